@@ -1,0 +1,140 @@
+//! Cosines between the residual streams entering two layers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+/// What the cosine is taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Axis {
+    /// Over the positions of a sequence, for each channel; then the mean over channels (the reference code of LLM-Streamline).
+    ChannelSeries,
+    /// Over the channels, for each token; then the mean over tokens.
+    Token,
+}
+
+/// A mean cosine of `X_from` and `X_to` that a criterion asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pair {
+    pub axis: Axis,
+    pub from: usize,
+    pub to: usize,
+}
+
+/// As `torch.nn.functional.cosine_similarity`: a norm counts as at least this, so that a dead channel gives 0.
+const LEAST_NORM: f64 = 1e-8;
+
+/// Mean cosines over all sequences of a pass. Sums in f64.
+#[derive(Debug, Clone, Default)]
+pub struct Similarities {
+    sums: BTreeMap<Pair, f64>,
+    sequences: usize,
+}
+
+impl Similarities {
+    pub fn new(pairs: &BTreeSet<Pair>) -> Self {
+        Self { sums: pairs.iter().map(|&pair| (pair, 0.0)).collect(), sequences: 0 }
+    }
+
+    /// The mean cosine, when it was asked for.
+    pub fn get(&self, pair: Pair) -> Option<f64> {
+        self.sums.get(&pair).map(|sum| sum / self.sequences as f64)
+    }
+
+    /// The pairs that end at boundary `to`.
+    pub(super) fn ending_at(&self, to: usize) -> Vec<Pair> {
+        self.sums.keys().filter(|pair| pair.to == to).copied().collect()
+    }
+
+    /// The last boundary that `from` is compared with.
+    pub(super) fn last_use(&self, from: usize) -> Option<usize> {
+        self.sums.keys().filter(|pair| pair.from == from).map(|pair| pair.to).max()
+    }
+
+    /// Adds the cosines of some pairs on the sequences of one batch.
+    ///
+    /// # Shapes
+    /// `streams(boundary) [tokens, C]`.
+    pub(super) fn add<'a>(
+        &mut self,
+        pairs: &[Pair],
+        channels: usize,
+        segments: &[Range<usize>],
+        streams: impl Fn(usize) -> &'a [f32] + Sync,
+    ) {
+        let sums: Vec<f64> = pairs
+            .par_iter()
+            .map(|pair| {
+                let (x, y) = (streams(pair.from), streams(pair.to));
+                let of_segment = |rows: &Range<usize>| {
+                    let range = rows.start * channels..rows.end * channels;
+                    let (x, y) = (&x[range.clone()], &y[range]);
+                    match pair.axis {
+                        Axis::ChannelSeries => channel_series(x, y, channels),
+                        Axis::Token => token(x, y, channels),
+                    }
+                };
+                segments.iter().map(of_segment).sum()
+            })
+            .collect();
+        for (pair, sum) in pairs.iter().zip(sums) {
+            *self.sums.entry(*pair).or_default() += sum;
+        }
+    }
+
+    pub(super) fn count(&mut self, sequences: usize) {
+        self.sequences += sequences;
+    }
+}
+
+fn cosine(dot: f64, x: f64, y: f64) -> f64 {
+    dot / (x.sqrt().max(LEAST_NORM) * y.sqrt().max(LEAST_NORM))
+}
+
+fn channel_series(x: &[f32], y: &[f32], channels: usize) -> f64 {
+    let mut sums = vec![[0.0f64; 3]; channels];
+    for (x, y) in x.chunks_exact(channels).zip(y.chunks_exact(channels)) {
+        for ((sums, &x), &y) in sums.iter_mut().zip(x).zip(y) {
+            let (x, y) = (f64::from(x), f64::from(y));
+            sums[0] += x * y;
+            sums[1] += x * x;
+            sums[2] += y * y;
+        }
+    }
+    sums.iter().map(|[dot, x, y]| cosine(*dot, *x, *y)).sum::<f64>() / channels as f64
+}
+
+fn token(x: &[f32], y: &[f32], channels: usize) -> f64 {
+    let rows = x.len() / channels;
+    let of_row = |(x, y): (&[f32], &[f32])| {
+        let (mut dot, mut xx, mut yy) = (0.0, 0.0, 0.0);
+        for (&x, &y) in x.iter().zip(y) {
+            let (x, y) = (f64::from(x), f64::from(y));
+            dot += x * y;
+            xx += x * x;
+            yy += y * y;
+        }
+        cosine(dot, xx, yy)
+    };
+    x.chunks_exact(channels).zip(y.chunks_exact(channels)).map(of_row).sum::<f64>() / rows as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_axes_by_hand() {
+        let (x, y) = ([1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]); // [2, 2]
+        // Channels: (1,0)·(1,0) = 1; (0,1)·(1,1)/√2. Tokens: (1,0)·(1,1)/√2; (0,1)·(0,1) = 1.
+        let expected = (1.0 + 0.5f64.sqrt()) / 2.0;
+        assert!((channel_series(&x, &y, 2) - expected).abs() < 1e-12);
+        assert!((token(&x, &y, 2) - expected).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_dead_channel_counts_as_unlike() {
+        assert_eq!(channel_series(&[0.0, 1.0], &[0.0, 1.0], 2), 0.5);
+    }
+}

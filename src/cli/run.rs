@@ -1,0 +1,152 @@
+//! `ghostlab run GRID.yaml`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Instant, SystemTime};
+
+use clap::Args;
+
+use super::progress;
+use crate::error::{Error, Result};
+use crate::exec::{self, CellResult, Methods, Outcome, Settings};
+use crate::grid::Grid;
+use crate::report::{Host, Protocol, Provenance, Row, Table, ensure_writable, utc};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// The grid file.
+    grid: PathBuf,
+    /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Where the results' folder is made.
+    #[arg(long, default_value = "results")]
+    results: PathBuf,
+    /// Threads to compute with; all cores by default.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (started, clock) = (SystemTime::now(), Instant::now());
+    let grid = Grid::load(&arguments.grid, &arguments.overrides, &Methods)?;
+    let folder = arguments.results.join(&grid.name);
+    ensure_writable(&folder, &Table::FILES)?;
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(arguments.threads.map_or(0, usize::from))
+        .build_global()
+        .map_err(|error| Error::job("cannot start threads").found(error.to_string()))?;
+    let inputs = exec::hashes(&grid)?;
+    let outcome = exec::run(&grid, Settings::default(), &*progress::reporter(), &*stop_on_ctrl_c()?)?;
+
+    let protocols = protocols(&grid);
+    let rows: Vec<Row> = outcome.cells.iter().map(row).collect();
+    let table = Table::new(&protocols, &rows)?;
+    let files = table.write(&folder)?;
+    let provenance = Provenance {
+        ghostlab: env!("CARGO_PKG_VERSION").to_string(),
+        crates: crate_versions(),
+        commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
+        dirty: env!("GHOSTLAB_DIRTY") == "true",
+        command: std::env::args().collect(),
+        grid: grid.resolved()?,
+        protocols,
+        inputs,
+        seeds: grid.calibration.iter().map(|calibration| calibration.seed).collect(),
+        host: Host::this(rayon::current_num_threads(), cpu_features()),
+        started: utc(started),
+        finished: utc(SystemTime::now()),
+        cells: cells_json(&outcome)?,
+    };
+    provenance.write(&folder)?;
+    println!("{}", table.on_screen()?);
+    let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    eprintln!("{} cells in {:.1} s; written: {}, {}", rows.len(), clock.elapsed().as_secs_f64(), written.join(", "), folder.join(Provenance::FILE).display());
+    if outcome.failed() > 0 {
+        eprintln!("{} of {} cells failed; the table tells why", outcome.failed(), rows.len());
+        return Ok(ExitCode::from(4));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The first Ctrl-C finishes the current batch and stops; the second stops at once.
+fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("stopping after this batch; press Ctrl-C again to stop at once");
+    })
+    .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
+    Ok(stop)
+}
+
+fn protocols(grid: &Grid) -> Vec<Protocol> {
+    let protocol = |text: &crate::grid::Perplexity| {
+        let corpus = &grid.corpora[&text.corpus];
+        Protocol {
+            protocol: "windows".to_string(),
+            corpus: text.corpus.clone(),
+            rule: corpus.rule.clone(),
+            length: text.length,
+            limit: corpus.limit,
+        }
+    };
+    grid.evaluate.perplexity.iter().map(protocol).collect()
+}
+
+fn row(result: &CellResult) -> Row {
+    let cell = &result.cell;
+    let shown = |value: Option<String>| value.unwrap_or_else(|| Row::NONE.to_string());
+    Row {
+        backbone: cell.backbone.clone(),
+        criterion: shown(cell.criterion.as_ref().map(ToString::to_string)),
+        depth: cell.depth,
+        layers_removed: result.removed.clone(),
+        layers: result.layers,
+        recovery: shown(cell.recovery.as_ref().map(ToString::to_string)),
+        calibration: shown(cell.calibration.as_ref().map(ToString::to_string)),
+        perplexity: result.perplexity.clone(),
+        seconds: result.seconds,
+        status: result.failure.as_ref().map_or("ok".to_string(), |reason| format!("failed: {reason}")),
+    }
+}
+
+fn cells_json(outcome: &Outcome) -> Result<serde_json::Value> {
+    serde_json::to_value(&outcome.cells)
+        .map_err(|error| Error::job("the cells have no JSON form").found(error.to_string()))
+}
+
+/// The versions, from the lock file, of the crates whose code makes numbers.
+fn crate_versions() -> BTreeMap<String, String> {
+    const NUMERIC: [&str; 7] = ["candle-core", "faer", "gemm", "half", "polars", "rand_mt", "tokenizers"];
+    let value = |line: &str| line.split('"').nth(1).map(str::to_string);
+    let lines: Vec<&str> = include_str!("../../Cargo.lock").lines().collect();
+    lines
+        .windows(2)
+        .filter(|pair| pair[0].starts_with("name = ") && pair[1].starts_with("version = "))
+        .filter_map(|pair| Some((value(pair[0])?, value(pair[1])?)))
+        .filter(|(name, _)| NUMERIC.contains(&name.as_str()))
+        .collect()
+}
+
+/// Instruction sets that decide which kernels run, and with them the last digits.
+fn cpu_features() -> Vec<String> {
+    let mut features = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    for (name, has) in [
+        ("fma", std::arch::is_x86_feature_detected!("fma")),
+        ("avx2", std::arch::is_x86_feature_detected!("avx2")),
+        ("avx512f", std::arch::is_x86_feature_detected!("avx512f")),
+    ] {
+        if has {
+            features.push(name.to_string());
+        }
+    }
+    features
+}

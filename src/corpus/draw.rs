@@ -1,0 +1,102 @@
+//! The draws of CPython's `random` module.
+
+use rand_mt::Mt;
+
+use crate::error::{Error, Result};
+
+/// The generator behind Python's `random.seed(n)` and `random.randint(low, high)`, draw for draw.
+///
+/// The reference code picks its calibration windows with these two calls, so the same seed must name the same windows.
+/// Source: CPython 3.11, `Modules/_randommodule.c` (`random_seed`, `init_by_array`, `getrandbits`) and `Lib/random.py`
+/// (`randint`, `_randbelow_with_getrandbits`); they have been the same since Python 3.2.
+#[derive(Debug, Clone)]
+pub struct PythonRandom {
+    twister: Mt,
+}
+
+impl PythonRandom {
+    /// `random.seed(seed)` for an integer seed.
+    pub fn new(seed: u64) -> Self {
+        let low = (seed & u64::from(u32::MAX)) as u32;
+        let high = (seed >> 32) as u32;
+        // CPython passes the seed's 32-bit chunks, lowest first, without leading zeros; zero itself is one chunk.
+        let twister = if high == 0 { Mt::new_with_key([low]) } else { Mt::new_with_key([low, high]) };
+        Self { twister }
+    }
+
+    /// `random.randint(low, high)`: a whole number from `low` to `high`, both included.
+    ///
+    /// # Errors
+    /// When `high` is below `low`: there is nothing to draw (Python raises `ValueError`).
+    pub fn randint(&mut self, low: u64, high: u64) -> Result<u64> {
+        let Some(last) = high.checked_sub(low) else {
+            return Err(Error::bad_input("cannot draw from an empty range")
+                .expected("a highest value that is not below the lowest")
+                .found(format!("lowest {low}, highest {high}")));
+        };
+        // One more than u64 holds when the range is all of u64.
+        let count = u128::from(last) + 1;
+        let bits = u128::BITS - count.leading_zeros();
+        loop {
+            // Rejection, not a remainder: a refused draw uses up words of the twister too. Even a range of one value does.
+            let value = self.bits(bits);
+            if value <= u128::from(last) {
+                return Ok(low + value as u64);
+            }
+        }
+    }
+
+    /// `random.getrandbits(count)` for 1 to 65 bits: whole words lowest first, of the last word its highest bits.
+    fn bits(&mut self, count: u32) -> u128 {
+        let mut value = 0;
+        let mut filled = 0;
+        while filled < count {
+            let wanted = (count - filled).min(u32::BITS);
+            let word = self.twister.next_u32() >> (u32::BITS - wanted);
+            value |= u128::from(word) << filled;
+            filled += wanted;
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draws(seed: u64, low: u64, high: u64) -> Vec<u64> {
+        let mut random = PythonRandom::new(seed);
+        (0..6).map(|_| random.randint(low, high).unwrap()).collect()
+    }
+
+    /// Expected numbers: `r = random.Random(seed); [r.randint(low, high) for _ in range(6)]`, Python 3.11.
+    #[test]
+    fn draws_equal_cpython() {
+        assert_eq!(draws(0, 0, 9), [6, 6, 0, 4, 8, 7]);
+        assert_eq!(draws(1, 0, 999), [137, 582, 867, 821, 782, 64]);
+        assert_eq!(draws(42, 0, 356317), [335243, 58369, 13112, 144194, 128393, 117026]);
+        assert_eq!(draws(2, 10, 1 << 31), [2053067971, 1853513174, 2035444039, 1823332334, 121443161, 196676851]);
+        assert_eq!(draws(0, 0, u64::from(u32::MAX)), [3626764237, 1806341205, 2195908194, 2046968324, 3900315155, 2167613558]);
+        assert_eq!(draws(0, 0, 1 << 40), [849735321549, 87705687125, 1067347797602, 788025983492, 480641685011, 307110291574]);
+        assert_eq!(draws(u64::from(u32::MAX), 0, 999), [650, 634, 208, 220, 621, 534]);
+        assert_eq!(draws(1 << 32, 0, 999), [115, 359, 427, 957, 17, 23]);
+        assert_eq!(draws(u64::MAX, 5, 1_000_000_000_000), [270676680323, 680056941125, 499126599766, 105721161160, 991792005369, 843407212784]);
+        assert_eq!(draws(7, 0, u64::MAX), [17485029721327973432, 12007621696699967246, 691672907343361484, 7713914763314685786, 17482144350526720241, 10801332806156616911]);
+        assert_eq!(draws(7, 0, 1 << 63), [7283207964119141687, 890727360438182992, 1736392818365009963, 3960482443532127989, 1585446675937841368, 7713914763314685786]);
+    }
+
+    #[test]
+    fn a_range_of_one_value_uses_up_words() {
+        let mut random = PythonRandom::new(0);
+        assert_eq!(random.randint(7, 7).unwrap(), 7);
+        // random.Random(0): randint(7, 7), then randint(0, 999).
+        assert_eq!(random.randint(0, 999).unwrap(), 776);
+    }
+
+    #[test]
+    fn an_empty_range_is_an_error() {
+        let error = PythonRandom::new(0).randint(3, 2).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("lowest 3, highest 2"), "{error}");
+    }
+}

@@ -1,0 +1,15 @@
+//! Text and the token windows cut from it.
+//!
+//! A corpus file becomes rows ([`read_rows`]), rows become token ids ([`Tokenizer`]), ids become the windows that a
+//! backbone is calibrated or scored on ([`calibration`], [`evaluation`]). The draws are CPython's ([`PythonRandom`]),
+//! so that a seed names the same windows here and in the paper's reference code.
+
+mod draw;
+mod text;
+mod tokenizer;
+mod windows;
+
+pub use draw::PythonRandom;
+pub use text::read_rows;
+pub use tokenizer::Tokenizer;
+pub use windows::{Rule, Start, Windows, calibration, evaluation};

@@ -1,0 +1,244 @@
+//! Rows of text out of a corpus file.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use polars::prelude::{DataType, ParquetReader, PolarsError, SerReader};
+use serde_json::{Map, Value};
+
+use crate::error::{self, Error, Result};
+
+/// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
+const COLUMNS: [&str; 2] = ["text", "sentence"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Text,
+    JsonLines { zipped: bool },
+    Parquet,
+}
+
+impl Format {
+    fn of(path: &Path) -> Result<Self> {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+        if ends(&[".txt"]) {
+            Ok(Self::Text)
+        } else if ends(&[".jsonl", ".json"]) {
+            Ok(Self::JsonLines { zipped: false })
+        } else if ends(&[".jsonl.gz", ".json.gz"]) {
+            Ok(Self::JsonLines { zipped: true })
+        } else if ends(&[".parquet"]) {
+            Ok(Self::Parquet)
+        } else {
+            Err(bad("the corpus file is of an unknown kind", path)
+                .expected("a name ending in .txt, .jsonl, .json, .jsonl.gz, .json.gz or .parquet")
+                .found(name))
+        }
+    }
+}
+
+/// The rows of a corpus file, each byte for byte: no trimming, and an empty row is a row.
+///
+/// - `.txt`: the whole file is one row (it has no columns).
+/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line; blank lines are skipped.
+/// - `.parquet`: one row per row of the table.
+///
+/// `column` names the field of text; `None` takes `text`, or else `sentence`.
+///
+/// # Errors
+/// An absent or unreadable file is [`Kind::Missing`](crate::error::Kind::Missing). Anything wrong inside it is
+/// [`Kind::BadInput`](crate::error::Kind::BadInput), with the line or row: an empty file, bytes that are not UTF-8, a
+/// gzip file cut short, a line that is not a JSON object, an absent column, a value that is null or not text.
+pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<String>> {
+    let path = path.as_ref();
+    let file = File::open(path).map_err(|error| Error::io("open", path, &error))?;
+    let about = file.metadata().map_err(|error| Error::io("read", path, &error))?;
+    if about.is_dir() {
+        return Err(bad("the corpus is a folder", path).expected("one file"));
+    }
+    let format = Format::of(path)?;
+    if about.len() == 0 {
+        return Err(empty(path));
+    }
+    let rows = match format {
+        Format::Text => read_text(file, path, column)?,
+        Format::JsonLines { zipped: false } => read_json_lines(BufReader::new(file), path, column, false)?,
+        Format::JsonLines { zipped: true } => {
+            // Several gzip members in one file are one text: C4's shards are written so.
+            let unzipped = MultiGzDecoder::new(BufReader::new(file));
+            read_json_lines(BufReader::new(unzipped), path, column, true)?
+        }
+        Format::Parquet => read_parquet(file, path, column)?,
+    };
+    if rows.is_empty() { Err(empty(path)) } else { Ok(rows) }
+}
+
+fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
+    if let Some(column) = column {
+        return Err(bad("a plain text file has no columns", path)
+            .found(format!("column `{column}` was asked for"))
+            .hint("leave the column out: the whole file is one row"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
+        not_utf8(path, line).found(format!("another byte at offset {offset} of the file"))
+    })?;
+    Ok(vec![text])
+}
+
+fn read_json_lines(mut lines: impl BufRead, path: &Path, column: Option<&str>, zipped: bool) -> Result<Vec<String>> {
+    let mut rows = Vec::new();
+    let mut column = column.map(str::to_owned);
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let size = lines.read_until(b'\n', &mut line).map_err(|error| unreadable(path, number, zipped, &error))?;
+        if size == 0 {
+            break;
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let text = std::str::from_utf8(&line).map_err(|error| {
+            not_utf8(path, number).found(format!("another byte at offset {} of the line", error.valid_up_to()))
+        })?;
+        let object = parse_object(text).map_err(|error| error.at(place(path, number)))?;
+        let name = match &column {
+            Some(name) => name.as_str(),
+            None => column.insert(pick(None, object.keys().map(String::as_str)).map_err(|error| {
+                error.at(place(path, number))
+            })?),
+        };
+        rows.push(take_text(object, name).map_err(|error| error.at(place(path, number)))?);
+    }
+    Ok(rows)
+}
+
+fn parse_object(line: &str) -> Result<Map<String, Value>> {
+    let expected = "one JSON object per line";
+    let value: Value = serde_json::from_str(line).map_err(|error| {
+        // The message counts lines within this one line, which would mislead.
+        let message = error.to_string();
+        let message = message.split(" at line ").next().unwrap_or_default();
+        Error::bad_input("the line is not JSON")
+            .expected(expected)
+            .found(format!("{message}, at column {}", error.column()))
+            .hint("a JSON document over several lines is not read: write each row on a line of its own")
+    })?;
+    match value {
+        Value::Object(object) => Ok(object),
+        other => Err(Error::bad_input("the line is not a row").expected(expected).found(kind_of(&other))),
+    }
+}
+
+fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {
+    match object.remove(column) {
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(Error::bad_input(format!("column `{column}` is not text"))
+            .expected("a string in every row")
+            .found(kind_of(&other))),
+        None => Err(no_column(&format!("`{column}`"), column, object.keys().map(String::as_str))),
+    }
+}
+
+fn read_parquet(file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
+    let broken = |error: PolarsError| {
+        bad("the parquet file cannot be read", path)
+            .found(error.to_string())
+            .hint("download the file again")
+    };
+    let mut reader = ParquetReader::new(file);
+    let schema = reader.schema().map_err(broken)?;
+    let names: Vec<&str> = schema.iter_names().map(|name| name.as_str()).collect();
+    let name = pick(column, names.iter().copied())
+        .map_err(|error| error.at(path.display().to_string()))?;
+    let frame = reader.with_columns(Some(vec![name.clone()])).finish().map_err(broken)?;
+    let values = frame.column(&name).map_err(broken)?;
+    if *values.dtype() != DataType::String {
+        return Err(bad(format!("column `{name}` is not text"), path)
+            .expected("a string in every row")
+            .found(values.dtype().to_string()));
+    }
+    let texts = values.str().map_err(broken)?;
+    let mut rows = Vec::with_capacity(texts.len());
+    for (index, text) in texts.iter().enumerate() {
+        let Some(text) = text else {
+            return Err(bad(format!("column `{name}` is not text"), path)
+                .at(format!("row {}", index + 1))
+                .expected("a string in every row")
+                .found("null"));
+        };
+        rows.push(text.to_owned());
+    }
+    Ok(rows)
+}
+
+/// The column asked for, or the first of [`COLUMNS`] that there is.
+fn pick<'a>(asked: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
+    if let Some(asked) = asked {
+        return match names.clone().any(|name| name == asked) {
+            true => Ok(asked.to_owned()),
+            false => Err(no_column(&format!("`{asked}`"), asked, names)),
+        };
+    }
+    match COLUMNS.into_iter().find(|wanted| names.clone().any(|name| name == *wanted)) {
+        Some(name) => Ok(name.to_owned()),
+        None => Err(no_column("`text` or `sentence`", COLUMNS[0], names)),
+    }
+}
+
+fn no_column<'a>(expected: &str, wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
+    let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
+    let new = Error::bad_input("the column of text is missing").expected(format!("column {expected}")).found(
+        if found.is_empty() { "no columns".to_owned() } else { format!("columns {}", found.join(", ")) },
+    );
+    match error::nearest(wanted, names) {
+        Some(near) => new.hint(format!("did you mean column `{near}`?")),
+        None => new.hint("name the column that holds the text"),
+    }
+}
+
+fn unreadable(path: &Path, line: usize, zipped: bool, error: &std::io::Error) -> Error {
+    let new = match error.kind() {
+        ErrorKind::UnexpectedEof if zipped => bad("the gzip file is cut short", path),
+        ErrorKind::InvalidData | ErrorKind::InvalidInput if zipped => bad("the gzip file is damaged", path),
+        _ => return Error::io("read", path, error),
+    };
+    new.found(format!("{error}, at line {line} of the text")).hint("download the file again")
+}
+
+fn bad(what: impl Into<String>, path: &Path) -> Error {
+    Error::bad_input(what).at(path.display().to_string())
+}
+
+fn empty(path: &Path) -> Error {
+    bad("the corpus file is empty", path).expected("at least one row of text")
+}
+
+fn not_utf8(path: &Path, line: usize) -> Error {
+    Error::bad_input("the text is not UTF-8")
+        .at(place(path, line))
+        .expected("UTF-8")
+        .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+}
+
+fn place(path: &Path, line: usize) -> String {
+    format!("{}:{line}", path.display())
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

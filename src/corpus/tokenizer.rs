@@ -1,0 +1,167 @@
+//! Text to token ids, as the backbone's own `tokenizer.json` says.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// A backbone's tokenizer, read from its `tokenizer.json`.
+///
+/// Special tokens are those that the file's post-processor puts (usually one BOS at the start). Truncation and padding
+/// settings of the file are ignored: a corpus is tokenised whole, and windows are cut afterwards.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    path: PathBuf,
+    vocab_size: usize,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// When the file is absent or unreadable, or is not a tokenizer in the Hugging Face format.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
+        let malformed = |found: String| {
+            Error::bad_input("the tokenizer cannot be read")
+                .at(path.display().to_string())
+                .expected("a tokenizer.json in the Hugging Face format")
+                .found(found)
+                .hint("download the file again, or save it with `tokenizer.save_pretrained`")
+        };
+        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| malformed(error.to_string()))?;
+        inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
+        inner.with_padding(None);
+        let highest = inner.get_vocab(true).into_values().max();
+        let vocab_size = highest.map_or(0, |id| id as usize + 1);
+        if vocab_size == 0 {
+            return Err(malformed("a vocabulary without any token".to_owned()));
+        }
+        Ok(Self { inner, path: path.to_owned(), vocab_size })
+    }
+
+    /// The ids of a whole text, special tokens included.
+    ///
+    /// # Errors
+    /// When the tokenizer has no token for a part of the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        // `encode_fast` leaves out the character offsets, which nobody reads here; the ids are the same.
+        let encoding = self.inner.encode_fast(text, true).map_err(|error| {
+            Error::bad_input("the text cannot be tokenised")
+                .at(self.path.display().to_string())
+                .expected("a token for every part of the text")
+                .found(error.to_string())
+        })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// One more than the highest id of the vocabulary and the added tokens: the least number of rows that the
+    /// backbone's embedding must have. (Ids may have gaps, so it can exceed the number of tokens.)
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The `tokenizer.json` it was read from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// For tests: one token per word `a` to `z` (ids 2 to 27), split at white space, BOS (id 1) in front.
+#[cfg(test)]
+pub(super) mod sample {
+    use serde_json::{Value, json};
+
+    use super::Tokenizer;
+
+    pub(crate) fn description() -> Value {
+        let letters = ('a'..='z').zip(2_u32..).map(|(letter, id)| (letter.to_string(), json!(id)));
+        let special = [("<unk>".to_owned(), json!(0)), ("<s>".to_owned(), json!(1))];
+        let vocab: serde_json::Map<String, Value> = special.into_iter().chain(letters).collect();
+        json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
+            },
+            "decoder": null,
+            "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"}
+        })
+    }
+
+    pub(crate) fn load(description: &Value) -> crate::error::Result<Tokenizer> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        std::fs::write(&path, description.to_string()).unwrap();
+        Tokenizer::load(path)
+    }
+
+    pub(crate) fn words() -> Tokenizer {
+        load(&description()).unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn special_tokens_are_put_once_at_the_start() {
+        let tokenizer = sample::words();
+        assert_eq!(tokenizer.encode("a b\n\nz ?").unwrap(), [1, 2, 3, 27, 0]);
+        assert_eq!(tokenizer.encode("").unwrap(), [1]);
+        assert_eq!(tokenizer.vocab_size(), 28);
+        assert!(tokenizer.path().ends_with("tokenizer.json"));
+    }
+
+    #[test]
+    fn an_added_token_beyond_a_gap_counts_in_the_vocabulary() {
+        let mut description = sample::description();
+        description["model"]["vocab"]["<far>"] = json!(99);
+        description["added_tokens"] = json!([{"id": 99, "content": "<far>", "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true}]);
+        assert_eq!(sample::load(&description).unwrap().vocab_size(), 100);
+    }
+
+    #[test]
+    fn truncation_and_padding_of_the_file_are_ignored() {
+        let mut description = sample::description();
+        description["truncation"] =
+            json!({"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0});
+        description["padding"] = json!({"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": null,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"});
+        let tokenizer = sample::load(&description).unwrap();
+        assert_eq!(tokenizer.encode("a b c d").unwrap(), [1, 2, 3, 4, 5]);
+        assert_eq!(tokenizer.encode("a").unwrap(), [1, 2]);
+    }
+
+    #[test]
+    fn an_absent_file_is_missing_and_a_malformed_one_is_bad_input() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = Tokenizer::load(folder.path().join("tokenizer.json")).unwrap_err();
+        assert_eq!(absent.exit_code(), 3);
+        let path = folder.path().join("broken.json");
+        std::fs::write(&path, "{\"version\": \"1.0\", \"model\": ").unwrap();
+        let broken = Tokenizer::load(&path).unwrap_err();
+        assert_eq!(broken.exit_code(), 2);
+        assert!(broken.to_string().contains("broken.json"), "{broken}");
+        let mut description = sample::description();
+        description["model"]["vocab"] = json!({});
+        description["post_processor"] = json!(null);
+        assert_eq!(sample::load(&description).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn text_without_a_token_is_an_error() {
+        let mut description = sample::description();
+        description["model"]["unk_token"] = json!("absent");
+        let error = sample::load(&description).unwrap().encode("a ?").unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+    }
+}

@@ -1,0 +1,3 @@
+//! Floor 2: scores of variants.
+
+pub mod perplexity;

@@ -1,0 +1,82 @@
+//! Preflight: everything that can be wrong with any backbone or corpus is found before the first model runs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::event::{Event, Reporter};
+use crate::corpus::{self, Tokenizer, Windows};
+use crate::error::{Error, Result};
+use crate::grid::Grid;
+use crate::model::Config;
+use crate::model::weights::Weights;
+use crate::recovery;
+
+/// A backbone with all the token windows that the grid asks of it.
+pub(super) struct Prepared {
+    pub(super) name: String,
+    pub(super) folder: PathBuf,
+    pub(super) config: Config,
+    /// In the order of the grid's calibrations.
+    pub(super) calibrations: Vec<Windows>,
+    /// In the order of the grid's perplexities.
+    pub(super) texts: Vec<Windows>,
+}
+
+/// Reads and tokenises all corpora for all backbones.
+pub(super) fn prepare(grid: &Grid, reporter: &dyn Reporter) -> Result<Vec<Prepared>> {
+    let mut rows = BTreeMap::new();
+    for (name, corpus) in &grid.corpora {
+        rows.insert(name.as_str(), corpus::read_rows(&corpus.path, corpus.column.as_deref())?);
+    }
+    grid.backbone.iter().map(|name| prepare_backbone(grid, name, &rows, reporter)).collect()
+}
+
+fn prepare_backbone(
+    grid: &Grid,
+    name: &str,
+    rows: &BTreeMap<&str, Vec<String>>,
+    reporter: &dyn Reporter,
+) -> Result<Prepared> {
+    let folder = grid.backbones[name].path.clone();
+    let config = Config::read(&folder)?;
+    for note in &config.notes {
+        reporter.event(Event::Note(format!("backbone {name}: {note}")));
+    }
+    // The header of each weight file is read and checked here; the weights themselves when the backbone's turn comes.
+    Weights::open(&folder)?;
+    for method in &grid.recovery {
+        recovery::build(&method.name, &method.options)?
+            .check(config.hidden)
+            .map_err(|error| error.at(format!("backbone `{name}`, recovery `{method}`")))?;
+    }
+    let tokenizer = Tokenizer::load(folder.join("tokenizer.json"))?;
+    if tokenizer.vocab_size() > config.vocab {
+        return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
+            .at(tokenizer.path().display().to_string())
+            .expected(format!("token ids below {}, the vocab_size of config.json", config.vocab))
+            .found(format!("ids up to {}", tokenizer.vocab_size() - 1))
+            .hint("tokenizer.json is of another model"));
+    }
+    let cut = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
+        let entry = &grid.corpora[corpus];
+        let (rule, rows) = (entry.rule.parse()?, &rows[corpus]);
+        if config.max_positions.is_some_and(|most| length > most) {
+            reporter.event(Event::Note(format!(
+                "backbone {name}: windows of {length} tokens on `{corpus}` exceed its training context of {} tokens",
+                config.max_positions.unwrap_or_default()
+            )));
+        }
+        match calibration {
+            Some((sequences, seed)) => corpus::calibration(rule, rows, &tokenizer, sequences, length, seed),
+            None => corpus::evaluation(rule, rows, &tokenizer, length, entry.limit),
+        }
+        .map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
+    };
+    let calibrations = grid
+        .calibration
+        .iter()
+        .map(|c| cut(&c.corpus, c.length, Some((c.sequences, c.seed))))
+        .collect::<Result<_>>()?;
+    let texts = grid.evaluate.perplexity.iter().map(|p| cut(&p.corpus, p.length, None)).collect::<Result<_>>()?;
+    Ok(Prepared { name: name.to_string(), folder, config, calibrations, texts })
+}

@@ -1,0 +1,46 @@
+//! What a grid asks about methods and backbones before anything runs.
+
+use std::path::Path;
+
+use crate::corpus::Rule;
+use crate::error::Result;
+use crate::grid::{Method, Registry};
+use crate::model::Config;
+use crate::{criterion, recovery};
+
+/// The methods and backbones that this program knows.
+pub struct Methods;
+
+const RULES: [&str; 3] = ["wikitext2", "ptb", "c4"];
+
+impl Registry for Methods {
+    fn layers(&self, backbone_folder: &Path) -> Result<usize> {
+        Ok(Config::read(backbone_folder)?.layers)
+    }
+
+    fn check_criterion(&self, method: &Method) -> Result<()> {
+        criterion::build(&method.name, &method.options).map(drop)
+    }
+
+    fn check_recovery(&self, method: &Method) -> Result<()> {
+        recovery::build(&method.name, &method.options).map(drop)
+    }
+
+    fn rules(&self) -> &[&str] {
+        &RULES
+    }
+
+    fn check_depth(&self, criterion: &Method, depth: usize, layers: usize) -> Result<()> {
+        criterion::build(&criterion.name, &criterion.options)?.check(layers, depth)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grid_knows_every_rule_of_the_corpora() {
+        assert_eq!(RULES, Rule::ALL.map(Rule::name));
+    }
+}

@@ -1,0 +1,183 @@
+//! `--set key=value`: changes to the grid made on the command line.
+//!
+//! The key is a dotted path with list positions in brackets (`calibration[0].length`). A list passed through without a
+//! position means each of its elements. The value is YAML; a comma list without brackets is a list (`depth=7,9,11`), so
+//! that a shell needs no quoting; a value that really holds a comma is written in quotes. Paths to files given this way
+//! are taken from the current folder, as everywhere on a command line.
+
+use super::node::{Entry, Node, Place, Value, parse};
+use crate::error::{Error, Result, nearest};
+
+/// Applies `overrides` in order; a later one wins.
+pub(super) fn apply(root: &mut Node, overrides: &[String]) -> Result<()> {
+    for text in overrides {
+        let (key, node) = read(text)?;
+        assign(root, key, "", &node).map_err(|error| error.at(format!("--set {text}")))?;
+    }
+    Ok(())
+}
+
+fn read(text: &str) -> Result<(&str, Node)> {
+    let shown = format!("--set {text}");
+    let (key, value) = match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => (key.trim(), value.trim()),
+        _ => {
+            return Err(Error::bad_input("an override has no key and value")
+                .at(shown)
+                .expected("key=value")
+                .found(format!("`{text}`"))
+                .hint("for example: --set depth=7,9,11"));
+        }
+    };
+    // Nothing at all is YAML for null; what that means is for the schema to say.
+    let value = if value.is_empty() { "null" } else { value };
+    let is_bare = !value.starts_with(['"', '\'', '[', '{']);
+    let node =
+        if is_bare && value.contains(',') { parse(&format!("[{value}]"), &shown) } else { parse(value, &shown) }?;
+    Ok((key, node.moved_to(&Place::Set(shown.into()))))
+}
+
+/// Puts `new` at the path `rest` below `node`; `done` is the part of the path already walked, for messages.
+fn assign(node: &mut Node, rest: &str, done: &str, new: &Node) -> Result<()> {
+    if rest.is_empty() {
+        *node = new.clone();
+        return Ok(());
+    }
+    let here = if done.is_empty() { "the grid" } else { done };
+    let found = node.describe();
+    if let Some(inner) = rest.strip_prefix('[') {
+        let (position, rest) = inner.split_once(']').ok_or_else(|| {
+            Error::bad_input("a list position is not closed").expected("a closing `]`").found(format!("`{rest}`"))
+        })?;
+        let Value::List(items) = &mut node.value else {
+            return Err(Error::bad_input(format!("{here} has no positions"))
+                .expected("a list")
+                .found(found)
+                .hint(format!("leave out `[{position}]`")));
+        };
+        let length = items.len();
+        return match position.parse::<usize>().ok().and_then(|position| items.get_mut(position)) {
+            Some(item) => assign(item, rest, &format!("{done}[{position}]"), new),
+            None => Err(Error::bad_input(format!("{here} has no element at this position"))
+                .expected(format!("a position below {length}; the first is 0"))
+                .found(format!("`{position}`"))),
+        };
+    }
+    let rest = rest.strip_prefix('.').unwrap_or(rest);
+    match &mut node.value {
+        Value::List(items) => {
+            if items.is_empty() {
+                return Err(Error::bad_input(format!("{here} has no elements to set `{rest}` in")).found(found));
+            }
+            items.iter_mut().enumerate().try_for_each(|(i, item)| assign(item, rest, &format!("{done}[{i}]"), new))
+        }
+        Value::Map(entries) => assign_key(entries, rest, done, new),
+        _ => Err(Error::bad_input(format!("{here} has no keys"))
+            .expected("a map")
+            .found(found)
+            .hint(format!("give the whole of it: --set \"{here}={{name: …, {rest}: …}}\""))),
+    }
+}
+
+fn assign_key(entries: &mut Vec<Entry>, rest: &str, done: &str, new: &Node) -> Result<()> {
+    let below = |key: &str| if done.is_empty() { key.to_owned() } else { format!("{done}.{key}") };
+    // A corpus may be called `wikitext-2.v1`: the longest key that fits is meant, not the text up to the first dot.
+    let known = entries
+        .iter_mut()
+        .filter(|e| rest.strip_prefix(e.key.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(['.', '['])))
+        .max_by_key(|e| e.key.len());
+    if let Some(entry) = known {
+        let path = below(&entry.key);
+        if rest.len() == entry.key.len() {
+            // The whole value comes from the command line now, and so does the blame for it.
+            entry.key_place = new.place.clone();
+        }
+        return assign(&mut entry.node, &rest[entry.key.len()..], &path, new);
+    }
+    let end = rest.find(['.', '[']).unwrap_or(rest.len());
+    let key = &rest[..end];
+    if end == rest.len() && !key.is_empty() {
+        // The file left it to its default, or it is a typing error: the schema tells which.
+        entries.push(Entry { key: key.to_owned(), key_place: new.place.clone(), node: new.clone() });
+        return Ok(());
+    }
+    let keys: Vec<&str> = entries.iter().map(|e| e.key.as_str()).collect();
+    let unknown = Error::bad_input(format!("there is no `{}` in the grid", below(key)))
+        .expected(format!("one of {}", keys.join(", ")))
+        .found(format!("`{key}`"));
+    Err(match nearest(key, keys) {
+        Some(near) => unknown.hint(format!("did you mean `{}`?", below(near))),
+        None => unknown.hint("write it into the grid first"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grid::node::Step;
+
+    fn grid_with(overrides: &[&str]) -> Result<Node> {
+        let mut root = parse("depth: 3\nlist: [{a: 1, b: 2}, {a: 3}]\nnames: {x.y: {z: 1}, x: {y: 2}}\n", "g.yaml")?;
+        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        apply(&mut root, &overrides)?;
+        Ok(root)
+    }
+
+    fn at(root: &Node, steps: &[Step<'_>]) -> String {
+        root.deepest(steps).describe()
+    }
+
+    #[test]
+    fn a_comma_list_is_a_list_and_a_quoted_one_is_text() {
+        let root = grid_with(&["depth=7, 9,11"]).unwrap();
+        assert_eq!(at(&root, &[Step::Key("depth"), Step::Item(2)]), "the number 11");
+        let root = grid_with(&["depth='7,9'"]).unwrap();
+        assert_eq!(at(&root, &[Step::Key("depth")]), "the text `7,9`");
+    }
+
+    #[test]
+    fn a_list_without_a_position_means_each_element_and_may_gain_a_key() {
+        let root = grid_with(&["list.b=5"]).unwrap();
+        for i in [0, 1] {
+            assert_eq!(at(&root, &[Step::Key("list"), Step::Item(i), Step::Key("b")]), "the number 5");
+        }
+        let root = grid_with(&["list[1].a=5"]).unwrap();
+        assert_eq!(at(&root, &[Step::Key("list"), Step::Item(0), Step::Key("a")]), "the number 1");
+        assert_eq!(at(&root, &[Step::Key("list"), Step::Item(1), Step::Key("a")]), "the number 5");
+    }
+
+    #[test]
+    fn the_longest_key_with_dots_is_meant_and_the_later_override_wins() {
+        let root = grid_with(&["names.x.y.z=5", "names.x.y.z=6"]).unwrap();
+        assert_eq!(at(&root, &[Step::Key("names"), Step::Key("x.y"), Step::Key("z")]), "the number 6");
+        assert_eq!(at(&root, &[Step::Key("names"), Step::Key("x"), Step::Key("y")]), "the number 2");
+    }
+
+    #[test]
+    fn a_value_set_here_is_placed_here() {
+        let root = grid_with(&["depth=[7, 9]"]).unwrap();
+        let place = &root.deepest(&[Step::Key("depth"), Step::Item(1)]).place;
+        assert_eq!(*place, Place::Set("--set depth=[7, 9]".into()));
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_refused_with_a_hint() {
+        for (text, what, rest) in [
+            ("depth", "an override has no key and value", "key=value"),
+            ("=3", "an override has no key and value", "key=value"),
+            ("nmaes.x.y=1", "there is no `nmaes` in the grid", "did you mean `names`?"),
+            ("list[2].a=1", "list has no element at this position", "below 2"),
+            ("list[x]=1", "list has no element at this position", "below 2"),
+            ("list[1=1", "a list position is not closed", "`]`"),
+            ("depth[0]=1", "depth has no positions", "leave out `[0]`"),
+            ("depth.a=1", "depth has no keys", "the number 3"),
+            ("depth=[1", "this is not valid YAML", "--set depth=[1"),
+        ] {
+            let error = grid_with(&[text]).unwrap_err();
+            let shown = error.to_string();
+            assert!(shown.contains(what) && shown.contains(rest), "{text}: {shown}");
+            assert!(shown.contains(&format!("--set {text}")), "{text}: {shown}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! From the tree to typed structs: a serde deserializer whose errors name path, place, expected and found.
+
+use std::fmt::{self, Display};
+
+use serde::de::value::StrDeserializer;
+use serde::de::{self, DeserializeSeed, Deserializer, Expected, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde::forward_to_deserialize_any;
+
+use super::node::{Entry, Node, Place, Value};
+use crate::error::{Error, nearest};
+
+/// What serde complains about, before it is put into words. A type of its own, because the parts of a message could
+/// otherwise only be had back by taking serde's sentences apart.
+#[derive(Debug)]
+pub(super) struct Fault {
+    complaint: Complaint,
+    /// Path and place of the value; set by the innermost deserializer.
+    at: Option<(String, Place)>,
+}
+
+#[derive(Debug)]
+enum Complaint {
+    Type { expected: String, found: String },
+    UnknownKey { key: String, known: &'static [&'static str] },
+    MissingKey { key: String },
+    Other(String),
+}
+
+impl Fault {
+    fn new(complaint: Complaint) -> Self {
+        Self { complaint, at: None }
+    }
+
+    fn located(mut self, path: &str, place: &Place) -> Self {
+        self.at.get_or_insert_with(|| (path.to_owned(), place.clone()));
+        self
+    }
+
+    /// The message; `show` puts a place into words.
+    pub(super) fn into_error(self, show: impl Fn(&Place) -> String) -> Error {
+        let (path, place) = match &self.at {
+            Some((path, place)) => (path.as_str(), Some(show(place))),
+            None => ("", None),
+        };
+        let subject = if path.is_empty() { "the grid".to_owned() } else { format!("`{path}`") };
+        let error = match self.complaint {
+            Complaint::Type { expected, found } => {
+                Error::bad_input(format!("{subject} has the wrong type")).expected(expected).found(found)
+            }
+            Complaint::UnknownKey { key, known } => {
+                let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
+                    .expected(format!("one of {}", known.join(", ")))
+                    .found(format!("`{key}`"));
+                match nearest(&key, known.iter().copied()) {
+                    Some(near) => error.hint(format!("did you mean `{near}`?")),
+                    None => error.hint("remove the key, or write it as a comment"),
+                }
+            }
+            Complaint::MissingKey { key } => Error::bad_input(format!("{subject} lacks the key `{key}`"))
+                .expected(format!("`{key}: …`"))
+                .hint("tests/real/english.yaml is a complete example"),
+            Complaint::Other(message) => Error::bad_input(format!("{subject}: {message}")),
+        };
+        match place {
+            Some(place) => error.at(place),
+            None => error,
+        }
+    }
+}
+
+impl Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.complaint)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl de::Error for Fault {
+    fn custom<T: Display>(message: T) -> Self {
+        Self::new(Complaint::Other(message.to_string()))
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::new(Complaint::Type { expected: expected_in_words(expected), found: found_in_words(found) })
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::invalid_type(found, expected)
+    }
+
+    fn unknown_field(key: &str, known: &'static [&'static str]) -> Self {
+        Self::new(Complaint::UnknownKey { key: key.to_owned(), known })
+    }
+
+    fn missing_field(key: &'static str) -> Self {
+        Self::new(Complaint::MissingKey { key: key.to_owned() })
+    }
+}
+
+/// serde speaks of Rust's types; the reader wrote YAML.
+fn expected_in_words(expected: &dyn Expected) -> String {
+    let expected = expected.to_string();
+    match expected.as_str() {
+        "usize" | "u64" => "a whole number, 0 or more".to_owned(),
+        "a string" => "text".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        other if other.starts_with("struct ") => "a map".to_owned(),
+        _ => expected,
+    }
+}
+
+fn found_in_words(found: Unexpected<'_>) -> String {
+    match found {
+        Unexpected::Bool(value) => format!("the truth value `{value}`"),
+        Unexpected::Unsigned(value) => format!("the number {value}"),
+        Unexpected::Signed(value) => format!("the number {value}"),
+        Unexpected::Float(value) => format!("the number {value}"),
+        Unexpected::Str(text) => format!("the text `{text}`"),
+        Unexpected::Unit | Unexpected::Option => "nothing".to_owned(),
+        Unexpected::Seq => "a list".to_owned(),
+        Unexpected::Map => "a map".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Deserializes one node and knows the path to it.
+pub(super) struct FromNode<'a> {
+    node: &'a Node,
+    path: String,
+}
+
+impl<'a> FromNode<'a> {
+    pub(super) fn root(node: &'a Node) -> Self {
+        Self { node, path: String::new() }
+    }
+
+    fn read<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.node.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+                (Some(value), _) => visitor.visit_u64(value),
+                (None, Some(value)) => visitor.visit_i64(value),
+                (None, None) => visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Value::Text(text) => visitor.visit_str(text),
+            Value::List(items) => visitor.visit_seq(Items { items: items.iter(), path: &self.path, next: Some(0) }),
+            Value::Map(entries) => visitor.visit_map(Entries { entries: entries.iter(), path: &self.path, open: None }),
+        }
+    }
+}
+
+impl<'de> Deserializer<'de> for FromNode<'_> {
+    type Error = Fault;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let (path, place) = (self.path.clone(), &self.node.place);
+        self.read(visitor).map_err(|fault| fault.located(&path, place))
+    }
+
+    /// A single value stands for a list of one: every list of the schema is an axis.
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        if matches!(self.node.value, Value::List(_) | Value::Null) {
+            return self.deserialize_any(visitor);
+        }
+        let items = std::slice::from_ref(self.node).iter();
+        visitor.visit_seq(Items { items, path: &self.path, next: None })
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.node.value {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+struct Items<'a> {
+    items: std::slice::Iter<'a, Node>,
+    path: &'a str,
+    /// The position of the next item; none where a single value stands for the list, whose path has no position.
+    next: Option<usize>,
+}
+
+impl<'de> SeqAccess<'de> for Items<'_> {
+    type Error = Fault;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+        let Some(node) = self.items.next() else {
+            return Ok(None);
+        };
+        let path = match &mut self.next {
+            Some(next) => {
+                let path = format!("{}[{next}]", self.path);
+                *next += 1;
+                path
+            }
+            None => self.path.to_owned(),
+        };
+        seed.deserialize(FromNode { node, path }).map(Some)
+    }
+}
+
+struct Entries<'a> {
+    entries: std::slice::Iter<'a, Entry>,
+    path: &'a str,
+    /// The entry whose key was handed out and whose value is next.
+    open: Option<&'a Entry>,
+}
+
+impl<'de> MapAccess<'de> for Entries<'_> {
+    type Error = Fault;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+        self.open = self.entries.next();
+        let Some(entry) = self.open else {
+            return Ok(None);
+        };
+        let key = StrDeserializer::new(&entry.key);
+        seed.deserialize(key).map(Some).map_err(|fault: Fault| fault.located(self.path, &entry.key_place))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
+        let entry =
+            self.open.take().ok_or_else(|| <Fault as de::Error>::custom("a value was asked for before its key"))?;
+        let dot = if self.path.is_empty() { "" } else { "." };
+        let path = format!("{}{dot}{}", self.path, entry.key);
+        seed.deserialize(FromNode { node: &entry.node, path })
+    }
+}

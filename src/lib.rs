@@ -1,0 +1,26 @@
+//! ghostlab: prune whole layers out of a language model, repair the cut without training, score every variant.
+//!
+//! The floors, each of which uses only those below it (design §2):
+//!
+//! | floor | modules |
+//! | --- | --- |
+//! | 5 | [`cli`] |
+//! | 4 | [`report`], [`exec`] |
+//! | 3 | [`grid`] |
+//! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`] |
+//! | 1 | [`model`], [`corpus`] |
+//! | 0 | [`linalg`], [`error`] |
+
+pub mod calibrate;
+pub mod cli;
+pub mod corpus;
+pub mod criterion;
+pub mod error;
+pub mod evaluate;
+pub mod exec;
+pub mod grid;
+pub mod linalg;
+pub mod model;
+pub mod options;
+pub mod recovery;
+pub mod report;

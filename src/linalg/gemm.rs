@@ -1,0 +1,219 @@
+//! The matrix product, behind one safe door: every product that the CPU path computes passes through [`gemm`].
+//!
+//! One door has two uses: the `unsafe` call of the `gemm` crate stands in one place behind checked bounds, and the
+//! benchmarks can tell which share of the time is spent inside matrix products ([`profile`]).
+
+use ::gemm::Parallelism;
+
+/// The element types that [`gemm`] multiplies.
+pub trait Element: Copy + 'static + private::Sealed {
+    const ZERO: Self;
+    const ONE: Self;
+}
+
+impl Element for f32 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+}
+
+impl Element for f64 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// A read-only matrix of any strides over a slice.
+#[derive(Clone, Copy)]
+pub struct View<'a, T> {
+    data: &'a [T],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a, T> View<'a, T> {
+    /// Rows of `columns` elements, one after the other.
+    pub fn rows(data: &'a [T], rows: usize, columns: usize) -> Self {
+        Self::strided(data, rows, columns, columns)
+    }
+
+    /// Rows of `columns` elements whose starts lie `row_stride` apart.
+    pub fn strided(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
+        Self { data, rows, columns, row_stride, column_stride: 1 }.checked()
+    }
+
+    /// The same elements, rows and columns exchanged.
+    #[must_use]
+    pub fn t(self) -> Self {
+        Self {
+            data: self.data,
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+        }
+    }
+
+    fn checked(self) -> Self {
+        if self.rows > 0 && self.columns > 0 {
+            let last = (self.rows - 1) * self.row_stride + (self.columns - 1) * self.column_stride;
+            assert!(last < self.data.len(), "a matrix view reaches past its slice");
+        }
+        self
+    }
+}
+
+/// A matrix that a product is written to: rows whose starts lie `row_stride` apart.
+pub struct ViewMut<'a, T> {
+    data: &'a mut [T],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+}
+
+impl<'a, T> ViewMut<'a, T> {
+    pub fn rows(data: &'a mut [T], rows: usize, columns: usize) -> Self {
+        Self::strided(data, rows, columns, columns)
+    }
+
+    pub fn strided(data: &'a mut [T], rows: usize, columns: usize, row_stride: usize) -> Self {
+        assert!(columns <= row_stride || rows <= 1, "rows of an output matrix may not overlap");
+        if rows > 0 && columns > 0 {
+            assert!((rows - 1) * row_stride + columns <= data.len(), "a matrix view reaches past its slice");
+        }
+        Self { data, rows, columns, row_stride }
+    }
+}
+
+/// What a product does with what stands in its destination.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Into {
+    /// Overwrite it.
+    Replace,
+    /// Add to it.
+    Add,
+}
+
+/// `destination ← a·b` or `destination ← destination + a·b`.
+///
+/// # Shapes
+/// `a [m, k]`, `b [k, n]`, `destination [m, n]`; other shapes are a programming error and panic.
+///
+/// Runs on the calling thread; callers split the rows among threads themselves, so that one set of threads does the
+/// product and what is fused with it.
+pub fn gemm<T: Element>(destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>) {
+    run(destination, into, a, b, 1);
+}
+
+/// As [`gemm`], on all of rayon's threads: for the few products that stand alone.
+pub fn gemm_parallel<T: Element>(destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>) {
+    run(destination, into, a, b, rayon::current_num_threads());
+}
+
+fn run<T: Element>(destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>, threads: usize) {
+    assert!(
+        a.rows == destination.rows && b.columns == destination.columns && a.columns == b.rows,
+        "matrix product of unlike shapes: [{}, {}] = [{}, {}] x [{}, {}]",
+        destination.rows,
+        destination.columns,
+        a.rows,
+        a.columns,
+        b.rows,
+        b.columns
+    );
+    let started = profile::start();
+    // SAFETY: the constructors of `View` and `ViewMut` checked that every element addressed by shape and strides lies
+    // inside its slice, the shapes agree, and the borrow rules keep the destination apart from both operands.
+    unsafe {
+        ::gemm::gemm(
+            destination.rows,
+            destination.columns,
+            a.columns,
+            destination.data.as_mut_ptr(),
+            1,
+            destination.row_stride as isize,
+            into == Into::Add,
+            a.data.as_ptr(),
+            a.column_stride as isize,
+            a.row_stride as isize,
+            b.data.as_ptr(),
+            b.column_stride as isize,
+            b.row_stride as isize,
+            T::ONE,
+            T::ONE,
+            false,
+            false,
+            false,
+            if threads == 1 { Parallelism::None } else { Parallelism::Rayon(threads) },
+        );
+    }
+    profile::stop(started, threads);
+}
+
+/// Time spent inside matrix products, summed over threads. Off unless a benchmark turns it on.
+pub mod profile {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+    use std::time::Instant;
+
+    static ON: AtomicBool = AtomicBool::new(false);
+    static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+
+    /// Starts counting from zero.
+    pub fn begin() {
+        NANOSECONDS.store(0, Relaxed);
+        ON.store(true, Relaxed);
+    }
+
+    /// Stops counting; thread-seconds inside matrix products since [`begin`].
+    pub fn end() -> f64 {
+        ON.store(false, Relaxed);
+        NANOSECONDS.load(Relaxed) as f64 * 1e-9
+    }
+
+    pub(super) fn start() -> Option<Instant> {
+        ON.load(Relaxed).then(Instant::now)
+    }
+
+    pub(super) fn stop(started: Option<Instant>, threads: usize) {
+        if let Some(started) = started {
+            let nanoseconds = started.elapsed().as_nanos() as u64 * threads as u64;
+            NANOSECONDS.fetch_add(nanoseconds, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_equals_its_sums() {
+        let a: Vec<f32> = (0..6).map(|i| i as f32).collect(); // [2, 3]
+        let b: Vec<f32> = (0..6).map(|i| (i * i) as f32).collect(); // [2, 3], used transposed
+        let mut c = vec![1.0f32; 4];
+        gemm(ViewMut::rows(&mut c, 2, 2), Into::Add, View::rows(&a, 2, 3), View::rows(&b, 2, 3).t());
+        // By hand: row 0 = (0·0+1·1+2·4, 0·9+1·16+2·25), row 1 = (3·0+4·1+5·4, 3·9+4·16+5·25), each + 1.
+        assert_eq!(c, [10.0, 67.0, 25.0, 217.0]);
+    }
+
+    #[test]
+    fn strides_skip_what_lies_between() {
+        let a = [1.0f64, 2.0, 99.0, 3.0, 4.0, 99.0]; // [2, 2] in rows of 3
+        let b = [1.0f64, 0.0, 0.0, 1.0];
+        let mut c = vec![7.0f64; 6];
+        gemm(ViewMut::strided(&mut c, 2, 2, 3), Into::Replace, View::strided(&a, 2, 2, 3), View::rows(&b, 2, 2));
+        assert_eq!(c, [1.0, 2.0, 7.0, 3.0, 4.0, 7.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "past its slice")]
+    fn a_view_past_its_slice_is_refused() {
+        let _ = View::rows(&[0.0f32; 5], 2, 3);
+    }
+}

@@ -1,0 +1,203 @@
+//! Elementwise loops over f32 that the compiler turns into the widest vectors the processor has.
+//!
+//! The release binary is built for every x86-64 or ARM machine, so each loop is compiled several times and the best
+//! version is chosen when it runs (`pulp`). Sums keep 16 running parts, always in the same order: results do not
+//! depend on the number of threads.
+
+use pulp::Arch;
+
+const LANES: usize = 16;
+
+/// Runs `body` with the best instruction set of this processor.
+#[inline(always)]
+pub fn widest<R>(body: impl FnOnce() -> R) -> R {
+    struct Body<F>(F);
+    impl<R, F: FnOnce() -> R> pulp::NullaryFnOnce for Body<F> {
+        type Output = R;
+        #[inline(always)]
+        fn call(self) -> R {
+            (self.0)()
+        }
+    }
+    Arch::new().dispatch(Body(body))
+}
+
+/// `e^x` to about 1 unit in the last place; 0 below −87.3 (no subnormals), NaN stays NaN. Branch-free, so that loops over it vectorise.
+///
+/// Method: `x = n·ln 2 + r`, a polynomial for `e^r` on |r| ≤ ln 2 / 2 (Cephes `expf`), `2^n` by its bits.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    const LOG2_E: f32 = std::f32::consts::LOG2_E;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    // Adding 1.5·2^23 rounds to a whole number, which then stands in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    let clamped = if x > 88.3 { 88.3 } else { x };
+    let clamped = if clamped < -87.3 { -87.3 } else { clamped };
+    let shifted = clamped * LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = clamped - n * LN2_HIGH - n * LN2_LOW;
+    let mut p = 1.987_569_1e-4;
+    p = p * r + 1.398_2e-3;
+    p = p * r + 8.333_452e-3;
+    p = p * r + 4.166_579_6e-2;
+    p = p * r + 1.666_666_5e-1;
+    p = p * r + 0.5;
+    let p = p * r * r + r + 1.0;
+    let power = f32::from_bits((shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127)) << 23);
+    let value = p * power;
+    if x < -87.3 { 0.0 } else { value }
+}
+
+/// The sum of `term(x)`.
+#[inline(always)]
+fn sum_of(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+    let mut parts = [0.0f32; LANES];
+    let (chunks, rest) = xs.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (part, &x) in parts.iter_mut().zip(chunk) {
+            *part += term(x);
+        }
+    }
+    for (part, &x) in parts.iter_mut().zip(rest) {
+        *part += term(x);
+    }
+    parts.iter().sum()
+}
+
+/// The greatest element; −∞ of none. A NaN is passed over here and surfaces in the sum that follows.
+#[inline(always)]
+pub fn max(xs: &[f32]) -> f32 {
+    let mut parts = [f32::NEG_INFINITY; LANES];
+    let (chunks, rest) = xs.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (part, &x) in parts.iter_mut().zip(chunk) {
+            *part = if x > *part { x } else { *part };
+        }
+    }
+    for (part, &x) in parts.iter_mut().zip(rest) {
+        *part = if x > *part { x } else { *part };
+    }
+    parts.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a })
+}
+
+/// `Σ e^(x − shift)`.
+#[inline(always)]
+pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {
+    sum_of(xs, |x| exp(x - shift))
+}
+
+/// Softmax in place.
+#[inline(always)]
+pub fn softmax(xs: &mut [f32]) {
+    let shift = max(xs);
+    for x in xs.iter_mut() {
+        *x = exp(*x - shift);
+    }
+    let scale = 1.0 / sum_of(xs, |x| x);
+    for x in xs.iter_mut() {
+        *x *= scale;
+    }
+}
+
+/// Root-mean-square norm of one row: `out = x / sqrt(mean x² + eps) · weight`.
+///
+/// # Shapes
+/// `x [C]`, `weight [C]`, `out [C]`.
+#[inline(always)]
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let scale = 1.0 / (sum_of(x, |v| v * v) / x.len() as f32 + eps).sqrt();
+    for ((o, &v), &w) in out.iter_mut().zip(x).zip(weight) {
+        *o = v * scale * w;
+    }
+}
+
+/// As [`rms_norm`], in place.
+#[inline(always)]
+pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
+    let scale = 1.0 / (sum_of(x, |v| v * v) / x.len() as f32 + eps).sqrt();
+    for (v, &w) in x.iter_mut().zip(weight) {
+        *v = *v * scale * w;
+    }
+}
+
+/// `gate ← silu(gate) · up`, where `silu(g) = g / (1 + e^−g)`.
+#[inline(always)]
+pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
+    for (g, &u) in gate.iter_mut().zip(up) {
+        *g = *g / (1.0 + exp(-*g)) * u;
+    }
+}
+
+/// Rotary embedding of one head in the half-split layout of Hugging Face: pairs are `(x_i, x_{i + D/2})`; scaled by `scale`.
+///
+/// # Shapes
+/// `x [D]`, `cos [D/2]`, `sin [D/2]`, `out [D]`.
+#[inline(always)]
+pub fn rotate(x: &[f32], cos: &[f32], sin: &[f32], scale: f32, out: &mut [f32]) {
+    let half = cos.len();
+    let (low, high) = x.split_at(half);
+    let (out_low, out_high) = out.split_at_mut(half);
+    for i in 0..half {
+        out_low[i] = (low[i] * cos[i] - high[i] * sin[i]) * scale;
+        out_high[i] = (high[i] * cos[i] + low[i] * sin[i]) * scale;
+    }
+}
+
+/// `y ← y + x`.
+#[inline(always)]
+pub fn add(y: &mut [f32], x: &[f32]) {
+    for (a, &b) in y.iter_mut().zip(x) {
+        *a += b;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_accurate_over_its_whole_range() {
+        let mut worst = 0.0f64;
+        for i in -870_000..=880_000 {
+            let x = i as f32 * 1e-4;
+            let (ours, exact) = (f64::from(widest(|| exp(x))), f64::from(x).exp());
+            worst = worst.max(((ours - exact) / exact).abs());
+        }
+        // Two units in the last place of f32.
+        assert!(worst < 2.4e-7, "worst relative error {worst:e}");
+    }
+
+    #[test]
+    fn exp_of_the_ends_and_of_nan() {
+        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp(0.0), 1.0);
+        assert!(exp(f32::NAN).is_nan());
+        assert!(exp(100.0) > 2e38);
+    }
+
+    #[test]
+    fn a_nan_in_a_softmax_is_not_hidden() {
+        let mut xs = vec![0.0f32; 40];
+        xs[17] = f32::NAN;
+        softmax(&mut xs);
+        assert!(xs.iter().all(|x| x.is_nan()));
+    }
+
+    #[test]
+    fn softmax_sums_to_one_at_any_length() {
+        for n in 1..50 {
+            let mut xs: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin() * 30.0).collect();
+            widest(|| softmax(&mut xs));
+            assert!((xs.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn rms_norm_of_a_constant_row_is_its_sign() {
+        let (x, weight) = (vec![-3.0f32; 20], vec![1.0f32; 20]);
+        let mut out = vec![0.0; 20];
+        rms_norm(&x, &weight, 0.0, &mut out);
+        assert!(out.iter().all(|v| (v + 1.0).abs() < 1e-6));
+    }
+}

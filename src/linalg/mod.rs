@@ -1,0 +1,6 @@
+//! Floor 0: dense linear algebra on plain slices. Knows nothing of models.
+
+pub mod gemm;
+pub mod hadamard;
+pub mod lanes;
+pub mod solve;

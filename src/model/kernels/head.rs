@@ -1,0 +1,122 @@
+//! Final norm, output projection and log-softmax, only on the rows that are scored.
+
+use rayon::prelude::*;
+
+use super::{Norm, block_rows};
+use crate::linalg::gemm::{Into, View, ViewMut, gemm};
+use crate::linalg::lanes;
+use crate::model::batch::Target;
+
+/// Rows and vocabulary entries of one tile of logits: it stays in a core's cache whatever the vocabulary's size.
+const TILE_ROWS: usize = 256;
+const TILE_VOCAB: usize = 1024;
+
+/// `log p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary.
+///
+/// # Shapes
+/// `x [tokens, C]`, `weight [C, vocab]`; one value for each target. Targets stand in ascending rows.
+pub(crate) fn log_probabilities(x: &[f32], channels: usize, norm: Norm<'_>, weight: &[f32], targets: &[Target]) -> Vec<f32> {
+    let vocab = weight.len() / channels;
+    // Targets of one row stay in one task, so that the row is projected once.
+    let mut rows: Vec<&[Target]> = targets.chunk_by(|a, b| a.row == b.row).collect();
+    let step = block_rows(rows.len(), TILE_ROWS);
+    rows.par_chunks_mut(step)
+        .map_init(
+            || (Vec::new(), Vec::new()),
+            |(normed, tile), rows| {
+                normed.resize(rows.len() * channels, 0.0);
+                tile.resize(rows.len() * TILE_VOCAB.min(vocab), 0.0);
+                score(x, channels, norm, weight, rows, normed, tile)
+            },
+        )
+        .flatten_iter()
+        .collect()
+}
+
+fn score(
+    x: &[f32],
+    channels: usize,
+    norm: Norm<'_>,
+    weight: &[f32],
+    rows: &[&[Target]],
+    normed: &mut [f32],
+    tile: &mut [f32],
+) -> Vec<f32> {
+    let vocab = weight.len() / channels;
+    norm_rows(x, channels, norm, rows.iter().map(|targets| targets[0].row), normed);
+    // The softmax's denominator, gathered tile by tile: greatest logit so far, and Σ e^(logit − greatest).
+    let mut greatest = vec![f32::NEG_INFINITY; rows.len()];
+    let mut sums = vec![0.0f32; rows.len()];
+    let mut picked: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
+    for first in (0..vocab).step_by(TILE_VOCAB) {
+        let width = TILE_VOCAB.min(vocab - first);
+        // [rows, width]
+        gemm(
+            ViewMut::rows(tile, rows.len(), width),
+            Into::Replace,
+            View::rows(normed, rows.len(), channels),
+            View::strided(&weight[first..], channels, width, vocab),
+        );
+        for (i, logits) in tile.chunks_exact(width).take(rows.len()).enumerate() {
+            lanes::widest(|| {
+                let top = lanes::max(logits);
+                let top = if top > greatest[i] { top } else { greatest[i] };
+                sums[i] = sums[i] * lanes::exp(greatest[i] - top) + lanes::sum_exp(logits, top);
+                greatest[i] = top;
+            });
+            for (target, value) in rows[i].iter().zip(&mut picked[i]) {
+                if let Some(&logit) = (target.token as usize).checked_sub(first).and_then(|at| logits.get(at)) {
+                    *value = logit;
+                }
+            }
+        }
+    }
+    let denominators = greatest.iter().zip(&sums).map(|(top, sum)| top + sum.ln());
+    picked.iter().zip(denominators).flat_map(|(values, denominator)| values.iter().map(move |v| v - denominator)).collect()
+}
+
+/// Every logit of the given rows.
+///
+/// # Shapes
+/// `x [tokens, C]`, `weight [C, vocab]`; result `[rows, vocab]`.
+pub(crate) fn logits(x: &[f32], channels: usize, norm: Norm<'_>, weight: &[f32], rows: &[usize]) -> Vec<f32> {
+    let vocab = weight.len() / channels;
+    let mut normed = vec![0.0; rows.len() * channels];
+    norm_rows(x, channels, norm, rows.iter().copied(), &mut normed);
+    let mut out = vec![0.0; rows.len() * vocab];
+    let (normed, weight) = (View::rows(&normed, rows.len(), channels), View::rows(weight, channels, vocab));
+    gemm(ViewMut::rows(&mut out, rows.len(), vocab), Into::Replace, normed, weight);
+    out
+}
+
+fn norm_rows(x: &[f32], channels: usize, norm: Norm<'_>, rows: impl Iterator<Item = usize>, out: &mut [f32]) {
+    lanes::widest(|| {
+        for (row, out) in rows.zip(out.chunks_exact_mut(channels)) {
+            lanes::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_give_the_log_softmax_of_the_whole_vocabulary() {
+        // A vocabulary of two and a half tiles; one row asked for twice.
+        let (channels, vocab) = (8, 2 * TILE_VOCAB + TILE_VOCAB / 2);
+        let x: Vec<f32> = (0..3 * channels).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();
+        let weight: Vec<f32> = (0..channels * vocab).map(|i| (i as f32 * 0.011).cos()).collect();
+        let ones = vec![1.0; channels];
+        let norm = Norm { weight: &ones, eps: 1e-5 };
+        let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| Target { row, token });
+        let ours = log_probabilities(&x, channels, norm, &weight, &targets);
+        let all = logits(&x, channels, norm, &weight, &[0, 1, 2]);
+        for (target, ours) in targets.iter().zip(ours) {
+            let row = &all[target.row * vocab..(target.row + 1) * vocab];
+            let denominator = row.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
+            let exact = f64::from(row[target.token as usize]) - denominator;
+            assert!((f64::from(ours) - exact).abs() < 1e-5, "{ours} {exact}");
+        }
+    }
+}

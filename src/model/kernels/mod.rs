@@ -1,0 +1,25 @@
+//! The forward pass on the CPU: matrix products with what surrounds them fused in, on blocks of rows.
+//!
+//! Each kernel splits the rows of a batch among rayon's threads; a thread carries its rows through norm, product,
+//! activation and residual addition while they are in its cache. A row's result depends on no other row of the block
+//! and on no thread count beyond rounding inside the product.
+
+mod attention;
+mod head;
+mod linear;
+
+pub(super) use attention::{Heads, attention};
+pub(super) use head::{log_probabilities, logits};
+pub(super) use linear::{apply_diagonal, linear, mlp};
+
+/// A root-mean-square norm: weight `[C]` and epsilon.
+#[derive(Clone, Copy)]
+pub(super) struct Norm<'a> {
+    pub(super) weight: &'a [f32],
+    pub(super) eps: f32,
+}
+
+/// Rows that one task works on: enough tasks for all threads, blocks small enough for the cache.
+fn block_rows(rows: usize, most: usize) -> usize {
+    rows.div_ceil(rayon::current_num_threads()).clamp(1, most)
+}

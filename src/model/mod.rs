@@ -1,0 +1,18 @@
+//! Floor 1: backbones. Reading them, running their steps, and running many variants of one backbone together.
+
+pub mod batch;
+pub mod config;
+pub mod decoder;
+mod kernels;
+mod rope;
+mod slice;
+pub mod program;
+pub mod trie;
+pub mod weights;
+
+pub use batch::{Batch, Target};
+pub use config::Config;
+pub use decoder::Decoder;
+pub use slice::elements;
+pub use program::{Operator, Program, Step};
+pub use trie::{Model, Observer, Trie};

@@ -1,0 +1,44 @@
+//! The f32 elements of a CPU tensor, borrowed.
+
+use std::ops::Deref;
+
+use candle_core::{CpuStorage, Device, Storage, Tensor};
+
+use crate::error::{Error, Result};
+
+/// The elements of a tensor; the tensor's read lock is held while they are used.
+///
+/// # Errors
+/// The tensor is not a contiguous f32 tensor in this machine's memory.
+pub fn elements(tensor: &Tensor) -> Result<impl Deref<Target = [f32]> + Sync + '_> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let is_f32 = matches!(&*storage, Storage::Cpu(CpuStorage::F32(_)));
+    match layout.contiguous_offsets() {
+        Some((start, end)) if is_f32 => Ok(Elements { storage, start, end }),
+        _ => Err(Error::job("a kernel got a tensor that it cannot read")
+            .expected("contiguous F32 on the CPU")
+            .found(format!("{:?} on {:?}", tensor.dtype(), tensor.device()))),
+    }
+}
+
+struct Elements<S> {
+    storage: S,
+    start: usize,
+    end: usize,
+}
+
+impl<S: Deref<Target = Storage>> Deref for Elements<S> {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match &*self.storage {
+            Storage::Cpu(CpuStorage::F32(values)) => &values[self.start..self.end],
+            _ => unreachable!("checked when the elements were borrowed"),
+        }
+    }
+}
+
+/// A tensor that takes over `values` without copying them.
+pub(super) fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor> {
+    Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+}

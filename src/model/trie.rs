@@ -1,0 +1,284 @@
+//! Many programs of one backbone, run together: what they share runs once (design §3).
+
+use std::time::Instant;
+
+use super::program::{Program, Step};
+use crate::error::Result;
+
+/// What the trie needs of a model. The decoder is one; tests use a model that only counts.
+pub trait Model {
+    type Batch: ?Sized;
+    type State;
+    type Output;
+
+    /// `Step::Embed`.
+    fn begin(&self, batch: &Self::Batch) -> Result<Self::State>;
+
+    /// `Step::Attention`, `Step::Mlp` or `Step::Apply`.
+    fn advance(&self, batch: &Self::Batch, step: &Step, state: &Self::State) -> Result<Self::State>;
+
+    /// `Step::Head`.
+    fn finish(&self, batch: &Self::Batch, state: &Self::State) -> Result<Self::Output>;
+}
+
+/// Is told of every step that ran: calibration's taps and the clocks are observers.
+pub trait Observer<S> {
+    /// A step ran. `state` is what left it, none after the head.
+    fn after(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()>;
+}
+
+/// Nobody is watching.
+impl<S> Observer<S> for () {
+    fn after(&mut self, _: usize, _: Option<&S>, _: f64) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Node {
+    step: Step,
+    children: Vec<usize>,
+    /// Programs that end here.
+    ends: Vec<usize>,
+    /// Programs that pass through or end here.
+    programs: usize,
+}
+
+/// A prefix tree of programs. Node 0 is `Embed`.
+#[derive(Debug)]
+pub struct Trie {
+    nodes: Vec<Node>,
+    /// The nodes of each program, in order.
+    paths: Vec<Vec<usize>>,
+}
+
+/// Work with and without sharing, in the unit of the step costs given.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    pub shared: f64,
+    pub separate: f64,
+}
+
+impl Trie {
+    /// Every program begins with `Embed`; equal prefixes become one path.
+    pub fn new(programs: &[Program]) -> Self {
+        let root = Node { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0 };
+        let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()) };
+        for (index, program) in programs.iter().enumerate() {
+            assert_eq!(program.0.first(), Some(&Step::Embed), "a program begins with Embed");
+            let mut path = vec![0];
+            for step in &program.0[1..] {
+                let node = trie.child(path[path.len() - 1], step);
+                path.push(node);
+            }
+            for &node in &path {
+                trie.nodes[node].programs += 1;
+            }
+            trie.nodes[path[path.len() - 1]].ends.push(index);
+            trie.paths.push(path);
+        }
+        trie
+    }
+
+    fn child(&mut self, parent: usize, step: &Step) -> usize {
+        let existing = self.nodes[parent].children.iter().copied().find(|&child| self.nodes[child].step == *step);
+        existing.unwrap_or_else(|| {
+            let node = self.nodes.len();
+            self.nodes.push(Node { step: step.clone(), children: Vec::new(), ends: Vec::new(), programs: 0 });
+            self.nodes[parent].children.push(node);
+            node
+        })
+    }
+
+    /// The number of steps that a batch runs.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// The nodes that a program passes, in order.
+    pub fn path(&self, program: usize) -> &[usize] {
+        &self.paths[program]
+    }
+
+    /// Each program's part of a quantity measured by node, where a shared node counts in equal parts for all its programs.
+    pub fn shares(&self, by_node: &[f64]) -> Vec<f64> {
+        let share = |&node: &usize| by_node[node] / self.nodes[node].programs as f64;
+        self.paths.iter().map(|path| path.iter().map(share).sum()).collect()
+    }
+
+    /// The cost model: what one batch costs, shared and program by program.
+    pub fn cost(&self, of_step: impl Fn(&Step) -> f64) -> Cost {
+        let (mut shared, mut separate) = (0.0, 0.0);
+        for node in &self.nodes {
+            let cost = of_step(&node.step);
+            shared += cost;
+            separate += cost * node.programs as f64;
+        }
+        Cost { shared, separate }
+    }
+
+    /// Runs one batch through all programs, depth first; the head's output of each program, none for a program without a head.
+    ///
+    /// At any time only the states along one path are held, and of those only the ones at which paths still branch.
+    pub fn run<M: Model>(
+        &self,
+        model: &M,
+        batch: &M::Batch,
+        observer: &mut impl Observer<M::State>,
+    ) -> Result<Vec<Option<M::Output>>>
+    where
+        M::Output: Clone,
+    {
+        let mut outputs = vec![None; self.paths.len()];
+        if !self.is_empty() {
+            let started = Instant::now();
+            let state = model.begin(batch)?;
+            observer.after(0, Some(&state), started.elapsed().as_secs_f64())?;
+            self.descend(0, state, model, batch, observer, &mut outputs)?;
+        }
+        Ok(outputs)
+    }
+
+    fn descend<M: Model>(
+        &self,
+        mut node: usize,
+        mut state: M::State,
+        model: &M,
+        batch: &M::Batch,
+        observer: &mut impl Observer<M::State>,
+        outputs: &mut [Option<M::Output>],
+    ) -> Result<()>
+    where
+        M::Output: Clone,
+    {
+        // A chain without branches runs in this loop, so that each state is freed as soon as the next one stands.
+        loop {
+            let children = &self.nodes[node].children;
+            let Some((&last, others)) = children.split_last() else {
+                return Ok(());
+            };
+            for &child in others {
+                if let Some(next) = self.step(child, &state, model, batch, observer, outputs)? {
+                    self.descend(child, next, model, batch, observer, outputs)?;
+                }
+            }
+            match self.step(last, &state, model, batch, observer, outputs)? {
+                Some(next) => (node, state) = (last, next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Runs one node's step; the state that leaves it, or none after the head.
+    fn step<M: Model>(
+        &self,
+        node: usize,
+        state: &M::State,
+        model: &M,
+        batch: &M::Batch,
+        observer: &mut impl Observer<M::State>,
+        outputs: &mut [Option<M::Output>],
+    ) -> Result<Option<M::State>>
+    where
+        M::Output: Clone,
+    {
+        let started = Instant::now();
+        if self.nodes[node].step == Step::Head {
+            let output = model.finish(batch, state)?;
+            observer.after(node, None, started.elapsed().as_secs_f64())?;
+            for &program in &self.nodes[node].ends {
+                outputs[program] = Some(output.clone());
+            }
+            return Ok(None);
+        }
+        let next = model.advance(batch, &self.nodes[node].step, state)?;
+        observer.after(node, Some(&next), started.elapsed().as_secs_f64())?;
+        Ok(Some(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::program::Operator;
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    /// Counts how often each step runs; its state is the trace of steps, its output that trace.
+    #[derive(Default)]
+    struct Counting {
+        runs: RefCell<HashMap<String, usize>>,
+    }
+
+    impl Counting {
+        fn count(&self, step: &Step) {
+            *self.runs.borrow_mut().entry(format!("{step:?}")).or_default() += 1;
+        }
+    }
+
+    impl Model for Counting {
+        type Batch = ();
+        type State = Vec<Step>;
+        type Output = Vec<Step>;
+
+        fn begin(&self, (): &()) -> Result<Vec<Step>> {
+            self.count(&Step::Embed);
+            Ok(vec![Step::Embed])
+        }
+
+        fn advance(&self, (): &(), step: &Step, state: &Vec<Step>) -> Result<Vec<Step>> {
+            self.count(step);
+            Ok([state.as_slice(), std::slice::from_ref(step)].concat())
+        }
+
+        fn finish(&self, batch: &(), state: &Vec<Step>) -> Result<Vec<Step>> {
+            self.advance(batch, &Step::Head, state)
+        }
+    }
+
+    /// Dense, and layers 2 and 3 of 6 removed with three recoveries, one of them twice.
+    fn programs() -> Vec<Program> {
+        let (a, b) = (Operator::diagonal(vec![1.0]).unwrap(), Operator::diagonal(vec![2.0]).unwrap());
+        let pruned = |operator: Option<&Arc<Operator>>| Program::pruned(6, &[2, 3], |_| operator.cloned());
+        vec![Program::dense(6), pruned(None), pruned(Some(&a)), pruned(Some(&b)), pruned(Some(&a))]
+    }
+
+    #[test]
+    fn shared_steps_run_once() {
+        let model = Counting::default();
+        Trie::new(&programs()).run(&model, &(), &mut ()).unwrap();
+        let runs = model.runs.into_inner();
+        assert_eq!((runs["Embed"], runs["Attention(0)"], runs["Mlp(1)"]), (1, 1, 1));
+        assert_eq!((runs["Attention(2)"], runs["Mlp(3)"]), (1, 1), "only the dense program has the removed layers");
+        assert_eq!((runs["Attention(4)"], runs["Mlp(5)"], runs["Head"]), (4, 4, 4), "dense, none and two operators");
+    }
+
+    #[test]
+    fn each_program_sees_exactly_its_own_steps() {
+        let programs = programs();
+        let outputs = Trie::new(&programs).run(&Counting::default(), &(), &mut ()).unwrap();
+        for (program, output) in programs.iter().zip(outputs) {
+            assert_eq!(program.0, output.unwrap());
+        }
+    }
+
+    #[test]
+    fn the_cost_model_counts_what_runs() {
+        let trie = Trie::new(&programs());
+        let cost = trie.cost(|step| f64::from(u8::from(matches!(step, Step::Mlp(_)))));
+        assert_eq!(cost, Cost { shared: 12.0, separate: 22.0 });
+    }
+
+    #[test]
+    fn shares_add_up_to_the_whole() {
+        let trie = Trie::new(&programs());
+        let by_node: Vec<f64> = (0..trie.len()).map(|node| node as f64).collect();
+        let total: f64 = by_node.iter().sum();
+        assert!((trie.shares(&by_node).iter().sum::<f64>() - total).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,146 @@
+//! `run.json`: what made the numbers beside it.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::{Protocol, write_atomically};
+use crate::error::{Error, Result};
+
+/// The record of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Provenance {
+    /// The version of this program.
+    pub ghostlab: String,
+    /// The versions of the crates whose code makes numbers.
+    pub crates: BTreeMap<String, String>,
+    /// The commit the program was built from; none outside a checkout.
+    pub commit: Option<String>,
+    /// Whether the checkout held changes beyond that commit.
+    pub dirty: bool,
+    /// The command line, program first.
+    pub command: Vec<String>,
+    /// The grid as it ran, with overrides and defaults filled in.
+    pub grid: serde_json::Value,
+    /// How the numbers of each column were made.
+    pub protocols: Vec<Protocol>,
+    /// SHA-256 of each input file, by path.
+    pub inputs: BTreeMap<String, String>,
+    pub seeds: Vec<u64>,
+    pub host: Host,
+    /// RFC 3339, UTC; [`utc`] makes it.
+    pub started: String,
+    pub finished: String,
+    /// What each cell found on its way: selection scores, operators' figures.
+    pub cells: serde_json::Value,
+}
+
+/// What of the machine can change a number or a time.
+#[derive(Debug, Clone, Serialize)]
+pub struct Host {
+    pub os: String,
+    pub arch: String,
+    pub threads: usize,
+    pub cpu_features: Vec<String>,
+}
+
+impl Host {
+    /// This machine, computing with `threads` threads and the given instruction sets.
+    pub fn this(threads: usize, cpu_features: Vec<String>) -> Self {
+        Self { os: std::env::consts::OS.to_owned(), arch: std::env::consts::ARCH.to_owned(), threads, cpu_features }
+    }
+}
+
+impl Provenance {
+    /// The file's name in a results folder.
+    pub const FILE: &str = "run.json";
+
+    /// Writes `run.json` into `dir`, whole or not at all.
+    ///
+    /// # Errors
+    /// Exit code 3 when the folder cannot be written to.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(Self::FILE);
+        let mut text = serde_json::to_string_pretty(self)
+            .map_err(|error| Error::job("the record of the run has no JSON form").found(error.to_string()))?;
+        text.push('\n');
+        write_atomically(&path, |file| {
+            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
+        })
+    }
+}
+
+/// A time as RFC 3339 in UTC, to the second. A clock set before 1970 gives 1970.
+pub fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Hinnant's days-to-civil: years start in March, so that the leap day is the last day of a year; 719,468 days lie
+    // between 0000-03-01 and 1970-01-01, and an era of 400 years has 146,097.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_the_calendar_has_them() {
+        // From `date -u -d @N +%FT%TZ`.
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn the_record_is_readable_json() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = Provenance {
+            ghostlab: "0.1.0".into(),
+            crates: BTreeMap::from([("faer".into(), "0.24".into())]),
+            commit: None,
+            dirty: true,
+            command: vec!["ghostlab".into(), "run".into()],
+            grid: serde_json::json!({"depth": [3]}),
+            protocols: vec![Protocol {
+                protocol: "windows".into(),
+                corpus: "c4".into(),
+                rule: "c4".into(),
+                length: 512,
+                limit: Some(100),
+            }],
+            inputs: BTreeMap::from([("a".into(), "ff".into())]),
+            seeds: vec![0],
+            host: Host::this(2, vec!["avx2".into()]),
+            started: utc(UNIX_EPOCH),
+            finished: utc(UNIX_EPOCH),
+            cells: serde_json::json!([]),
+        };
+        record.write(dir.path()).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("run.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["commit"], serde_json::Value::Null);
+        assert_eq!(json["protocols"][0]["rule"], "c4");
+        assert_eq!(json["host"]["threads"], 2);
+        assert_eq!(json["started"], "1970-01-01T00:00:00Z");
+    }
+}

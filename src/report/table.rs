@@ -1,0 +1,304 @@
+//! The table of a run: one row per cell, as a polars frame, on screen and in three files.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use polars::prelude::{
+    Column, CsvWriter, DataFrame, IntoColumn, NamedFrom, ParquetWriter, PolarsError, SerWriter, Series,
+};
+
+use super::{Protocol, Provenance, render, write_atomically};
+use crate::error::{Error, Result};
+
+/// One cell with its result. [`Row::NONE`] stands where a cell has no criterion, recovery or calibration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub backbone: String,
+    pub criterion: String,
+    /// How many layers are removed; 0 for the dense backbone.
+    pub depth: usize,
+    /// Which layers are removed, counted from 0.
+    pub layers_removed: Vec<usize>,
+    /// How many layers the dense backbone has.
+    pub layers: usize,
+    pub recovery: String,
+    pub calibration: String,
+    /// One value per protocol of the table; none where there is no result.
+    pub perplexity: Vec<Option<f64>>,
+    pub seconds: f64,
+    /// `ok`, or `failed: ` and the reason.
+    pub status: String,
+}
+
+impl Row {
+    /// What stands for an absent criterion, recovery or calibration; the files hold an empty value instead.
+    pub const NONE: &str = render::NONE;
+}
+
+/// The results of a run.
+#[derive(Debug, Clone)]
+pub struct Table {
+    frame: DataFrame,
+    protocols: Vec<Protocol>,
+    /// Row and column of each cell that is the best of its backbone, depth and column.
+    best: Vec<(usize, usize)>,
+}
+
+const FIRST_PERPLEXITY: usize = 7;
+const CSV: &str = "results.csv";
+const PARQUET: &str = "results.parquet";
+const MARKDOWN: &str = "results.md";
+
+impl Table {
+    /// All files that a run leaves in its results folder, [`Provenance::FILE`] included.
+    pub const FILES: [&str; 4] = [CSV, PARQUET, MARKDOWN, Provenance::FILE];
+
+    /// The table of `rows`, in their order.
+    ///
+    /// # Errors
+    /// When a row has not one perplexity per protocol, or two protocols have the same column.
+    pub fn new(protocols: &[Protocol], rows: &[Row]) -> Result<Self> {
+        if let Some((i, row)) = rows.iter().enumerate().find(|(_, row)| row.perplexity.len() != protocols.len()) {
+            return Err(Error::job(format!("row {i} of the results does not fit the table"))
+                .expected(format!("{} perplexities", protocols.len()))
+                .found(row.perplexity.len().to_string()));
+        }
+        let texts = |name: &str, text: &dyn Fn(&Row) -> String| {
+            let some = |text: String| (text != Row::NONE && !text.is_empty()).then_some(text);
+            Series::new(name.into(), rows.iter().map(|row| some(text(row))).collect::<Vec<_>>()).into_column()
+        };
+        let counts = |name: &str, count: &dyn Fn(&Row) -> usize| {
+            Series::new(name.into(), rows.iter().map(|row| count(row) as u64).collect::<Vec<_>>()).into_column()
+        };
+        let mut columns: Vec<Column> = vec![
+            texts("backbone", &|row| row.backbone.clone()),
+            texts("criterion", &|row| row.criterion.clone()),
+            counts("depth", &|row| row.depth),
+            texts("layers removed", &|row| ranges(&row.layers_removed)),
+            counts("layers", &|row| row.layers),
+            texts("recovery", &|row| row.recovery.clone()),
+            texts("calibration", &|row| row.calibration.clone()),
+        ];
+        debug_assert_eq!(columns.len(), FIRST_PERPLEXITY);
+        for (i, protocol) in protocols.iter().enumerate() {
+            let values: Vec<Option<f64>> = rows.iter().map(|row| row.perplexity[i]).collect();
+            columns.push(Series::new(protocol.column().into(), values).into_column());
+        }
+        columns
+            .push(Series::new("seconds".into(), rows.iter().map(|row| row.seconds).collect::<Vec<_>>()).into_column());
+        columns.push(texts("status", &|row| row.status.clone()));
+        let frame = DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))?;
+        Ok(Self { frame, protocols: protocols.to_vec(), best: best(rows, protocols.len()) })
+    }
+
+    /// The results as a polars frame; an absent value is null.
+    pub fn frame(&self) -> &DataFrame {
+        &self.frame
+    }
+
+    /// The table for a terminal: every row and every column, nothing shortened.
+    ///
+    /// # Errors
+    /// When polars cannot give a value back.
+    pub fn on_screen(&self) -> Result<String> {
+        Ok(render::aligned(&render::show(&self.frame)?))
+    }
+
+    /// The table in Markdown, the best pruned perplexity of each backbone and depth in bold, its protocols below it.
+    ///
+    /// # Errors
+    /// When polars cannot give a value back.
+    pub fn markdown(&self) -> Result<String> {
+        let mut text = render::markdown(&render::show(&self.frame)?, |row, column| self.best.contains(&(row, column)));
+        text.push_str("\nBold: the lowest perplexity of the pruned variants of a backbone at a depth.\n");
+        for protocol in &self.protocols {
+            text.push_str(&format!("\n- {}", protocol.note()));
+        }
+        text.push('\n');
+        Ok(text)
+    }
+
+    /// Writes `results.csv`, `results.parquet` and `results.md` into `dir`, each whole or not at all, and returns their
+    /// paths. Numbers have full precision in the first two.
+    ///
+    /// # Errors
+    /// Exit code 3 when the folder cannot be written to.
+    pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+        // polars wants to mutate what it writes.
+        let mut frame = self.frame.clone();
+        let csv = dir.join(CSV);
+        write_atomically(&csv, |file| CsvWriter::new(file).finish(&mut frame).map_err(|e| unwritten(&csv, &e)))?;
+        let parquet = dir.join(PARQUET);
+        write_atomically(&parquet, |file| {
+            ParquetWriter::new(file).finish(&mut frame).map(|_| ()).map_err(|e| unwritten(&parquet, &e))
+        })?;
+        let markdown = dir.join(MARKDOWN);
+        let text = self.markdown()?;
+        write_atomically(&markdown, |file: &mut File| {
+            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &markdown, &error))
+        })?;
+        Ok(vec![csv, parquet, markdown])
+    }
+}
+
+/// The cells that hold the lowest perplexity of the pruned variants of a backbone at a depth; a tie has several. A failed
+/// or non-finite result is never the best.
+fn best(rows: &[Row], columns: usize) -> Vec<(usize, usize)> {
+    let value = |row: &Row, column: usize| row.perplexity[column].filter(|value| value.is_finite());
+    let mut best = Vec::new();
+    for (i, row) in rows.iter().enumerate().filter(|(_, row)| row.depth > 0) {
+        for column in 0..columns {
+            let Some(own) = value(row, column) else { continue };
+            let rivals = rows.iter().filter(|rival| rival.depth == row.depth && rival.backbone == row.backbone);
+            if rivals.filter_map(|rival| value(rival, column)).all(|theirs| own <= theirs) {
+                best.push((i, FIRST_PERPLEXITY + column));
+            }
+        }
+    }
+    best
+}
+
+/// `8-10` for a run of layers, `1,3` for single ones.
+fn ranges(layers: &[usize]) -> String {
+    let mut sorted = layers.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let runs: Vec<String> = sorted
+        .chunk_by(|a, b| a + 1 == *b)
+        .map(|run| match run {
+            [only] => only.to_string(),
+            [first, .., last] => format!("{first}-{last}"),
+            [] => String::new(),
+        })
+        .collect();
+    runs.join(",")
+}
+
+pub(super) fn failed(error: &PolarsError) -> Error {
+    Error::job("the results make no table").found(error.to_string())
+}
+
+fn unwritten(path: &Path, error: &PolarsError) -> Error {
+    match error {
+        PolarsError::IO { error, .. } => Error::io("write", path, error),
+        other => {
+            Error::job("the results cannot be put into a file").at(path.display().to_string()).found(other.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polars::prelude::{ParquetReader, SerReader};
+
+    use super::*;
+
+    fn protocol(corpus: &str) -> Protocol {
+        let (protocol, rule) = ("windows".to_owned(), corpus.to_owned());
+        Protocol { protocol, corpus: corpus.to_owned(), rule, length: 512, limit: None }
+    }
+
+    fn row(depth: usize, recovery: &str, perplexity: &[Option<f64>]) -> Row {
+        let is_dense = depth == 0;
+        let of = |text: &str| if is_dense { Row::NONE.to_owned() } else { text.to_owned() };
+        Row {
+            backbone: "english".into(),
+            criterion: of("llm-streamline"),
+            depth,
+            layers_removed: (8..8 + depth).collect(),
+            layers: 16,
+            recovery: of(recovery),
+            calibration: of("wiki:32x512@0"),
+            perplexity: perplexity.to_vec(),
+            seconds: 1.25,
+            status: "ok".into(),
+        }
+    }
+
+    fn table() -> Table {
+        let mut broken = row(3, "linearpatch-rotate", &[None, None]);
+        broken.status = "failed: a tensor\n  is | not finite".into();
+        let rows = [
+            row(0, "", &[Some(18.123_456_789_012_3), Some(250.5)]),
+            row(3, "none", &[Some(123.456), Some(f64::NAN)]),
+            row(3, "ghosted", &[Some(25.5), Some(3.25e12)]),
+            broken,
+        ];
+        Table::new(&[protocol("wikitext2"), protocol("c4")], &rows).unwrap()
+    }
+
+    #[test]
+    fn the_screen_shows_every_value_in_line() {
+        let text = table().on_screen().unwrap();
+        let expected = "\
+backbone  criterion       depth  layers removed  layers  recovery            calibration    ppl wikitext2@512  ppl c4@512  seconds  status
+────────  ──────────────  ─────  ──────────────  ──────  ──────────────────  ─────────────  ─────────────────  ──────────  ───────  ────────────────────────────────
+english   —                   0  —                   16  —                   —                         18.123      250.50      1.2  ok
+english   llm-streamline      3  8-10                16  none                wiki:32x512@0            123.456         NaN      1.2  ok
+english   llm-streamline      3  8-10                16  ghosted             wiki:32x512@0             25.500    3.250e12      1.2  ok
+english   llm-streamline      3  8-10                16  linearpatch-rotate  wiki:32x512@0                  —           —      1.2  failed: a tensor is | not finite
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn markdown_marks_the_best_finite_value_and_names_the_protocols() {
+        let text = table().markdown().unwrap();
+        assert!(text.contains("| **25.500** | **3.250e12** |"), "{text}");
+        assert_eq!(text.matches("**").count(), 4, "only pruned variants compete:\n{text}");
+        assert!(text.contains("failed: a tensor is \\| not finite"), "{text}");
+        assert!(text.contains("protocol `windows`, all windows of 512 tokens"), "{text}");
+    }
+
+    #[test]
+    fn the_best_is_sought_within_a_depth_and_a_tie_has_two() {
+        let rows = [
+            row(3, "a", &[Some(2.0)]),
+            row(3, "b", &[Some(2.0)]),
+            row(5, "a", &[Some(9.0)]),
+            row(5, "b", &[Some(f64::INFINITY)]),
+        ];
+        assert_eq!(best(&rows, 1), [(0, 7), (1, 7), (2, 7)]);
+    }
+
+    #[test]
+    fn layers_are_written_as_ranges() {
+        for (layers, text) in
+            [(&[][..], ""), (&[8, 9, 10], "8-10"), (&[3, 1], "1,3"), (&[0, 1, 5, 7, 8], "0-1,5,7-8"), (&[4, 4], "4")]
+        {
+            assert_eq!(ranges(layers), text);
+        }
+    }
+
+    #[test]
+    fn the_files_hold_full_precision_and_nulls() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = table().write(dir.path()).unwrap();
+        assert_eq!(paths.len(), 3);
+        let csv = std::fs::read_to_string(&paths[0]).unwrap();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(
+            lines[0],
+            "backbone,criterion,depth,layers removed,layers,recovery,calibration,ppl wikitext2@512,ppl c4@512,seconds,status"
+        );
+        assert_eq!(lines[1], "english,,0,,16,,,18.1234567890123,250.5,1.25,ok");
+        assert!(lines[2].contains("123.456,NaN"), "{csv}");
+        let back = ParquetReader::new(File::open(&paths[1]).unwrap()).finish().unwrap();
+        assert!(back.equals_missing(table().frame()));
+    }
+
+    #[test]
+    fn an_unwritable_folder_is_said_with_exit_code_3() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = table().write(&dir.path().join("absent")).unwrap_err();
+        assert_eq!(error.exit_code(), 3);
+        assert!(error.to_string().contains("results.csv"), "{error}");
+    }
+
+    #[test]
+    fn a_row_of_another_width_is_refused() {
+        let error = Table::new(&[protocol("c4")], &[row(3, "none", &[])]).unwrap_err();
+        assert!(error.to_string().contains("expected: 1 perplexities"), "{error}");
+    }
+}
