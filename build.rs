@@ -1,4 +1,5 @@
 //! Notes the commit that the program is built from, for the record of each run.
+#![allow(clippy::disallowed_macros, reason = "cargo is told by printing")]
 
 use std::process::Command;
 

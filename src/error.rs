@@ -46,14 +46,7 @@ struct Parts {
 
 impl Error {
     fn new(kind: Kind, what: impl Into<String>) -> Self {
-        Self(Box::new(Parts {
-            kind,
-            what: what.into(),
-            place: None,
-            expected: None,
-            found: None,
-            hint: None,
-        }))
+        Self(Box::new(Parts { kind, what: what.into(), place: None, expected: None, found: None, hint: None }))
     }
 
     /// The user's input is wrong (exit code 2).
@@ -78,9 +71,8 @@ impl Error {
 
     /// A file operation failed; the path is always named.
     pub fn io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
-        let new = Self::missing(format!("cannot {verb} the file"))
-            .at(path.display().to_string())
-            .found(error.to_string());
+        let new =
+            Self::missing(format!("cannot {verb} the file")).at(path.display().to_string()).found(error.to_string());
         match error.kind() {
             std::io::ErrorKind::NotFound => new.hint("check the path for a typing error"),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
@@ -151,12 +143,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = &self.0;
         write!(f, "{}", parts.what)?;
-        for (label, text) in [
-            ("where", &parts.place),
-            ("expected", &parts.expected),
-            ("found", &parts.found),
-            ("hint", &parts.hint),
-        ] {
+        for (label, text) in
+            [("where", &parts.place), ("expected", &parts.expected), ("found", &parts.found), ("hint", &parts.hint)]
+        {
             if let Some(text) = text {
                 let mut lines = text.lines();
                 write!(f, "\n  {:<10}{}", format!("{label}:"), lines.next().unwrap_or(""))?;

@@ -13,9 +13,8 @@ pub type Options = Map<String, Value>;
 /// # Errors
 /// An unknown option or a wrong value, in serde's words with the method's name.
 pub fn read<T: DeserializeOwned>(method: &str, options: &Options) -> Result<T> {
-    serde_json::from_value(Value::Object(options.clone())).map_err(|error| {
-        Error::bad_input(format!("wrong options for `{method}`")).found(error.to_string())
-    })
+    serde_json::from_value(Value::Object(options.clone()))
+        .map_err(|error| Error::bad_input(format!("wrong options for `{method}`")).found(error.to_string()))
 }
 
 /// The entry of a registry by its name.

@@ -1,0 +1,129 @@
+//! The corpus floor against the reference implementations: the same draws, tokens and windows, exactly.
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails like a test: by a panic")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{json, shared};
+use ghostlab::corpus::{PythonRandom, Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
+use serde_json::Value;
+
+fn whole_numbers(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|item| item.as_u64().unwrap()).collect()
+}
+
+fn ids(path: &Path) -> Vec<u32> {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn starts(windows: &Windows) -> Vec<u64> {
+    windows.starts.iter().map(|start| start.token as u64).collect()
+}
+
+#[test]
+fn draws_equal_those_of_cpython() {
+    let Some(oracle) = shared("oracles/stories260k/stories260k.json") else { return };
+    let oracle = json(&oracle);
+    let cases = oracle["python_random"].as_array().unwrap();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let number = |key: &str| case[key].as_u64().unwrap();
+        let mut random = PythonRandom::new(number("seed"));
+        let wanted = whole_numbers(&case["draws"]);
+        let drawn: Vec<u64> = wanted.iter().map(|_| random.randint(number("low"), number("high")).unwrap()).collect();
+        assert_eq!(drawn, wanted, "seed {}, {} to {}", case["seed"], case["low"], case["high"]);
+    }
+}
+
+#[test]
+fn tokens_of_a_plain_text_equal_the_reference() {
+    let Some(folder) = shared("oracles/stories260k") else { return };
+    let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
+    assert_eq!(tokenizer.vocab_size(), 512);
+    for name in ["calibration", "evaluation"] {
+        let rows = read_rows(folder.join(format!("{name}.txt")), None).unwrap();
+        assert_eq!(rows.len(), 1);
+        let tokens = tokenizer.encode(&rows[0]).unwrap();
+        assert!(tokens == ids(&folder.join(format!("{name}.ids.json"))), "the tokens of {name}.txt differ");
+    }
+}
+
+#[test]
+fn windows_of_a_plain_text_equal_the_reference() {
+    let Some(folder) = shared("oracles/stories260k") else { return };
+    let oracle = &json(&folder.join("stories260k.json"))["windows"];
+    let number = |key: &str| oracle[key].as_u64().unwrap();
+    let (seed, length) = (number("seed"), number("seqlen") as usize);
+    let wanted = whole_numbers(&oracle["train_starts"]);
+    let rule: Rule = oracle["rule"].as_str().unwrap().parse().unwrap();
+    let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
+
+    let rows = read_rows(folder.join("calibration.txt"), None).unwrap();
+    let windows = calibration(rule, &rows, &tokenizer, wanted.len(), length, seed).unwrap();
+    assert_eq!(windows.corpus_tokens as u64, number("total_tokens"));
+    assert_eq!(starts(&windows), wanted);
+    let all = ids(&folder.join("calibration.ids.json"));
+    for (index, start) in windows.starts.iter().enumerate() {
+        assert_eq!(windows.window(index), &all[start.token..start.token + length]);
+    }
+
+    // The reference draws its validation windows from the same generator, right after the training ones.
+    let tokens = number("total_tokens");
+    let border = (0.9 * tokens as f64) as u64 - length as u64 - 1;
+    let mut random = PythonRandom::new(seed);
+    for start in &wanted {
+        assert_eq!(random.randint(0, border).unwrap(), *start);
+    }
+    for start in whole_numbers(&oracle["val_starts"]) {
+        assert_eq!(random.randint(border, tokens - length as u64 - 1).unwrap(), start);
+    }
+
+    let rows = read_rows(folder.join("evaluation.txt"), None).unwrap();
+    let windows = evaluation(rule, &rows, &tokenizer, length, None).unwrap();
+    // As many as the perplexities of the oracle are taken over.
+    assert_eq!(windows.count(), 262);
+    assert!(windows.ids == ids(&folder.join("evaluation.ids.json"))[..262 * length]);
+}
+
+#[test]
+fn windows_of_wikitext2_equal_the_reference() {
+    let (Some(folder), Some(oracle)) = (shared("real"), shared("real/reference.json")) else { return };
+    let oracle = json(&oracle);
+    let count = |key: &str| oracle[key].as_u64().unwrap() as usize;
+    let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();
+    assert_eq!(tokenizer.vocab_size(), 4096);
+
+    let rows = read_rows(folder.join("corpora/wikitext2-validation.parquet"), None).unwrap();
+    assert_eq!(rows[..2], ["".to_owned(), " = Homarus gammarus = \n".to_owned()]);
+    let windows = calibration(Rule::Wikitext2, &rows, &tokenizer, 32, 512, 0).unwrap();
+    assert_eq!(windows.corpus_tokens, count("calibration_tokens"));
+    assert_eq!(starts(&windows), whole_numbers(&oracle["window_starts"]));
+
+    let rows = read_rows(folder.join("corpora/wikitext2-test.parquet"), None).unwrap();
+    let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 512, None).unwrap();
+    assert_eq!(windows.corpus_tokens, count("evaluation_tokens"));
+    assert_eq!(windows.count(), count("windows"));
+    assert_eq!(windows.window(0)[0], 0, "BOS stands once, at the start of the text");
+    assert_eq!(windows.ids.iter().filter(|id| **id == 0).count(), 1);
+}
+
+/// There is no oracle for C4: this holds the rule against the documents themselves.
+#[test]
+fn windows_of_c4_lie_within_documents() {
+    let Some(folder) = shared("real") else { return };
+    let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();
+    let rows = read_rows(folder.join("corpora/c4-sample.jsonl.gz"), None).unwrap();
+    assert_eq!(rows.len(), 1000);
+    let train = calibration(Rule::C4, &rows, &tokenizer, 16, 512, 0).unwrap();
+    assert!(train.starts.iter().all(|start| start.document < 900));
+    let test = evaluation(Rule::C4, &rows, &tokenizer, 512, Some(16)).unwrap();
+    for windows in [train, test] {
+        assert_eq!(windows.count(), 16);
+        for (ids, start) in windows.iter().zip(&windows.starts) {
+            let document = tokenizer.encode(&rows[start.document]).unwrap();
+            assert!(document.len() > 512);
+            assert_eq!(ids, &document[start.token..start.token + 512]);
+        }
+    }
+}

@@ -14,7 +14,8 @@ pub(super) fn reporter() -> Box<dyn Reporter> {
     let bars = terminal.then(|| {
         let bars = MultiProgress::new();
         let job = bars.add(ProgressBar::no_length().with_style(style("{wide_bar:.cyan/blue} {percent:>3} %  {msg}")));
-        let whole = bars.add(ProgressBar::no_length().with_style(style("{wide_bar:.green/blue} {percent:>3} %  {msg}")));
+        let whole =
+            bars.add(ProgressBar::no_length().with_style(style("{wide_bar:.green/blue} {percent:>3} %  {msg}")));
         Bars { bars, job, whole }
     });
     Box::new(Progress { bars, state: Mutex::new(State::default()) })
@@ -152,7 +153,8 @@ impl Progress {
                 bars.job.set_message(format!("{}: {}", running.job.label, running.speed()));
                 let share = (done + running.job.flops * running.fraction()) / planned.max(1.0);
                 bars.whole.set_position((share * 1000.0).min(1000.0) as u64);
-                bars.whole.set_message(whole.map_or(String::new(), |left| format!("the grid: {} left", duration(left))));
+                bars.whole
+                    .set_message(whole.map_or(String::new(), |left| format!("the grid: {} left", duration(left))));
             }
             None => {
                 if running.last_line.elapsed() >= LINE_EVERY {

@@ -64,7 +64,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     provenance.write(&folder)?;
     println!("{}", table.on_screen()?);
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    eprintln!("{} cells in {:.1} s; written: {}, {}", rows.len(), clock.elapsed().as_secs_f64(), written.join(", "), folder.join(Provenance::FILE).display());
+    eprintln!(
+        "{} cells in {:.1} s; written: {}, {}",
+        rows.len(),
+        clock.elapsed().as_secs_f64(),
+        written.join(", "),
+        folder.join(Provenance::FILE).display()
+    );
     if outcome.failed() > 0 {
         eprintln!("{} of {} cells failed; the table tells why", outcome.failed(), rows.len());
         return Ok(ExitCode::from(4));

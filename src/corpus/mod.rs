@@ -4,7 +4,9 @@
 //! backbone is calibrated or scored on ([`calibration`], [`evaluation`]). The draws are CPython's ([`PythonRandom`]),
 //! so that a seed names the same windows here and in the paper's reference code.
 
+mod documents;
 mod draw;
+mod parquet;
 mod text;
 mod tokenizer;
 mod windows;

@@ -5,9 +5,9 @@ use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use polars::prelude::{DataType, ParquetReader, PolarsError, SerReader};
 use serde_json::{Map, Value};
 
+use super::parquet::read_parquet;
 use crate::error::{self, Error, Result};
 
 /// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
@@ -111,9 +111,8 @@ fn read_json_lines(mut lines: impl BufRead, path: &Path, column: Option<&str>, z
         let object = parse_object(text).map_err(|error| error.at(place(path, number)))?;
         let name = match &column {
             Some(name) => name.as_str(),
-            None => column.insert(pick(None, object.keys().map(String::as_str)).map_err(|error| {
-                error.at(place(path, number))
-            })?),
+            None => column
+                .insert(pick(None, object.keys().map(String::as_str)).map_err(|error| error.at(place(path, number)))?),
         };
         rows.push(take_text(object, name).map_err(|error| error.at(place(path, number)))?);
     }
@@ -147,40 +146,8 @@ fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {
     }
 }
 
-fn read_parquet(file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
-    let broken = |error: PolarsError| {
-        bad("the parquet file cannot be read", path)
-            .found(error.to_string())
-            .hint("download the file again")
-    };
-    let mut reader = ParquetReader::new(file);
-    let schema = reader.schema().map_err(broken)?;
-    let names: Vec<&str> = schema.iter_names().map(|name| name.as_str()).collect();
-    let name = pick(column, names.iter().copied())
-        .map_err(|error| error.at(path.display().to_string()))?;
-    let frame = reader.with_columns(Some(vec![name.clone()])).finish().map_err(broken)?;
-    let values = frame.column(&name).map_err(broken)?;
-    if *values.dtype() != DataType::String {
-        return Err(bad(format!("column `{name}` is not text"), path)
-            .expected("a string in every row")
-            .found(values.dtype().to_string()));
-    }
-    let texts = values.str().map_err(broken)?;
-    let mut rows = Vec::with_capacity(texts.len());
-    for (index, text) in texts.iter().enumerate() {
-        let Some(text) = text else {
-            return Err(bad(format!("column `{name}` is not text"), path)
-                .at(format!("row {}", index + 1))
-                .expected("a string in every row")
-                .found("null"));
-        };
-        rows.push(text.to_owned());
-    }
-    Ok(rows)
-}
-
 /// The column asked for, or the first of [`COLUMNS`] that there is.
-fn pick<'a>(asked: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
+pub(super) fn pick<'a>(asked: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
     if let Some(asked) = asked {
         return match names.clone().any(|name| name == asked) {
             true => Ok(asked.to_owned()),
@@ -195,9 +162,9 @@ fn pick<'a>(asked: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -
 
 fn no_column<'a>(expected: &str, wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
-    let new = Error::bad_input("the column of text is missing").expected(format!("column {expected}")).found(
-        if found.is_empty() { "no columns".to_owned() } else { format!("columns {}", found.join(", ")) },
-    );
+    let new = Error::bad_input("the column of text is missing")
+        .expected(format!("column {expected}"))
+        .found(if found.is_empty() { "no columns".to_owned() } else { format!("columns {}", found.join(", ")) });
     match error::nearest(wanted, names) {
         Some(near) => new.hint(format!("did you mean column `{near}`?")),
         None => new.hint("name the column that holds the text"),
@@ -213,7 +180,7 @@ fn unreadable(path: &Path, line: usize, zipped: bool, error: &std::io::Error) ->
     new.found(format!("{error}, at line {line} of the text")).hint("download the file again")
 }
 
-fn bad(what: impl Into<String>, path: &Path) -> Error {
+pub(super) fn bad(what: impl Into<String>, path: &Path) -> Error {
     Error::bad_input(what).at(path.display().to_string())
 }
 
@@ -240,5 +207,163 @@ fn kind_of(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::path::PathBuf;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use polars::prelude::Column;
+    use tempfile::TempDir;
+
+    use super::super::parquet::sample::parquet;
+    use super::*;
+
+    fn write(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        (folder, path)
+    }
+
+    fn read(name: &str, bytes: impl AsRef<[u8]>, column: Option<&str>) -> Result<Vec<String>> {
+        let (_folder, path) = write(name, bytes.as_ref());
+        read_rows(path, column)
+    }
+
+    /// The message of a reading that must fail for bad content.
+    fn refused(name: &str, bytes: impl AsRef<[u8]>, column: Option<&str>) -> String {
+        let error = read(name, bytes, column).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+        let message = error.to_string();
+        assert!(message.contains(name), "the file is named: {message}");
+        message
+    }
+
+    fn zip(text: impl AsRef<[u8]>) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text.as_ref()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    const ROWS: [&str; 4] = [" = Title = \n", "", " \u{2581}é \r\n", "end"];
+
+    fn lines(column: &str) -> String {
+        ROWS.iter().map(|row| serde_json::json!({"url": 1, column: row}).to_string() + "\n").collect()
+    }
+
+    #[test]
+    fn rows_are_kept_byte_for_byte_in_every_format() {
+        let text = "a\r\n\n b \n";
+        assert_eq!(read("a.txt", text, None).unwrap(), [text]);
+        for name in ["a.jsonl", "a.json", "A.JSONL"] {
+            assert_eq!(read(name, lines("text"), None).unwrap(), ROWS);
+            assert_eq!(read(name, lines("sentence"), None).unwrap(), ROWS);
+            assert_eq!(read(name, lines("body"), Some("body")).unwrap(), ROWS);
+        }
+        for name in ["a.jsonl.gz", "a.json.gz"] {
+            assert_eq!(read(name, zip(lines("text")), None).unwrap(), ROWS);
+        }
+        for (column, asked) in [("text", None), ("sentence", None), ("body", Some("body"))] {
+            let bytes = parquet(vec![Column::new("id".into(), [1, 2, 3, 4]), Column::new(column.into(), ROWS)]);
+            assert_eq!(read("a.parquet", bytes, asked).unwrap(), ROWS);
+        }
+    }
+
+    #[test]
+    fn text_comes_before_sentence() {
+        let line = r#"{"sentence": "no", "text": "yes"}"#;
+        assert_eq!(read("a.jsonl", line, None).unwrap(), ["yes"]);
+    }
+
+    #[test]
+    fn blank_lines_and_an_unfinished_last_line_are_read() {
+        let text = "{\"text\": \"a\"}\n\n  \r\n{\"text\": \"b\"}";
+        assert_eq!(read("a.jsonl", text, None).unwrap(), ["a", "b"]);
+    }
+
+    #[test]
+    fn several_gzip_members_are_one_text() {
+        let both = [zip("{\"text\": \"a\"}\n"), zip("{\"text\": \"b\"}\n")].concat();
+        assert_eq!(read("a.json.gz", both, None).unwrap(), ["a", "b"]);
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_refused_with_their_place() {
+        let message = refused("a.txt", b"ab\ncd\xff", None);
+        assert!(message.contains("a.txt:2") && message.contains("offset 5 of the file"), "{message}");
+        let message = refused("a.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n", None);
+        assert!(message.contains("a.jsonl:2") && message.contains("offset 10 of the line"), "{message}");
+    }
+
+    #[test]
+    fn a_damaged_gzip_file_is_refused() {
+        let whole = zip(lines("text"));
+        for size in [5, 12, whole.len() / 2, whole.len() - 1] {
+            let message = refused("a.jsonl.gz", &whole[..size], None);
+            assert!(message.contains("cut short"), "{size} bytes: {message}");
+        }
+        assert!(refused("a.json.gz", "not gzip at all, but long enough", None).contains("damaged"));
+        let mut altered = whole.clone();
+        let checksum = altered.len() - 6;
+        altered[checksum] ^= 1;
+        assert!(refused("a.json.gz", altered, None).contains("damaged"));
+    }
+
+    #[test]
+    fn a_bad_line_is_refused_with_its_number() {
+        let good = "{\"text\": \"a\"}\n";
+        for (line, words) in [
+            ("{\"text\": \"b\"", "not JSON"),
+            ("[1, 2]", "a list"),
+            ("{\"text\": null}", "null"),
+            ("{\"text\": 3}", "a number"),
+            ("{\"Text\": \"b\", \"url\": 1}", "did you mean column `Text`?"),
+            ("{}", "no columns"),
+        ] {
+            let message = refused("a.jsonl", format!("{good}\n{line}\n"), None);
+            assert!(message.contains("a.jsonl:3") && message.contains(words), "{message}");
+        }
+        let message = refused("a.json", "[\n{\"text\": \"a\"}\n]\n", None);
+        assert!(message.contains("a.json:1") && message.contains("a line of its own"), "{message}");
+    }
+
+    #[test]
+    fn a_missing_column_is_refused_with_the_columns_found() {
+        let columns = vec![Column::new("title".into(), ["a"]), Column::new("body".into(), ["b"])];
+        let message = refused("a.parquet", parquet(columns.clone()), None);
+        assert!(message.contains("`text` or `sentence`") && message.contains("`title`, `body`"), "{message}");
+        assert!(refused("a.parquet", parquet(columns), Some("bodi")).contains("did you mean column `body`?"));
+        assert!(refused("a.jsonl", "{\"body\": \"b\"}", Some("text")).contains("`body`"));
+        assert!(refused("a.txt", "words", Some("text")).contains("no columns"));
+    }
+
+    #[test]
+    fn files_without_rows_are_refused() {
+        let no_rows = parquet(vec![Column::new("text".into(), Vec::<String>::new())]);
+        for (name, bytes) in [
+            ("a.txt", Vec::new()),
+            ("a.jsonl", Vec::new()),
+            ("a.jsonl", b"\n\n".to_vec()),
+            ("a.json.gz", Vec::new()),
+            ("a.json.gz", zip("")),
+            ("a.parquet", Vec::new()),
+            ("a.parquet", no_rows),
+        ] {
+            assert!(refused(name, bytes, None).contains("empty"));
+        }
+    }
+
+    #[test]
+    fn absent_files_folders_and_unknown_kinds_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read_rows(folder.path().join("absent.txt"), None).unwrap_err().exit_code(), 3);
+        assert!(read_rows(folder.path(), None).unwrap_err().to_string().contains("folder"));
+        assert!(refused("a.csv", "text\na\n", None).contains(".parquet"));
+        refused("txt", "a", None);
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::documents::Documents;
 use super::{PythonRandom, Tokenizer};
 use crate::error::{self, Error, Result};
 
@@ -106,7 +107,7 @@ impl Windows {
 /// - [`Rule::C4`]: document randint(0, int(0.9·documents) − 1), drawn again until it has at least T + 1 tokens; then
 ///   token randint(0, its tokens − T − 1).
 ///
-/// Windows may overlap. Source: `get_calib_data` of LLM-Streamline and LinearPatch, which the paper's code follows.
+/// Windows may overlap. Source: the data loaders of the paper's reference code.
 ///
 /// # Errors
 /// When `length` is below 2, `sequences` is 0, the corpus is too short for one window, or the text cannot be tokenised.
@@ -131,10 +132,8 @@ pub fn calibration(
     let ids = tokenizer.encode(&rows.join("\n\n"))?;
     let end = if rule == Rule::Wikitext2 { nine_tenths(ids.len()) } else { ids.len() };
     let Some(last) = last_start(end, length) else {
-        let mut needed = length.saturating_add(1);
-        while rule == Rule::Wikitext2 && nine_tenths(needed) <= length {
-            needed += 1;
-        }
+        let window = length.saturating_add(1);
+        let needed = if rule == Rule::Wikitext2 { window.saturating_mul(10).div_ceil(9) } else { window };
         return Err(too_short(ids.len(), needed, rule, length));
     };
     let mut windows = Windows { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: ids.len() };
@@ -186,93 +185,6 @@ pub fn evaluation(
     Ok(Windows { ids, length, starts, corpus_tokens })
 }
 
-/// Documents that are tokenised when they are first drawn, and only once.
-///
-/// A shard of C4 has 356 317 of them, of which a run draws a few hundred.
-struct Documents<'a> {
-    rows: &'a [String],
-    tokenizer: &'a Tokenizer,
-    length: usize,
-    tokenised: Vec<Tokenised>,
-    waiting: usize,
-    long: usize,
-    most_tokens: usize,
-    tokens: usize,
-}
-
-#[derive(Clone)]
-enum Tokenised {
-    NotYet,
-    TooShort,
-    Ids(Vec<u32>),
-}
-
-impl<'a> Documents<'a> {
-    fn new(rows: &'a [String], tokenizer: &'a Tokenizer, length: usize) -> Self {
-        let tokenised = vec![Tokenised::NotYet; rows.len()];
-        Self { rows, tokenizer, length, tokenised, waiting: rows.len(), long: 0, most_tokens: 0, tokens: 0 }
-    }
-
-    fn draw_windows(mut self, count: usize, random: &mut PythonRandom) -> Result<Windows> {
-        let mut windows = Windows { ids: Vec::new(), length: self.length, starts: Vec::new(), corpus_tokens: 0 };
-        for _ in 0..count {
-            let start = self.draw(random, &mut windows.ids)?;
-            windows.starts.push(start);
-        }
-        windows.corpus_tokens = self.tokens;
-        Ok(windows)
-    }
-
-    /// Draws documents until one is long enough, then a window of it, which is appended to `out`.
-    ///
-    /// It ends: once every document has been drawn and none was long enough, that is an error. While one is long
-    /// enough it will be drawn, and the draws before it cost next to nothing, for no document is tokenised twice.
-    fn draw(&mut self, random: &mut PythonRandom, out: &mut Vec<u32>) -> Result<Start> {
-        while self.waiting > 0 || self.long > 0 {
-            let document = random.randint(0, self.rows.len() as u64 - 1)? as usize;
-            if matches!(self.tokenised[document], Tokenised::NotYet) {
-                self.tokenise(document)?;
-            }
-            if let Tokenised::Ids(ids) = &self.tokenised[document]
-                && let Some(last) = last_start(ids.len(), self.length)
-            {
-                let token = random.randint(0, last)? as usize;
-                out.extend_from_slice(&ids[token..token + self.length]);
-                return Ok(Start { document, token });
-            }
-        }
-        Err(Error::bad_input("no document of the corpus is long enough for a window")
-            .expected(format!(
-                "a document of at least {} tokens, for windows of {} under rule c4",
-                self.length.saturating_add(1),
-                self.length
-            ))
-            .found(match self.rows.len() {
-                0 => "no documents to draw from".to_owned(),
-                all => format!("{all} documents, the longest of {} tokens", self.most_tokens),
-            })
-            .hint("ask for shorter windows, or take a corpus with longer documents"))
-    }
-
-    fn tokenise(&mut self, document: usize) -> Result<()> {
-        let ids = self.tokenizer.encode(&self.rows[document]).map_err(|error| {
-            // People count rows from one.
-            error.at(format!("row {} of the corpus", document + 1))
-        })?;
-        self.waiting -= 1;
-        self.tokens += ids.len();
-        self.most_tokens = self.most_tokens.max(ids.len());
-        self.tokenised[document] = match last_start(ids.len(), self.length) {
-            Some(_) => {
-                self.long += 1;
-                Tokenised::Ids(ids)
-            }
-            None => Tokenised::TooShort,
-        };
-        Ok(())
-    }
-}
-
 /// Python's `int(0.9 * count)`, in doubles as there.
 fn nine_tenths(count: usize) -> usize {
     (0.9 * count as f64) as usize
@@ -281,7 +193,7 @@ fn nine_tenths(count: usize) -> usize {
 /// The last start that the reference allows in `tokens` tokens, `tokens − length − 1`; none when that is negative.
 ///
 /// It is one less than would fit: the reference keeps room for the token after the window.
-fn last_start(tokens: usize, length: usize) -> Option<u64> {
+pub(super) fn last_start(tokens: usize, length: usize) -> Option<u64> {
     tokens.checked_sub(length)?.checked_sub(1).map(|last| last as u64)
 }
 
@@ -299,4 +211,151 @@ fn too_short(found: usize, needed: usize, rule: Rule, length: usize) -> Error {
         .expected(format!("at least {needed} tokens, for windows of {length} under rule {rule}"))
         .found(format!("{found} tokens"))
         .hint("ask for shorter windows, or take a longer text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tokenizer::sample;
+    use super::*;
+
+    /// A row of `count` words, a to z in turn, the first being letter number `first`.
+    fn words(first: usize, count: usize) -> String {
+        let letters: Vec<String> =
+            (first..first + count).map(|i| char::from(b'a' + (i % 26) as u8).to_string()).collect();
+        letters.join(" ")
+    }
+
+    /// 40 documents; document i has (i·7) mod 23 + 2 tokens: BOS, then its words from letter i on.
+    fn documents() -> Vec<String> {
+        (0..40).map(|i| words(i, (i * 7) % 23 + 1)).collect()
+    }
+
+    fn pairs(windows: &Windows) -> Vec<(usize, usize)> {
+        windows.starts.iter().map(|start| (start.document, start.token)).collect()
+    }
+
+    fn tokens(windows: &Windows) -> Vec<usize> {
+        windows.starts.iter().map(|start| start.token).collect()
+    }
+
+    /// Rows that join to 101 tokens: BOS and 100 words.
+    fn hundred() -> Vec<String> {
+        vec![words(0, 30), String::new(), words(30, 70)]
+    }
+
+    /// Expected numbers: `random.seed(5)`, then six times `random.randint(0, int(0.9 * 101) - 8 - 1)`, and likewise
+    /// `random.randint(0, 101 - 8 - 1)`.
+    #[test]
+    fn joined_texts_are_drawn_from_as_in_the_reference() {
+        let tokenizer = sample::words();
+        let wikitext = calibration(Rule::Wikitext2, &hundred(), &tokenizer, 6, 8, 5).unwrap();
+        assert_eq!(tokens(&wikitext), [79, 32, 45, 67, 3, 59]);
+        assert_eq!((wikitext.corpus_tokens, wikitext.count(), wikitext.ids.len()), (101, 6, 48));
+        let all = tokenizer.encode(&hundred().join("\n\n")).unwrap();
+        assert!(wikitext.iter().zip(&wikitext.starts).all(|(ids, start)| ids == &all[start.token..start.token + 8]));
+        assert_eq!(wikitext.window(4), &all[3..11]);
+        let ptb = calibration(Rule::Ptb, &hundred(), &tokenizer, 6, 8, 5).unwrap();
+        assert_eq!(tokens(&ptb), [79, 32, 45, 88, 83, 67]);
+    }
+
+    /// Expected numbers, with `sizes = [(i * 7) % 23 + 2 for i in range(40)]`, T = 16 and `random.seed(3)`: six times
+    /// `while True: d = randint(0, int(0.9 * 40) - 1); if sizes[d] >= T + 1: break`, then `randint(0, sizes[d] - T - 1)`.
+    #[test]
+    fn documents_are_drawn_until_one_is_long_enough() {
+        let windows = calibration(Rule::C4, &documents(), &sample::words(), 6, 16, 3).unwrap();
+        assert_eq!(pairs(&windows), [(16, 4), (12, 0), (35, 0), (9, 0), (9, 2), (19, 0)]);
+        // Document 9 begins with BOS, then letter 9 (`j`, id 11): its token 2 is letter 10 (id 12).
+        assert_eq!(windows.window(3)[..3], [1, 11, 12]);
+        assert_eq!(windows.window(4)[..3], [12, 13, 14]);
+    }
+
+    /// Expected numbers: as above, with `random.seed(0)`, `d = randint(0, 39)` and `sizes[d] > T`, 256 times.
+    #[test]
+    fn documents_are_evaluated_on_256_windows() {
+        let tokenizer = sample::words();
+        let windows = evaluation(Rule::C4, &documents(), &tokenizer, 16, None).unwrap();
+        assert_eq!(windows.count(), 256);
+        let first = [(26, 0), (16, 4), (19, 3), (22, 0), (32, 0), (6, 4)];
+        assert_eq!(pairs(&windows)[..6], first);
+        assert_eq!(pairs(&windows)[255], (39, 5));
+        let few = evaluation(Rule::C4, &documents(), &tokenizer, 16, Some(6)).unwrap();
+        assert_eq!(pairs(&few), first);
+        assert!(few.corpus_tokens < windows.corpus_tokens, "a document is tokenised only when it is drawn");
+    }
+
+    #[test]
+    fn evaluation_takes_whole_windows_and_drops_the_tail() {
+        let tokenizer = sample::words();
+        for rule in [Rule::Wikitext2, Rule::Ptb] {
+            let windows = evaluation(rule, &hundred(), &tokenizer, 25, None).unwrap();
+            assert_eq!(tokens(&windows), [0, 25, 50, 75]);
+            assert_eq!((windows.ids.len(), windows.corpus_tokens), (100, 101));
+            assert_eq!(evaluation(rule, &hundred(), &tokenizer, 25, Some(9)).unwrap(), windows);
+            let two = evaluation(rule, &hundred(), &tokenizer, 25, Some(2)).unwrap();
+            assert_eq!((two.count(), two.ids.len(), two.corpus_tokens), (2, 50, 101));
+        }
+    }
+
+    #[test]
+    fn a_corpus_that_is_just_long_enough_gives_a_window() {
+        let tokenizer = sample::words();
+        // 10 tokens: int(0.9 * 10) - 8 - 1 = 0.
+        let nine = [words(0, 9)];
+        assert_eq!(tokens(&calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 8, 0).unwrap()), [0, 0]);
+        assert_eq!(tokens(&calibration(Rule::Ptb, &nine, &tokenizer, 2, 9, 0).unwrap()), [0, 0]);
+        assert_eq!(tokens(&evaluation(Rule::Ptb, &nine, &tokenizer, 10, None).unwrap()), [0]);
+        let error = calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 9, 0).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let message = error.to_string();
+        // int(0.9 * 12) - 9 - 1 = 0, and int(0.9 * 11) = 9 is too few.
+        assert!(message.contains("at least 12 tokens") && message.contains("10 tokens"), "{message}");
+        assert!(calibration(Rule::Ptb, &nine, &tokenizer, 2, 10, 0).unwrap_err().to_string().contains("at least 11"));
+        assert!(evaluation(Rule::Ptb, &nine, &tokenizer, 11, None).unwrap_err().to_string().contains("at least 11"));
+    }
+
+    #[test]
+    fn too_short_documents_end_in_an_error() {
+        let tokenizer = sample::words();
+        let error = calibration(Rule::C4, &documents(), &tokenizer, 6, 24, 0).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let message = error.to_string();
+        assert!(message.contains("36 documents, the longest of 24 tokens"), "{message}");
+        assert!(message.contains("at least 25 tokens"), "{message}");
+        assert!(evaluation(Rule::C4, &documents(), &tokenizer, usize::MAX, None).is_err());
+        // One document has no nine tenths to draw from; it can be evaluated.
+        assert!(calibration(Rule::C4, &[words(0, 40)], &tokenizer, 1, 8, 0).is_err());
+        assert_eq!(evaluation(Rule::C4, &[words(0, 40)], &tokenizer, 8, None).unwrap().count(), 256);
+        assert!(evaluation(Rule::C4, &[], &tokenizer, 8, None).is_err());
+    }
+
+    #[test]
+    fn one_long_document_among_many_is_found() {
+        let mut rows = vec![words(0, 3); 2000];
+        rows[1234] = words(0, 30);
+        let windows = calibration(Rule::C4, &rows, &sample::words(), 4, 20, 0).unwrap();
+        assert!(windows.starts.iter().all(|start| start.document == 1234));
+    }
+
+    #[test]
+    fn empty_requests_are_refused() {
+        let tokenizer = sample::words();
+        for rule in Rule::ALL {
+            for (sequences, length) in [(0, 8), (4, 0), (4, 1), (4, usize::MAX)] {
+                let error = calibration(rule, &documents(), &tokenizer, sequences, length, 0).unwrap_err();
+                assert_eq!(error.exit_code(), 2);
+            }
+            for (length, limit) in [(1, None), (0, Some(1)), (8, Some(0)), (usize::MAX, None)] {
+                assert_eq!(evaluation(rule, &documents(), &tokenizer, length, limit).unwrap_err().exit_code(), 2);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_is_known_by_its_name() {
+        for rule in Rule::ALL {
+            assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule);
+        }
+        let error = "wikitext".parse::<Rule>().unwrap_err();
+        assert!(error.to_string().contains("did you mean `wikitext2`?"), "{error}");
+    }
 }

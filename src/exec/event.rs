@@ -16,12 +16,16 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// What the whole run will cost by the cost model, in floating-point operations.
-    Planned { flops: f64 },
+    Planned {
+        flops: f64,
+    },
     /// Something worth a line.
     Note(String),
     Started(Job),
     /// Tokens done since the last event of the job.
-    Advanced { tokens: usize },
+    Advanced {
+        tokens: usize,
+    },
     Finished,
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::corpus::Rule;
 use crate::error::Result;
 use crate::grid::{Method, Registry};
 use crate::model::Config;
@@ -38,6 +37,7 @@ impl Registry for Methods {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::corpus::Rule;
 
     #[test]
     fn the_grid_knows_every_rule_of_the_corpora() {

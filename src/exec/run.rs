@@ -9,7 +9,7 @@ use super::variant::{self, CellResult};
 use crate::calibrate::{self, Request};
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity;
-use crate::grid::Grid;
+use crate::grid::{Calibration, Grid};
 use crate::model::trie::Cost;
 use crate::model::{Decoder, Program, Trie};
 
@@ -21,7 +21,7 @@ pub struct Settings {
     /// Most bytes of activations to spool in one pass. Where all possible boundaries need more, a second pass spools
     /// only those that the selections chose.
     pub spool_bytes: u64,
-    /// Run every variant by itself instead of sharing steps: for benchmarks and tests.
+    /// Run every variant by itself, with its own calibration pass and its own forward passes: for benchmarks and tests.
     pub separate: bool,
 }
 
@@ -63,8 +63,8 @@ pub fn run(grid: &Grid, settings: Settings, reporter: &dyn Reporter, stop: &Atom
     for backbone in &prepared {
         let mut own: Vec<&mut CellResult> =
             cells.iter_mut().filter(|result| result.cell.backbone == backbone.name).collect();
-        let decoder = Decoder::load(&backbone.folder)?;
-        let mut run = Run { grid, backbone, decoder, settings, reporter, stop };
+        let decoder = Decoder::load_with(backbone.config.clone(), &backbone.folder)?;
+        let run = Run { grid, backbone, decoder, settings, reporter, stop };
         if std::mem::take(&mut first) {
             let flops = run.planned_flops(&own) * prepared.len() as f64;
             reporter.event(Event::Planned { flops });
@@ -85,38 +85,48 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn calibrate(&mut self, cells: &mut [&mut CellResult]) -> Result<()> {
+    fn calibrate(&self, cells: &mut [&mut CellResult]) -> Result<()> {
         for (calibration, windows) in self.grid.calibration.iter().zip(&self.backbone.calibrations) {
             let mut own: Vec<&mut CellResult> = cells
                 .iter_mut()
                 .map(|cell| &mut **cell)
                 .filter(|result| result.cell.calibration.as_ref() == Some(calibration))
                 .collect();
-            let started = Instant::now();
-            let mut request = variant::request(&own.iter().map(|cell| &**cell).collect::<Vec<_>>())?;
             let windows: Vec<&[u32]> = windows.iter().collect();
-            let row_bytes = windows.len() * calibration.length * self.decoder.config().hidden * size_of::<f32>();
-            let all_bytes = (row_bytes * request.sites.len()) as u64;
-            let one_pass = all_bytes <= self.settings.spool_bytes;
-            let label = format!("calibrate {} on {calibration}", self.backbone.name);
-            self.note(&format!(
-                "{label}: {} boundaries, {:.1} MB of activations, {}",
-                request.sites.len(),
-                all_bytes as f64 / 1e6,
-                if one_pass { "one pass" } else { "over the limit: a second pass spools only what the selections chose" }
-            ));
-            let sites = if one_pass { None } else { Some(std::mem::take(&mut request.sites)) };
-            let mut measured = self.pass(&label, &windows, &request)?;
-            variant::select(&mut own, &measured);
-            if sites.is_some() {
-                let request = Request { sites: variant::chosen_sites(&own), ..Request::default() };
-                let second = self.pass(&format!("{label}, second pass"), &windows, &request)?;
-                measured.activations = second.activations;
+            let together = if self.settings.separate { 1 } else { own.len().max(1) };
+            for cells in own.chunks_mut(together) {
+                self.repair(cells, calibration, &windows)?;
             }
-            let share = started.elapsed().as_secs_f64() / own.len().max(1) as f64;
-            own.iter_mut().for_each(|cell| cell.seconds += share);
-            variant::repair(&mut own, &measured);
         }
+        Ok(())
+    }
+
+    /// Selects, repairs and writes the programs of cells that share one calibration.
+    fn repair(&self, cells: &mut [&mut CellResult], calibration: &Calibration, windows: &[&[u32]]) -> Result<()> {
+        let started = Instant::now();
+        let mut request = variant::request(cells)?;
+        let row_bytes = windows.len() * calibration.length * self.decoder.config().hidden * size_of::<f32>();
+        let all_bytes = (row_bytes * request.sites.len()) as u64;
+        let one_pass = all_bytes <= self.settings.spool_bytes;
+        let label = format!("calibrate {} on {calibration}", self.backbone.name);
+        self.note(&format!(
+            "{label}: {} boundaries, {:.1} MB of activations, {}",
+            request.sites.len(),
+            all_bytes as f64 / 1e6,
+            if one_pass { "one pass" } else { "over the limit: a second pass spools only what the selections chose" }
+        ));
+        if !one_pass {
+            request.sites.clear();
+        }
+        let mut measured = self.pass(&label, windows, &request)?;
+        variant::select(cells, &measured);
+        if !one_pass {
+            let request = Request { sites: variant::chosen_sites(cells), ..Request::default() };
+            measured.activations = self.pass(&format!("{label}, second pass"), windows, &request)?.activations;
+        }
+        let share = started.elapsed().as_secs_f64() / cells.len().max(1) as f64;
+        cells.iter_mut().for_each(|cell| cell.seconds += share);
+        variant::repair(cells, &measured);
         Ok(())
     }
 
@@ -131,7 +141,7 @@ impl Run<'_> {
         Ok(calibration)
     }
 
-    fn evaluate(&mut self, cells: &mut [&mut CellResult]) -> Result<()> {
+    fn evaluate(&self, cells: &mut [&mut CellResult]) -> Result<()> {
         let texts = self.grid.evaluate.perplexity.len();
         let mut live: Vec<&mut CellResult> = Vec::new();
         for cell in cells.iter_mut() {
@@ -176,7 +186,8 @@ impl Run<'_> {
                 cell.perplexity[index] = Some(losses.perplexity());
                 let bad = losses.not_finite();
                 if bad > 0 {
-                    let reason = format!("{bad} of {} windows of {} have no finite loss", losses.windows.len(), text.corpus);
+                    let reason =
+                        format!("{bad} of {} windows of {} have no finite loss", losses.windows.len(), text.corpus);
                     cell.failure = Some(reason);
                 }
             }
@@ -220,7 +231,9 @@ impl Run<'_> {
     fn advance(&self, tokens: usize) -> Result<()> {
         self.reporter.event(Event::Advanced { tokens });
         if self.stop.load(Relaxed) {
-            return Err(Error::interrupted("stopped before the grid was finished").hint("the same command starts it again"));
+            return Err(
+                Error::interrupted("stopped before the grid was finished").hint("the same command starts it again")
+            );
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ impl CellResult {
 }
 
 /// What the pass of one calibration has to measure for some cells.
-pub(super) fn request(cells: &[&CellResult]) -> Result<Request> {
+pub(super) fn request(cells: &[&mut CellResult]) -> Result<Request> {
     let mut request = Request::default();
     for result in cells {
         let (criterion, recovery) = methods(&result.cell)?;

@@ -107,16 +107,16 @@ pub enum Into {
 ///
 /// Runs on the calling thread; callers split the rows among threads themselves, so that one set of threads does the
 /// product and what is fused with it.
-pub fn gemm<T: Element>(destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>) {
-    run(destination, into, a, b, 1);
+pub fn gemm<T: Element>(mut destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>) {
+    run(&mut destination, into, a, b, 1);
 }
 
 /// As [`gemm`], on all of rayon's threads: for the few products that stand alone.
-pub fn gemm_parallel<T: Element>(destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>) {
-    run(destination, into, a, b, rayon::current_num_threads());
+pub fn gemm_parallel<T: Element>(mut destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>) {
+    run(&mut destination, into, a, b, rayon::current_num_threads());
 }
 
-fn run<T: Element>(destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>, threads: usize) {
+fn run<T: Element>(destination: &mut ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>, threads: usize) {
     assert!(
         a.rows == destination.rows && b.columns == destination.columns && a.columns == b.rows,
         "matrix product of unlike shapes: [{}, {}] = [{}, {}] x [{}, {}]",

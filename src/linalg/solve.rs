@@ -65,7 +65,8 @@ mod tests {
     fn a_known_map_is_found_again() {
         let map = [2.0, -1.0, 0.5, 3.0]; // [2, 2]
         let x: Vec<f64> = (0..20).map(|i| f64::from(i * i % 7) - 3.0).collect(); // [10, 2]
-        let y: Vec<f64> = x.chunks(2).flat_map(|r| [r[0] * map[0] + r[1] * map[2], r[0] * map[1] + r[1] * map[3]]).collect();
+        let y: Vec<f64> =
+            x.chunks(2).flat_map(|r| [r[0] * map[0] + r[1] * map[2], r[0] * map[1] + r[1] * map[3]]).collect();
         let mut normal = Normal::new(2);
         normal.add(&x[..8], &y[..8]);
         normal.add(&x[8..], &y[8..]);

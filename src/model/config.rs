@@ -134,9 +134,11 @@ impl Config {
             Some(head_dim) => head_dim,
             None if hidden % heads == 0 => hidden / heads,
             None => {
-                return Err(Error::bad_input("the config has no head_dim and hidden_size / num_attention_heads is no whole number")
-                    .expected("head_dim, or a hidden_size that the heads divide")
-                    .found(format!("hidden_size {hidden}, num_attention_heads {heads}")));
+                return Err(Error::bad_input(
+                    "the config has no head_dim and hidden_size / num_attention_heads is no whole number",
+                )
+                .expected("head_dim, or a hidden_size that the heads divide")
+                .found(format!("hidden_size {hidden}, num_attention_heads {heads}")));
             }
         };
         if head_dim % 2 != 0 {

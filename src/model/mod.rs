@@ -4,15 +4,15 @@ pub mod batch;
 pub mod config;
 pub mod decoder;
 mod kernels;
+pub mod program;
 mod rope;
 mod slice;
-pub mod program;
 pub mod trie;
 pub mod weights;
 
 pub use batch::{Batch, Target};
 pub use config::Config;
 pub use decoder::Decoder;
-pub use slice::elements;
 pub use program::{Operator, Program, Step};
+pub use slice::elements;
 pub use trie::{Model, Observer, Trie};

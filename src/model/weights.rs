@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use half::{bf16, f16};
 use memmap2::Mmap;
 use rayon::prelude::*;
-use safetensors::tensor::{Metadata, SafeTensors};
 use safetensors::Dtype;
+use safetensors::tensor::{Metadata, SafeTensors};
 
 use crate::error::{Error, Result};
 
@@ -53,7 +53,7 @@ impl Weights {
         }
         if let Some(index) = index {
             for (name, file) in index {
-                if !holder.get(&name).is_some_and(|&at| shards[at].path == folder.join(&file)) {
+                if holder.get(&name).is_none_or(|&at| shards[at].path != folder.join(&file)) {
                     return Err(Error::bad_input("the index names a tensor that its file does not hold")
                         .at(folder.join(INDEX).display().to_string())
                         .expected(format!("tensor {name} in {file}"))
@@ -74,16 +74,10 @@ impl Weights {
     /// # Errors
     /// The tensor is missing, of another shape or of no float type, or holds a value that is not finite: named with file and place.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let shard = self
-            .holder
-            .get(name)
-            .map(|&at| &self.shards[at])
-            .ok_or_else(|| self.missing_tensor(name, shape))?;
+        let shard =
+            self.holder.get(name).map(|&at| &self.shards[at]).ok_or_else(|| self.missing_tensor(name, shape))?;
         let place = || format!("{}, tensor {name}", shard.path.display());
-        let info = shard
-            .metadata
-            .info(name)
-            .ok_or_else(|| self.missing_tensor(name, shape))?;
+        let info = shard.metadata.info(name).ok_or_else(|| self.missing_tensor(name, shape))?;
         if info.shape != shape {
             return Err(Error::bad_input("a tensor has the wrong shape")
                 .at(place())
@@ -145,11 +139,16 @@ fn files_of(folder: &Path) -> Result<(Vec<String>, Option<ShardIndex>)> {
         if folder.join(SINGLE).is_file() {
             return Ok((vec![SINGLE.to_string()], None));
         }
-        let has_pickles = folder.join("pytorch_model.bin").is_file() || folder.join("pytorch_model.bin.index.json").is_file();
+        let has_pickles =
+            folder.join("pytorch_model.bin").is_file() || folder.join("pytorch_model.bin.index.json").is_file();
         let error = Error::missing("the backbone has no weights")
             .at(folder.display().to_string())
             .expected(format!("{SINGLE}, or {INDEX} with its shards"));
-        return Err(if has_pickles { error.hint("save the model as safetensors first: pickled weights are not read") } else { error });
+        return Err(if has_pickles {
+            error.hint("save the model as safetensors first: pickled weights are not read")
+        } else {
+            error
+        });
     }
     let place = index.display().to_string();
     let bytes = std::fs::read(&index).map_err(|error| Error::io("read", &index, &error))?;
@@ -158,12 +157,16 @@ fn files_of(folder: &Path) -> Result<(Vec<String>, Option<ShardIndex>)> {
     let entries = value
         .get("weight_map")
         .and_then(serde_json::Value::as_object)
-        .and_then(|map| map.iter().map(|(k, v)| Some((k.clone(), v.as_str()?.to_string()))).collect::<Option<ShardIndex>>())
+        .and_then(|map| {
+            map.iter().map(|(k, v)| Some((k.clone(), v.as_str()?.to_string()))).collect::<Option<ShardIndex>>()
+        })
         .ok_or_else(|| Error::bad_input("an index of shards needs a map weight_map of names").at(&place))?;
     let files: BTreeSet<String> = entries.iter().map(|(_, file)| file.clone()).collect();
     for file in &files {
         if !folder.join(file).is_file() {
-            return Err(Error::missing("a shard is missing").at(place).expected(folder.join(file).display().to_string()));
+            return Err(Error::missing("a shard is missing")
+                .at(place)
+                .expected(folder.join(file).display().to_string()));
         }
     }
     Ok((files.into_iter().collect(), Some(entries)))

@@ -40,7 +40,11 @@ impl Numbers {
             let (pre, delta) = pre_and_delta(pre, post);
             let rows = pre.len() / c;
             let mut error = vec![0.0f64; pre.len()]; // X_pre·M
-            gemm_parallel(ViewMut::rows(&mut error, rows, c), Into::Replace, View::rows(&pre, rows, c), View::rows(&m, c, c));
+            // A bare cut has M = 0.
+            if operator.is_some() {
+                let (pre, m) = (View::rows(&pre, rows, c), View::rows(&m, c, c));
+                gemm_parallel(ViewMut::rows(&mut error, rows, c), Into::Replace, pre, m);
+            }
             for (e, d) in error.iter().zip(&delta) {
                 let e = e - d;
                 absolute += e.abs();

@@ -15,7 +15,13 @@ const TILE_VOCAB: usize = 1024;
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; one value for each target. Targets stand in ascending rows.
-pub(crate) fn log_probabilities(x: &[f32], channels: usize, norm: Norm<'_>, weight: &[f32], targets: &[Target]) -> Vec<f32> {
+pub(crate) fn log_probabilities(
+    x: &[f32],
+    channels: usize,
+    norm: Norm<'_>,
+    weight: &[f32],
+    targets: &[Target],
+) -> Vec<f32> {
     let vocab = weight.len() / channels;
     // Targets of one row stay in one task, so that the row is projected once.
     let mut rows: Vec<&[Target]> = targets.chunk_by(|a, b| a.row == b.row).collect();
@@ -72,7 +78,11 @@ fn score(
         }
     }
     let denominators = greatest.iter().zip(&sums).map(|(top, sum)| top + sum.ln());
-    picked.iter().zip(denominators).flat_map(|(values, denominator)| values.iter().map(move |v| v - denominator)).collect()
+    picked
+        .iter()
+        .zip(denominators)
+        .flat_map(|(values, denominator)| values.iter().map(move |v| v - denominator))
+        .collect()
 }
 
 /// Every logit of the given rows.

@@ -1,0 +1,42 @@
+//! Tokens per second of the dense forward pass with head, and the share of it that is spent inside matrix products.
+//!
+//! `cargo bench --bench forward [-- BACKBONE_FOLDER]`
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use ghostlab::linalg::gemm::profile;
+use ghostlab::model::{Batch, Decoder, Program, Trie};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {
+    let default = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/real/backbone"));
+    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map_or(default, PathBuf::from);
+    if !folder.exists() {
+        println!("skipped: there is no backbone at {}", folder.display());
+        return;
+    }
+    let decoder = Decoder::load(&folder).unwrap();
+    let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
+    let ids: Vec<u32> = (0..8192).map(|i| (i * 7919 % decoder.config().vocab) as u32).collect();
+    println!("{:>8} {:>8} {:>12} {:>26}", "window", "batch", "tokens/s", "inside matrix products");
+    for (window, batch) in [(128, 2048), (512, 512), (512, 1024), (512, 2048), (512, 4096), (2048, 2048)] {
+        let batches: Vec<Batch> = ids.chunks(batch).map(|ids| Batch::windows(ids.chunks(window))).collect();
+        trie.run(&decoder, &batches[0], &mut ()).unwrap();
+        // The best of three rounds: others on the machine can only slow a round down.
+        let round = || {
+            let started = Instant::now();
+            profile::begin();
+            for batch in &batches {
+                trie.run(&decoder, batch, &mut ()).unwrap();
+            }
+            let inside = profile::end() / rayon::current_num_threads() as f64;
+            (started.elapsed().as_secs_f64(), inside)
+        };
+        let (seconds, inside) = (0..3).map(|_| round()).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+        println!("{window:>8} {batch:>8} {:>12.0} {:>24.0} %", ids.len() as f64 / seconds, 100.0 * inside / seconds);
+    }
+}

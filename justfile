@@ -1,0 +1,21 @@
+# Thin aliases of cargo's commands.
+
+# List the recipes.
+default:
+    @just --list
+
+# Run a grid: `just run tests/real/english.yaml --set depth=3`.
+run grid *arguments:
+    cargo run --release -- run {{grid}} {{arguments}}
+
+# All tests.
+test:
+    cargo test --release
+
+# Everything that decides whether a change lands.
+check:
+    .ci/run
+
+# Benchmarks: `just bench forward`.
+bench *arguments:
+    cargo bench {{ if arguments == "" { "" } else { "--bench " + arguments } }}

@@ -1,0 +1,119 @@
+//! Rows of text out of a parquet table.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use polars::prelude::{DataType, ParquetReader, PlSmallStr, PolarsError, SerReader};
+
+use super::text::{bad, pick};
+use crate::error::{Error, Result};
+
+/// The column of text of a parquet file, `column` or the first of the usual ones.
+///
+/// # Errors
+/// When the file is damaged, or the column is absent, is not text or has a null.
+pub(super) fn read_parquet(file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
+    // Polars panics on some damaged footers (found by flipping bits), and a bad input is never a panic. Nothing that a
+    // panic could leave half changed outlives the call. (A damaged page header can also make it ask for more memory
+    // than there is, which ends the process: that cannot be caught here.)
+    catch_unwind(AssertUnwindSafe(|| read_column(file, path, column)))
+        .unwrap_or_else(|_| Err(broken(path, "a table that the reader cannot make sense of")))
+}
+
+fn broken(path: &Path, found: impl Into<String>) -> Error {
+    bad("the parquet file cannot be read", path).found(found).hint("download the file again")
+}
+
+fn read_column(file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
+    let broken = |error: PolarsError| broken(path, error.to_string());
+    let mut reader = ParquetReader::new(file);
+    let schema = reader.schema().map_err(broken)?;
+    let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
+    let name = pick(column, names.iter().copied()).map_err(|error| error.at(path.display().to_string()))?;
+    let frame = reader.with_columns(Some(vec![name.clone()])).finish().map_err(broken)?;
+    let values = frame.column(&name).map_err(broken)?;
+    if *values.dtype() != DataType::String {
+        return Err(bad(format!("column `{name}` is not text"), path)
+            .expected("a string in every row")
+            .found(values.dtype().to_string()));
+    }
+    let texts = values.str().map_err(broken)?;
+    let mut rows = Vec::with_capacity(texts.len());
+    for (index, text) in texts.iter().enumerate() {
+        let Some(text) = text else {
+            return Err(bad(format!("column `{name}` is not text"), path)
+                .at(format!("row {}", index + 1))
+                .expected("a string in every row")
+                .found("null"));
+        };
+        rows.push(text.to_owned());
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+pub(super) mod sample {
+    use polars::prelude::{Column, DataFrame, ParquetWriter};
+
+    pub(crate) fn parquet(columns: Vec<Column>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut frame = DataFrame::new_infer_height(columns).unwrap();
+        ParquetWriter::new(&mut bytes).finish(&mut frame).unwrap();
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polars::prelude::Column;
+
+    use super::super::read_rows;
+    use super::sample::parquet;
+
+    /// The message of a reading that must fail for bad content.
+    fn refused(bytes: &[u8]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        std::fs::write(&path, bytes).unwrap();
+        let error = read_rows(path, None).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+        let message = error.to_string();
+        assert!(message.contains("a.parquet"), "the file is named: {message}");
+        message
+    }
+
+    #[test]
+    fn values_that_are_not_text_are_refused() {
+        let numbers = parquet(vec![Column::new("text".into(), [1_i64, 2])]);
+        assert!(refused(&numbers).contains("i64"));
+        let nulls = parquet(vec![Column::new("text".into(), [Some("a"), None])]);
+        let message = refused(&nulls);
+        assert!(message.contains("row 2") && message.contains("null"), "{message}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused() {
+        let whole = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
+        refused(b"not parquet at all");
+        for size in [1, 7, whole.len() / 2, whole.len() - 1] {
+            refused(&whole[..size]);
+        }
+    }
+
+    /// The format has no checksum that is looked at, so an altered file may still be read; it may not stop the program.
+    #[test]
+    fn an_altered_footer_is_not_a_panic() {
+        let whole = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        for position in whole.len().saturating_sub(400)..whole.len() {
+            let mut altered = whole.clone();
+            altered[position] ^= 1 << (position % 8);
+            std::fs::write(&path, altered).unwrap();
+            if let Err(error) = read_rows(&path, None) {
+                assert_eq!(error.exit_code(), 2, "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Tiny random models of each architecture against transformers' forward pass (oracle `arch`; its tolerance: relative
+//! Frobenius error 1e-5), and against candle-transformers' own models on the same weights.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use candle_core::{DType, Device, Tensor};
+use common::{fixture, flat, relative_error, tensors};
+use ghostlab::model::{Batch, Config, Decoder, Model, Step};
+
+const TOLERANCE: f64 = 1e-5;
+const MODELS: [&str; 4] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2"];
+
+/// The oracle's two sequences as one ragged batch.
+fn batch(name: &str) -> (Batch, Tensor) {
+    let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
+    let rows: Vec<Vec<u32>> = ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap();
+    (Batch::windows(rows.iter().map(Vec::as_slice)), ids)
+}
+
+fn decoder(name: &str, config: &str) -> Decoder {
+    let folder = fixture(&format!("arch/{name}"));
+    Decoder::load_with(Config::read_file(&folder.join(config)).unwrap(), &folder).unwrap()
+}
+
+/// The residual stream entering each layer and the logits, all `[2 * 96, ..]`.
+fn forward(decoder: &Decoder, batch: &Batch) -> (Vec<Tensor>, Tensor) {
+    let mut x = decoder.begin(batch).unwrap();
+    let mut inputs = Vec::new();
+    for layer in 0..decoder.config().layers {
+        inputs.push(x.clone());
+        x = decoder.advance(batch, &Step::Attention(layer), &x).unwrap();
+        x = decoder.advance(batch, &Step::Mlp(layer), &x).unwrap();
+    }
+    let rows: Vec<usize> = (0..batch.tokens()).collect();
+    let logits = decoder.logits(&x, &rows).unwrap();
+    (inputs, logits)
+}
+
+#[test]
+fn every_architecture_equals_transformers_under_both_config_dialects() {
+    for name in MODELS {
+        let expected = tensors(&fixture(&format!("arch/{name}/forward.safetensors")));
+        for config in ["config.json", "config.hub-style.json"] {
+            let (inputs, logits) = forward(&decoder(name, config), &batch(name).0);
+            for (layer, input) in inputs.iter().enumerate() {
+                let error = relative_error(&flat(input), &flat(&expected[&format!("layer_input.{layer}")]));
+                assert!(error <= TOLERANCE, "{name} {config}: input of layer {layer}: {error:e}");
+            }
+            let error = relative_error(&flat(&logits), &flat(&expected["logits"]));
+            assert!(error <= TOLERANCE, "{name} {config}: logits: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn target_probabilities_are_the_log_softmax_of_the_logits() {
+    let (batch, _) = batch("llama-gqa");
+    let decoder = decoder("llama-gqa", "config.json");
+    let logits = flat(&forward(&decoder, &batch).1);
+    let mut x = decoder.begin(&batch).unwrap();
+    for layer in 0..decoder.config().layers {
+        x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
+        x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
+    }
+    let ours = decoder.finish(&batch, &x).unwrap();
+    assert_eq!(ours.len(), 2 * 95);
+    for (target, ours) in batch.targets.iter().zip(ours) {
+        let row = &logits[target.row * 320..(target.row + 1) * 320];
+        let expected = row[target.token as usize] - row.iter().map(|l| l.exp()).sum::<f64>().ln();
+        assert!((f64::from(ours) - expected).abs() < 1e-5);
+    }
+}
+
+/// The hub's dialect, which candle's config structs read.
+fn hub_config<T: serde::de::DeserializeOwned>(name: &str) -> T {
+    serde_json::from_value(common::json(&fixture(&format!("arch/{name}/config.hub-style.json")))).unwrap()
+}
+
+/// candle's models give logits of the last position only (Llama, Qwen3 and OLMo-2 alike): compared at several lengths.
+fn compare_with_candle(name: &str, mut last_logits: impl FnMut(&Tensor) -> Tensor) {
+    let (_, ids) = batch(name);
+    let decoder = decoder(name, "config.hub-style.json");
+    for (sequence, length) in [(0, 1), (0, 40), (1, 96)] {
+        let ids = ids.narrow(0, sequence, 1).unwrap().narrow(1, 0, length).unwrap().to_dtype(DType::U32).unwrap();
+        let row: Vec<u32> = ids.flatten_all().unwrap().to_vec1().unwrap();
+        let (_, ours) = forward(&decoder, &Batch::windows([row.as_slice()]));
+        let ours = flat(&ours.narrow(0, length - 1, 1).unwrap());
+        let error = relative_error(&ours, &flat(&last_logits(&ids.contiguous().unwrap())));
+        assert!(error <= TOLERANCE, "{name} at {length} tokens: {error:e}");
+    }
+}
+
+fn builder(name: &str) -> candle_nn::VarBuilder<'static> {
+    let weights = tensors(&fixture(&format!("arch/{name}/model.safetensors")));
+    candle_nn::VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu)
+}
+
+#[test]
+fn llama_equals_candle_transformers() {
+    use candle_transformers::models::llama::{Cache, Llama, LlamaConfig};
+    for name in ["llama-gqa", "llama3-rope"] {
+        let config: LlamaConfig = hub_config(name);
+        let config = config.into_config(false);
+        let model = Llama::load(builder(name), &config).unwrap();
+        compare_with_candle(name, |ids| {
+            let mut cache = Cache::new(false, DType::F32, &config, &Device::Cpu).unwrap();
+            model.forward(ids, 0, &mut cache).unwrap()
+        });
+    }
+}
+
+#[test]
+fn qwen3_equals_candle_transformers() {
+    use candle_transformers::models::qwen3::{Config, ModelForCausalLM};
+    let config: Config = hub_config("qwen3");
+    compare_with_candle("qwen3", |ids| {
+        // A fresh model each time: its cache of keys and values cannot be emptied from outside.
+        ModelForCausalLM::new(&config, builder("qwen3")).unwrap().forward(ids, 0).unwrap()
+    });
+}
+
+#[test]
+fn olmo2_equals_candle_transformers() {
+    use candle_transformers::models::olmo2::{Config, Model};
+    let config: Config = hub_config("olmo2");
+    compare_with_candle("olmo2", |ids| Model::new(&config, builder("olmo2")).unwrap().forward(ids, 0).unwrap());
+}

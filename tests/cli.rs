@@ -1,0 +1,264 @@
+//! The program as a user runs it, on a tiny backbone that the test writes: a whole grid, a second run, and every kind of bad input.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::fixture;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A folder with a backbone (the `llama-gqa` fixture with a tokenizer of 300 words), two corpora and a grid.
+struct World {
+    folder: TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let world = Self { folder: TempDir::new().unwrap() };
+        std::fs::create_dir(world.path("backbone")).unwrap();
+        for name in ["config.json", "model.safetensors"] {
+            std::fs::copy(fixture("arch/llama-gqa").join(name), world.path("backbone").join(name)).unwrap();
+        }
+        world.write("backbone/tokenizer.json", tokenizer(300).to_string());
+        // A deterministic text in which each word depends on the two before it.
+        let words = |seed: usize, count: usize| {
+            let (mut a, mut b) = (seed, seed + 1);
+            let mut text = Vec::new();
+            for _ in 0..count {
+                (a, b) = (b, (a * 31 + b * 17 + 7) % 299);
+                text.push(format!("w{b}"));
+            }
+            text.join(" ")
+        };
+        world.write("train.txt", words(3, 6000));
+        world.write("test.jsonl", format!("{}\n{}\n", json!({"text": words(5, 400)}), json!({"text": words(8, 300)})));
+        world.write(
+            "grid.yaml",
+            "backbones:\n  tiny: {path: backbone}\n\
+             corpora:\n  train: {path: train.txt, rule: wikitext2}\n  test: {path: test.jsonl, rule: ptb, limit: 5}\n\
+             backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [1, 2]\n\
+             recovery: [none, linearpatch-diag, linearpatch-rotate, ghosted]\n\
+             calibration:\n  - {corpus: train, sequences: 8, length: 64}\n\
+             evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n",
+        );
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn run(&self, more: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_ghostlab"))
+            .current_dir(self.folder.path())
+            .args(["run", "grid.yaml"])
+            .args(more)
+            .output()
+            .unwrap()
+    }
+
+    fn change_config(&self, key: &str, value: Value) {
+        let path = self.path("backbone/config.json");
+        let mut config = common::json(&path);
+        config[key] = value;
+        std::fs::write(path, config.to_string()).unwrap();
+    }
+
+    /// Runs, expects failure with this exit code before any result, and these words in the message.
+    fn refuses(&self, more: &[&str], code: i32, words: &[&str]) {
+        let output = self.run(more);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        for word in words {
+            assert!(text.contains(word), "`{word}` is not in:\n{text}");
+        }
+        assert!(text.contains("error: ") && !text.contains("panicked"), "{text}");
+        assert!(!self.path("results/grid/results.csv").exists(), "a refused run left a table");
+    }
+}
+
+/// A tokenizer of whole words `w0`, `w1`, …
+fn tokenizer(words: usize) -> Value {
+    let vocab: serde_json::Map<String, Value> = (0..words).map(|i| (format!("w{i}"), json!(i))).collect();
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
+    })
+}
+
+fn table(path: &Path) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| line.split(',').map(str::to_string).collect()).collect()
+}
+
+#[test]
+fn a_grid_runs_and_a_second_run_gives_the_same_table() {
+    let world = World::new();
+    let mut tables = Vec::new();
+    for _ in 0..2 {
+        let output = world.run(&[]);
+        let (screen, log) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!(output.status.code(), Some(0), "{log}");
+        assert!(screen.contains("ghosted") && screen.contains("ppl test@64"), "{screen}");
+        let mut rows = table(&world.path("results/grid/results.csv"));
+        assert_eq!(rows.len(), 1 + 9, "a header, the dense backbone, 2 depths x 4 recoveries");
+        let seconds = rows[0].iter().position(|name| name == "seconds").unwrap();
+        let perplexity = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
+        for row in &mut rows[1..] {
+            row.remove(seconds);
+            assert!(row[perplexity].parse::<f64>().unwrap().is_finite());
+        }
+        tables.push(rows);
+    }
+    assert_eq!(tables[0], tables[1]);
+    for name in ["results.parquet", "results.md", "run.json"] {
+        assert!(world.path("results/grid").join(name).metadata().unwrap().len() > 0, "{name}");
+    }
+    let record = common::json(&world.path("results/grid/run.json"));
+    let hash = &record["inputs"]["train.txt"];
+    assert_eq!(hash.as_str().map(str::len), Some(64), "{}", record["inputs"]);
+    assert_eq!(record["cells"].as_array().map(Vec::len), Some(9));
+    assert!(record["crates"]["candle-core"].is_string(), "{}", record["crates"]);
+}
+
+#[test]
+fn an_override_changes_the_grid() {
+    let world = World::new();
+    let output = world.run(&["--set", "depth=2", "--set", "recovery=ghosted", "--set", "name=small"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(table(&world.path("results/small/results.csv")).len(), 1 + 2);
+}
+
+#[test]
+fn a_truncated_weight_file_is_refused() {
+    let world = World::new();
+    let path = world.path("backbone/model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    world.refuses(&[], 2, &["truncated or damaged", "model.safetensors"]);
+    std::fs::write(&path, &bytes[..5]).unwrap();
+    world.refuses(&[], 2, &["truncated or damaged"]);
+}
+
+#[test]
+fn a_tensor_of_the_wrong_shape_is_named() {
+    let world = World::new();
+    world.change_config("intermediate_size", json!(96));
+    world.refuses(&[], 2, &["wrong shape", "mlp.gate_proj", "[96, 64]", "[112, 64]"]);
+}
+
+#[test]
+fn missing_and_left_over_tensors_are_named() {
+    let world = World::new();
+    world.change_config("num_hidden_layers", json!(5));
+    world.refuses(&[], 2, &["missing", "model.layers.4."]);
+    world.change_config("num_hidden_layers", json!(3));
+    world.refuses(&["--set", "depth=1"], 2, &["does not use", "model.layers.3."]);
+}
+
+#[test]
+fn an_unknown_architecture_is_refused_with_the_known_ones() {
+    let world = World::new();
+    world.change_config("architectures", json!(["GPT2LMHeadModel"]));
+    world.refuses(&[], 2, &["unknown architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]);
+}
+
+#[test]
+fn a_tokenizer_larger_than_the_embedding_is_refused() {
+    let world = World::new();
+    world.write("backbone/tokenizer.json", tokenizer(400).to_string());
+    world.refuses(&[], 2, &["exceeds the embedding", "below 320", "ids up to 399"]);
+}
+
+#[test]
+fn a_corpus_too_short_for_one_window_is_refused() {
+    let world = World::new();
+    world.write("test.jsonl", format!("{}\n", json!({"text": "w1 w2 w3"})));
+    world.refuses(&[], 2, &["corpus `test`", "3"]);
+}
+
+#[test]
+fn text_that_is_not_utf8_is_refused_with_its_line() {
+    let world = World::new();
+    world.write("train.txt", b"w1 w2\nw3 \xff w4\n");
+    world.refuses(&[], 2, &["not UTF-8", "train.txt:2"]);
+}
+
+#[test]
+fn a_nan_weight_is_named_with_its_tensor() {
+    let world = World::new();
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let entries: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let start = entries["model.layers.2.mlp.up_proj.weight"]["data_offsets"][0].as_u64().unwrap() as usize;
+    let at = 8 + header + start + 4 * 7;
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    world.refuses(&[], 2, &["not a finite number", "model.layers.2.mlp.up_proj.weight", "element 7"]);
+}
+
+#[test]
+fn an_unwritable_results_folder_is_refused_before_the_run() {
+    let world = World::new();
+    world.write("occupied", "");
+    world.refuses(&["--results", "occupied/here"], 3, &["results folder"]);
+}
+
+#[test]
+fn typing_errors_in_the_grid_are_placed() {
+    let world = World::new();
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    for (from, to, words) in [
+        ("recovery:", "recovry:", ["grid.yaml:9", "did you mean `recovery`?"]),
+        ("ghosted]", "ghostd]", ["grid.yaml:9", "did you mean `ghosted`?"]),
+        ("depth: [1, 2]", "depth: [1, 4]", ["grid.yaml:8", "below 4"]),
+        ("depth: [1, 2]", "depth: [3]", ["grid.yaml:8", "at most 2"]),
+        ("depth: [1, 2]", "depth: []", ["grid.yaml:8", "empty"]),
+        ("depth: [1, 2]", "depth: [1]\ndepth: [2]", ["grid.yaml:9", "twice"]),
+        ("llm-streamline]", "{name: llm-streamline, cosin: token}]", ["grid.yaml:7", "cosin"]),
+    ] {
+        assert!(grid.contains(from));
+        world.write("grid.yaml", grid.replacen(from, to, 1));
+        world.refuses(&[], 2, &words);
+    }
+    world.write("grid.yaml", grid.replace("train.txt", "nowhere.txt"));
+    world.refuses(&[], 3, &["grid.yaml:4", "nowhere.txt"]);
+}
+
+#[test]
+fn a_cell_that_cannot_be_repaired_fails_alone() {
+    let world = World::new();
+    // The first channel of the residual stream silenced: nothing is written to it by the embedding or by any layer.
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let entries: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    for (name, info) in entries.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__") {
+        let start = 8 + header + info["data_offsets"][0].as_u64().unwrap() as usize;
+        let columns = info["shape"].as_array().unwrap().last().unwrap().as_u64().unwrap() as usize;
+        if name.ends_with("embed_tokens.weight") {
+            for row in 0..320 {
+                bytes[start + row * columns * 4..][..4].fill(0);
+            }
+        } else if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
+            bytes[start..start + columns * 4].fill(0);
+        }
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let output = world.run(&[]);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{log}");
+    let text = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+    let failed: Vec<&str> = text.lines().filter(|line| line.contains("failed: ")).collect();
+    assert_eq!(failed.len(), 2, "{text}");
+    assert!(failed.iter().all(|line| line.contains("linearpatch-diag") && line.contains("silent")), "{text}");
+}

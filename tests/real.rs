@@ -1,0 +1,66 @@
+//! The whole grid on the real backbone against `reference.json` (all 911 windows of WikiText-2 test): selections exact,
+//! scores 1e-4, perplexities 1e-3 relative.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use common::{assert_close, json, numbers, shared};
+use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
+use ghostlab::exec::{self, Methods, Settings};
+use ghostlab::grid::Grid;
+
+/// As in the program: with the system's allocator the grid takes longer.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[test]
+fn calibration_and_evaluation_windows_are_the_reference_s() {
+    let Some(folder) = shared("real") else { return };
+    let reference = json(&folder.join("reference.json"));
+    let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();
+    let rows = |name: &str| read_rows(folder.join("corpora").join(name), None).unwrap();
+    let drawn = calibration(Rule::Wikitext2, &rows("wikitext2-validation.parquet"), &tokenizer, 32, 512, 0).unwrap();
+    let starts: Vec<f64> = drawn.starts.iter().map(|start| start.token as f64).collect();
+    assert_eq!(starts, numbers(&reference["window_starts"]));
+    assert_eq!(drawn.corpus_tokens as u64, reference["calibration_tokens"].as_u64().unwrap());
+    let cut = evaluation(Rule::Wikitext2, &rows("wikitext2-test.parquet"), &tokenizer, 512, None).unwrap();
+    assert_eq!(cut.corpus_tokens as u64, reference["evaluation_tokens"].as_u64().unwrap());
+    assert_eq!(cut.count() as u64, reference["windows"].as_u64().unwrap());
+}
+
+#[test]
+fn the_grid_equals_the_reference_on_all_windows() {
+    let Some(folder) = shared("real") else { return };
+    let reference = json(&folder.join("reference.json"));
+    let grid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/english.yaml");
+    let overrides = [
+        "evaluate.perplexity=[{corpus: wikitext2-test, length: 512}]".to_string(),
+        // Above the 911 windows that there are: all of them.
+        "corpora.wikitext2-test.limit=100000".to_string(),
+    ];
+    let grid = Grid::load(&grid, &overrides, &Methods).unwrap();
+    let outcome = exec::run(&grid, Settings::default(), &(), &AtomicBool::new(false)).unwrap();
+    assert_eq!(outcome.cells.len(), 9);
+    for result in &outcome.cells {
+        assert_eq!(result.failure, None, "{}", result.cell);
+        let perplexity = result.perplexity[0].unwrap();
+        let Some(recovery) = &result.cell.recovery else {
+            assert_close("dense", perplexity, reference["perplexity"]["dense"].as_f64().unwrap(), 1e-3);
+            continue;
+        };
+        let depth = result.cell.depth.to_string();
+        let expected = reference["perplexity"][&depth][&recovery.name].as_f64().unwrap();
+        assert_close(&result.cell.to_string(), perplexity, expected, 1e-3);
+        let selection = &reference["selection"][&depth];
+        let removed: Vec<f64> = result.removed.iter().map(|&layer| layer as f64).collect();
+        assert_eq!(removed, numbers(&selection["removed"]));
+        let expected = numbers(&selection["scores"]);
+        assert_eq!(result.scores.len(), expected.len());
+        for ((start, ours), expected) in result.scores.iter().zip(expected) {
+            assert!((ours - expected).abs() <= 1e-4, "score of start {start}: {ours} {expected}");
+        }
+    }
+}
