@@ -1,5 +1,6 @@
 //! The run of a grid: preflight, then backbone by backbone one calibration pass for each calibration and one trie for each text.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::evaluate::perplexity;
 use crate::grid::{Calibration, Grid};
 use crate::model::trie::Cost;
-use crate::model::{Decoder, Program, Trie};
+use crate::model::{Decoder, Operator, Program, Trie};
 
 /// How to run, as far as it may not change a result beyond rounding.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +67,7 @@ pub fn run(grid: &Grid, settings: Settings, reporter: &dyn Reporter, stop: &Atom
         let decoder = Decoder::load_with(backbone.config.clone(), &backbone.folder)?;
         let run = Run { grid, backbone, decoder, settings, reporter, stop };
         if std::mem::take(&mut first) {
-            let flops = run.planned_flops(&own) * prepared.len() as f64;
+            let flops = run.planned_flops(&own)? * prepared.len() as f64;
             reporter.event(Event::Planned { flops });
         }
         run.calibrate(&mut own)?;
@@ -196,24 +197,27 @@ impl Run<'_> {
     }
 
     /// The cost of a backbone's jobs before its selections are known: regions are taken to lie in the middle.
-    fn planned_flops(&self, cells: &[&mut CellResult]) -> f64 {
+    fn planned_flops(&self, cells: &[&mut CellResult]) -> Result<f64> {
         let layers = self.decoder.config().layers;
         let programs: Vec<Program> = cells
             .iter()
-            .map(|result| {
+            .enumerate()
+            .map(|(index, result)| {
+                let operator = Operator::diagonal(vec![index as f32])?;
                 let start = (layers - result.cell.depth) / 2;
                 let removed: Vec<usize> = (start..start + result.cell.depth).collect();
-                Program::pruned(layers, &removed, |_| None)
+                // Each cell gets an operator of its own: equal programs would count once.
+                Ok(Program::pruned(layers, &removed, |_| Some(Arc::clone(&operator))))
             })
-            .collect();
+            .collect::<Result<_>>()?;
         let trunk = Trie::new(&[Program::trunk(layers)]);
         let calibrations = self.backbone.calibrations.iter().map(|windows| (&trunk, windows));
         let trie = Trie::new(&programs);
         let texts = self.backbone.texts.iter().map(|windows| (&trie, windows));
-        calibrations
+        Ok(calibrations
             .chain(texts)
             .map(|(trie, windows)| self.cost(trie, windows.count() * windows.length, windows.length).shared)
-            .sum()
+            .sum())
     }
 
     fn cost(&self, trie: &Trie, tokens: usize, length: usize) -> Cost {

@@ -17,21 +17,24 @@ pub fn transform(x: &mut [f32], order: usize) {
     assert!(exists(order), "no Hadamard matrix of order {order}");
     let scale = 1.0 / (order as f32).sqrt();
     x.par_chunks_mut(order).for_each(|row| {
-        lanes::widest(|| {
-            let mut half = 1;
-            while half < order {
-                for pair in row.chunks_exact_mut(2 * half) {
-                    let (low, high) = pair.split_at_mut(half);
-                    for (a, b) in low.iter_mut().zip(high) {
-                        (*a, *b) = (*a + *b, *a - *b);
+        lanes::widest(
+            #[inline(always)]
+            || {
+                let mut half = 1;
+                while half < order {
+                    for pair in row.chunks_exact_mut(2 * half) {
+                        let (low, high) = pair.split_at_mut(half);
+                        for (a, b) in low.iter_mut().zip(high) {
+                            (*a, *b) = (*a + *b, *a - *b);
+                        }
                     }
+                    half *= 2;
                 }
-                half *= 2;
-            }
-            for v in row {
-                *v *= scale;
-            }
-        });
+                for v in row {
+                    *v *= scale;
+                }
+            },
+        );
     });
 }
 

@@ -56,13 +56,16 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, segments: &[Range<usize>
                 View::strided(queries, rows, head_dim, rotated_stride),
                 View::strided(keys, seen, head_dim, rotated_stride).t(),
             );
-            lanes::widest(|| {
-                for (row, scores) in scores.chunks_exact_mut(seen).enumerate() {
-                    let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
-                    lanes::softmax(visible);
-                    masked.fill(0.0);
-                }
-            });
+            lanes::widest(
+                #[inline(always)]
+                || {
+                    for (row, scores) in scores.chunks_exact_mut(seen).enumerate() {
+                        let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
+                        lanes::softmax(visible);
+                        masked.fill(0.0);
+                    }
+                },
+            );
             // [rows, D]
             gemm(
                 ViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
@@ -117,28 +120,32 @@ fn rotate(qkv: &[f32], heads: &Heads<'_>, segments: &[Range<usize>], table: &Tab
     let mut out = vec![0.0; tokens * width];
     let step = block_rows(tokens, 256);
     out.par_chunks_mut(step * width).enumerate().for_each_init(Vec::new, |scratch: &mut Vec<f32>, (task, out)| {
-        lanes::widest(|| {
-            for (row, out) in out.chunks_exact_mut(width).enumerate() {
-                let row = task * step + row;
-                let (cos, sin) = table.at(positions[row]);
-                let source = &qkv[row * stride..row * stride + width];
-                let (q, k) = source.split_at(q_width);
-                let (q_out, k_out) = out.split_at_mut(q_width);
-                for (x, out, norm, scale) in [(q, q_out, heads.query_norm, scale), (k, k_out, heads.key_norm, 1.0)] {
-                    let x = norm.map_or(x, |norm| {
-                        scratch.resize(x.len(), 0.0);
-                        let group = norm.weight.len();
-                        for (x, out) in x.chunks_exact(group).zip(scratch.chunks_exact_mut(group)) {
-                            lanes::rms_norm(x, norm.weight, norm.eps, out);
+        lanes::widest(
+            #[inline(always)]
+            || {
+                for (row, out) in out.chunks_exact_mut(width).enumerate() {
+                    let row = task * step + row;
+                    let (cos, sin) = table.at(positions[row]);
+                    let source = &qkv[row * stride..row * stride + width];
+                    let (q, k) = source.split_at(q_width);
+                    let (q_out, k_out) = out.split_at_mut(q_width);
+                    for (x, out, norm, scale) in [(q, q_out, heads.query_norm, scale), (k, k_out, heads.key_norm, 1.0)]
+                    {
+                        let x = norm.map_or(x, |norm| {
+                            scratch.resize(x.len(), 0.0);
+                            let group = norm.weight.len();
+                            for (x, out) in x.chunks_exact(group).zip(scratch.chunks_exact_mut(group)) {
+                                lanes::rms_norm(x, norm.weight, norm.eps, out);
+                            }
+                            scratch
+                        });
+                        for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
+                            lanes::rotate(x, cos, sin, scale, out);
                         }
-                        scratch
-                    });
-                    for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
-                        lanes::rotate(x, cos, sin, scale, out);
                     }
                 }
-            }
-        });
+            },
+        );
     });
     out
 }

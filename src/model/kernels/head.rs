@@ -64,12 +64,17 @@ fn score(
             View::strided(&weight[first..], channels, width, vocab),
         );
         for (i, logits) in tile.chunks_exact(width).take(rows.len()).enumerate() {
-            lanes::widest(|| {
-                let top = lanes::max(logits);
-                let top = if top > greatest[i] { top } else { greatest[i] };
-                sums[i] = sums[i] * lanes::exp(greatest[i] - top) + lanes::sum_exp(logits, top);
-                greatest[i] = top;
-            });
+            lanes::widest(
+                #[inline(always)]
+                || {
+                    let top = lanes::max(logits);
+                    let top = if top > greatest[i] { top } else { greatest[i] };
+                    // Nothing is carried into the first tile.
+                    let carried = if first == 0 { 0.0 } else { sums[i] * lanes::exp(greatest[i] - top) };
+                    sums[i] = carried + lanes::sum_exp(logits, top);
+                    greatest[i] = top;
+                },
+            );
             for (target, value) in rows[i].iter().zip(&mut picked[i]) {
                 if let Some(&logit) = (target.token as usize).checked_sub(first).and_then(|at| logits.get(at)) {
                     *value = logit;
@@ -100,11 +105,14 @@ pub(crate) fn logits(x: &[f32], channels: usize, norm: Norm<'_>, weight: &[f32],
 }
 
 fn norm_rows(x: &[f32], channels: usize, norm: Norm<'_>, rows: impl Iterator<Item = usize>, out: &mut [f32]) {
-    lanes::widest(|| {
-        for (row, out) in rows.zip(out.chunks_exact_mut(channels)) {
-            lanes::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);
-        }
-    });
+    lanes::widest(
+        #[inline(always)]
+        || {
+            for (row, out) in rows.zip(out.chunks_exact_mut(channels)) {
+                lanes::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);
+            }
+        },
+    );
 }
 
 #[cfg(test)]

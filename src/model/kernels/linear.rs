@@ -66,12 +66,15 @@ pub(crate) fn mlp(
                 View::rows(normed, block, channels),
                 View::rows(gate_up, channels, 2 * width),
             );
-            lanes::widest(|| {
-                for row in hidden.chunks_exact_mut(2 * width) {
-                    let (gate, up) = row.split_at_mut(width);
-                    lanes::silu_mul(gate, up);
-                }
-            });
+            lanes::widest(
+                #[inline(always)]
+                || {
+                    for row in hidden.chunks_exact_mut(2 * width) {
+                        let (gate, up) = row.split_at_mut(width);
+                        lanes::silu_mul(gate, up);
+                    }
+                },
+            );
             // The activations stand in the first half of each row: [block, F] with row stride 2F.
             let activations = View::strided(hidden, block, width, 2 * width);
             let down = View::rows(down, width, channels);
@@ -87,13 +90,16 @@ pub(crate) fn mlp(
 /// `x [rows, C]`, `diagonal [C]`.
 pub(crate) fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
     let mut out = x.to_vec();
-    lanes::widest(|| {
-        for row in out.chunks_exact_mut(diagonal.len()) {
-            for (v, d) in row.iter_mut().zip(diagonal) {
-                *v *= d;
+    lanes::widest(
+        #[inline(always)]
+        || {
+            for row in out.chunks_exact_mut(diagonal.len()) {
+                for (v, d) in row.iter_mut().zip(diagonal) {
+                    *v *= d;
+                }
             }
-        }
-    });
+        },
+    );
     out
 }
 
@@ -108,11 +114,14 @@ fn destination(len: usize, after: Option<Norm<'_>>, residual: Option<&[f32]>) ->
 fn normed<'a>(x: &'a [f32], width: usize, norm: Option<Norm<'_>>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
     let Some(norm) = norm else { return x };
     scratch.resize(x.len(), 0.0);
-    lanes::widest(|| {
-        for (x, out) in x.chunks_exact(width).zip(scratch.chunks_exact_mut(width)) {
-            lanes::rms_norm(x, norm.weight, norm.eps, out);
-        }
-    });
+    lanes::widest(
+        #[inline(always)]
+        || {
+            for (x, out) in x.chunks_exact(width).zip(scratch.chunks_exact_mut(width)) {
+                lanes::rms_norm(x, norm.weight, norm.eps, out);
+            }
+        },
+    );
     scratch
 }
 
@@ -128,12 +137,15 @@ fn write(
     let into = if after.is_none() && residual.is_some() { Into::Add } else { Into::Replace };
     gemm(ViewMut::rows(out, block, outer), into, x, weight);
     let Some(norm) = after else { return };
-    lanes::widest(|| {
-        for row in out.chunks_exact_mut(outer) {
-            lanes::rms_norm_in_place(row, norm.weight, norm.eps);
-        }
-        if let Some(residual) = residual {
-            lanes::add(out, residual);
-        }
-    });
+    lanes::widest(
+        #[inline(always)]
+        || {
+            for row in out.chunks_exact_mut(outer) {
+                lanes::rms_norm_in_place(row, norm.weight, norm.eps);
+            }
+            if let Some(residual) = residual {
+                lanes::add(out, residual);
+            }
+        },
+    );
 }
