@@ -126,3 +126,67 @@ fn olmo2_equals_candle_transformers() {
     let config: Config = hub_config("olmo2");
     compare_with_candle("olmo2", |ids| Model::new(&config, builder("olmo2")).unwrap().forward(ids, 0).unwrap());
 }
+
+/// Writes the fixture's weights in a float type, in two shards with an index or in one file.
+fn rewrite(name: &str, folder: &std::path::Path, dtype: DType, sharded: bool) {
+    let weights = tensors(&fixture(&format!("arch/{name}/model.safetensors")));
+    std::fs::copy(fixture(&format!("arch/{name}/config.json")), folder.join("config.json")).unwrap();
+    let mut shards = [std::collections::HashMap::new(), std::collections::HashMap::new()];
+    let mut index = serde_json::Map::new();
+    for (name, tensor) in weights {
+        let shard = usize::from(sharded && name.contains("layers.2"));
+        index.insert(name.clone(), format!("model-{shard}.safetensors").into());
+        shards[shard].insert(name, tensor.to_dtype(dtype).unwrap());
+    }
+    if !sharded {
+        return candle_core::safetensors::save(&shards[0], folder.join("model.safetensors")).unwrap();
+    }
+    for (i, shard) in shards.iter().enumerate() {
+        candle_core::safetensors::save(shard, folder.join(format!("model-{i}.safetensors"))).unwrap();
+    }
+    let index = serde_json::json!({"weight_map": index});
+    std::fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+}
+
+#[test]
+fn half_precision_and_shards_give_the_logits_of_the_same_rounded_weights() {
+    let (batch, _) = batch("qwen3");
+    for dtype in [DType::F16, DType::BF16] {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        rewrite("qwen3", folders[0].path(), dtype, false);
+        rewrite("qwen3", folders[1].path(), dtype, true);
+        let [one, sharded] = folders.map(|f| flat(&forward(&Decoder::load(f.path()).unwrap(), &batch).1));
+        assert_eq!(one, sharded);
+        // Rounded to 11 or 8 bits: near the f32 logits, and not equal to them.
+        let exact = flat(&forward(&decoder("qwen3", "config.json"), &batch).1);
+        let error = relative_error(&one, &exact);
+        assert!(error > 1e-6 && error < 3e-2, "{dtype:?}: {error:e}");
+    }
+}
+
+#[test]
+fn tied_embeddings_use_the_embedding_as_head() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut weights = tensors(&fixture("arch/llama-gqa/model.safetensors"));
+    weights.insert("lm_head.weight".into(), weights["model.embed_tokens.weight"].clone());
+    let mut config = common::json(&fixture("arch/llama-gqa/config.json"));
+    let mut logits = Vec::new();
+    for tied in [false, true] {
+        config["tie_word_embeddings"] = tied.into();
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
+        logits.push(flat(&forward(&Decoder::load(folder.path()).unwrap(), &batch("llama-gqa").0).1));
+        weights.remove("lm_head.weight");
+    }
+    assert_eq!(logits[0], logits[1]);
+}
+
+#[test]
+fn an_index_that_names_an_absent_shard_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    rewrite("llama-gqa", folder.path(), DType::F32, true);
+    std::fs::remove_file(folder.path().join("model-1.safetensors")).unwrap();
+    let error = Decoder::load(folder.path()).err().unwrap();
+    assert_eq!(error.exit_code(), 3);
+    assert!(error.to_string().contains("model-1.safetensors"), "{error}");
+}

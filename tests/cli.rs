@@ -262,3 +262,37 @@ fn a_cell_that_cannot_be_repaired_fails_alone() {
     assert_eq!(failed.len(), 2, "{text}");
     assert!(failed.iter().all(|line| line.contains("linearpatch-diag") && line.contains("silent")), "{text}");
 }
+
+#[test]
+fn a_second_pass_and_separate_runs_give_the_same_perplexities() {
+    use ghostlab::exec::{Methods, Settings, run};
+    use ghostlab::grid::Grid;
+    let world = World::new();
+    let grid = Grid::load(&world.path("grid.yaml"), &[], &Methods).unwrap();
+    let perplexities = |settings: Settings| -> Vec<f64> {
+        let outcome = run(&grid, settings, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
+        outcome.cells.iter().map(|result| result.perplexity[0].unwrap()).collect()
+    };
+    let expected = perplexities(Settings::default());
+    for settings in [
+        Settings { spool_bytes: 0, ..Settings::default() },
+        Settings { separate: true, ..Settings::default() },
+        Settings { batch_tokens: 1, ..Settings::default() },
+    ] {
+        for (ours, expected) in perplexities(settings).iter().zip(&expected) {
+            // Batches of another size round otherwise inside the matrix product.
+            let tolerance = if settings.batch_tokens == 1 { 1e-4 } else { 1e-6 };
+            common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_asked_to_stop_says_so() {
+    use ghostlab::exec::{Methods, Settings, run};
+    use ghostlab::grid::Grid;
+    let world = World::new();
+    let grid = Grid::load(&world.path("grid.yaml"), &[], &Methods).unwrap();
+    let error = run(&grid, Settings::default(), &(), &std::sync::atomic::AtomicBool::new(true)).unwrap_err();
+    assert_eq!(error.exit_code(), 130);
+}

@@ -24,8 +24,8 @@ pub fn widest<R>(body: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(Body(body))
 }
 
-/// `e^x` to about 1 unit in the last place between −87.3 and 88.3, and its value there beyond them; NaN and infinities give NaN.
-/// Without a branch or a comparison, so that loops over it vectorise.
+/// `e^x` to about 1 unit in the last place between −87.3 and 88.3, and its value there beyond them; NaN stays NaN.
+/// Without a branch, so that loops over it vectorise.
 ///
 /// Method: `x = n·ln 2 + r`, a polynomial for `e^r` on |r| ≤ ln 2 / 2 (Cephes `expf`), `2^n` by its bits.
 #[inline(always)]
@@ -35,7 +35,7 @@ pub fn exp(x: f32) -> f32 {
     const LN2_LOW: f32 = -2.121_944_4e-4;
     // Adding 1.5·2^23 rounds to a whole number, which then stands in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    let clamped = x.max(-87.3).min(88.3);
+    let clamped = x.clamp(-87.3, 88.3);
     let shifted = clamped * LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = clamped - n * LN2_HIGH - n * LN2_LOW;
@@ -47,8 +47,7 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 0.5;
     let p = p * r * r + r + 1.0;
     let power = f32::from_bits((shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127)) << 23);
-    // `max` and `min` lose a NaN; x − x brings it back and is 0 otherwise.
-    p * power + (x - x)
+    p * power
 }
 
 /// The sum of `term(x)`.
@@ -179,9 +178,9 @@ mod tests {
     #[test]
     fn exp_of_the_ends_and_of_nan() {
         assert_eq!(exp(0.0), 1.0);
-        assert!(exp(-1e30) < 1.3e-38);
+        assert!(exp(-1e30) < 1.3e-38 && exp(f32::NEG_INFINITY) < 1.3e-38);
         assert!(exp(100.0) > 2e38);
-        assert!(exp(f32::NAN).is_nan() && exp(f32::INFINITY).is_nan() && exp(f32::NEG_INFINITY).is_nan());
+        assert!(exp(f32::NAN).is_nan());
     }
 
     #[test]
