@@ -8,7 +8,7 @@
 //! | 4 | [`report`], [`exec`] |
 //! | 3 | [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`] |
-//! | 1 | [`model`], [`corpus`] |
+//! | 1 | [`model`], [`corpus`], [`tasks`] |
 //! | 0 | [`linalg`], [`error`] |
 
 pub mod calibrate;
@@ -24,3 +24,4 @@ pub mod model;
 pub mod options;
 pub mod recovery;
 pub mod report;
+pub mod tasks;

@@ -1,0 +1,95 @@
+//! Results in the layout of lm-eval's results file, for the tools that read it.
+
+use serde_json::{Map, Value, json};
+
+use super::result::TaskResult;
+use crate::error::{Error, Result};
+
+/// A part of the file with an entry for each task.
+type Part<'a> = (&'a str, &'a dyn Fn(&TaskResult) -> Value);
+
+/// A results file as lm-eval would write it: `results.<task>."acc,none"` and so on, `versions`, `n-shot`, `n-samples`,
+/// `higher_is_better`, `group_subtasks`, `configs` and `config`. `config` is the caller's record of the model and the
+/// run, and stands there unchanged. `none` in the keys is the name of a filter: there is none.
+///
+/// # Errors
+/// When a task is there twice: the layout has one place for it.
+pub fn export(results: &[TaskResult], config: Value) -> Result<Value> {
+    let mut file = Map::new();
+    let parts: [Part; 6] = [
+        ("results", &values),
+        ("versions", &|result| json!(f64::from(result.task.version))),
+        ("n-shot", &|_| json!(0)),
+        ("n-samples", &|result| json!({"original": result.original, "effective": result.effective})),
+        ("higher_is_better", &|result| result.task.metrics.iter().map(|metric| (metric.name(), true)).collect()),
+        ("configs", &about),
+    ];
+    for (name, value) in parts {
+        let mut of_tasks = Map::new();
+        for result in results {
+            if of_tasks.insert(result.task.name.to_owned(), value(result)).is_some() {
+                return Err(Error::bad_input("a task is there twice")
+                    .at(format!("task {}", result.task.name))
+                    .expected("each task once in a results file"));
+            }
+        }
+        file.insert(name.to_owned(), Value::Object(of_tasks));
+    }
+    file.insert("group_subtasks".to_owned(), json!({}));
+    file.insert("config".to_owned(), config);
+    Ok(Value::Object(file))
+}
+
+fn values(result: &TaskResult) -> Value {
+    let name = result.task.name;
+    let mut values = Map::new();
+    values.insert("name".to_owned(), json!(name));
+    values.insert("alias".to_owned(), json!(name));
+    values.insert("sample_len".to_owned(), json!(result.effective));
+    for metric in result.task.metrics {
+        let (measure, metric) = (result.measure(*metric), metric.name());
+        values.insert(format!("{metric},none"), json!(measure.value));
+        // The harness' word for a standard error that cannot be told.
+        values.insert(format!("{metric}_stderr,none"), measure.stderr.map_or(json!("N/A"), |stderr| json!(stderr)));
+    }
+    Value::Object(values)
+}
+
+fn about(result: &TaskResult) -> Value {
+    let task = result.task;
+    let metric =
+        |metric: &super::Metric| json!({"metric": metric.name(), "aggregation": "mean", "higher_is_better": true});
+    json!({
+        "task": task.name,
+        "output_type": "multiple_choice",
+        (match task.split {
+            super::Split::Test => "test_split",
+            super::Split::Validation => "validation_split",
+        }): task.split,
+        "num_fewshot": 0,
+        "metric_list": task.metrics.iter().map(metric).collect::<Vec<_>>(),
+        "target_delimiter": " ",
+        "metadata": {"version": f64::from(task.version)},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DocumentResult, Task};
+    use super::*;
+
+    #[test]
+    fn one_document_has_no_standard_error_and_a_task_is_there_once() {
+        let result = |name: &str| {
+            let document = DocumentResult::new(0, 0, Vec::new());
+            TaskResult::of(Task::find(name).unwrap(), 1, &[document]).unwrap()
+        };
+        let file = export(&[result("rte"), result("race")], json!({"model": "m"})).unwrap();
+        assert_eq!(file["results"]["rte"]["acc_stderr,none"], "N/A");
+        assert_eq!(file["results"]["rte"].get("acc_norm,none"), None);
+        assert_eq!(file["configs"]["rte"]["validation_split"], "validation");
+        assert_eq!(file["configs"]["race"]["test_split"], "test");
+        assert_eq!(file["config"]["model"], "m");
+        assert!(export(&[result("rte"), result("rte")], json!(null)).is_err());
+    }
+}

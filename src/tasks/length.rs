@@ -1,0 +1,63 @@
+//! How many tokens a model can see.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// Where a `config.json` says it, in this order.
+const KEYS: [&str; 3] = ["n_positions", "max_position_embeddings", "n_ctx"];
+/// What the harness takes when nobody says.
+const DEFAULT: usize = 2048;
+/// From here on a tokenizer's length only means that there is none: the library writes int(1e30).
+const ENDLESS: f64 = 1e30;
+
+/// The greatest length of an input in tokens, as the harness finds it: the model's `config.json` (its `text_config` if it
+/// has one), else `model_max_length` of its `tokenizer_config.json`, else 2048.
+///
+/// # Errors
+/// A length that is not a whole number from 1.
+pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<usize> {
+    let text = &config["text_config"];
+    let config = if text.as_object().is_some_and(|text| !text.is_empty()) { text } else { config };
+    let said = KEYS.iter().map(|key| (*key, &config[*key])).find(|(_, value)| !value.is_null());
+    let said = said.or_else(|| {
+        let value = &tokenizer_config?["model_max_length"];
+        (!value.is_null() && value.as_f64() != Some(ENDLESS)).then_some(("model_max_length", value))
+    });
+    let Some((key, value)) = said else { return Ok(DEFAULT) };
+    let length = value.as_u64().and_then(|length| usize::try_from(length).ok()).filter(|length| *length > 0);
+    length.ok_or_else(|| {
+        Error::bad_input(format!("the model's length `{key}` cannot be used"))
+            .expected("a whole number from 1")
+            .found(value.to_string())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_first_that_is_said_counts() {
+        let endless: Value = serde_json::from_str("{\"model_max_length\": 1000000000000000019884624838656}").unwrap();
+        let tokenizer = json!({"model_max_length": 512});
+        for (config, tokenizer, wanted) in [
+            (json!({"n_ctx": 3, "max_position_embeddings": 2}), None, 2),
+            (json!({"n_positions": null, "n_ctx": 3}), Some(&tokenizer), 3),
+            (json!({"n_positions": 9, "text_config": {"n_ctx": 4}}), None, 4),
+            (json!({"n_positions": 9, "text_config": {"hidden_size": 4}}), Some(&tokenizer), 512),
+            (json!({"n_positions": 9, "text_config": {}}), None, 9),
+            (json!({}), Some(&tokenizer), 512),
+            (json!({}), Some(&endless), 2048),
+            (json!({}), None, 2048),
+        ] {
+            assert_eq!(max_length(&config, tokenizer).unwrap(), wanted, "{config}");
+        }
+        for value in [json!(0), json!(-1), json!("2048"), json!(1.5)] {
+            assert_eq!(max_length(&json!({"n_ctx": value}), None).unwrap_err().exit_code(), 2);
+        }
+        assert_eq!(max_length(&json!(null), None).unwrap(), 2048);
+    }
+}

@@ -1,0 +1,55 @@
+//! How many of a task's documents are scored.
+
+use crate::error::{Error, Result};
+
+/// The first n documents, or a part of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limit(f64);
+
+impl Limit {
+    /// A whole number from 1 is that many documents; a number between 0 and 1 is that part of them.
+    ///
+    /// # Errors
+    /// Any other number.
+    pub fn new(value: f64) -> Result<Self> {
+        let part = value > 0.0 && value < 1.0;
+        let count = value >= 1.0 && value.is_finite() && value.fract() == 0.0;
+        if part || count {
+            return Ok(Self(value));
+        }
+        Err(Error::bad_input("the limit of documents cannot be used")
+            .expected("a whole number from 1, or a part between 0 and 1")
+            .found(value.to_string()))
+    }
+
+    /// How many of `documents` are scored; a part is rounded up.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub fn of(self, documents: usize) -> usize {
+        let wanted = if self.0 < 1.0 { (documents as f64 * self.0).ceil() } else { self.0 };
+        // A conversion from f64 saturates, so a huge limit is all documents.
+        (wanted as usize).min(documents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_rounded_up_and_a_count_is_cut_at_the_end() {
+        for (value, documents, wanted) in
+            [(3.0, 10, 3), (1.0, 10, 1), (99.0, 10, 10), (0.5, 7, 4), (0.01, 7, 1), (0.999, 1000, 999), (1e300, 5, 5)]
+        {
+            assert_eq!(Limit::new(value).unwrap().of(documents), wanted, "{value} of {documents}");
+        }
+        // 0.07 · 100 is 7.000000000000001 in floating point, in Python too.
+        assert_eq!(Limit::new(0.07).unwrap().of(100), 8);
+    }
+
+    #[test]
+    fn other_numbers_are_refused() {
+        for value in [0.0, -1.0, 2.5, f64::NAN, f64::INFINITY] {
+            assert_eq!(Limit::new(value).unwrap_err().exit_code(), 2);
+        }
+    }
+}

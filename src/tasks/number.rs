@@ -1,0 +1,48 @@
+//! A number for JSON that may be no number: infinities and NaN are written as words, else they would be lost as null.
+
+use serde::de::{Deserializer, Error, Visitor};
+use serde::ser::Serializer;
+
+pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    match value.is_finite() {
+        true => serializer.serialize_f64(*value),
+        false => serializer.serialize_str(&value.to_string()),
+    }
+}
+
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    deserializer.deserialize_any(Number)
+}
+
+struct Number;
+
+impl Visitor<'_> for Number {
+    type Value = f64;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("a number, \"NaN\", \"inf\" or \"-inf\"")
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<f64, E> {
+        Ok(value)
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a whole number stands for a rounded value anyway")]
+    fn visit_i64<E: Error>(self, value: i64) -> Result<f64, E> {
+        Ok(value as f64)
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a whole number stands for a rounded value anyway")]
+    fn visit_u64<E: Error>(self, value: u64) -> Result<f64, E> {
+        Ok(value as f64)
+    }
+
+    fn visit_str<E: Error>(self, word: &str) -> Result<f64, E> {
+        match word {
+            "NaN" => Ok(f64::NAN),
+            "inf" => Ok(f64::INFINITY),
+            "-inf" => Ok(f64::NEG_INFINITY),
+            _ => Err(E::invalid_value(serde::de::Unexpected::Str(word), &self)),
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! What a row of each task asks: contexts, continuations and the right answer.
+
+use serde_json::Value;
+
+use super::literal;
+use super::python::{capitalize, lower_first, strip, strip_start};
+use super::row::Row;
+use crate::error::{Error, Result};
+
+/// One row as a question with choices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    pub choices: Vec<Choice>,
+    /// The index of the right choice. An index that there is not, such as -1 in a split with hidden answers, is never
+    /// matched (the harness counts such a document as wrong in silence; here it is counted, see
+    /// [`TaskResult::unanswered`](super::TaskResult::unanswered)).
+    pub gold: i64,
+}
+
+/// One choice, and the two strings that it is scored by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The choice as the task gives it: what `acc_norm` takes the length of.
+    pub text: String,
+    /// What the model has read.
+    pub context: String,
+    /// What is scored after it: one space and the choice.
+    pub continuation: String,
+}
+
+impl Prompt {
+    /// The usual form: one context, and continuations that are a space and the choice, even if it starts with a space.
+    fn new(context: &str, choices: Vec<String>, gold: i64) -> Self {
+        let choice = |text: String| Choice { context: context.to_owned(), continuation: format!(" {text}"), text };
+        Self { choices: choices.into_iter().map(choice).collect(), gold }
+    }
+}
+
+/// arc_easy and arc_challenge.
+pub(super) fn arc(row: &Row) -> Result<Prompt> {
+    let context = format!("Question: {}\nAnswer:", row.text("question")?);
+    labelled(row, &context, row.text("answerKey")?)
+}
+
+pub(super) fn openbookqa(row: &Row) -> Result<Prompt> {
+    labelled(row, row.text("question_stem")?, strip_start(row.text("answerKey")?))
+}
+
+/// Choices with labels beside them, and the right one's label: letters or digits, three to five of them.
+fn labelled(row: &Row, context: &str, key: &str) -> Result<Prompt> {
+    let (choices, labels) = (row.texts("choices.text")?, row.texts("choices.label")?);
+    let wrong = |expected: String| row.wrong("answerKey", &expected, &Value::from(key));
+    if choices.len() != labels.len() {
+        return Err(Error::bad_input("the field `choices` is not as expected")
+            .at(&row.place)
+            .expected("as many labels as texts")
+            .found(format!("{} texts and {} labels", choices.len(), labels.len())));
+    }
+    let index = labels.iter().position(|label| label == key);
+    let gold = index.ok_or_else(|| wrong(format!("one of the labels {labels:?}")))?;
+    Ok(Prompt::new(context, choices, signed(gold)))
+}
+
+pub(super) fn hellaswag(row: &Row) -> Result<Prompt> {
+    let ending = format!("{} {}", row.text("ctx_a")?, capitalize(row.text("ctx_b")?));
+    let context = without_brackets(&format!("{}: {ending}", row.text("activity_label")?));
+    let endings = row.texts("endings")?;
+    if endings.len() != 4 {
+        return Err(row.wrong("endings", "four endings", &Value::from(endings)));
+    }
+    let choices = endings.iter().map(|ending| without_brackets(ending)).collect();
+    Ok(Prompt::new(&context, choices, row.integer_or_text("label")?))
+}
+
+/// WikiHow's marks taken out of a HellaSwag text. The order of the steps matters: nothing is stripped at the end, so an
+/// ending that began with a mark keeps the space after it.
+fn without_brackets(text: &str) -> String {
+    let text = strip(text).replace(" [title]", ". ");
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    while let Some(open) = rest.find('[') {
+        let (before, bracket) = rest.split_at(open);
+        kept.push_str(before);
+        // The shortest run up to a closing bracket on the same line.
+        match bracket.find([']', '\n']) {
+            Some(end) if bracket[end..].starts_with(']') => rest = &bracket[end + 1..],
+            // No bracket before the line's end can be closed, nor can any after the last closing one.
+            Some(end) => {
+                kept.push_str(&bracket[..end]);
+                rest = &bracket[end..];
+            }
+            None => {
+                kept.push_str(bracket);
+                rest = "";
+            }
+        }
+    }
+    kept.push_str(rest);
+    // One pass from left to right: three spaces become two.
+    kept.replace("  ", " ")
+}
+
+/// The odd one out: what differs is the context, and the same ending is scored after each.
+pub(super) fn winogrande(row: &Row) -> Result<Prompt> {
+    let sentence = row.text("sentence")?;
+    let Some((before, after)) = sentence.split_once('_') else {
+        return Err(row.wrong("sentence", "a sentence with a blank `_`", &Value::from(sentence)));
+    };
+    let answer = row.text("answer")?;
+    let gold = match answer {
+        "1" => 0,
+        "2" => 1,
+        other => return Err(row.wrong("answer", "\"1\" or \"2\"", &Value::from(other))),
+    };
+    let continuation = format!(" {}", strip(after));
+    let choice = |option: &str| {
+        let context = format!("{before}{option}");
+        Choice { text: context.clone(), context, continuation: continuation.clone() }
+    };
+    Ok(Prompt { choices: vec![choice(row.text("option1")?), choice(row.text("option2")?)], gold })
+}
+
+pub(super) fn boolq(row: &Row) -> Result<Prompt> {
+    let context = format!("{}\nQuestion: {}?\nAnswer:", row.text("passage")?, row.text("question")?);
+    Ok(Prompt::new(&context, words(["no", "yes"]), row.integer("label")?))
+}
+
+pub(super) fn rte(row: &Row) -> Result<Prompt> {
+    let (first, second) = (row.text("sentence1")?, row.text("sentence2")?);
+    let context = format!("{first}\nQuestion: {second} True or False?\nAnswer:");
+    Ok(Prompt::new(&context, words(["True", "False"]), row.integer("label")?))
+}
+
+fn words(words: [&str; 2]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+pub(super) fn copa(row: &Row) -> Result<Prompt> {
+    let connector = match row.text("question")? {
+        "cause" => "because",
+        "effect" => "therefore",
+        other => return Err(row.wrong("question", "\"cause\" or \"effect\"", &Value::from(other))),
+    };
+    // The last character goes, whatever it is: usually the full stop.
+    let mut premise = strip(row.text("premise")?).chars();
+    premise.next_back();
+    let context = format!("{} {connector}", premise.as_str());
+    let choice = |field: &str| -> Result<String> {
+        let text = row.text(field)?;
+        // The space here and the delimiter make two.
+        let lowered = lower_first(text).ok_or_else(|| row.wrong(field, "some text", &Value::from(text)))?;
+        Ok(format!(" {lowered}"))
+    };
+    let choices: Vec<String> = vec![choice("choice1")?, choice("choice2")?];
+    // The right choice is looked up by its text, and any label but 0 means the second.
+    let right = usize::from(row.integer("label")? != 0);
+    let gold = choices.iter().position(|text| *text == choices[right]).unwrap_or(right);
+    Ok(Prompt::new(&context, choices, signed(gold)))
+}
+
+/// RACE 3.0: an earlier question that ends in a blank keeps its text and loses the blank.
+pub(super) fn race(row: &Row) -> Result<Prompt> {
+    passage(row, |question| &question[..question.len() - 5])
+}
+
+/// RACE before 3.0: such a question was reduced to its blank, by a mistake that all older numbers share.
+pub(super) fn race_v2(row: &Row) -> Result<Prompt> {
+    passage(row, |question| &question[question.len() - 5..])
+}
+
+/// A passage with its earlier questions answered, and the last one open. `cloze` is what stays of a question that ends
+/// in [`BLANK`].
+fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Prompt> {
+    let problems = problems(row)?;
+    let Some((last, earlier)) = problems.split_last() else {
+        return Err(row.wrong("problems", "at least one problem", &Value::from(row.text("problems")?)));
+    };
+    let mut context = format!("Article: {}\n\n", row.text("article")?);
+    for problem in earlier {
+        let question = problem.text("question")?;
+        let (options, answer) = answered(problem)?;
+        let option = &options[answer];
+        match question.ends_with(BLANK) {
+            true => context.push_str(&format!("{}{option}\n", cloze(question))),
+            false => context.push_str(&format!("Question: {question}\nAnswer: {option}\n")),
+        }
+    }
+    // The last question stands raw, with its blank if it has one.
+    context.push_str(last.text("question")?);
+    let (options, answer) = answered(last)?;
+    Ok(Prompt::new(&context, options, signed(answer)))
+}
+
+/// How a question to be completed ends, exactly.
+const BLANK: &str = "  _  .";
+
+/// The problems of a passage, each as a row of its own. On the hub they are one string that holds a Python literal.
+fn problems(row: &Row) -> Result<Vec<Row>> {
+    let text = row.text("problems")?;
+    let value = literal::parse(text).map_err(|error| error.at("field `problems`").at(&row.place))?;
+    let Value::Array(problems) = value else { return Err(row.wrong("problems", "a list of dicts", &value)) };
+    let problem = |(problem, number): (Value, usize)| match problem {
+        Value::Object(fields) => Ok(Row { place: format!("{}, problem {number}", row.place), fields }),
+        other => Err(row.wrong("problems", "a list of dicts", &other)),
+    };
+    problems.into_iter().zip(1..).map(problem).collect()
+}
+
+/// The four options of a problem and the index of the right one.
+fn answered(problem: &Row) -> Result<(Vec<String>, usize)> {
+    let mut options = problem.texts("options")?;
+    if options.len() < 4 {
+        return Err(problem.wrong("options", "four options", &Value::from(options)));
+    }
+    options.truncate(4);
+    let answer = problem.text("answer")?;
+    let index = ["A", "B", "C", "D"].iter().position(|letter| *letter == answer);
+    let index = index.ok_or_else(|| problem.wrong("answer", "a letter A to D", &Value::from(answer)))?;
+    Ok((options, index))
+}
+
+fn signed(index: usize) -> i64 {
+    i64::try_from(index).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Task;
+    use super::*;
+
+    fn row(fields: Value) -> Row {
+        let Value::Object(fields) = fields else { panic!("a row is an object") };
+        Row { place: "x.jsonl:3".to_owned(), fields }
+    }
+
+    fn ask(task: &str, fields: Value) -> Prompt {
+        Task::find(task).unwrap().prompt(&row(fields)).unwrap()
+    }
+
+    fn refused(task: &str, fields: Value) -> String {
+        let error = Task::find(task).unwrap().prompt(&row(fields)).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+        let message = error.to_string();
+        assert!(message.contains(task) && message.contains("x.jsonl:3"), "task and row are named: {message}");
+        message
+    }
+
+    fn continuations(prompt: &Prompt) -> Vec<&str> {
+        prompt.choices.iter().map(|choice| choice.continuation.as_str()).collect()
+    }
+
+    #[test]
+    fn arc_looks_its_key_up_among_the_labels() {
+        let choices = json!({"text": ["x", " y", "z"], "label": ["1", "2", "3"]});
+        let prompt = ask("arc_easy", json!({"question": "Q {{x}}? ", "choices": choices, "answerKey": "3"}));
+        assert_eq!(prompt.gold, 2);
+        assert_eq!(prompt.choices[1].context, "Question: Q {{x}}? \nAnswer:");
+        assert_eq!(continuations(&prompt), [" x", "  y", " z"], "one space, even before a space");
+        let message = refused("arc_challenge", json!({"question": "Q", "choices": choices, "answerKey": "A"}));
+        assert!(message.contains("one of the labels") && message.contains("\"A\""), "{message}");
+        let uneven = json!({"text": ["x"], "label": ["1", "2"]});
+        refused("arc_challenge", json!({"question": "Q", "choices": uneven, "answerKey": "1"}));
+    }
+
+    #[test]
+    fn openbookqa_strips_its_key_in_front_only() {
+        let fields = |key: &str| json!({"question_stem": "S ", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": key});
+        assert_eq!(ask("openbookqa", fields("\u{1f} B")).gold, 1);
+        assert_eq!(ask("openbookqa", fields("A")).choices[0].context, "S ");
+        refused("openbookqa", fields("B "));
+    }
+
+    #[test]
+    fn hellaswags_marks_are_taken_out_in_the_harness_order() {
+        for (text, wanted) in [
+            ("  a [title] b [step] c  ", "a. b c"),
+            ("[title] Wipe. [step] Move.", " Wipe. Move."),
+            ("x [a [b] c] y", "x c] y"),
+            ("open [ bracket only", "open [ bracket only"),
+            ("line [a\nb] break", "line [a\nb] break"),
+            ("line [a\n[b] break [c", "line [a\n break [c"),
+            ("[substeps]", ""),
+            ("a   b    c", "a  b  c"),
+            ("\u{1c}a[é]\u{a0}", "a"),
+            ("[]]", "]"),
+        ] {
+            assert_eq!(without_brackets(text), wanted, "{text:?}");
+        }
+        // Linear in the text: a long row of open brackets is looked at once.
+        assert_eq!(without_brackets(&"[".repeat(200_000)).len(), 200_000);
+    }
+
+    #[test]
+    fn hellaswag_capitalises_the_second_half_and_reads_its_label_as_text() {
+        let fields = json!({"activity_label": "Act", "ctx_a": "He  sits.", "ctx_b": "DJ MARY", "label": " 2",
+            "endings": ["a", " b ", "[step] c", "[x]"]});
+        let prompt = ask("hellaswag", fields.clone());
+        assert_eq!(prompt.choices[0].context, "Act: He sits. Dj mary");
+        assert_eq!(continuations(&prompt), [" a", " b", "  c", " "]);
+        assert_eq!((prompt.gold, prompt.choices[2].text.as_str()), (2, " c"));
+        for (field, value) in [("label", json!("")), ("label", json!(null)), ("endings", json!(["a", "b", "c"]))] {
+            let mut fields = fields.clone();
+            fields[field] = value;
+            refused("hellaswag", fields);
+        }
+    }
+
+    #[test]
+    fn winogrande_splits_at_the_first_blank_only() {
+        let fields = |sentence: &str| json!({"sentence": sentence, "option1": "rug ", "option2": "b", "answer": "2"});
+        let prompt = ask("winogrande", fields("Gave the _ to him, and the _ fell. "));
+        assert_eq!(prompt.choices[0].context, "Gave the rug ");
+        assert_eq!(prompt.choices[0].text, "Gave the rug ");
+        assert_eq!(continuations(&prompt), [" to him, and the _ fell."; 2]);
+        assert_eq!(prompt.gold, 1);
+        for (sentence, wanted) in [("a _.", " ."), ("a _'s b", " 's b"), ("a _", " "), ("a __ b", " _ b")] {
+            assert_eq!(continuations(&ask("winogrande", fields(sentence)))[0], wanted);
+        }
+        assert!(refused("winogrande", fields("no blank")).contains("a blank `_`"));
+        let mut hidden = fields("a _");
+        hidden["answer"] = json!("");
+        refused("winogrande", hidden);
+    }
+
+    #[test]
+    fn boolq_always_appends_its_question_mark() {
+        let prompt = ask("boolq", json!({"question": "is it so?", "passage": "P\n", "label": -1}));
+        assert_eq!(prompt.choices[0].context, "P\n\nQuestion: is it so??\nAnswer:");
+        assert_eq!(continuations(&prompt), [" no", " yes"]);
+        assert_eq!(prompt.gold, -1);
+        refused("boolq", json!({"question": "q", "passage": "P", "label": true}));
+        refused("boolq", json!({"question": "q", "passage": "P", "label": "1"}));
+    }
+
+    #[test]
+    fn rte_asks_for_true_or_false() {
+        let prompt = ask("rte", json!({"sentence1": "A.", "sentence2": "B. ", "label": 1}));
+        assert_eq!(prompt.choices[1].context, "A.\nQuestion: B.  True or False?\nAnswer:");
+        assert_eq!(continuations(&prompt), [" True", " False"]);
+    }
+
+    #[test]
+    fn copa_drops_the_last_character_and_starts_its_choices_with_two_spaces() {
+        let fields = |premise: &str, question: &str, label: i64| json!({"premise": premise, "choice1": "I opened.", "choice2": "THE bus.", "question": question, "label": label});
+        let prompt = ask("copa", fields("  The dog ran. ", "cause", 0));
+        assert_eq!(prompt.choices[0].context, "The dog ran because");
+        assert_eq!(continuations(&prompt), ["  i opened.", "  tHE bus."]);
+        assert_eq!(prompt.choices[0].text, " i opened.");
+        assert_eq!(ask("copa", fields("It stopped", "effect", 0)).choices[0].context, "It stoppe therefore");
+        assert_eq!(ask("copa", fields("é", "effect", 0)).choices[0].context, " therefore");
+        assert_eq!([0, 1, -1].map(|label| ask("copa", fields("A.", "cause", label)).gold), [0, 1, 1]);
+        let mut same = fields("A.", "cause", 1);
+        same["choice2"] = json!("i opened.");
+        assert_eq!(ask("copa", same.clone()).gold, 0, "the right text is found at the first place that has it");
+        same["choice1"] = json!("");
+        refused("copa", same);
+        refused("copa", fields("A.", "why", 0));
+    }
+
+    fn race_row(problems: &str) -> Value {
+        json!({"article": "Text. ", "problems": problems})
+    }
+
+    #[test]
+    fn race_keeps_a_questions_text_and_its_old_version_keeps_the_blank() {
+        let problems = "[{'question': 'Lee is  _  .', 'options': ['a', 'b', 'c', 'd'], 'answer': 'B'}, \
+                         {'question': 'He is _ .', 'options': ['e', 'f', 'g', 'h'], 'answer': 'D'}, \
+                         {'question': 'So  _  .', 'options': ['i', \"j'\", 'k', 'l', 'm'], 'answer': 'A'},]";
+        let prompt = ask("race", race_row(problems));
+        let context = "Article: Text. \n\nLee is b\nQuestion: He is _ .\nAnswer: h\nSo  _  .";
+        assert_eq!(prompt.choices[0].context, context);
+        assert_eq!(continuations(&prompt), [" i", " j'", " k", " l"]);
+        assert_eq!(prompt.gold, 0);
+        let old = ask("race_v2", race_row(problems));
+        assert_eq!(old.choices[0].context, context.replace("Lee is b", " _  .b"));
+    }
+
+    #[test]
+    fn a_broken_problem_of_race_is_named() {
+        for (problems, words) in [
+            ("[]", "at least one problem"),
+            ("{}", "a list of dicts"),
+            ("['a']", "a list of dicts"),
+            ("[{", "not a Python literal"),
+            ("[{'options': ['a', 'b', 'c', 'd'], 'answer': 'A'}]", "problem 1"),
+            ("[{'question': 'q', 'options': ['a', 'b', 'c'], 'answer': 'A'}]", "four options"),
+            ("[{'question': 'q', 'options': ['a', 'b', 'c', 'd'], 'answer': 'E'}]", "a letter A to D"),
+            ("[{'question': 'q', 'options': ['a', 'b', 'c', 4], 'answer': 'A'}]", "a list of strings"),
+        ] {
+            let message = refused("race", race_row(problems));
+            assert!(message.contains(words), "{message}");
+        }
+        refused("race", json!({"article": "a", "problems": [{"question": "q"}]}));
+    }
+}

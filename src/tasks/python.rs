@@ -1,0 +1,131 @@
+//! Text as Python sees it, where Rust sees it otherwise.
+
+/// `str.isspace` of one character: Unicode's White_Space and the four separators U+001C to U+001F, which Rust's `trim`
+/// leaves standing.
+pub(super) fn is_space(character: char) -> bool {
+    character.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&character)
+}
+
+/// `str.strip()`.
+pub(super) fn strip(text: &str) -> &str {
+    text.trim_matches(is_space)
+}
+
+/// `str.lstrip()`.
+pub(super) fn strip_start(text: &str) -> &str {
+    text.trim_start_matches(is_space)
+}
+
+/// `str.rstrip()`.
+pub(super) fn strip_end(text: &str) -> &str {
+    text.trim_end_matches(is_space)
+}
+
+/// `str.capitalize()`: the first character in title case, all others in lower case.
+pub(super) fn capitalize(text: &str) -> String {
+    let Some(head) = text.chars().next() else { return String::new() };
+    // The whole text is lowered, then the head replaced: a final sigma looks at the characters before it, the head too.
+    let lower = text.to_lowercase();
+    let lowered_head: usize = head.to_lowercase().map(char::len_utf8).sum();
+    // Every form of a capital sigma has the same length, so this holds for a text that starts with one as well.
+    let rest = lower.get(lowered_head..).unwrap_or_default();
+    let mut capital = titlecase(head);
+    capital.push_str(rest);
+    capital
+}
+
+/// The first character in lower case, the rest untouched: `text[0].lower() + text[1:]`. `None` for an empty text.
+pub(super) fn lower_first(text: &str) -> Option<String> {
+    let mut characters = text.chars();
+    let head = characters.next()?;
+    Some(head.to_lowercase().chain(characters).collect())
+}
+
+/// Title case of one character. The standard library has upper case only; this lists where the two differ
+/// (UnicodeData.txt and SpecialCasing.txt: digraphs, Georgian, iota subscripts, ligatures).
+fn titlecase(character: char) -> String {
+    let same = |capital: char| capital.to_string();
+    match character {
+        '\u{1C4}'..='\u{1C6}' => same('\u{1C5}'),
+        '\u{1C7}'..='\u{1C9}' => same('\u{1C8}'),
+        '\u{1CA}'..='\u{1CC}' => same('\u{1CB}'),
+        '\u{1F1}'..='\u{1F3}' => same('\u{1F2}'),
+        // Georgian has capitals, but no text is titled with them.
+        '\u{10D0}'..='\u{10FA}' | '\u{10FD}'..='\u{10FF}' => same(character),
+        // Letters with an iota below: small ones in the first half of each row of 16, titled ones in the second.
+        '\u{1F80}'..='\u{1FAF}' => same(char::from_u32(u32::from(character) | 8).unwrap_or(character)),
+        '\u{1FB3}' | '\u{1FBC}' => same('\u{1FBC}'),
+        '\u{1FC3}' | '\u{1FCC}' => same('\u{1FCC}'),
+        '\u{1FF3}' | '\u{1FFC}' => same('\u{1FFC}'),
+        '\u{1FB2}' | '\u{1FB4}' | '\u{1FB7}' | '\u{1FC2}' | '\u{1FC4}' | '\u{1FC7}' | '\u{1FF2}' | '\u{1FF4}'
+        | '\u{1FF7}' => {
+            // The iota stays below the capital as a mark of its own.
+            character.to_uppercase().map(|part| if part == '\u{399}' { '\u{345}' } else { part }).collect()
+        }
+        // Ligatures come apart, and only the first letter is large: "ß" is "Ss".
+        '\u{DF}' | '\u{587}' | '\u{FB00}'..='\u{FB06}' | '\u{FB13}'..='\u{FB17}' => {
+            let mut parts = character.to_uppercase();
+            parts.next().into_iter().chain(parts.flat_map(char::to_lowercase)).collect()
+        }
+        _ => character.to_uppercase().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn white_space_is_pythons() {
+        let spaces = (0..=0x10_FFFF).filter_map(char::from_u32).filter(|character| is_space(*character));
+        let wanted = "\t\n\u{b}\u{c}\r\u{1c}\u{1d}\u{1e}\u{1f} \u{85}\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\
+                      \u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}";
+        assert_eq!(spaces.collect::<String>(), wanted);
+        assert_eq!(strip("\u{1c}\u{a0} a\u{200b} b \u{1f}\n"), "a\u{200b} b");
+        assert_eq!(strip_start(" \u{1d}A "), "A ");
+        assert_eq!(strip_end(" A\u{1e} "), " A");
+        assert_eq!("\u{1f}".trim(), "\u{1f}", "else this module were not needed");
+    }
+
+    #[test]
+    fn capitalising_lowers_all_the_rest() {
+        for (text, wanted) in [
+            ("DJ MARY and O'Neil", "Dj mary and o'neil"),
+            ("", ""),
+            ("it", "It"),
+            ("[STEP] A", "[step] a"),
+            ("ÉCOLE STRASSE ß", "École strasse ß"),
+            ("ßTART", "Sstart"),
+            ("ΑΣ", "Ας"),
+            ("ΑΣ ΟΔΟΣ", "Ας οδος"),
+            ("Σ", "Σ"),
+            ("ΣΣ", "Σς"),
+            ("ǆ ONE", "ǅ one"),
+            ("İI", "İi"),
+            ("ŉA", "ʼNa"),
+            ("ﬁN", "Fin"),
+            ("აბ", "აბ"),
+            ("ᾳΑ", "ᾼα"),
+            ("ᾷΑ", "Α\u{342}\u{345}α"),
+            ("1 TWO", "1 two"),
+        ] {
+            assert_eq!(capitalize(text), wanted, "{text}");
+        }
+    }
+
+    /// CPython 3.11 has 135 characters whose title case is not their upper case.
+    #[test]
+    fn title_case_differs_from_upper_case_where_it_does_in_python() {
+        let differs = |character: &char| titlecase(*character) != character.to_uppercase().collect::<String>();
+        let all: Vec<char> = (0..=0x10_FFFF).filter_map(char::from_u32).filter(differs).collect();
+        assert_eq!(all.len(), 135);
+    }
+
+    #[test]
+    fn only_the_first_character_is_lowered() {
+        assert_eq!(lower_first("I OPENED").as_deref(), Some("i OPENED"));
+        assert_eq!(lower_first("Élise Ä").as_deref(), Some("élise Ä"));
+        assert_eq!(lower_first("İ").as_deref(), Some("i\u{307}"));
+        assert_eq!(lower_first(""), None);
+    }
+}

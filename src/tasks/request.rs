@@ -1,0 +1,322 @@
+//! Requests: a context and a continuation as token ids, cut to what the model can see.
+
+use std::collections::HashMap;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::item::{Document, Items};
+use super::prompt::Choice;
+use super::python::strip_end;
+use crate::error::{Error, Result};
+
+/// What a tokenizer must be able to do here.
+pub trait Encoder: Sync {
+    /// The ids of a text; with `add_special` what the tokenizer's post-processor adds is added (a BOS token, or nothing).
+    ///
+    /// # Errors
+    /// When the text cannot be tokenised.
+    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>>;
+
+    /// The token that stands for an empty context.
+    fn prefix(&self) -> Option<&Prefix>;
+}
+
+/// The token that stands for an empty context: the model's BOS, or else its EOS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prefix {
+    pub id: u32,
+    /// The id decoded, such as `<s>`: a text that begins with it is encoded without special tokens.
+    pub text: String,
+}
+
+/// Whether contexts begin with the tokenizer's special tokens. Part of the protocol: published values of Llama models
+/// made before lm-eval 0.4.9.2 are those of [`Bos::Never`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bos {
+    /// As the tokenizer does by itself.
+    #[default]
+    Tokenizer,
+    /// No special tokens.
+    Never,
+    /// Special tokens are asked for, and a tokenizer that then does not begin with the prefix token is refused.
+    Always,
+}
+
+/// One choice of one document, as the model gets it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Request {
+    /// The document's number in the split.
+    pub document: usize,
+    /// The choice's number in the document.
+    pub choice: usize,
+    pub context: String,
+    pub continuation: String,
+    /// Before truncation; the two together are what is scored and what it follows.
+    pub context_ids: Vec<u32>,
+    /// Before truncation. White space at the context's end is tokenised here.
+    pub continuation_ids: Vec<u32>,
+    /// What the model sees: both, cut from the left to one more than the greatest length, without the last id. The
+    /// logits of its last `continuation_ids.len()` positions score the continuation.
+    pub input_ids: Vec<u32>,
+    /// Ids that were cut off at the left.
+    pub truncated_left: usize,
+}
+
+/// All requests of a task, document by document and choice by choice. `max_length` is the number of tokens that the
+/// model can see (see [`max_length`](super::max_length)).
+///
+/// # Errors
+/// A document that cannot be scored, with task, file, row and choice: a context or a continuation without tokens, a
+/// continuation longer than `max_length`, an empty context without a prefix token, a text that the encoder refuses.
+pub fn requests(items: &Items, encoder: &impl Encoder, bos: Bos, max_length: usize) -> Result<Vec<Request>> {
+    if max_length == 0 {
+        return Err(Error::bad_input("the model's length is 0 tokens").expected("a length of 1 or more"));
+    }
+    let coder = Coder { encoder, bos, max_length };
+    let of_documents: Vec<Result<Vec<Request>>> =
+        items.documents.par_iter().map(|document| coder.document(document)).collect();
+    let mut all = Vec::new();
+    // Collected first, so that of several errors it is always the first document's that is shown.
+    for of_document in of_documents {
+        all.extend(of_document.map_err(|error| error.at(format!("task {}", items.task.name)))?);
+    }
+    Ok(all)
+}
+
+struct Coder<'a, E> {
+    encoder: &'a E,
+    bos: Bos,
+    max_length: usize,
+}
+
+impl<E: Encoder> Coder<'_, E> {
+    fn document(&self, document: &Document) -> Result<Vec<Request>> {
+        // Nearly always all choices share one context.
+        let mut contexts = HashMap::new();
+        let request = |(index, choice): (usize, &Choice)| {
+            let ids = self.pair(&choice.context, &choice.continuation, &mut contexts);
+            ids.and_then(|(context_ids, continuation_ids)| {
+                self.request(document.id, index, choice, context_ids, continuation_ids)
+            })
+            .map_err(|error| error.at(format!("choice {}", index + 1)).at(&document.place))
+        };
+        document.prompt.choices.iter().enumerate().map(request).collect()
+    }
+
+    /// Context and continuation as ids. The cut is made by count: where a token spans the border, context and rest are
+    /// not the ids of the whole text, and are not repaired, since the harness does not.
+    fn pair(
+        &self,
+        context: &str,
+        continuation: &str,
+        known: &mut HashMap<String, Vec<u32>>,
+    ) -> Result<(Vec<u32>, Vec<u32>)> {
+        if context.is_empty() {
+            return self.unconditional(continuation);
+        }
+        let stripped = strip_end(context);
+        let context_ids = match known.get(stripped) {
+            Some(ids) => ids.clone(),
+            None => {
+                let ids = self.encode(stripped)?;
+                known.insert(stripped.to_owned(), ids.clone());
+                ids
+            }
+        };
+        // The white space that was stripped is still in front of the continuation.
+        let whole = self.encode(&format!("{context}{continuation}"))?;
+        let continuation_ids = whole.get(context_ids.len()..).unwrap_or_default().to_vec();
+        Ok((context_ids, continuation_ids))
+    }
+
+    /// An empty context is the prefix token; a continuation that begins with this token gives it away.
+    fn unconditional(&self, continuation: &str) -> Result<(Vec<u32>, Vec<u32>)> {
+        let prefix = self.encoder.prefix().ok_or_else(|| {
+            Error::bad_input("an empty context needs a token that stands for it")
+                .expected("a tokenizer with a BOS or an EOS token")
+                .found("neither")
+        })?;
+        let mut ids = self.encoder.encode(continuation, false)?;
+        if ids.first() == Some(&prefix.id) {
+            let rest = ids.split_off(1);
+            return Ok((ids, rest));
+        }
+        Ok((vec![prefix.id], ids))
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let prefix = self.encoder.prefix();
+        let begun = prefix.is_some_and(|prefix| text.starts_with(&prefix.text));
+        let ids = self.encoder.encode(text, self.bos != Bos::Never && !begun)?;
+        if self.bos == Bos::Always && ids.first().copied() != prefix.map(|prefix| prefix.id) {
+            return Err(Error::bad_input("the tokenizer does not begin a text with a BOS token")
+                .expected("one, since the BOS policy is `always`")
+                .found(ids.first().map_or("no token".to_owned(), |id| format!("token {id}")))
+                .hint("use the policy `tokenizer`: lm-eval, told to add a BOS token, has the same ids then"));
+        }
+        Ok(ids)
+    }
+
+    fn request(
+        &self,
+        document: usize,
+        index: usize,
+        choice: &Choice,
+        context_ids: Vec<u32>,
+        continuation_ids: Vec<u32>,
+    ) -> Result<Request> {
+        if context_ids.is_empty() {
+            return Err(Error::bad_input("the context has no tokens")
+                .expected("at least one token before the continuation")
+                .found(format!("the context {:?}", choice.context)));
+        }
+        if continuation_ids.is_empty() {
+            return Err(Error::bad_input("the continuation has no tokens")
+                .expected("at least one token to score")
+                .found(format!("the continuation {:?}", choice.continuation)));
+        }
+        if continuation_ids.len() > self.max_length {
+            return Err(Error::bad_input("the continuation is longer than what the model can see")
+                .expected(format!("at most {} tokens", self.max_length))
+                .found(format!("{} tokens", continuation_ids.len())));
+        }
+        let mut input_ids = [context_ids.as_slice(), continuation_ids.as_slice()].concat();
+        // Whatever is first goes first, a BOS token too.
+        let truncated_left = input_ids.len().saturating_sub(self.max_length + 1);
+        input_ids.drain(..truncated_left);
+        // Nothing is scored after the last id, so the model need not see it.
+        input_ids.pop();
+        Ok(Request {
+            document,
+            choice: index,
+            context: choice.context.clone(),
+            continuation: choice.continuation.clone(),
+            context_ids,
+            continuation_ids,
+            input_ids,
+            truncated_left,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Prompt, Task};
+    use super::*;
+
+    /// One token per character (its code), but "ab" is one token (1000); `^` is the prefix token (1) and is put in front.
+    struct Letters {
+        prefix: Option<Prefix>,
+        adds: bool,
+    }
+
+    impl Encoder for Letters {
+        fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+            if text.contains('!') {
+                return Err(Error::bad_input("no token"));
+            }
+            let special = (self.adds && add_special).then_some(1);
+            let code = |letter: char| if letter == '^' { 1 } else { u32::from(letter) };
+            let joined = text.replace("ab", "\u{3e8}");
+            Ok(special.into_iter().chain(joined.chars().map(code)).collect())
+        }
+
+        fn prefix(&self) -> Option<&Prefix> {
+            self.prefix.as_ref()
+        }
+    }
+
+    fn letters() -> Letters {
+        Letters { prefix: Some(Prefix { id: 1, text: "^".to_owned() }), adds: true }
+    }
+
+    fn make(encoder: &Letters, pair: (&str, &str), bos: Bos, length: usize) -> Result<Request> {
+        let (context, continuation) = (pair.0.to_owned(), pair.1.to_owned());
+        let prompt = Prompt { choices: vec![Choice { text: String::new(), context, continuation }], gold: 0 };
+        let document = Document { id: 4, place: "x.jsonl:5".to_owned(), prompt };
+        let task = Task::find("arc_easy").unwrap();
+        let items = Items { task, files: Vec::new(), original: 1, documents: vec![document] };
+        Ok(requests(&items, encoder, bos, length)?.remove(0))
+    }
+
+    /// Context and continuation as text again, with `^` for the prefix token and `&` for the joined one.
+    fn ids(pair: (&str, &str), bos: Bos) -> (String, String) {
+        let request = make(&letters(), pair, bos, 99).unwrap();
+        let letter = |id: &u32| match id {
+            1 => '^',
+            1000 => '&',
+            other => char::from_u32(*other).unwrap(),
+        };
+        (request.context_ids.iter().map(letter).collect(), request.continuation_ids.iter().map(letter).collect())
+    }
+
+    fn pair(context: &str, continuation: &str) -> (String, String) {
+        (context.to_owned(), continuation.to_owned())
+    }
+
+    #[test]
+    fn white_space_at_the_contexts_end_belongs_to_the_continuation() {
+        assert_eq!(ids(("Q", " x"), Bos::Tokenizer), pair("^Q", " x"));
+        assert_eq!(ids(("Q \n\t\u{a0}\u{1f}", " x"), Bos::Tokenizer), pair("^Q", " \n\t\u{a0}\u{1f} x"));
+        assert_eq!(ids((" Q", " x"), Bos::Never), pair(" Q", " x"));
+        assert_eq!(ids((" ", " x"), Bos::Tokenizer), pair("^", "  x"), "nothing but BOS is left");
+    }
+
+    #[test]
+    fn a_token_over_the_border_is_cut_by_count_and_not_repaired() {
+        // The whole is c, ab, d: two tokens after the context's two are left out of four, and b is never seen.
+        assert_eq!(ids(("ca", "bd"), Bos::Never), pair("ca", "d"));
+        let error = make(&letters(), ("ca", "b"), Bos::Never, 99).unwrap_err().to_string();
+        assert!(error.contains("the continuation has no tokens"), "{error}");
+    }
+
+    #[test]
+    fn the_policy_decides_on_special_tokens_and_a_written_prefix_token_turns_them_off() {
+        for (bos, wanted) in [(Bos::Tokenizer, "^Q"), (Bos::Always, "^Q"), (Bos::Never, "Q")] {
+            assert_eq!(ids(("Q", "x"), bos).0, wanted);
+            assert_eq!(ids(("^Q", "x"), bos).0, "^Q");
+        }
+        let without = Letters { adds: false, ..letters() };
+        assert_eq!(make(&without, ("Q", "x"), Bos::Tokenizer, 9).unwrap().context_ids.len(), 1);
+        let error = make(&without, ("Q", "x"), Bos::Always, 9).unwrap_err();
+        assert!(error.to_string().contains("`always`"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_context_is_the_prefix_token_once() {
+        for bos in [Bos::Tokenizer, Bos::Never, Bos::Always] {
+            assert_eq!(ids(("", " x"), bos), pair("^", " x"));
+            assert_eq!(ids(("", "^x"), bos), pair("^", "x"));
+        }
+        let none = Letters { prefix: None, adds: false };
+        assert!(make(&none, ("", " x"), Bos::Tokenizer, 9).unwrap_err().to_string().contains("BOS or an EOS"));
+        assert!(
+            make(&letters(), ("", "^"), Bos::Tokenizer, 9).unwrap_err().to_string().contains("continuation has no")
+        );
+    }
+
+    #[test]
+    fn inputs_are_cut_from_the_left_and_lose_their_last_id() {
+        let request = |length| make(&letters(), ("QR", "xyz"), Bos::Tokenizer, length);
+        let codes = |text: &str| text.chars().map(|c| if c == '^' { 1 } else { u32::from(c) }).collect::<Vec<_>>();
+        for (length, input, cut) in [(99, "^QRxy", 0), (5, "^QRxy", 0), (4, "QRxy", 1), (3, "Rxy", 2)] {
+            let request = request(length).unwrap();
+            assert_eq!((request.input_ids, request.truncated_left), (codes(input), cut), "length {length}");
+            assert_eq!((request.context_ids, request.continuation_ids), (codes("^QR"), codes("xyz")));
+        }
+        let error = request(2).unwrap_err();
+        assert!(error.to_string().contains("at most 2 tokens"), "equality is the limit: {error}");
+        assert_eq!(request(0).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_scored_names_task_row_and_choice() {
+        for (texts, bos) in [((" ", " x"), Bos::Never), (("Q", ""), Bos::Never), (("Q", "!"), Bos::Tokenizer)] {
+            let error = make(&letters(), texts, bos, 9).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains("task arc_easy, x.jsonl:5, choice 1"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! From the model's answers to accuracies.
+
+use serde::{Deserialize, Serialize};
+
+use super::item::Items;
+use super::measure::Measure;
+use super::number;
+use super::request::Request;
+use super::task::{Metric, Task};
+use crate::error::{Error, Result};
+
+/// The model's answer to one request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Score {
+    /// Σ ln p of the continuation's tokens.
+    pub log_likelihood: f64,
+    /// Whether each of them was the likeliest token.
+    pub greedy: bool,
+}
+
+/// One choice as it was scored. Raw, so that every metric can be derived from it later.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceResult {
+    /// Nats. Written as `"NaN"`, `"inf"` or `"-inf"` when it is not finite.
+    #[serde(with = "number")]
+    pub log_likelihood: f64,
+    /// Code points of the choice, without the space in front: what `acc_norm` divides by.
+    pub characters: usize,
+    /// UTF-8 bytes of the choice.
+    pub bytes: usize,
+    /// Tokens of the continuation.
+    pub tokens: usize,
+    /// Tokens that were cut off at the left of the context.
+    pub truncated_left: usize,
+    pub greedy: bool,
+}
+
+/// One document as it was scored.
+///
+/// A document with a log-likelihood that is not finite (of a model that overflowed, say) has no prediction: it counts as
+/// wrong for both metrics, and in [`TaskResult::non_finite`]. (numpy's argmax would choose the first NaN, and the first
+/// of several −∞, which is chance dressed as an answer.)
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DocumentResult {
+    /// Its number in the split.
+    pub id: usize,
+    /// The right choice; an index that there is not is never matched.
+    pub gold: i64,
+    pub choices: Vec<ChoiceResult>,
+    /// The choice of the highest log-likelihood, of equal ones the first.
+    pub pred: Option<usize>,
+    /// The choice of the highest log-likelihood per character, of equal ones the first. An empty choice is −∞.
+    pub pred_norm: Option<usize>,
+}
+
+impl DocumentResult {
+    /// Judges one document.
+    pub fn new(id: usize, gold: i64, choices: Vec<ChoiceResult>) -> Self {
+        let raw = |choice: &ChoiceResult| choice.log_likelihood;
+        let (pred, pred_norm) = (first_highest(&choices, raw), first_highest(&choices, per_character));
+        Self { id, gold, choices, pred, pred_norm }
+    }
+
+    /// Whether the metric's prediction is right.
+    pub fn right(&self, metric: Metric) -> bool {
+        let pred = match metric {
+            Metric::Acc => self.pred,
+            Metric::AccNorm => self.pred_norm,
+        };
+        pred.is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
+    }
+
+    /// Whether every log-likelihood is a number.
+    pub fn finite(&self) -> bool {
+        self.choices.iter().all(|choice| choice.log_likelihood.is_finite())
+    }
+
+    /// Whether the right choice is one of those that there are.
+    fn answered(&self) -> bool {
+        usize::try_from(self.gold).is_ok_and(|gold| gold < self.choices.len())
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "no choice has 2⁵³ characters")]
+fn per_character(choice: &ChoiceResult) -> f64 {
+    match choice.characters {
+        // −x / 0 is −∞; 0 / 0 would not be a number, and an empty choice is never an answer.
+        0 => f64::NEG_INFINITY,
+        characters => choice.log_likelihood / characters as f64,
+    }
+}
+
+fn first_highest(choices: &[ChoiceResult], value: impl Fn(&ChoiceResult) -> f64) -> Option<usize> {
+    if choices.iter().any(|choice| !choice.log_likelihood.is_finite()) {
+        return None;
+    }
+    let mut highest: Option<(usize, f64)> = None;
+    for (index, value) in choices.iter().map(value).enumerate() {
+        if highest.is_none_or(|(_, so_far)| value > so_far) {
+            highest = Some((index, value));
+        }
+    }
+    highest.map(|(index, _)| index)
+}
+
+/// Judges all documents of a task; `scores` are the answers to `requests`, in their order.
+///
+/// # Errors
+/// When requests or scores are not those of these documents.
+pub fn document_results(items: &Items, requests: &[Request], scores: &[Score]) -> Result<Vec<DocumentResult>> {
+    let choices: usize = items.documents.iter().map(|document| document.prompt.choices.len()).sum();
+    if requests.len() != choices || scores.len() != choices {
+        return Err(Error::job("the answers do not fit the questions")
+            .at(format!("task {}", items.task.name))
+            .expected(format!("{choices} requests and scores"))
+            .found(format!("{} requests and {} scores", requests.len(), scores.len())));
+    }
+    let mut answers = requests.iter().zip(scores);
+    let result = |document: &super::item::Document| {
+        let mut results = Vec::with_capacity(document.prompt.choices.len());
+        for (index, (choice, (request, score))) in document.prompt.choices.iter().zip(answers.by_ref()).enumerate() {
+            if (request.document, request.choice) != (document.id, index) {
+                return Err(Error::job("the answers do not fit the questions")
+                    .at(format!("task {}, {}", items.task.name, document.place))
+                    .expected(format!("choice {index} of document {}", document.id))
+                    .found(format!("choice {} of document {}", request.choice, request.document)));
+            }
+            results.push(ChoiceResult {
+                log_likelihood: score.log_likelihood,
+                characters: choice.text.chars().count(),
+                bytes: choice.text.len(),
+                tokens: request.continuation_ids.len(),
+                truncated_left: request.truncated_left,
+                greedy: score.greedy,
+            });
+        }
+        Ok(DocumentResult::new(document.id, document.prompt.gold, results))
+    };
+    items.documents.iter().map(result).collect()
+}
+
+/// A task's accuracies.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TaskResult {
+    pub task: &'static Task,
+    /// Documents of the split.
+    pub original: usize,
+    /// Documents that were scored.
+    pub effective: usize,
+    pub acc: Measure,
+    /// Computed for every task; only some report it (see [`Task::metrics`]).
+    pub acc_norm: Measure,
+    /// Scored documents with a log-likelihood that is not finite. They count as wrong; more than none means that the
+    /// model is broken (overflow in half precision, for example).
+    pub non_finite: usize,
+    /// Scored documents whose right choice is not among the choices, as in a split with hidden answers. They count as
+    /// wrong.
+    pub unanswered: usize,
+    /// Requests whose context was cut.
+    pub truncated: usize,
+}
+
+impl TaskResult {
+    /// Counts a task's documents; `original` is the number of documents of the split.
+    ///
+    /// # Errors
+    /// Without documents.
+    pub fn of(task: &'static Task, original: usize, documents: &[DocumentResult]) -> Result<Self> {
+        let measure = |metric| {
+            let values: Vec<f64> =
+                documents.iter().map(|document| f64::from(u8::from(document.right(metric)))).collect();
+            Measure::of(&values).ok_or_else(|| {
+                Error::job("a task has no scored documents")
+                    .at(format!("task {}", task.name))
+                    .expected("at least one document")
+            })
+        };
+        let count = |holds: &dyn Fn(&DocumentResult) -> bool| documents.iter().filter(|one| holds(one)).count();
+        let choices = documents.iter().flat_map(|document| &document.choices);
+        Ok(Self {
+            task,
+            original,
+            effective: documents.len(),
+            acc: measure(Metric::Acc)?,
+            acc_norm: measure(Metric::AccNorm)?,
+            non_finite: count(&|document| !document.finite()),
+            unanswered: count(&|document| !document.answered()),
+            truncated: choices.filter(|choice| choice.truncated_left > 0).count(),
+        })
+    }
+
+    /// The value of one metric.
+    pub fn measure(&self, metric: Metric) -> Measure {
+        match metric {
+            Metric::Acc => self.acc,
+            Metric::AccNorm => self.acc_norm,
+        }
+    }
+
+    /// What the paper's column shows.
+    pub fn column(&self) -> Measure {
+        self.measure(self.task.column)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{TASKS, average};
+    use super::*;
+
+    fn choices(of: &[(f64, usize)]) -> Vec<ChoiceResult> {
+        let choice = |(log_likelihood, characters): &(f64, usize)| ChoiceResult {
+            log_likelihood: *log_likelihood,
+            characters: *characters,
+            bytes: *characters,
+            tokens: 1,
+            truncated_left: 0,
+            greedy: false,
+        };
+        of.iter().map(choice).collect()
+    }
+
+    fn preds(of: &[(f64, usize)]) -> (Option<usize>, Option<usize>) {
+        let document = DocumentResult::new(0, 0, choices(of));
+        (document.pred, document.pred_norm)
+    }
+
+    #[test]
+    fn of_equal_choices_the_first_is_taken_and_an_empty_one_never() {
+        assert_eq!(preds(&[(-3.0, 1), (-2.0, 1), (-2.0, 1)]), (Some(1), Some(1)));
+        assert_eq!(preds(&[(-4.0, 8), (-2.0, 2)]), (Some(1), Some(0)));
+        assert_eq!(preds(&[(-1.0, 0), (-9.0, 1)]), (Some(0), Some(1)));
+        assert_eq!(preds(&[(0.0, 0), (-9.0, 1)]), (Some(0), Some(1)), "0 / 0 does not win either");
+        assert_eq!(preds(&[(-1.0, 0), (-0.5, 0)]), (Some(1), Some(0)), "all −∞: the first");
+        assert_eq!(preds(&[]), (None, None));
+    }
+
+    #[test]
+    fn a_document_that_is_not_finite_has_no_prediction_and_counts_as_wrong() {
+        for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(preds(&[(odd, 1), (-1.0, 1)]), (None, None));
+            assert_eq!(preds(&[(-1.0, 1), (odd, 1)]), (None, None));
+        }
+        let documents = [
+            DocumentResult::new(0, 0, choices(&[(f64::NAN, 1), (-1.0, 1)])),
+            DocumentResult::new(1, 0, choices(&[(-1.0, 1), (-2.0, 1)])),
+            DocumentResult::new(2, -1, choices(&[(-1.0, 1), (-2.0, 1)])),
+            DocumentResult::new(3, 2, choices(&[(-1.0, 1), (-2.0, 1)])),
+        ];
+        let result = TaskResult::of(&TASKS[0], 9, &documents).unwrap();
+        assert_eq!((result.acc.value, result.effective, result.original), (0.25, 4, 9));
+        assert_eq!((result.non_finite, result.unanswered), (1, 2));
+        assert!(TaskResult::of(&TASKS[0], 9, &[]).is_err());
+    }
+
+    #[test]
+    fn a_document_survives_json_even_if_it_is_not_finite() {
+        for odd in [-1.5, -3.0, f64::INFINITY, f64::NEG_INFINITY] {
+            let document = DocumentResult::new(3, 1, choices(&[(odd, 4), (-0.1, 7)]));
+            let text = serde_json::to_string(&document).unwrap();
+            assert_eq!(serde_json::from_str::<DocumentResult>(&text).unwrap(), document, "{text}");
+        }
+        let text = serde_json::to_string(&choices(&[(f64::NAN, 1)])).unwrap();
+        assert!(text.contains("\"NaN\""), "{text}");
+        assert!(serde_json::from_str::<Vec<ChoiceResult>>(&text).unwrap()[0].log_likelihood.is_nan());
+        assert!(serde_json::from_str::<Vec<ChoiceResult>>(&text.replace("NaN", "none")).is_err());
+    }
+
+    #[test]
+    fn the_average_weighs_each_task_alike() {
+        let document = |gold| DocumentResult::new(0, gold, choices(&[(-3.0, 9), (-2.0, 1)]));
+        // arc_easy shows acc_norm (the first choice), rte acc (the second).
+        let easy = TaskResult::of(Task::find("arc_easy").unwrap(), 2, &[document(0), document(1)]).unwrap();
+        let rte = TaskResult::of(Task::find("rte").unwrap(), 3, &[document(1), document(1), document(1)]).unwrap();
+        assert_eq!((easy.column().value, rte.column().value), (0.5, 1.0));
+        let both = average(&[easy.clone(), rte]).unwrap();
+        assert_eq!((both.value, both.stderr), (0.75, Some(0.25)));
+        assert_eq!(average(&[]), None);
+        let single = TaskResult::of(Task::find("rte").unwrap(), 1, &[document(1)]).unwrap();
+        assert_eq!(average(&[easy, single]).unwrap().stderr, None);
+    }
+}

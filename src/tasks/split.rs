@@ -1,0 +1,187 @@
+//! Which file of a data set is the one that a task is scored on.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::row::{ENDINGS, bad};
+use crate::error::{Error, Result};
+
+/// The split that a task is scored on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    Test,
+    Validation,
+}
+
+/// What file names call a training split.
+const TRAIN: [&str; 2] = ["train", "training"];
+
+impl Split {
+    /// What file names call it, the hub's word first.
+    pub(super) fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Test => &["test"],
+            Self::Validation => &["validation", "valid", "val", "dev"],
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Test => Self::Validation,
+            Self::Validation => Self::Test,
+        }
+    }
+
+    /// The files that hold this split, in order.
+    ///
+    /// A folder is searched for `<split>.<ending>`, or for all of the hub's shards `<split>-00000-of-00002.<ending>`;
+    /// its other files are left alone. A file is taken as it is, unless its name says that it is another split: without
+    /// that rule a training or hidden split would be scored in silence.
+    ///
+    /// # Errors
+    /// An absent path, a folder without the split or with two versions of it, a missing shard, a file that is named
+    /// after another split.
+    pub(super) fn files(self, path: &Path) -> Result<Vec<PathBuf>> {
+        let about = std::fs::metadata(path).map_err(|error| Error::io("open", path, &error))?;
+        if about.is_dir() { self.within(path) } else { self.checked(path).map(|()| vec![path.to_owned()]) }
+    }
+
+    fn checked(self, path: &Path) -> Result<()> {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let says = |words: &[&str]| name.split(|c: char| !c.is_alphanumeric()).any(|part| words.contains(&part));
+        let another = says(self.other().words()) || says(&TRAIN);
+        if !another || says(self.words()) {
+            return Ok(());
+        }
+        Err(bad("the file is another split", path)
+            .expected(format!("the {} split, the one that this task is scored on", self.words()[0]))
+            .found(format!("a file named `{name}`"))
+            .hint("if the name misleads, rename the file after the task"))
+    }
+
+    fn within(self, folder: &Path) -> Result<Vec<PathBuf>> {
+        let io = |error| Error::io("read", folder, &error);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(io)? {
+            names.push(entry.map_err(io)?.file_name().to_string_lossy().into_owned());
+        }
+        // The system lists a folder in any order.
+        names.sort();
+        let mut found: Vec<(String, Part)> = Vec::new();
+        for name in &names {
+            if let Some(part) = self.part(name) {
+                found.push((name.clone(), part));
+            }
+        }
+        let list = |names: &mut dyn Iterator<Item = &String>| {
+            let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+            if names.is_empty() { "no files".to_owned() } else { names.join(", ") }
+        };
+        let word = self.words()[0];
+        let Some((_, first)) = found.first() else {
+            return Err(bad(format!("the folder has no {word} split"), folder)
+                .expected(format!("a file such as `{word}.jsonl` or `{word}-00000-of-00001.parquet`"))
+                .found(list(&mut names.iter())));
+        };
+        let shards = match first {
+            Part::Whole => 1,
+            Part::Shard { count, .. } => *count,
+        };
+        let in_order = found.iter().enumerate().all(|(index, (_, part))| match part {
+            Part::Whole => true,
+            Part::Shard { number, count } => *number == index && *count == shards,
+        });
+        let mixed = found.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
+        if found.len() != shards || mixed || !in_order {
+            return Err(bad(format!("the folder does not hold the {word} split once"), folder)
+                .expected(format!("one file `{word}.…`, or each of the shards `{word}-…-of-….…` once"))
+                .found(list(&mut found.iter().map(|(name, _)| name))));
+        }
+        Ok(found.into_iter().map(|(name, _)| folder.join(name)).collect())
+    }
+
+    /// What a file of this name holds of the split, if anything.
+    fn part(self, name: &str) -> Option<Part> {
+        let name = name.to_lowercase();
+        // No ending is the end of another, so the first that fits is the right one.
+        let stem = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending))?;
+        let rest = self
+            .words()
+            .iter()
+            .find_map(|word| stem.strip_prefix(word).filter(|rest| rest.is_empty() || rest.starts_with('-')))?;
+        if rest.is_empty() {
+            return Some(Part::Whole);
+        }
+        let (number, count) = rest.strip_prefix('-')?.split_once("-of-")?;
+        Some(Part::Shard { number: number.parse().ok()?, count: count.parse().ok()? })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    Shard { number: usize, count: usize },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(names: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for name in names {
+            std::fs::write(folder.path().join(name), "{}").unwrap();
+        }
+        folder
+    }
+
+    fn found(split: Split, names: &[&str]) -> Result<Vec<String>> {
+        let folder = folder(names);
+        let files = split.files(folder.path())?;
+        Ok(files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect())
+    }
+
+    #[test]
+    fn a_folder_gives_only_the_files_of_the_split() {
+        let names = ["train.jsonl", "test.jsonl", "validation.jsonl", "README.md", "test.txt", "testing.jsonl"];
+        assert_eq!(found(Split::Test, &names).unwrap(), ["test.jsonl"]);
+        assert_eq!(found(Split::Validation, &names).unwrap(), ["validation.jsonl"]);
+        assert_eq!(found(Split::Validation, &["dev.json.gz", "test.json.gz"]).unwrap(), ["dev.json.gz"]);
+        let shards = ["test-00001-of-00002.parquet", "test-00000-of-00002.parquet", "train-00000-of-00001.parquet"];
+        assert_eq!(
+            found(Split::Test, &shards).unwrap(),
+            ["test-00000-of-00002.parquet", "test-00001-of-00002.parquet"],
+            "in the order of the shards"
+        );
+    }
+
+    #[test]
+    fn a_split_that_is_absent_incomplete_or_there_twice_is_refused() {
+        for names in [
+            &["train.jsonl", "validation.jsonl"][..],
+            &[],
+            &["test-00000-of-00002.parquet"],
+            &["test-00000-of-00001.parquet", "test.jsonl"],
+            &["test.json", "test.jsonl"],
+            &["test-00000-of-00002.parquet", "test-00001-of-00003.parquet"],
+            &["test-00000-of-00002.parquet", "test-00000-of-00002.jsonl"],
+        ] {
+            let error = found(Split::Test, names).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{error}");
+        }
+        let error = Split::Test.files(Path::new("absent/folder")).unwrap_err();
+        assert_eq!(error.exit_code(), 3);
+    }
+
+    #[test]
+    fn a_file_named_after_another_split_is_refused() {
+        let names =
+            ["copa.jsonl", "train.jsonl", "copa_test.jsonl", "copa-val.jsonl", "contest.jsonl", "train_dev.jsonl"];
+        let folder = folder(&names);
+        let accepted = |split: Split| names.map(|name| split.files(&folder.path().join(name)).is_ok());
+        assert_eq!(accepted(Split::Validation), [true, false, false, true, true, true]);
+        assert_eq!(accepted(Split::Test), [true, false, true, false, true, false]);
+    }
+}

@@ -1,0 +1,219 @@
+//! The table of tasks.
+
+use serde::{Serialize, Serializer};
+
+use super::prompt::{self, Prompt};
+use super::row::Row;
+use super::split::Split;
+use crate::error::{Error, Result, nearest};
+
+/// A way to choose among a document's choices, and so to be right or wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// The choice of the highest log-likelihood.
+    Acc,
+    /// The choice of the highest log-likelihood per character.
+    AccNorm,
+}
+
+impl Metric {
+    /// The harness' name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Acc => "acc",
+            Self::AccNorm => "acc_norm",
+        }
+    }
+}
+
+/// A task: where its documents are, how a row becomes a prompt, what is counted.
+#[derive(Debug)]
+pub struct Task {
+    pub name: &'static str,
+    /// The harness' version of the task (1 stands for its 1.0).
+    pub version: u32,
+    /// The only split that is scored: the test split if its answers are public, else the validation split.
+    pub split: Split,
+    /// Documents of the real split, for a check of the data at hand.
+    pub documents: usize,
+    /// The fields that a row must have, by their names on the hub.
+    pub columns: &'static [&'static str],
+    /// What the harness reports.
+    pub metrics: &'static [Metric],
+    /// What the paper's column shows.
+    pub column: Metric,
+    pub(super) prompt: fn(&Row) -> Result<Prompt>,
+}
+
+const ACC: &[Metric] = &[Metric::Acc];
+const BOTH: &[Metric] = &[Metric::Acc, Metric::AccNorm];
+const ARC: &[&str] = &["question", "choices", "answerKey"];
+const RACE: &[&str] = &["article", "problems"];
+
+/// The nine tasks in the order of the paper's columns, and last the RACE of lm-eval 0.4.11 and older.
+pub static TASKS: &[Task] = &[
+    Task {
+        name: "arc_easy",
+        version: 1,
+        split: Split::Test,
+        documents: 2376,
+        columns: ARC,
+        metrics: BOTH,
+        column: Metric::AccNorm,
+        prompt: prompt::arc,
+    },
+    Task {
+        name: "arc_challenge",
+        version: 1,
+        split: Split::Test,
+        documents: 1172,
+        columns: ARC,
+        metrics: BOTH,
+        column: Metric::AccNorm,
+        prompt: prompt::arc,
+    },
+    Task {
+        name: "hellaswag",
+        version: 1,
+        split: Split::Validation,
+        documents: 10042,
+        columns: &["activity_label", "ctx_a", "ctx_b", "endings", "label"],
+        metrics: BOTH,
+        column: Metric::AccNorm,
+        prompt: prompt::hellaswag,
+    },
+    Task {
+        name: "winogrande",
+        version: 1,
+        split: Split::Validation,
+        documents: 1267,
+        columns: &["sentence", "option1", "option2", "answer"],
+        metrics: ACC,
+        column: Metric::Acc,
+        prompt: prompt::winogrande,
+    },
+    Task {
+        name: "boolq",
+        version: 2,
+        split: Split::Validation,
+        documents: 3270,
+        columns: &["question", "passage", "label"],
+        metrics: ACC,
+        column: Metric::Acc,
+        prompt: prompt::boolq,
+    },
+    Task {
+        name: "openbookqa",
+        version: 1,
+        split: Split::Test,
+        documents: 500,
+        columns: &["question_stem", "choices", "answerKey"],
+        metrics: BOTH,
+        column: Metric::AccNorm,
+        prompt: prompt::openbookqa,
+    },
+    Task {
+        name: "rte",
+        version: 1,
+        split: Split::Validation,
+        documents: 277,
+        columns: &["sentence1", "sentence2", "label"],
+        metrics: ACC,
+        column: Metric::Acc,
+        prompt: prompt::rte,
+    },
+    Task {
+        name: "copa",
+        version: 1,
+        split: Split::Validation,
+        documents: 100,
+        columns: &["premise", "choice1", "choice2", "question", "label"],
+        metrics: ACC,
+        column: Metric::Acc,
+        prompt: prompt::copa,
+    },
+    Task {
+        name: "race",
+        version: 3,
+        split: Split::Test,
+        documents: 1045,
+        columns: RACE,
+        metrics: ACC,
+        column: Metric::Acc,
+        prompt: prompt::race,
+    },
+    Task {
+        name: "race_v2",
+        version: 2,
+        split: Split::Test,
+        documents: 1045,
+        columns: RACE,
+        metrics: ACC,
+        column: Metric::Acc,
+        prompt: prompt::race_v2,
+    },
+];
+
+impl Task {
+    /// The task of this name.
+    ///
+    /// # Errors
+    /// An unknown name, with the known ones and the nearest.
+    pub fn find(name: &str) -> Result<&'static Self> {
+        TASKS.iter().find(|task| task.name == name).ok_or_else(|| {
+            let names: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
+            let error = Error::bad_input(format!("unknown task `{name}`"))
+                .expected(format!("one of {}", names.join(", ")))
+                .found(format!("`{name}`"));
+            match nearest(name, names) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None => error,
+            }
+        })
+    }
+
+    /// What a row asks, for one row of this task's data.
+    ///
+    /// # Errors
+    /// A field that is missing or does not hold what it should; an answer that is not among the choices.
+    pub fn prompt(&self, row: &Row) -> Result<Prompt> {
+        (self.prompt)(row).map_err(|error| error.at(format!("task {}", self.name)))
+    }
+}
+
+impl PartialEq for Task {
+    /// Entries of the table differ by name.
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// By its name: that is what an entry of [`TASKS`] is to a reader.
+impl Serialize for Task {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_found_by_its_name_and_a_near_name_is_suggested() {
+        for task in TASKS {
+            assert!(std::ptr::eq(Task::find(task.name).unwrap(), task));
+        }
+        let message = Task::find("arc-easy").unwrap_err().to_string();
+        assert!(message.contains("did you mean `arc_easy`?") && message.contains("race_v2"), "{message}");
+    }
+
+    #[test]
+    fn the_papers_column_is_among_the_metrics() {
+        let normed: Vec<&str> =
+            TASKS.iter().filter(|task| task.column == Metric::AccNorm).map(|task| task.name).collect();
+        assert_eq!(normed, ["arc_easy", "arc_challenge", "hellaswag", "openbookqa"]);
+        assert!(TASKS.iter().all(|task| task.metrics.contains(&task.column)));
+    }
+}
