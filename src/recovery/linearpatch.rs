@@ -38,7 +38,7 @@ impl Recovery for LinearPatch {
             return Ok(());
         }
         Err(Error::bad_input(format!("`{ROTATE}` has no Hadamard matrix of the backbone's hidden size"))
-            .expected("a power of two")
+            .expected("a power of two, or one times 12, 20, 28, 36, 40, 52 or 60")
             .found(channels.to_string())
             .hint(format!("use `{DIAG}`")))
     }
@@ -49,14 +49,18 @@ impl Recovery for LinearPatch {
         if !self.rotate {
             return Operator::diagonal(scale).map(Some);
         }
-        // H·diag(d)·Hᵀ: rows of H scaled by channel, then transformed back.
-        let mut matrix = hadamard::matrix(channels);
-        for row in matrix.chunks_exact_mut(channels) {
-            row.iter_mut().zip(&scale).for_each(|(v, d)| *v *= d);
-        }
-        hadamard::transform(&mut matrix, channels);
-        Operator::dense(channels, matrix).map(Some)
+        Operator::dense(channels, rotated(&scale)).map(Some)
     }
+}
+
+/// `H·diag(d)·Hᵀ [C, C]`, row-major: rows of `H` scaled by channel, then each times `Hᵀ`, which is not `H` for every size.
+fn rotated(scale: &[f32]) -> Vec<f32> {
+    let mut matrix = hadamard::matrix(scale.len());
+    for row in matrix.chunks_exact_mut(scale.len()) {
+        row.iter_mut().zip(scale).for_each(|(v, d)| *v *= d);
+    }
+    hadamard::inverse(&mut matrix, scale.len());
+    matrix
 }
 
 impl LinearPatch {
@@ -95,5 +99,24 @@ impl LinearPatch {
             }
         }
         sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_every_basis_equal_scales_scale_and_unequal_ones_stay_symmetric() {
+        // 40 and 24 have matrices that are not symmetric.
+        for channels in [16, 24, 28, 40] {
+            let matrix = rotated(&vec![3.0; channels]);
+            let uneven = rotated(&(0..channels).map(|i| i as f32).collect::<Vec<_>>());
+            for (at, v) in matrix.iter().enumerate() {
+                let (i, j) = (at / channels, at % channels);
+                assert!((v - if i == j { 3.0 } else { 0.0 }).abs() < 1e-5, "{channels}: {v} at {i}, {j}");
+                assert!((uneven[at] - uneven[j * channels + i]).abs() < 1e-5, "{channels}: asymmetry at {i}, {j}");
+            }
+        }
     }
 }
