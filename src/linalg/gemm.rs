@@ -116,6 +116,30 @@ pub fn gemm_parallel<T: Element>(mut destination: ViewMut<'_, T>, into: Into, a:
     run(&mut destination, into, a, b, rayon::current_num_threads());
 }
 
+/// Rows of the triangle that [`gram_parallel`] computes at a time: high enough for a full-speed product, low enough that
+/// the elements below the diagonal, computed in vain, are few.
+const BAND: usize = 256;
+
+/// The upper triangle of `destination ← destination + xᵀ·x`, on all of rayon's threads: half the work of a product.
+///
+/// # Shapes
+/// `x [rows, columns]`, `destination [columns, columns]`. Below the diagonal some elements are summed too, others are
+/// left alone: read none of them.
+pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize) {
+    assert!(destination.len() == columns * columns, "a Gram matrix of another order");
+    let rows = x.len() / columns;
+    if rows == 0 {
+        return;
+    }
+    for first in (0..columns).step_by(BAND) {
+        let (high, wide) = (BAND.min(columns - first), columns - first);
+        let band = View::strided(&x[first..], rows, high, columns); // [rows, high]
+        let rest = View::strided(&x[first..], rows, wide, columns); // [rows, wide], the band included
+        let above = ViewMut::strided(&mut destination[first * columns + first..], high, wide, columns);
+        gemm_parallel(above, Into::Add, band.t(), rest);
+    }
+}
+
 fn run<T: Element>(destination: &mut ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>, threads: usize) {
     assert!(
         a.rows == destination.rows && b.columns == destination.columns && a.columns == b.rows,
@@ -209,6 +233,21 @@ mod tests {
         let mut c = vec![7.0f64; 6];
         gemm(ViewMut::strided(&mut c, 2, 2, 3), Into::Replace, View::strided(&a, 2, 2, 3), View::rows(&b, 2, 2));
         assert_eq!(c, [1.0, 2.0, 7.0, 3.0, 4.0, 7.0]);
+    }
+
+    #[test]
+    fn the_upper_triangle_of_a_gram_matrix_equals_its_sums() {
+        for columns in [3, BAND, BAND + 70] {
+            let x: Vec<f64> = (0..5 * columns).map(|i| (i % 11) as f64 - 5.0).collect();
+            let mut gram = vec![1.0; columns * columns];
+            gram_parallel(&mut gram, &x, columns);
+            for i in 0..columns {
+                for j in i..columns {
+                    let sum: f64 = x.chunks(columns).map(|row| row[i] * row[j]).sum();
+                    assert_eq!(gram[i * columns + j], 1.0 + sum, "{columns} columns, element {i}, {j}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -4,3 +4,5 @@ pub mod gemm;
 pub mod hadamard;
 pub mod lanes;
 pub mod solve;
+pub mod spectrum;
+mod transpose;

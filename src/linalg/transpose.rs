@@ -1,0 +1,57 @@
+//! Copies between rows and columns.
+
+use rayon::prelude::*;
+
+/// Side of the tiles that are copied at a time: a cache line of f64, and no more lines than a first-level cache keeps of
+/// addresses that lie a power of two apart, as rows here often do.
+const TILE: usize = 8;
+/// Lines of the destination that one task fills: few enough that the page of each stays at hand.
+const BAND: usize = 32;
+
+/// `destination[j·stride + offset + i] ← source[i·columns + j]`: the rows of `source` become columns.
+///
+/// # Shapes
+/// `source [rows, columns]`; `destination` has at least `columns` rows of `stride` elements, of which `rows` from `offset`
+/// on are written. A destination that is too small is a programming error and panics.
+pub(super) fn transpose(destination: &mut [f64], stride: usize, offset: usize, source: &[f64], columns: usize) {
+    let rows = source.len() / columns;
+    assert!(
+        offset + rows <= stride && columns * stride <= destination.len(),
+        "a transpose reaches past its destination"
+    );
+    destination[..columns * stride].par_chunks_mut(BAND * stride).enumerate().for_each(|(band, lines)| {
+        for first_row in (0..rows).step_by(TILE) {
+            for first in (0..lines.len() / stride).step_by(TILE) {
+                let column = band * BAND + first;
+                let (high, wide) = (TILE.min(rows - first_row), TILE.min(columns - column));
+                let mut tile = [[0.0; TILE]; TILE];
+                for (i, tile) in tile[..high].iter_mut().enumerate() {
+                    let at = (first_row + i) * columns + column;
+                    tile[..wide].copy_from_slice(&source[at..at + wide]);
+                }
+                for j in 0..wide {
+                    let at = (first + j) * stride + offset + first_row;
+                    lines[at..at + high].iter_mut().zip(&tile).for_each(|(v, tile)| *v = tile[j]);
+                }
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_become_columns_at_their_offset_and_nothing_else_is_touched() {
+        for (rows, columns, stride, offset) in [(2, 3, 4, 1), (70, 33, 100, 30), (1, 64, 1, 0), (65, 1, 70, 5)] {
+            let source: Vec<f64> = (0..rows * columns).map(|i| i as f64).collect();
+            let mut destination = vec![-1.0; columns * stride];
+            transpose(&mut destination, stride, offset, &source, columns);
+            for (at, &v) in destination.iter().enumerate() {
+                let (j, i) = (at / stride, (at % stride).wrapping_sub(offset));
+                assert_eq!(v, if i < rows { source[i * columns + j] } else { -1.0 });
+            }
+        }
+    }
+}
