@@ -14,6 +14,7 @@ use ghostlab::criterion;
 use ghostlab::evaluate::perplexity;
 use ghostlab::linalg::hadamard;
 use ghostlab::linalg::solve::Normal;
+use ghostlab::linalg::tall::Tall;
 use ghostlab::model::{Batch, Decoder, Model, Program, Step, Trie};
 use ghostlab::options::Options;
 use ghostlab::recovery::{self, Boundary, Numbers};
@@ -165,18 +166,35 @@ fn operators_and_their_numbers_equal_the_reference() {
     }
 }
 
+/// The rows `x` and their right-hand sides in blocks of 500, to both ways of solving.
+fn systems(x: &[f64], y: &[f64]) -> (Normal, Tall) {
+    let (mut normal, mut tall) = (Normal::new(64), Tall::new(64));
+    for (x, y) in x.chunks(64 * 500).zip(y.chunks(64 * 500)) {
+        normal.add(x, y);
+        tall.add(x, y);
+    }
+    (normal, tall)
+}
+
 #[test]
-fn the_normal_equations_equal_the_reference_in_f64() {
+fn least_squares_equal_the_reference_in_f64() {
     let Some(oracle) = oracle() else { return };
     let matrices = tensors(&oracle.folder.join("stories260k_operators.safetensors"));
-    let (pre, post) = (flat(&matrices["x_pre"]), flat(&matrices["x_post"]));
+    let [pre, post, branch] = ["x_pre", "x_post", "mlp_out"].map(|name| flat(&matrices[name]));
     let delta: Vec<f64> = post.iter().zip(&pre).map(|(post, pre)| post - pre).collect();
-    let mut normal = Normal::new(64);
-    for (pre, delta) in pre.chunks(64 * 500).zip(delta.chunks(64 * 500)) {
-        normal.add(pre, delta);
+    let (normal, mut tall) = systems(&pre, &delta);
+    // ReplaceMe: what the branch `A` has to become for the removed layers' output, `Y = X_post − (X_pre − A)`.
+    let target: Vec<f64> = delta.iter().zip(&branch).map(|(delta, branch)| delta + branch).collect();
+    let (normal_branch, mut tall_branch) = systems(&branch, &target);
+    for (what, ours, expected) in [
+        ("normal equations", normal.solve(1e-6).unwrap(), "M_solve_f64"),
+        ("svd", tall.solve(1e-6).unwrap().solution, "M_svd_f64"),
+        ("ReplaceMe by normal equations", normal_branch.solve(0.0).unwrap(), "replaceme_ls_T_f64"),
+        ("ReplaceMe by svd", tall_branch.solve(1e-6).unwrap().solution, "replaceme_ls_T_f64"),
+    ] {
+        let error = relative_error(&ours, &flat(&matrices[expected]));
+        assert!(error <= 1e-6, "{what}: {error:e}");
     }
-    let error = relative_error(&normal.solve(1e-6).unwrap(), &flat(&matrices["M_solve_f64"]));
-    assert!(error <= 1e-6, "{error:e}");
 }
 
 #[test]

@@ -5,4 +5,5 @@ pub mod hadamard;
 pub mod lanes;
 pub mod solve;
 pub mod spectrum;
+pub mod tall;
 mod transpose;

@@ -1,0 +1,359 @@
+//! Streamed least squares by QR: singular values of `X` itself, not of its square.
+//!
+//! Of the rows seen so far only `R [C, C]` and `Z = QᵀY [C, C]` are kept. A block of new rows is put under them and
+//! rotated in, a panel of channels at a time: the reflections of a panel touch its own rows of `R` and the new rows,
+//! nothing else, so that the zeros below the diagonal of `R` cost no work.
+
+use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::householder::{
+    apply_block_householder_transpose_on_the_left_in_place_scratch as apply_scratch,
+    apply_block_householder_transpose_on_the_left_in_place_with_conj as apply_transposed,
+};
+use faer::linalg::matmul::matmul;
+use faer::linalg::qr::no_pivoting::factor::{qr_in_place, qr_in_place_scratch};
+use faer::{Accum, Conj, Mat, MatMut, MatRef, Spec};
+use rayon::prelude::*;
+
+use super::solve::{finite, not_finite, threads};
+use super::transpose::transpose;
+use crate::error::{Error, Result};
+
+/// Channels of a panel: their reflections are applied to all others in one product of this depth.
+const PANEL: usize = 128;
+/// Rows that are collected before they are rotated in. As many as there are channels would do, and beyond a few panels
+/// speed hardly grows; the bound keeps the working memory below that of `R` and `Z` for large `C`.
+const BLOCK: std::ops::RangeInclusive<usize> = 256..=2048;
+
+/// Running `R` and `QᵀY` of the QR decomposition of `X [rows, C]`.
+pub struct Tall {
+    channels: usize,
+    block: usize,
+    /// The columns of `[R | Z] [C, 2C]` one after the other; below the diagonal of `R` zeros.
+    kept: Vec<f64>,
+    /// The columns of `[X | Y] [PANEL + block, 2C]`: room for the kept rows of one panel, then the waiting rows.
+    work: Vec<f64>,
+    waiting: usize,
+    rows: usize,
+}
+
+/// The least-squares solution by the singular values of `X`.
+#[derive(Debug)]
+pub struct Svd {
+    /// `M [C, C]`, row-major: the least Frobenius norm among the minimisers of `‖X·M − Y‖`, as far as singular values
+    /// were kept.
+    pub solution: Vec<f64>,
+    /// The number of singular values kept.
+    pub rank: usize,
+    /// `σ₁ / σ_C` of `X`, dropped ones included; infinite where `σ_C` is zero within rounding, `C·ε·σ₁`.
+    pub condition: f64,
+}
+
+impl Tall {
+    pub fn new(channels: usize) -> Self {
+        let block = channels.clamp(*BLOCK.start(), *BLOCK.end());
+        Self {
+            channels,
+            block,
+            kept: vec![0.0; channels * 2 * channels],
+            work: vec![0.0; (PANEL + block) * 2 * channels],
+            waiting: 0,
+            rows: 0,
+        }
+    }
+
+    /// Adds rows; memory does not grow with them.
+    ///
+    /// # Shapes
+    /// `x`, `y [rows, C]`.
+    pub fn add(&mut self, x: &[f64], y: &[f64]) {
+        let c = self.channels;
+        assert!(x.len().is_multiple_of(c) && y.len() == x.len(), "rows of {c} channels in {} and {}", x.len(), y.len());
+        let (mut x, mut y) = (x, y);
+        while !x.is_empty() {
+            let stride = PANEL + self.block;
+            let take = (self.block - self.waiting).min(x.len() / c);
+            let (work_x, work_y) = self.work.split_at_mut(stride * c);
+            transpose(work_x, stride, PANEL + self.waiting, &x[..take * c], c);
+            transpose(work_y, stride, PANEL + self.waiting, &y[..take * c], c);
+            (x, y) = (&x[take * c..], &y[take * c..]);
+            self.waiting += take;
+            self.rows += take;
+            if self.waiting == self.block {
+                self.rotate();
+            }
+        }
+    }
+
+    /// The number of rows added.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// `M = V·Σ⁺·Uᵀ·Z` with `R = U·Σ·Vᵀ`, singular values `σ ≤ cutoff·σ₁` dropped. More rows may follow.
+    ///
+    /// A cutoff below `C·ε` counts as `C·ε`: what lies below it is rounding. Fewer rows than channels are no error: the
+    /// solution is the one of least norm.
+    ///
+    /// # Errors
+    /// Values are not finite, or the singular values are not found.
+    pub fn solve(&mut self, cutoff: f64) -> Result<Svd> {
+        let c = self.channels;
+        self.rotate();
+        let (r, z) = self.kept.split_at(c * c);
+        if r.par_iter().any(|v| !v.is_finite()) {
+            return Err(not_finite("X of the least-squares system"));
+        }
+        let svd = MatRef::from_column_major_slice(r, c, c).thin_svd().map_err(|_| {
+            Error::job("the singular values of the activations are not found")
+                .found(format!("{} rows of {c} channels", self.rows))
+        })?;
+        let values = svd.S().column_vector(); // descending
+        let rounding = c as f64 * f64::EPSILON;
+        let floor = cutoff.max(rounding) * values[0];
+        let rank = values.iter().filter(|&&value| value > floor).count();
+        let singular = values[c - 1] <= rounding * values[0];
+        let condition = if singular { f64::INFINITY } else { values[0] / values[c - 1] };
+        let z = MatRef::from_column_major_slice(z, c, c);
+        let mut coefficients: Mat<f64> = svd.U().subcols(0, rank).transpose() * z; // [rank, C]
+        for column in coefficients.col_iter_mut() {
+            column.iter_mut().zip(values.iter()).for_each(|(v, value)| *v /= value);
+        }
+        let mut solution = vec![0.0; c * c];
+        let destination = MatMut::from_row_major_slice_mut(&mut solution, c, c);
+        matmul(destination, Accum::Replace, svd.V().subcols(0, rank), &coefficients, 1.0, threads());
+        Ok(Svd { solution: finite(solution)?, rank, condition })
+    }
+
+    /// Rotates the waiting rows into `R` and `Z`.
+    fn rotate(&mut self) {
+        if self.waiting == 0 {
+            return;
+        }
+        let (c, stride) = (self.channels, PANEL + self.block);
+        for first in (0..c).step_by(PANEL) {
+            let width = PANEL.min(c - first);
+            let top = PANEL - width..PANEL;
+            // The panel's rows of [R | Z], from its own columns on, above the waiting rows.
+            let columns = self.work[first * stride..].par_chunks_exact_mut(stride);
+            columns.zip(self.kept[first * c..].par_chunks_exact(c)).for_each(|(work, kept)| {
+                work[top.clone()].copy_from_slice(&kept[first..first + width]);
+            });
+            let height = width + self.waiting;
+            let work = &mut self.work[first * stride + top.start..];
+            let work = MatMut::from_column_major_slice_with_stride_mut(work, height, 2 * c - first, stride);
+            let (mut panel, rest) = work.split_at_col_mut(width); // [height, width], [height, 2C − first − width]
+            reflect(panel.as_mut(), rest);
+            let columns = self.work[first * stride..].par_chunks_exact(stride);
+            self.kept[first * c..].par_chunks_exact_mut(c).zip(columns).enumerate().for_each(
+                |(column, (kept, work))| {
+                    // Below the diagonal of the panel stand its reflections.
+                    let high = width.min(column + 1);
+                    kept[first..first + high].copy_from_slice(&work[top.start..top.start + high]);
+                },
+            );
+        }
+        self.waiting = 0;
+    }
+}
+
+/// Triangularises `panel [height, width]`, `height > width`, by reflections, and applies them to `rest [height, ..]`.
+fn reflect(mut panel: MatMut<'_, f64>, rest: MatMut<'_, f64>) {
+    let (height, width) = panel.shape();
+    let mut coefficients = Mat::zeros(width, width);
+    let scratch = qr_in_place_scratch::<f64>(height, width, width, threads(), Spec::default());
+    let scratch = scratch.or(apply_scratch::<f64>(height, width, rest.ncols()));
+    let mut memory = MemBuffer::new(scratch);
+    let stack = MemStack::new(&mut memory);
+    qr_in_place(panel.as_mut(), coefficients.as_mut(), threads(), stack, Spec::default());
+    apply_transposed(panel.as_ref(), coefficients.as_ref(), Conj::No, rest, threads(), stack);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linalg::solve::Normal;
+
+    /// Deterministic numbers between −1 and 1.
+    fn random(count: usize, seed: u64) -> Vec<f64> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as f64 / f64::from(1 << 30) - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    /// `a [rows, inner] · b [inner, columns]`
+    fn product(a: &[f64], b: &[f64], inner: usize, columns: usize) -> Vec<f64> {
+        a.chunks(inner)
+            .flat_map(|row| {
+                (0..columns).map(move |j| row.iter().enumerate().map(|(i, v)| v * b[i * columns + j]).sum())
+            })
+            .collect()
+    }
+
+    /// The greatest difference of two elements.
+    fn difference(a: &[f64], b: &[f64]) -> f64 {
+        assert_eq!(a.len(), b.len());
+        a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+    }
+
+    fn norm(values: &[f64]) -> f64 {
+        values.iter().map(|v| v * v).sum::<f64>().sqrt()
+    }
+
+    /// Both solutions, from uneven blocks of rows.
+    fn both(x: &[f64], y: &[f64], c: usize) -> (Svd, Normal) {
+        let (mut tall, mut normal) = (Tall::new(c), Normal::new(c));
+        for (x, y) in x.chunks(c * 97).zip(y.chunks(c * 97)) {
+            tall.add(x, y);
+            normal.add(x, y);
+        }
+        assert_eq!((tall.rows(), normal.rows()), (x.len() / c, x.len() / c));
+        (tall.solve(1e-6).unwrap(), normal)
+    }
+
+    #[test]
+    fn a_known_map_is_found_again() {
+        for (c, rows) in [(1, 5), (3, 3), (PANEL, 700), (PANEL + 22, 1000), (300, 300)] {
+            let (x, map) = (random(rows * c, 1), random(c * c, 2));
+            let (svd, _) = both(&x, &product(&x, &map, c, c), c);
+            assert_eq!(svd.rank, c);
+            let error = difference(&svd.solution, &map);
+            assert!(error < 1e-9 * svd.condition, "{rows} rows of {c} channels: {error:e}");
+        }
+    }
+
+    #[test]
+    fn qr_and_normal_equations_agree_at_full_rank() {
+        for (c, rows) in [(2, 40), (64, 500), (PANEL + 40, 900)] {
+            let (x, y) = (random(rows * c, 3), random(rows * c, 4));
+            let (svd, normal) = both(&x, &y, c);
+            let (solved, least) = (normal.solve(0.0).unwrap(), normal.minimum_norm().unwrap());
+            assert_eq!((svd.rank, least.rank), (c, c));
+            assert!(difference(&svd.solution, &solved) < 1e-11, "{c}: Cholesky");
+            assert!(difference(&svd.solution, &least.solution) < 1e-11, "{c}: eigenvalues");
+            let spectrum = normal.spectrum().unwrap();
+            assert!(spectrum.rank == c && (spectrum.condition / svd.condition - 1.0).abs() < 1e-9, "{spectrum:?}");
+        }
+    }
+
+    /// A solution has least norm when each of its columns lies in the space of the rows of `X`: `M = Xᵀ·(XᵀX)⁺ …`, tested as
+    /// orthogonality to directions that `X` does not see.
+    fn assert_minimum_norm(x: &[f64], y: &[f64], c: usize, rank: usize, blind: &[Vec<f64>]) {
+        let (svd, normal) = both(x, y, c);
+        let least = normal.minimum_norm().unwrap();
+        assert!(normal.solve(0.0).is_err() || normal.spectrum().unwrap().rank < c);
+        assert_eq!((svd.rank, least.rank, normal.spectrum().unwrap().rank), (rank, rank, rank));
+        assert!(svd.condition > 1e12 && normal.spectrum().unwrap().condition.is_infinite(), "{}", svd.condition);
+        for (name, solution) in [("svd", &svd.solution), ("eigenvalues", &least.solution)] {
+            let scale = norm(solution);
+            for direction in blind {
+                let along = norm(&product(direction, solution, c, c));
+                assert!(along <= 1e-8 * scale, "{name}: {along:e} of {scale:e} along a direction that X does not see");
+            }
+            // The normal equations hold: XᵀX·M = XᵀY.
+            let mut residual = product(x, solution, c, c);
+            residual.iter_mut().zip(y).for_each(|(r, y)| *r -= y);
+            let mut columns = vec![0.0; x.len()];
+            transpose(&mut columns, x.len() / c, 0, x, c);
+            let gradient = norm(&product(&columns, &residual, x.len() / c, c));
+            assert!(gradient <= 1e-7 * norm(x) * norm(y), "{name}: gradient {gradient:e}");
+        }
+        assert!(difference(&svd.solution, &least.solution) < 1e-7 * norm(&svd.solution));
+    }
+
+    #[test]
+    fn fewer_rows_than_channels_give_the_solution_of_least_norm() {
+        for (c, rows) in [(5, 2), (64, 30), (PANEL + 30, PANEL + 10)] {
+            let (x, y) = (random(rows * c, 5), random(rows * c, 6));
+            // A direction that no row has a part of: a random one, less its projection on the rows.
+            let (mut tall, mut blind) = (Tall::new(c), random(c, 7));
+            let mut columns = vec![0.0; c * c];
+            for (i, row) in x.chunks(c).enumerate() {
+                columns[i * c..(i + 1) * c].copy_from_slice(row);
+            }
+            let projector = {
+                tall.add(&columns, &columns);
+                tall.solve(1e-9).unwrap().solution // X⁺X
+            };
+            let seen = product(&blind, &projector, c, c);
+            blind.iter_mut().zip(seen).for_each(|(b, s)| *b -= s);
+            assert!(norm(&blind) > 0.1);
+            assert_minimum_norm(&x, &y, c, rows, &[blind]);
+        }
+    }
+
+    #[test]
+    fn silent_and_doubled_channels_give_the_solution_of_least_norm() {
+        let (c, rows) = (PANEL + 50, 700);
+        for (silent, doubled) in [(0, (3, 4)), (5, (1, c - 1)), (c - 1, (PANEL - 1, PANEL)), (PANEL, (0, PANEL + 1))] {
+            let (mut x, y) = (random(rows * c, 8), random(rows * c, 9));
+            for row in x.chunks_exact_mut(c) {
+                row[silent] = 0.0;
+                row[doubled.1] = row[doubled.0];
+            }
+            let unit = |at: usize, and: Option<usize>| -> Vec<f64> {
+                (0..c)
+                    .map(|i| {
+                        if i == at {
+                            1.0
+                        } else if Some(i) == and {
+                            -1.0
+                        } else {
+                            0.0
+                        }
+                    })
+                    .collect()
+            };
+            let blind = [unit(silent, None), unit(doubled.0, Some(doubled.1))];
+            assert_minimum_norm(&x, &y, c, c - 2, &blind);
+        }
+    }
+
+    #[test]
+    fn singular_values_up_to_the_cutoff_are_dropped() {
+        // X = diag(1, 1e-3, 1e-7): its singular values are its diagonal, its solution that of each channel alone.
+        let x = [1.0, 0.0, 0.0, 0.0, 1e-3, 0.0, 0.0, 0.0, 1e-7];
+        for (cutoff, rank) in [(1e-6, 2), (1e-2, 1), (0.0, 3)] {
+            let mut tall = Tall::new(3);
+            tall.add(&x, &x);
+            let svd = tall.solve(cutoff).unwrap();
+            assert!(svd.rank == rank && (svd.condition / 1e7 - 1.0).abs() < 1e-6, "{svd:?}");
+            let expected: Vec<f64> = (0..9).map(|at| if at % 4 == 0 && at / 4 < rank { 1.0 } else { 0.0 }).collect();
+            assert!(difference(&svd.solution, &expected) < 1e-9, "{svd:?}");
+        }
+    }
+
+    #[test]
+    fn rows_may_follow_a_solution() {
+        let (x, y) = (random(20 * 4, 10), random(20 * 4, 11));
+        let (mut all, mut parts) = (Tall::new(4), Tall::new(4));
+        all.add(&x, &y);
+        parts.add(&x[..40], &y[..40]);
+        parts.solve(0.0).unwrap();
+        parts.add(&x[40..], &y[40..]);
+        assert!(difference(&all.solve(0.0).unwrap().solution, &parts.solve(0.0).unwrap().solution) < 1e-12);
+    }
+
+    #[test]
+    fn nothing_but_zeros_have_rank_zero_and_a_zero_solution() {
+        let mut tall = Tall::new(2);
+        assert_eq!(tall.solve(0.0).unwrap().rank, 0);
+        tall.add(&[0.0; 6], &[1.0; 6]);
+        let svd = tall.solve(0.0).unwrap();
+        assert_eq!((svd.rank, svd.solution), (0, vec![0.0; 4]));
+        let mut normal = Normal::new(2);
+        normal.add(&[0.0; 6], &[1.0; 6]);
+        assert_eq!(normal.minimum_norm().unwrap().solution, [0.0; 4]);
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_an_error() {
+        for (x, y) in [(f64::NAN, 1.0), (1.0, f64::INFINITY)] {
+            let mut tall = Tall::new(2);
+            tall.add(&[x, 0.0, 2.0, 1.0, 3.0, 7.0], &[y; 6]);
+            assert!(tall.solve(0.0).is_err());
+        }
+    }
+}
