@@ -1,0 +1,149 @@
+//! The parts of a solved operator, each against a plain matrix product of the same size: sums, Cholesky, streamed QR;
+//! and the fast Hadamard transform against its dense product.
+//!
+//! `cargo bench --bench solve [-- CHANNELS…]`; 1024 and 2048 channels are always measured, each with as many rows.
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+
+use std::time::Instant;
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Mat, Par};
+use ghostlab::linalg::gemm::{Into, View, ViewMut, gemm_parallel, gram_parallel};
+use ghostlab::linalg::hadamard;
+use ghostlab::linalg::solve::Normal;
+use ghostlab::linalg::tall::Tall;
+use rayon::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Rounds in which each measurement has its turn; the best counts, for others on the machine can only slow one down.
+const ROUNDS: usize = 7;
+
+/// One line of the table: what, the floating-point operations it needs at least, and the best time so far.
+struct Line {
+    what: &'static str,
+    operations: f64,
+    seconds: f64,
+}
+
+/// The lines of one size, in the order in which a round measures them.
+#[derive(Default)]
+struct Table {
+    lines: Vec<Line>,
+    at: usize,
+}
+
+impl Table {
+    fn time<R>(&mut self, what: &'static str, operations: f64, work: impl FnOnce() -> R) -> R {
+        let started = Instant::now();
+        let result = work();
+        let seconds = started.elapsed().as_secs_f64();
+        if self.at == self.lines.len() {
+            self.lines.push(Line { what, operations, seconds });
+        }
+        let line = &mut self.lines[self.at];
+        line.seconds = line.seconds.min(seconds);
+        self.at += 1;
+        result
+    }
+
+    /// Prints each line, its time also in units of the first line's.
+    fn print(&self, title: &str) {
+        println!("\n{title:<38} {:>10} {:>10} {:>8}", "seconds", "GFLOP/s", "ratio");
+        for line in &self.lines {
+            let (speed, ratio) = (line.operations / line.seconds * 1e-9, line.seconds / self.lines[0].seconds);
+            println!("{:<38} {:>10.4} {speed:>10.1} {ratio:>8.2}", line.what, line.seconds);
+        }
+    }
+}
+
+fn main() {
+    let more = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
+    for channels in [1024, 2048].into_iter().chain(more) {
+        solving(channels);
+    }
+    for order in [4096, 5120] {
+        rotating(order);
+    }
+}
+
+/// Deterministic numbers of a spread like activations, `[rows, columns]`.
+fn sample(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f32 / (1u32 << 30) as f32 - 1.0
+    };
+    std::iter::repeat_with(next).take(rows * columns).collect()
+}
+
+fn solving(c: usize) {
+    let (pre, post) = (sample(c, c, 1), sample(c, c, 2)); // [C, C] each, as many rows as channels
+    let wide = |x: &[f32]| -> Vec<f64> { x.iter().map(|&v| f64::from(v)).collect() };
+    let (x, y) = (wide(&pre), wide(&post));
+    let (a, b) = (Mat::from_fn(c, c, |i, j| x[j * c + i]), Mat::from_fn(c, c, |i, j| y[j * c + i]));
+    let (mut out, mut gram, mut converted) = (Mat::<f64>::zeros(c, c), vec![0.0; c * c], vec![0.0; c * c]);
+    let cube = (c as f64).powi(3);
+    let mut table = Table::default();
+    for _ in 0..ROUNDS.min(2 + 8192 / c) {
+        table.at = 0;
+        table.time("matrix product (faer)", 2.0 * cube, || {
+            matmul(out.as_mut(), Accum::Add, &a, &b, 1.0, Par::rayon(0));
+        });
+        table.time("XᵀX", cube, || gram_parallel(&mut gram, &x, c));
+        table.time("XᵀX from f32", cube, || {
+            let pieces = converted.par_chunks_mut(c).zip(pre.par_chunks(c));
+            pieces.for_each(|(wide, x)| wide.iter_mut().zip(x).for_each(|(wide, &x)| *wide = f64::from(x)));
+            gram_parallel(&mut gram, &converted, c);
+        });
+        let mut normal = Normal::new(c);
+        // Other rows before the clock runs: the system gives the sums their memory, and there are twice as many as channels.
+        normal.add(&y, &x);
+        table.time("XᵀX and XᵀΔ from f32", 3.0 * cube, || normal.add_difference(&pre, &post));
+        let factor = table.time("Cholesky", cube / 3.0, || normal.factor(1e-3).unwrap());
+        table.time("two triangular solves", 2.0 * cube, || factor.solve().unwrap());
+        table.time("rank and condition", 0.0, || factor.spectrum().unwrap());
+        drop(factor);
+        drop(normal);
+        let mut tall = Tall::new(c);
+        table.time("streamed QR of [X | Y]", 6.0 * cube, || tall.add(&x, &y));
+    }
+    table.print(&format!("{c} channels and rows, f64"));
+    if c <= 2048 {
+        let mut once = Table::default();
+        let mut tall = Tall::new(c);
+        tall.add(&x, &y);
+        let mut normal = Normal::new(c);
+        normal.add(&x, &y);
+        once.time("SVD of R and solution", 0.0, || tall.solve(1e-6).unwrap());
+        once.time("minimum norm by eigenvalues", 0.0, || normal.minimum_norm().unwrap());
+        for line in &once.lines {
+            println!(
+                "{:<38} {:>10.4} {:>10} {:>8.2}",
+                line.what,
+                line.seconds,
+                "",
+                line.seconds / table.lines[0].seconds
+            );
+        }
+    }
+}
+
+fn rotating(order: usize) {
+    const ROWS: usize = 512;
+    let (x, matrix) = (sample(ROWS, order, 3), hadamard::matrix(order));
+    let (mut fast, mut dense) = (x.clone(), vec![0.0; x.len()]);
+    let mut best = [f64::INFINITY; 2]; // fast, dense
+    for _ in 0..ROUNDS {
+        let started = Instant::now();
+        hadamard::transform(&mut fast, order);
+        best[0] = best[0].min(started.elapsed().as_secs_f64());
+        let started = Instant::now();
+        let (x, matrix) = (View::rows(&x, ROWS, order), View::rows(&matrix, order, order));
+        gemm_parallel(ViewMut::rows(&mut dense, ROWS, order), Into::Replace, x, matrix);
+        best[1] = best[1].min(started.elapsed().as_secs_f64());
+    }
+    let [fast, dense] = best.map(|seconds| ROWS as f64 / seconds);
+    println!("\nHadamard {order}: {fast:.0} rows/s fast, {dense:.0} rows/s dense: {:.0} times as many", fast / dense);
+}
