@@ -4,83 +4,17 @@
 
 mod common;
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
-
-use common::{assert_close, flat, json, numbers, relative_error, shared, tensors};
-use ghostlab::calibrate::{self, Axis, Calibration, Pair, Request};
-use ghostlab::corpus::{PythonRandom, Rule, Start, Tokenizer, Windows, calibration};
-use ghostlab::criterion;
-use ghostlab::evaluate::perplexity;
+use common::stories::{LAYERS, oracle, perplexities};
+use common::{assert_close, flat, numbers, relative_error, tensors};
+use ghostlab::calibrate::{Axis, Pair};
+use ghostlab::corpus::{PythonRandom, Rule, Tokenizer, calibration};
+use ghostlab::criterion::{self, Cut, Evidence, Selection};
+use ghostlab::error::Result;
 use ghostlab::linalg::hadamard;
 use ghostlab::linalg::solve::Normal;
 use ghostlab::linalg::tall::Tall;
-use ghostlab::model::{Batch, Decoder, Model, Program, Step, Trie};
-use ghostlab::options::Options;
-use ghostlab::recovery::{self, Boundary, Numbers};
-use serde_json::Value;
-
-const LAYERS: usize = 5;
-const RECOVERIES: [(&str, &str, &str); 4] = [
-    ("none", "pruned", ""),
-    ("linearpatch-diag", "linearpatch_diag", "linearpatch_diag"),
-    ("linearpatch-rotate", "linearpatch_rotate", "linearpatch_rotate"),
-    ("ghosted", "ghosted", "ghosted_W"),
-];
-
-struct Oracle {
-    folder: PathBuf,
-    values: Value,
-}
-
-fn oracle() -> Option<Oracle> {
-    let folder = shared("oracles/stories260k")?;
-    let values = json(&folder.join("stories260k.json"));
-    Some(Oracle { folder, values })
-}
-
-impl Oracle {
-    fn ids(&self, name: &str) -> Vec<u32> {
-        numbers(&json(&self.folder.join(name))).into_iter().map(|id| id as u32).collect()
-    }
-
-    /// The 16 calibration windows of 128 tokens.
-    fn windows(&self) -> Vec<Vec<u32>> {
-        let ids = self.ids("calibration.ids.json");
-        let starts = numbers(&self.values["windows"]["train_starts"]);
-        starts.into_iter().map(|start| ids[start as usize..start as usize + 128].to_vec()).collect()
-    }
-
-    fn decoder(&self) -> Decoder {
-        Decoder::load(&self.folder).unwrap()
-    }
-
-    /// One dense pass with every cosine and every boundary.
-    fn calibration(&self, decoder: &Decoder) -> Calibration {
-        let mut request = Request { sites: (0..=LAYERS).collect(), pairs: BTreeSet::new() };
-        for axis in [Axis::ChannelSeries, Axis::Token] {
-            for from in 0..=LAYERS {
-                request.pairs.extend((from..=LAYERS).map(|to| Pair { axis, from, to }));
-            }
-        }
-        let windows = self.windows();
-        let windows: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
-        // A budget that no multiple of the window fills: batches of 2 windows.
-        calibrate::run(decoder, &windows, 300, &request, |_| Ok(())).unwrap()
-    }
-}
-
-fn boundary(calibration: &Calibration) -> Boundary<'_> {
-    Boundary {
-        activations: &calibration.activations,
-        start: 2,
-        end: 3,
-        sequences: 16,
-        operator_sequences: 16,
-        length: 128,
-        only: true,
-    }
-}
+use ghostlab::model::{Batch, Decoder, Model, Program, Step};
+use serde_json::{Value, json};
 
 #[test]
 fn the_forward_pass_equals_the_reference() {
@@ -118,52 +52,73 @@ fn cosines_equal_the_reference_on_both_axes() {
     }
 }
 
+/// What the criteria ask, answered by the real backbone on the oracle's windows.
+struct Witness<'a> {
+    oracle: &'a common::stories::Oracle,
+    decoder: &'a Decoder,
+    calibrated: &'a common::stories::Calibrated,
+}
+
+impl Evidence for Witness<'_> {
+    fn similarity(&self, pair: Pair) -> Result<f64> {
+        Ok(self.calibrated.similarities.get(pair).unwrap())
+    }
+
+    fn perplexities(&mut self, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
+        let programs: Vec<Program> = removed.iter().map(|set| Program::pruned(LAYERS, set, |_| None)).collect();
+        Ok(perplexities(self.decoder, &programs, &self.oracle.calibration_windows()))
+    }
+}
+
+fn select(witness: &mut Witness<'_>, name: &str, options: &Value, depth: usize) -> Selection {
+    let criterion = criterion::build(name, options.as_object().unwrap()).unwrap();
+    let cut = Cut { backbone: "stories", layers: LAYERS, depth };
+    criterion.check(&cut).unwrap();
+    criterion.select(&cut, witness).unwrap()
+}
+
 #[test]
-fn llm_streamline_selects_what_the_official_code_does() {
+fn criteria_select_what_the_official_code_does() {
     let Some(oracle) = oracle() else { return };
-    let calibration = oracle.calibration(&oracle.decoder());
-    let criterion = criterion::build("llm-streamline", &Options::new()).unwrap();
+    let decoder = oracle.decoder();
+    let calibrated = oracle.calibration(&decoder);
+    let witness = &mut Witness { oracle: &oracle, decoder: &decoder, calibrated: &calibrated };
     for (depth, expected) in oracle.values["streamline_official"].as_object().unwrap() {
         let depth: usize = depth.parse().unwrap();
-        let selection = criterion.select(LAYERS, depth, &calibration.similarities).unwrap();
+        let selection = select(witness, "llm-streamline", &json!({}), depth);
         let (start, end) = (expected["start"].as_u64().unwrap() as usize, expected["end"].as_u64().unwrap() as usize);
         assert_eq!(selection.removed, (start..end).collect::<Vec<_>>(), "depth {depth}");
         let best = selection.scores.iter().find(|(s, _)| *s == start).unwrap().1;
         assert!((best - expected["best"].as_f64().unwrap()).abs() <= 1e-5, "depth {depth}: {best}");
     }
+    let expected = &oracle.values["shortgpt_official"];
+    let pruned: Vec<usize> = numbers(&expected["pruned"]).into_iter().map(|layer| layer as usize).collect();
+    let selection = select(witness, "shortgpt", &json!({}), pruned.len());
+    assert_eq!(selection.removed, pruned);
+    let of_pruned = selection.scores.iter().filter(|(layer, _)| pruned.contains(layer));
+    let mean = of_pruned.map(|(_, influence)| 1.0 - influence).sum::<f64>() / pruned.len() as f64;
+    assert!((mean - expected["avg_similarity"].as_f64().unwrap()).abs() <= 1e-5, "{mean}");
 }
 
 #[test]
-fn operators_and_their_numbers_equal_the_reference() {
+fn leave_one_out_perplexities_equal_the_reference() {
     let Some(oracle) = oracle() else { return };
-    let calibration = oracle.calibration(&oracle.decoder());
-    let boundary = boundary(&calibration);
-    let matrices = tensors(&oracle.folder.join("stories260k_operators.safetensors"));
-    for (site, name) in [(2, "x_pre"), (3, "x_post")] {
-        let rows: Vec<f64> = calibration.activations.rows(site, 0..2048).unwrap().iter().map(|&v| v.into()).collect();
-        assert!(relative_error(&rows, &flat(&matrices[name])) <= 1e-4, "{name}");
+    let decoder = oracle.decoder();
+    let calibrated = oracle.calibration(&decoder);
+    let witness = &mut Witness { oracle: &oracle, decoder: &decoder, calibrated: &calibrated };
+    let expected = numbers(&oracle.values["leave_one_out_ppl"]);
+    let selection = select(witness, "shortened-llama", &json!({}), 2);
+    for (&(layer, ours), expected) in selection.scores.iter().zip(&expected) {
+        assert_close(&format!("without layer {layer}"), ours, *expected, 1e-4);
     }
-    for (name, mae, matrix) in RECOVERIES {
-        let operator = recovery::build(name, &Options::new()).unwrap().solve(&boundary).unwrap();
-        if let Some(operator) = &operator {
-            let ours: Vec<f64> = operator.to_dense().unwrap().into_iter().map(f64::from).collect();
-            let error = relative_error(&ours, &flat(&matrices[matrix]));
-            assert!(error <= 1e-4, "{name}: {error:e}");
-        }
-        let numbers = Numbers::of(&boundary, operator.as_deref()).unwrap();
-        assert_close(mae, numbers.boundary_mae, oracle.values["boundary_mae"][mae].as_f64().unwrap(), 1e-4);
-        if name == "ghosted" {
-            let expected = &oracle.values["boundary"];
-            for (key, ours) in [
-                ("delta_fro", numbers.delta_norm),
-                ("M_fro", numbers.m_norm),
-                ("sym_fro", numbers.m_symmetric_norm),
-                ("asym_fro", numbers.m_antisymmetric_norm),
-            ] {
-                assert_close(key, ours, expected[key].as_f64().unwrap(), 1e-4);
-            }
-        }
-    }
+    // The two lowest of the oracle's values: 55.5 and 58.5.
+    assert_eq!(selection.removed, [2, 4]);
+    // SLEB's first step is the lowest of them; its second measures again.
+    let sleb = select(witness, "sleb", &json!({}), 2);
+    assert_eq!(sleb.scores[0].0, 2);
+    assert_close("sleb's first step", sleb.scores[0].1, expected[2], 1e-4);
+    let dense = perplexities(&decoder, &[Program::dense(LAYERS)], &oracle.calibration_windows());
+    assert_close("dense", dense[0], oracle.number("/dense_calibration_ppl"), 1e-4);
 }
 
 /// The rows `x` and their right-hand sides in blocks of 500, to both ways of solving.
@@ -203,32 +158,6 @@ fn the_walsh_hadamard_matrix_equals_the_reference() {
     let ours: Vec<f64> = hadamard::matrix(64).into_iter().map(f64::from).collect();
     let expected = flat(&tensors(&oracle.folder.join("stories260k_operators.safetensors"))["hadamard64"]);
     assert!(relative_error(&ours, &expected) <= 1e-6);
-}
-
-#[test]
-fn perplexities_equal_the_reference() {
-    let Some(oracle) = oracle() else { return };
-    let decoder = oracle.decoder();
-    let calibration = oracle.calibration(&decoder);
-    let boundary = boundary(&calibration);
-    let ids = oracle.ids("evaluation.ids.json");
-    let count = oracle.values["perplexity"]["windows"].as_u64().unwrap() as usize;
-    assert_eq!(ids.len() / 128, count);
-    let starts = (0..count).map(|i| Start { document: 0, token: i * 128 }).collect();
-    let windows = Windows { ids: ids[..count * 128].to_vec(), length: 128, starts, corpus_tokens: ids.len() };
-    let mut programs = vec![Program::dense(LAYERS)];
-    for (name, ..) in RECOVERIES {
-        let operator = recovery::build(name, &Options::new()).unwrap().solve(&boundary).unwrap();
-        programs.push(Program::pruned(LAYERS, &[2], |_| operator.clone()));
-    }
-    let trie = Trie::new(&programs);
-    let mut seconds = vec![0.0; trie.len()];
-    let losses = perplexity::score(&decoder, &trie, programs.len(), &windows, 1024, &mut seconds, |_| Ok(())).unwrap();
-    let names = ["dense"].into_iter().chain(RECOVERIES.map(|(_, name, _)| name));
-    for (name, losses) in names.zip(losses) {
-        let expected = oracle.values["perplexity"]["values"][name].as_f64().unwrap();
-        assert_close(name, losses.perplexity(), expected, 1e-4);
-    }
 }
 
 #[test]

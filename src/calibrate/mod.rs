@@ -1,13 +1,13 @@
 //! Floor 2: one dense pass over the calibration windows, from which selection and operators are computed.
 //!
-//! The pass sums what the criteria compare while it runs, and spools the residual stream at the boundaries that a
-//! selection can choose to a file, so that operators need no further pass. Memory holds one batch, whatever the
-//! number of sequences.
+//! The pass sums what the criteria compare while it runs, and spools the residual stream at the sites that the
+//! selections may need, so that operators need no further pass. Memory holds one batch, whatever the number of
+//! sequences.
 
 mod activations;
 mod pass;
 mod similarity;
 
-pub use activations::{Activations, Spool};
+pub use activations::{Activations, Shape, Site, Spool};
 pub use pass::{Calibration, Request, run};
 pub use similarity::{Axis, Pair, Similarities};

@@ -5,26 +5,43 @@ use std::collections::{BTreeMap, BTreeSet};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::activations::{Activations, Spool};
+use super::activations::{Shape, Site, Spool};
 use super::similarity::{Pair, Similarities};
 use crate::error::{Error, Result};
 use crate::model::{Batch, Decoder, Observer, Program, Trie};
+use crate::store::Store;
 
 /// What a grid needs of one calibration.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     pub pairs: BTreeSet<Pair>,
-    /// Boundaries whose rows are spooled: `l` stands for `X_l`, the residual stream entering layer `l`.
-    pub sites: BTreeSet<usize>,
+    /// Where the residual stream is spooled.
+    pub sites: BTreeSet<Site>,
+}
+
+impl Request {
+    /// Whether there is nothing to measure.
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty() && self.sites.is_empty()
+    }
+
+    /// The dense backbone as far as it has to run.
+    pub fn program(&self, layers: usize) -> Program {
+        let of_site = |site: &Site| match site {
+            Site::Stream(layer) => 2 * layer,
+            Site::Middle(layer) => 2 * layer + 1,
+        };
+        let last = self.pairs.iter().map(|pair| 2 * pair.to).chain(self.sites.iter().map(of_site)).max();
+        let mut program = Program::trunk(layers);
+        program.0.truncate(1 + last.unwrap_or(0));
+        program
+    }
 }
 
 /// What a pass gives.
 pub struct Calibration {
     pub similarities: Similarities,
-    pub activations: Activations,
-    pub sequences: usize,
-    /// Tokens of each sequence.
-    pub length: usize,
+    pub spool: Spool,
 }
 
 /// Runs the dense backbone once over all windows. `progress` is told the tokens of each batch and may stop the pass.
@@ -36,16 +53,17 @@ pub fn run(
     windows: &[&[u32]],
     batch_tokens: usize,
     request: &Request,
+    store: &Store,
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Calibration> {
-    let layers = decoder.config().layers;
-    let trie = Trie::new(&[Program::trunk(layers)]);
+    let trie = Trie::new(&[request.program(decoder.config().layers)]);
     let length = windows.first().map_or(0, |window| window.len());
+    let shape = Shape { channels: decoder.config().hidden, sequences: windows.len(), length };
     let mut taps = Taps {
-        boundary: boundaries(&trie, layers),
+        sites: sites(&trie),
         similarities: Similarities::new(&request.pairs),
-        spool: Spool::create(&request.sites, decoder.config().hidden)?,
-        channels: decoder.config().hidden,
+        spool: Spool::create(store, &request.sites, shape)?,
+        channels: shape.channels,
         batch: Batch::default(),
         first_sequence: 0,
         held: BTreeMap::new(),
@@ -59,22 +77,17 @@ pub fn run(
         taps.first_sequence += windows.len();
         progress(batch.tokens())?;
     }
-    Ok(Calibration {
-        similarities: taps.similarities,
-        activations: taps.spool.finish()?,
-        sequences: windows.len(),
-        length,
-    })
+    Ok(Calibration { similarities: taps.similarities, spool: taps.spool.finish()? })
 }
 
-/// Node → boundary: `X_0` leaves the embedding, `X_{l+1}` leaves the MLP of layer `l`.
-fn boundaries(trie: &Trie, layers: usize) -> BTreeMap<usize, usize> {
-    let path = trie.path(0);
-    (0..=layers).map(|boundary| (path[2 * boundary], boundary)).collect()
+/// Node → site: `X_0` leaves the embedding, the middle of layer `l` its attention, `X_{l+1}` its MLP.
+fn sites(trie: &Trie) -> BTreeMap<usize, Site> {
+    let of_step = |step: usize| if step.is_multiple_of(2) { Site::Stream(step / 2) } else { Site::Middle(step / 2) };
+    trie.path(0).iter().enumerate().map(|(step, &node)| (node, of_step(step))).collect()
 }
 
 struct Taps {
-    boundary: BTreeMap<usize, usize>,
+    sites: BTreeMap<usize, Site>,
     similarities: Similarities,
     spool: Spool,
     channels: usize,
@@ -86,7 +99,10 @@ struct Taps {
 
 impl Observer<Tensor> for Taps {
     fn after(&mut self, node: usize, state: Option<&Tensor>, _: f64) -> Result<()> {
-        let (Some(&boundary), Some(state)) = (self.boundary.get(&node), state) else { return Ok(()) };
+        let (Some(&site), Some(state)) = (self.sites.get(&node), state) else { return Ok(()) };
+        let Site::Stream(boundary) = site else {
+            return self.spool.push(site, &crate::model::elements(state)?);
+        };
         self.held.insert(boundary, state.clone());
         let pairs = self.similarities.ending_at(boundary);
         let slices = self
@@ -97,7 +113,7 @@ impl Observer<Tensor> for Taps {
         let stream = &slices[&boundary];
         refuse_non_finite(stream, boundary, self.channels, &self.batch, self.first_sequence)?;
         self.similarities.add(&pairs, self.channels, &self.batch.segments, |at| &slices[&at]);
-        self.spool.push(boundary, stream)?;
+        self.spool.push(site, stream)?;
         drop(slices);
         let similarities = &self.similarities;
         self.held.retain(|&from, _| similarities.last_use(from).is_some_and(|last| last > boundary));

@@ -12,9 +12,12 @@ pub enum Axis {
     ChannelSeries,
     /// Over the channels, for each token; then the mean over tokens.
     Token,
+    /// Not a cosine but an angle in half turns, `arccos(cosine)/π`, at the last token of a sequence; then the mean over
+    /// sequences (Gromov et al., "The unreasonable ineffectiveness of the deeper layers", eq. 4).
+    LastTokenAngle,
 }
 
-/// A mean cosine of `X_from` and `X_to` that a criterion asks for.
+/// A mean cosine (or angle) of `X_from` and `X_to` that a criterion asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pair {
     pub axis: Axis,
@@ -73,6 +76,7 @@ impl Similarities {
                     match pair.axis {
                         Axis::ChannelSeries => channel_series(x, y, channels),
                         Axis::Token => token(x, y, channels),
+                        Axis::LastTokenAngle => last_token_angle(x, y, channels),
                     }
                 };
                 segments.iter().map(of_segment).sum()
@@ -105,6 +109,11 @@ fn channel_series(x: &[f32], y: &[f32], channels: usize) -> f64 {
     sums.iter().map(|[dot, x, y]| cosine(*dot, *x, *y)).sum::<f64>() / channels as f64
 }
 
+fn last_token_angle(x: &[f32], y: &[f32], channels: usize) -> f64 {
+    let cosine = token(&x[x.len() - channels..], &y[y.len() - channels..], channels);
+    cosine.clamp(-1.0, 1.0).acos() / std::f64::consts::PI
+}
+
 fn token(x: &[f32], y: &[f32], channels: usize) -> f64 {
     let rows = x.len() / channels;
     let of_row = |(x, y): (&[f32], &[f32])| {
@@ -131,6 +140,13 @@ mod tests {
         let expected = (1.0 + 0.5f64.sqrt()) / 2.0;
         assert!((channel_series(&x, &y, 2) - expected).abs() < 1e-12);
         assert!((token(&x, &y, 2) - expected).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_angle_is_that_of_the_last_token_in_half_turns() {
+        // Last tokens (1, 0) and (-1, 0): half a turn; (1, 0) and (0, 2): a quarter.
+        assert_eq!(last_token_angle(&[9.0, 9.0, 1.0, 0.0], &[1.0, 1.0, -1.0, 0.0], 2), 1.0);
+        assert!((last_token_angle(&[1.0, 0.0], &[0.0, 2.0], 2) - 0.5).abs() < 1e-12);
     }
 
     #[test]

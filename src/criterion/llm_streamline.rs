@@ -2,8 +2,9 @@
 
 use serde::Deserialize;
 
-use super::{Criterion, Selection};
-use crate::calibrate::{Axis, Pair, Similarities};
+use super::similarity::Cosine;
+use super::{Criterion, Cut, Evidence, Selection, at_most};
+use crate::calibrate::{Axis, Pair};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -15,15 +16,6 @@ struct Settings {
     cosine: Cosine,
 }
 
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Cosine {
-    /// What the reference code does.
-    #[default]
-    ChannelSeries,
-    Token,
-}
-
 /// Starts `s` in `1..=L−n−1` (the first and the last layer stay); the highest mean cosine of `X_s` and `X_{s+n}`; the first maximum wins.
 struct LlmStreamline {
     axis: Axis,
@@ -31,45 +23,46 @@ struct LlmStreamline {
 
 pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
     let settings: Settings = options::read(NAME, options)?;
-    let axis = match settings.cosine {
-        Cosine::ChannelSeries => Axis::ChannelSeries,
-        Cosine::Token => Axis::Token,
-    };
-    Ok(Box::new(LlmStreamline { axis }))
+    Ok(Box::new(LlmStreamline { axis: settings.cosine.axis() }))
 }
 
 impl Criterion for LlmStreamline {
-    fn check(&self, layers: usize, depth: usize) -> Result<()> {
-        if depth + 2 <= layers {
-            return Ok(());
-        }
-        Err(Error::bad_input(format!("`{NAME}` keeps the first and the last layer"))
-            .expected(format!("a depth of at most {}, for {layers} layers", layers.saturating_sub(2)))
-            .found(depth.to_string()))
+    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+        at_most(NAME, "keeps the first and the last layer", cut.layers.saturating_sub(2), cut)
     }
 
-    fn pairs(&self, layers: usize, depth: usize) -> Vec<Pair> {
-        (1..layers - depth).map(|from| Pair { axis: self.axis, from, to: from + depth }).collect()
+    fn pairs(&self, cut: &Cut<'_>) -> Vec<Pair> {
+        (1..cut.layers - cut.depth).map(|from| Pair { axis: self.axis, from, to: from + cut.depth }).collect()
     }
 
-    fn boundaries(&self, layers: usize, depth: usize) -> Vec<usize> {
-        self.pairs(layers, depth).iter().flat_map(|pair| [pair.from, pair.to]).collect()
+    fn regions(&self, cut: &Cut<'_>) -> Vec<(usize, usize)> {
+        self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect()
     }
 
-    fn select(&self, layers: usize, depth: usize, similarities: &Similarities) -> Result<Selection> {
-        let scores = self
-            .pairs(layers, depth)
-            .into_iter()
-            .map(|pair| match similarities.get(pair) {
-                Some(score) if score.is_finite() => Ok((pair.from, score)),
-                other => Err(Error::job("a similarity is missing or not finite")
-                    .at(format!("layers {} and {}", pair.from, pair.to))
-                    .found(format!("{other:?}"))),
-            })
-            .collect::<Result<Vec<_>>>()?;
+    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+        let of_pair = |pair: Pair| Ok((pair.from, evidence.similarity(pair)?));
+        let scores = self.pairs(cut).into_iter().map(of_pair).collect::<Result<Vec<_>>>()?;
         // The first maximum wins: only a strictly greater score replaces it.
         let best = scores.iter().copied().reduce(|best, next| if next.1 > best.1 { next } else { best });
         let (start, _) = best.ok_or_else(|| Error::job("no block to choose from").at(NAME))?;
-        Ok(Selection { removed: (start..start + depth).collect(), scores })
+        Ok(Selection { removed: (start..start + cut.depth).collect(), scores })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::criterion::Cut;
+    use crate::criterion::tests::select;
+    use serde_json::json;
+
+    #[test]
+    fn the_first_and_the_last_layer_stay_and_the_first_maximum_wins() {
+        let cut = Cut { backbone: "b", layers: 6, depth: 2 };
+        // Blocks at 0 and 4 would be the most alike; 2 and 3 tie.
+        let likeness = [1.0, 0.5, 0.7, 0.7, 1.0];
+        let selection = select("llm-streamline", &json!({}), &cut, |pair| likeness[pair.from], |_| 0.0).unwrap();
+        assert_eq!(selection.removed, [2, 3]);
+        assert_eq!(selection.scores.len(), 3);
+        assert!(select("llm-streamline", &json!({}), &Cut { depth: 5, ..cut }, |_| 0.0, |_| 0.0).is_err());
     }
 }

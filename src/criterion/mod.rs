@@ -1,28 +1,69 @@
 //! Floor 2: rules that pick which layers to remove (design §6). One rule, one file, one line in [`ENTRIES`].
 
+mod angular;
+mod explicit;
 mod llm_streamline;
+mod shortened_llama;
+mod shortgpt;
+mod similarity;
+mod sleb;
 
-use crate::calibrate::{Pair, Similarities};
-use crate::error::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::calibrate::Pair;
+use crate::error::{Error, Result};
 use crate::options::{self, Options};
+
+/// What a rule is asked for: so many layers out of a backbone.
+#[derive(Debug, Clone, Copy)]
+pub struct Cut<'a> {
+    /// The backbone's name in the grid.
+    pub backbone: &'a str,
+    /// `L`
+    pub layers: usize,
+    /// How many layers go.
+    pub depth: usize,
+}
+
+/// What a rule may look at.
+pub trait Evidence {
+    /// A similarity that [`Criterion::pairs`] asked for.
+    fn similarity(&self, pair: Pair) -> Result<f64>;
+
+    /// The backbone's perplexity on the calibration windows without each of some sets of layers:
+    /// `exp(total negative log-likelihood / predicted tokens)`. All sets are measured in one run of their trie.
+    fn perplexities(&mut self, removed: &[Vec<usize>]) -> Result<Vec<f64>>;
+}
 
 /// A rule that picks layers.
 pub trait Criterion: Send + Sync {
-    /// Refuses a depth that the rule cannot pick from `layers` layers.
-    fn check(&self, layers: usize, depth: usize) -> Result<()>;
+    /// Refuses a cut that the rule cannot make.
+    fn check(&self, cut: &Cut<'_>) -> Result<()>;
 
-    /// The similarities that the calibration pass has to measure for this depth.
-    fn pairs(&self, layers: usize, depth: usize) -> Vec<Pair>;
+    /// The similarities that the calibration pass has to measure. A rule that wants none picks before the pass.
+    fn pairs(&self, cut: &Cut<'_>) -> Vec<Pair> {
+        let _ = cut;
+        Vec::new()
+    }
 
-    /// The boundaries that a selection of this depth can have: their residual streams may be needed.
-    fn boundaries(&self, layers: usize, depth: usize) -> Vec<usize>;
+    /// The regions `[start, end)` that a selection may have: their activations are spooled while the pass runs.
+    fn regions(&self, cut: &Cut<'_>) -> Vec<(usize, usize)> {
+        let Cut { layers, depth, .. } = *cut;
+        (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
+    }
 
-    /// Picks `depth` of `layers` layers.
-    fn select(&self, layers: usize, depth: usize, similarities: &Similarities) -> Result<Selection>;
+    /// For the cost model: sets of layers like those whose perplexity [`Self::select`] will ask for.
+    fn trials(&self, cut: &Cut<'_>) -> Vec<Vec<usize>> {
+        let _ = cut;
+        Vec::new()
+    }
+
+    /// Picks the layers.
+    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection>;
 }
 
 /// The layers picked, and the scores that spoke for them.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
     /// Removed layers, ascending.
     pub removed: Vec<usize>,
@@ -35,12 +76,38 @@ impl Selection {
     pub fn regions(&self) -> Vec<(usize, usize)> {
         self.removed.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1] + 1)).collect()
     }
+
+    /// The `depth` candidates with the lowest scores; of equal scores the lower layer.
+    fn lowest(scores: Vec<(usize, f64)>, depth: usize) -> Self {
+        let mut ranked = scores.clone();
+        ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut removed: Vec<usize> = ranked[..depth].iter().map(|(layer, _)| *layer).collect();
+        removed.sort_unstable();
+        Self { removed, scores }
+    }
+}
+
+/// Refuses more layers than a rule has candidates.
+fn at_most(name: &str, why: &str, most: usize, cut: &Cut<'_>) -> Result<()> {
+    if cut.depth <= most {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!("`{name}` {why}"))
+        .expected(format!("a depth of at most {most}, for {} layers", cut.layers))
+        .found(cut.depth.to_string()))
 }
 
 type Build = fn(&Options) -> Result<Box<dyn Criterion>>;
 
 /// Every criterion by its name in a grid.
-const ENTRIES: &[(&str, Build)] = &[(llm_streamline::NAME, llm_streamline::build)];
+const ENTRIES: &[(&str, Build)] = &[
+    (llm_streamline::NAME, llm_streamline::build),
+    (shortgpt::NAME, shortgpt::build),
+    (shortened_llama::NAME, shortened_llama::build),
+    (sleb::NAME, sleb::build),
+    (angular::NAME, angular::build),
+    (explicit::NAME, explicit::build),
+];
 
 /// The criterion of a name, with its options.
 ///
@@ -51,13 +118,55 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Evidence that is given by formulas.
+    pub(crate) struct Given<S, P> {
+        pub(crate) similarity: S,
+        pub(crate) perplexity: P,
+        /// How many sets were measured in each run.
+        pub(crate) runs: Vec<usize>,
+    }
+
+    impl<S: Fn(Pair) -> f64, P: Fn(&[usize]) -> f64> Evidence for Given<S, P> {
+        fn similarity(&self, pair: Pair) -> Result<f64> {
+            Ok((self.similarity)(pair))
+        }
+
+        fn perplexities(&mut self, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
+            self.runs.push(removed.len());
+            Ok(removed.iter().map(|set| (self.perplexity)(set)).collect())
+        }
+    }
+
+    pub(crate) fn select(
+        name: &str,
+        options: &serde_json::Value,
+        cut: &Cut<'_>,
+        similarity: impl Fn(Pair) -> f64,
+        perplexity: impl Fn(&[usize]) -> f64,
+    ) -> Result<Selection> {
+        let criterion = build(name, options.as_object().unwrap())?;
+        criterion.check(cut)?;
+        let mut given = Given { similarity, perplexity, runs: Vec::new() };
+        let selection = criterion.select(cut, &mut given)?;
+        for region in selection.regions() {
+            assert!(criterion.regions(cut).contains(&region), "{name}: {region:?} was not announced");
+        }
+        Ok(selection)
+    }
 
     #[test]
     fn regions_are_maximal_runs() {
         let selection = Selection { removed: vec![0, 2, 3, 4, 7], scores: Vec::new() };
         assert_eq!(selection.regions(), [(0, 1), (2, 5), (7, 8)]);
+    }
+
+    #[test]
+    fn of_equal_scores_the_lower_layer_goes_first() {
+        let selection = Selection::lowest(vec![(0, 2.0), (1, 1.0), (2, 1.0), (3, 1.0)], 2);
+        assert_eq!(selection.removed, [1, 2]);
     }
 
     #[test]

@@ -10,12 +10,24 @@ pub struct Target {
     pub token: u32,
 }
 
+/// What a target came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// `ln p(token | row)`
+    pub log_probability: f32,
+    /// Whether no token is likelier; of equal ones the lowest counts.
+    pub likeliest: bool,
+}
+
 /// Tokens of several segments, one after the other.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub ids: Vec<u32>,
-    /// Rows of each segment, in order and without gaps; positions restart in each, attention stays within.
+    /// Rows of each segment, in order and without gaps; attention stays within, apart from [`Self::parents`].
     pub segments: Vec<Range<usize>>,
+    /// For a segment that continues another one, that one's index: it sees all of the other one's rows, and its
+    /// positions go on from there. Segments with one parent follow it directly; a parent has no parent itself.
+    pub parents: Vec<Option<usize>>,
     /// What the head scores, in ascending rows.
     pub targets: Vec<Target>,
 }
@@ -25,13 +37,20 @@ impl Batch {
     pub fn windows<'a>(windows: impl IntoIterator<Item = &'a [u32]>) -> Self {
         let mut batch = Self::default();
         for window in windows {
-            let start = batch.ids.len();
-            batch.ids.extend_from_slice(window);
-            batch.segments.push(start..batch.ids.len());
+            let start = batch.push(window, None);
             let next = window.iter().skip(1).enumerate();
             batch.targets.extend(next.map(|(i, &token)| Target { row: start + i, token }));
         }
         batch
+    }
+
+    /// Appends a segment; its first row.
+    pub fn push(&mut self, ids: &[u32], parent: Option<usize>) -> usize {
+        let start = self.ids.len();
+        self.ids.extend_from_slice(ids);
+        self.segments.push(start..self.ids.len());
+        self.parents.push(parent);
+        start
     }
 
     /// The number of tokens.
@@ -39,8 +58,35 @@ impl Batch {
         self.ids.len()
     }
 
-    /// The length of the longest segment.
+    /// The rows that a segment sees before its own.
+    pub(super) fn prefix(&self, segment: usize) -> Range<usize> {
+        self.parents[segment].map_or(0..0, |parent| self.segments[parent].clone())
+    }
+
+    /// The longest way from a first token to a last one.
     pub fn longest(&self) -> usize {
-        self.segments.iter().map(Range::len).max().unwrap_or(0)
+        (0..self.segments.len()).map(|s| self.prefix(s).len() + self.segments[s].len()).max().unwrap_or(0)
+    }
+
+    /// The position of each row.
+    pub(super) fn positions(&self) -> Vec<usize> {
+        let of_segment = |s: usize| self.prefix(s).len()..self.prefix(s).len() + self.segments[s].len();
+        (0..self.segments.len()).flat_map(of_segment).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_go_on_after_the_prefix() {
+        let mut batch = Batch::default();
+        batch.push(&[1, 2, 3], None);
+        batch.push(&[4, 5], Some(0));
+        batch.push(&[6], Some(0));
+        batch.push(&[7, 8], None);
+        assert_eq!(batch.positions(), [0, 1, 2, 3, 4, 3, 0, 1]);
+        assert_eq!(batch.longest(), 5);
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::program::Half;
 use crate::error::{Error, Result};
 
 /// Where a decoder layer has its norms, and how queries and keys are normed: all that tells the architectures apart.
@@ -92,6 +93,15 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether a norm stands between the last weights of a half of a layer and the residual stream (OLMo-2).
+    pub fn ends_in_norm(&self, half: Half) -> bool {
+        let after = match half {
+            Half::Attention => 1,
+            Half::Mlp => 3,
+        };
+        self.layout.norms[after].is_some()
+    }
+
     /// Reads `<folder>/config.json`.
     ///
     /// # Errors

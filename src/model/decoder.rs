@@ -2,13 +2,14 @@
 
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::batch::Batch;
+use super::batch::{Batch, Prediction};
 use super::config::{Config, QueryKeyNorm};
 use super::kernels::{self, Heads, Norm};
-use super::program::{Matrix, Step};
+use super::program::{Half, Matrix, Operator, Step};
 use super::rope::Rotary;
 use super::slice::{elements, tensor};
 use super::trie::Model;
@@ -16,15 +17,17 @@ use super::weights::Weights;
 use crate::error::{Error, Result};
 
 /// A backbone's weights, ready to run. Linear weights stand as `[in, out]`: the layout in which the product is fastest.
+#[derive(Clone)]
 pub struct Decoder {
     config: Config,
     embedding: Tensor, // [vocab, C]
     layers: Vec<Layer>,
     final_norm: Tensor, // [C]
     head: Tensor,       // [C, vocab]
-    rotary: Rotary,
+    rotary: Arc<Rotary>,
 }
 
+#[derive(Clone)]
 struct Layer {
     /// Before and after attention, before and after the MLP; each `[C]`.
     norms: [Option<Tensor>; 4],
@@ -34,6 +37,23 @@ struct Layer {
     output: Tensor,  // [H·D, C]
     gate_up: Tensor, // [C, 2F]
     down: Tensor,    // [F, C]
+}
+
+/// How much text a step has to do with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    pub tokens: usize,
+    /// Rows whose predictions are asked for.
+    pub scored: usize,
+    /// Tokens of a segment, on average.
+    pub length: usize,
+}
+
+impl Load {
+    /// Windows of `length` tokens, all predicted.
+    pub fn windows(tokens: usize, length: usize) -> Self {
+        Self { tokens, scored: tokens, length }
+    }
 }
 
 impl Decoder {
@@ -60,7 +80,7 @@ impl Decoder {
         let tied = config.tied_embeddings;
         // Files of a tied model may hold a copy of the embedding; old ones hold the rotary table.
         weights.finish(|name| (tied && name == "lm_head.weight") || name.ends_with("rotary_emb.inv_freq"))?;
-        let rotary = Rotary::new(&config.rope, config.head_dim);
+        let rotary = Arc::new(Rotary::new(&config.rope, config.head_dim));
         Ok(Self { embedding: tensor(embedding, &[vocab, c])?, layers, final_norm, head, rotary, config })
     }
 
@@ -79,8 +99,9 @@ impl Decoder {
         tensor(logits, &[rows.len(), self.config.vocab])
     }
 
-    /// Multiplications and additions of one step for a batch of `tokens` in segments of `length`: the unit of the cost model.
-    pub fn flops(&self, step: &Step, tokens: usize, length: usize) -> f64 {
+    /// Multiplications and additions of one step on some text: the unit of the cost model.
+    pub fn flops(&self, step: &Step, load: &Load) -> f64 {
+        let Load { tokens, scored, length } = *load;
         let config = &self.config;
         let (c, t) = (config.hidden as f64, tokens as f64);
         let (q, kv) = ((config.heads * config.head_dim) as f64, (config.kv_heads * config.head_dim) as f64);
@@ -89,15 +110,54 @@ impl Decoder {
             // Projections; scores and their product with the values, half of which the causal mask skips.
             Step::Attention(_) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + length as f64 * q),
             Step::Mlp(_) => 2.0 * t * 3.0 * c * config.intermediate as f64,
-            Step::Apply(operator) => match operator.matrix {
-                Matrix::Dense(_) => 2.0 * t * c * c,
-                Matrix::Diagonal(_) => t * c,
-            },
-            Step::Head => 2.0 * t * c * config.vocab as f64,
+            Step::Edited(Half::Attention, layer, operator) => {
+                self.flops(&Step::Attention(*layer), load) + operator.flops(tokens)
+            }
+            Step::Edited(Half::Mlp, layer, operator) => self.flops(&Step::Mlp(*layer), load) + operator.flops(tokens),
+            Step::Apply(operator) => operator.flops(tokens),
+            Step::Head => 2.0 * scored as f64 * c * config.vocab as f64,
         }
     }
 
-    fn attention(&self, layer: &Layer, batch: &Batch, x: &Tensor) -> Result<Tensor> {
+    /// The backbone with `operator` multiplied into the weights that end a half of a layer: what [`Step::Edited`] stands for.
+    ///
+    /// Weights that are not changed are shared with `self`.
+    ///
+    /// # Errors
+    /// A dense operator on a branch that ends in a norm: no weight can take it in.
+    pub fn folded(&self, half: Half, layer: usize, operator: &Operator) -> Result<Self> {
+        let mut folded = self.clone();
+        let weights = &mut folded.layers[layer];
+        let (after, last) = match half {
+            Half::Attention => (&mut weights.norms[1], &mut weights.output),
+            Half::Mlp => (&mut weights.norms[3], &mut weights.down),
+        };
+        let target = match (&operator.matrix, after) {
+            // The norm's weight is itself a diagonal that the branch ends with.
+            (Matrix::Diagonal(_), Some(norm)) => norm,
+            (Matrix::Dense(_), Some(_)) => {
+                return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
+                    .at(format!("layer {layer}, {half:?}"))
+                    .hint("apply it as a step after the norm"));
+            }
+            (_, None) => last,
+        };
+        let shape = target.dims().to_vec();
+        let product = operator.apply(&elements(target)?)?;
+        *target = tensor(product, &shape)?;
+        Ok(folded)
+    }
+
+    /// `x + branch(x)` of one half of a layer; the bare `branch(x)` where the stream is not added.
+    fn half(&self, half: Half, layer: usize, batch: &Batch, x: &Tensor, add_stream: bool) -> Result<Tensor> {
+        let weights = &self.layers[layer];
+        match half {
+            Half::Attention => self.attention(weights, batch, x, add_stream),
+            Half::Mlp => self.mlp(weights, batch, x, add_stream),
+        }
+    }
+
+    fn attention(&self, layer: &Layer, batch: &Batch, x: &Tensor, add_stream: bool) -> Result<Tensor> {
         let config = &self.config;
         let c = config.hidden;
         let x = elements(x)?; // [tokens, C]
@@ -113,19 +173,29 @@ impl Decoder {
             key_norm: self.norm(key_norm.as_deref()),
         };
         let table = self.rotary.table(batch.longest());
-        let context = kernels::attention(&qkv, &heads, &batch.segments, &table); // [tokens, H·D]
+        let context = kernels::attention(&qkv, &heads, batch, &table); // [tokens, H·D]
         let width = config.heads * config.head_dim;
-        let out = kernels::linear(&context, width, None, &elements(&layer.output)?, after, Some(&x));
+        let stream = add_stream.then_some(&*x);
+        let out = kernels::linear(&context, width, None, &elements(&layer.output)?, after, stream);
         tensor(out, &[batch.tokens(), c])
     }
 
-    fn mlp(&self, layer: &Layer, batch: &Batch, x: &Tensor) -> Result<Tensor> {
+    fn mlp(&self, layer: &Layer, batch: &Batch, x: &Tensor, add_stream: bool) -> Result<Tensor> {
         let c = self.config.hidden;
         let x = elements(x)?; // [tokens, C]
         let norms = [slices(layer.norms[2].as_ref())?, slices(layer.norms[3].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let out = kernels::mlp(&x, c, before, &elements(&layer.gate_up)?, &elements(&layer.down)?, after, Some(&x));
+        let stream = add_stream.then_some(&*x);
+        let out = kernels::mlp(&x, c, before, &elements(&layer.gate_up)?, &elements(&layer.down)?, after, stream);
         tensor(out, &[batch.tokens(), c])
+    }
+
+    /// `x + branch(x)·T`
+    fn edited(&self, half: Half, layer: usize, operator: &Operator, batch: &Batch, x: &Tensor) -> Result<Tensor> {
+        let branch = self.half(half, layer, batch, x, false)?; // [tokens, C]
+        let mut out = operator.apply(&elements(&branch)?)?;
+        kernels::add(&mut out, &elements(x)?);
+        tensor(out, &[batch.tokens(), self.config.hidden])
     }
 
     fn norm<'a>(&self, weight: Option<&'a [f32]>) -> Option<Norm<'a>> {
@@ -137,8 +207,8 @@ impl Model for Decoder {
     type Batch = Batch;
     /// The residual stream, `[tokens, C]`.
     type State = Tensor;
-    /// The log-probability of each target of the batch.
-    type Output = Vec<f32>;
+    /// One for each target of the batch.
+    type Output = Vec<Prediction>;
 
     fn begin(&self, batch: &Batch) -> Result<Tensor> {
         let (c, table) = (self.config.hidden, elements(&self.embedding)?);
@@ -158,25 +228,18 @@ impl Model for Decoder {
 
     fn advance(&self, batch: &Batch, step: &Step, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => self.attention(&self.layers[*layer], batch, x),
-            Step::Mlp(layer) => self.mlp(&self.layers[*layer], batch, x),
-            Step::Apply(operator) => {
-                let c = self.config.hidden;
-                let x = elements(x)?; // [tokens, C]
-                let out = match &operator.matrix {
-                    Matrix::Dense(matrix) => kernels::linear(&x, c, None, &elements(matrix)?, None, None),
-                    Matrix::Diagonal(diagonal) => kernels::apply_diagonal(&x, &elements(diagonal)?),
-                };
-                tensor(out, &[batch.tokens(), c])
-            }
+            Step::Attention(layer) => self.half(Half::Attention, *layer, batch, x, true),
+            Step::Mlp(layer) => self.half(Half::Mlp, *layer, batch, x, true),
+            Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, batch, x),
+            Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, &[batch.tokens(), self.config.hidden]),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
     }
 
-    fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<f32>> {
+    fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
         let (x, weight, norm) = (elements(x)?, elements(&self.head)?, elements(&self.final_norm)?);
         let norm = Norm { weight: &norm, eps: self.config.norm_eps };
-        Ok(kernels::log_probabilities(&x, self.config.hidden, norm, &weight, &batch.targets))
+        Ok(kernels::predictions(&x, self.config.hidden, norm, &weight, &batch.targets))
     }
 }
 

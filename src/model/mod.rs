@@ -10,9 +10,9 @@ mod slice;
 pub mod trie;
 pub mod weights;
 
-pub use batch::{Batch, Target};
+pub use batch::{Batch, Prediction, Target};
 pub use config::Config;
-pub use decoder::Decoder;
-pub use program::{Operator, Program, Step};
+pub use decoder::{Decoder, Load};
+pub use program::{Half, Operator, Program, Repairs, Step};
 pub use slice::elements;
 pub use trie::{Model, Observer, Trie};

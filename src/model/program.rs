@@ -1,5 +1,6 @@
 //! A variant of a backbone as a program: a list of steps over the residual stream (design §3).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use sha2::{Digest, Sha256};
 
+use super::kernels;
 use super::slice::{elements, tensor};
 use crate::error::Result;
 
@@ -14,6 +16,7 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct Operator {
     key: [u8; 32],
+    channels: usize,
     pub(super) matrix: Matrix,
 }
 
@@ -32,13 +35,13 @@ impl Operator {
     /// `matrix [channels, channels]`.
     pub fn dense(channels: usize, matrix: Vec<f32>) -> Result<Arc<Self>> {
         let key = key_of("dense", &matrix);
-        Ok(Arc::new(Self { key, matrix: Matrix::Dense(tensor(matrix, &[channels, channels])?) }))
+        Ok(Arc::new(Self { key, channels, matrix: Matrix::Dense(tensor(matrix, &[channels, channels])?) }))
     }
 
     /// A diagonal matrix, given by its diagonal.
     pub fn diagonal(diagonal: Vec<f32>) -> Result<Arc<Self>> {
         let (key, channels) = (key_of("diagonal", &diagonal), diagonal.len());
-        Ok(Arc::new(Self { key, matrix: Matrix::Diagonal(tensor(diagonal, &[channels])?) }))
+        Ok(Arc::new(Self { key, channels, matrix: Matrix::Diagonal(tensor(diagonal, &[channels])?) }))
     }
 
     /// The matrix in full, `[C, C]` row-major.
@@ -57,6 +60,30 @@ impl Operator {
         }
     }
 
+    /// `x·W` for each row.
+    ///
+    /// # Shapes
+    /// `x [rows, C]`; result the same.
+    pub fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
+        match &self.matrix {
+            Matrix::Dense(matrix) => Ok(kernels::linear(x, self.channels, None, &elements(matrix)?, None, None)),
+            Matrix::Diagonal(diagonal) => Ok(kernels::apply_diagonal(x, &elements(diagonal)?)),
+        }
+    }
+
+    /// Multiplications and additions of [`Self::apply`] on so many rows.
+    pub(super) fn flops(&self, rows: usize) -> f64 {
+        match &self.matrix {
+            Matrix::Dense(_) => 2.0 * rows as f64 * (self.channels as f64).powi(2),
+            Matrix::Diagonal(_) => (rows * self.channels) as f64,
+        }
+    }
+
+    /// `C`
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
     /// The content key: equal keys, equal operators.
     pub fn key(&self) -> String {
         self.key.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -72,6 +99,13 @@ fn key_of(form: &str, values: &[f32]) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// A half of a layer: a branch that is computed from the residual stream and added to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Half {
+    Attention,
+    Mlp,
+}
+
 /// One step over the residual stream. Steps are equal when their content is.
 #[derive(Clone)]
 pub enum Step {
@@ -81,6 +115,9 @@ pub enum Step {
     Attention(usize),
     /// The MLP half of a layer, with its residual addition.
     Mlp(usize),
+    /// A half of a layer whose branch is multiplied by an operator before it is added: `x ← x + branch(x)·T`. It stands
+    /// for weights with `T` folded in ([`Decoder::folded`](super::Decoder::folded)).
+    Edited(Half, usize, Arc<Operator>),
     /// A recovery's operator.
     Apply(Arc<Operator>),
     /// Final norm, output projection, log-probability of each target.
@@ -94,8 +131,10 @@ impl Step {
             Self::Embed => (0, 0, &[]),
             Self::Attention(layer) => (1, *layer, &[]),
             Self::Mlp(layer) => (2, *layer, &[]),
-            Self::Apply(operator) => (3, 0, &operator.key),
-            Self::Head => (4, 0, &[]),
+            Self::Edited(Half::Attention, layer, operator) => (3, *layer, &operator.key),
+            Self::Edited(Half::Mlp, layer, operator) => (4, *layer, &operator.key),
+            Self::Apply(operator) => (5, 0, &operator.key),
+            Self::Head => (6, 0, &[]),
         }
     }
 }
@@ -120,10 +159,20 @@ impl fmt::Debug for Step {
             Self::Embed => write!(f, "Embed"),
             Self::Attention(layer) => write!(f, "Attention({layer})"),
             Self::Mlp(layer) => write!(f, "Mlp({layer})"),
+            Self::Edited(half, layer, operator) => write!(f, "{half:?}({layer}·{})", &operator.key()[..8]),
             Self::Apply(operator) => write!(f, "Apply({})", &operator.key()[..8]),
             Self::Head => write!(f, "Head"),
         }
     }
+}
+
+/// What recoveries change in a pruned backbone.
+#[derive(Debug, Clone, Default)]
+pub struct Repairs {
+    /// Operators of the residual stream, each in the place of a removed layer.
+    pub stream: BTreeMap<usize, Arc<Operator>>,
+    /// Operators on branches of layers that stay.
+    pub branches: BTreeMap<(usize, Half), Arc<Operator>>,
 }
 
 /// The steps of one variant.
@@ -147,15 +196,24 @@ impl Program {
     ///
     /// A region that starts at layer 0 puts its operator before the first surviving layer.
     pub fn pruned(layers: usize, removed: &[usize], operator_at: impl Fn(usize) -> Option<Arc<Operator>>) -> Self {
+        let starts = removed.iter().filter(|&&layer| layer == 0 || !removed.contains(&(layer - 1)));
+        let stream = starts.filter_map(|&start| Some((start, operator_at(start)?))).collect();
+        Self::repaired(layers, removed, &Repairs { stream, ..Repairs::default() })
+    }
+
+    /// A backbone without the layers `removed`, with all that its recovery changed.
+    pub fn repaired(layers: usize, removed: &[usize], repairs: &Repairs) -> Self {
         let mut steps = vec![Step::Embed];
         for layer in 0..layers {
-            if !removed.contains(&layer) {
-                steps.extend([Step::Attention(layer), Step::Mlp(layer)]);
-            } else if (layer == 0 || !removed.contains(&(layer - 1)))
-                && let Some(operator) = operator_at(layer)
-            {
-                steps.push(Step::Apply(operator));
+            if removed.contains(&layer) {
+                steps.extend(repairs.stream.get(&layer).map(|operator| Step::Apply(Arc::clone(operator))));
+                continue;
             }
+            let half = |half, plain| match repairs.branches.get(&(layer, half)) {
+                Some(operator) => Step::Edited(half, layer, Arc::clone(operator)),
+                None => plain,
+            };
+            steps.extend([half(Half::Attention, Step::Attention(layer)), half(Half::Mlp, Step::Mlp(layer))]);
         }
         steps.push(Step::Head);
         Self(steps)
@@ -180,6 +238,30 @@ mod tests {
         let program = Program::pruned(3, &[0, 2], |_| Some(Arc::clone(&operator)));
         use Step::{Apply, Attention, Embed, Head, Mlp};
         assert_eq!(program.0, [Embed, Apply(operator.clone()), Attention(1), Mlp(1), Apply(operator), Head]);
+    }
+
+    #[test]
+    fn repairs_stand_where_they_belong() {
+        let operators = [1.0, 2.0, 3.0].map(|d| Operator::diagonal(vec![d]).unwrap());
+        let [first, second, branch] = operators.each_ref().map(Arc::clone);
+        let repairs = Repairs {
+            stream: [(1, first.clone()), (2, second.clone())].into(),
+            branches: [((0, Half::Mlp), branch.clone())].into(),
+        };
+        let program = Program::repaired(4, &[1, 2], &repairs);
+        use Step::{Apply, Attention, Edited, Embed, Head, Mlp};
+        let expected = [
+            Embed,
+            Attention(0),
+            Edited(Half::Mlp, 0, branch),
+            Apply(first),
+            Apply(second),
+            Attention(3),
+            Mlp(3),
+            Head,
+        ];
+        assert_eq!(program.0, expected);
+        assert_ne!(program, Program::pruned(4, &[1, 2], |_| None));
     }
 
     #[test]

@@ -1,51 +1,120 @@
-//! The dense activations on both sides of a removed region.
+//! The dense activations on both sides of removed layers.
 
 use std::ops::Range;
 
-use crate::calibrate::Activations;
-use crate::error::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::calibrate::{Activations, Site};
+use crate::error::{Error, Result};
+use crate::model::Decoder;
 
 /// Rows read at a time: what a method holds of a corpus of any size.
 const BLOCK_ROWS: usize = 2048;
 
-/// One region `[start, end)` of a selection with the calibration activations around it, in sequences of equal length.
-pub struct Boundary<'a> {
-    pub activations: &'a Activations,
+/// Removed layers `[start, end)` that are repaired together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Span {
     pub start: usize,
     pub end: usize,
-    /// All calibration sequences.
-    pub sequences: usize,
-    /// The first of them, which solved operators use (design §1).
+}
+
+/// Where a selection's operators stand.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Placement {
+    /// One for each region (the paper's text).
+    #[default]
+    Region,
+    /// One for each removed layer (the reference code for selections of several regions).
+    Layer,
+}
+
+impl Placement {
+    pub(super) fn spans(self, region: Span) -> Vec<Span> {
+        match self {
+            Self::Region => vec![region],
+            Self::Layer => (region.start..region.end).map(|start| Span { start, end: start + 1 }).collect(),
+        }
+    }
+}
+
+/// One span of a selection with the calibration activations around it, in sequences of equal length.
+pub struct Boundary<'a> {
+    /// The dense backbone.
+    pub backbone: &'a Decoder,
+    pub activations: &'a Activations,
+    pub span: Span,
+    /// The first of the sequences, which solved operators use (design §1).
     pub operator_sequences: usize,
-    /// Tokens of a sequence.
-    pub length: usize,
-    /// Whether the selection has no other region.
+    /// Whether the selection has no other span.
     pub only: bool,
 }
 
 impl Boundary<'_> {
     /// `C`
     pub fn channels(&self) -> usize {
-        self.activations.channels()
+        self.activations.shape().channels
     }
 
-    /// `(X_pre, X_post)` of one sequence, each `[length, C]`.
-    pub fn sequence(&self, index: usize) -> Result<(&[f32], &[f32])> {
-        self.block(index * self.length..(index + 1) * self.length)
+    /// All calibration sequences.
+    pub fn sequences(&self) -> usize {
+        self.activations.shape().sequences
     }
 
-    /// `(X_pre, X_post)` of the first `sequences` sequences, in blocks of rows.
-    pub fn blocks(&self, sequences: usize) -> impl Iterator<Item = Result<(&[f32], &[f32])>> {
-        let rows = sequences * self.length;
-        (0..rows).step_by(BLOCK_ROWS).map(move |first| self.block(first..(first + BLOCK_ROWS).min(rows)))
+    /// Tokens of a sequence.
+    pub fn length(&self) -> usize {
+        self.activations.shape().length
     }
 
-    fn block(&self, rows: Range<usize>) -> Result<(&[f32], &[f32])> {
-        Ok((self.activations.rows(self.start, rows.clone())?, self.activations.rows(self.end, rows)?))
+    /// Blocks of rows that cover the first `sequences` sequences.
+    pub fn blocks(&self, sequences: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        self.activations.blocks(0..sequences * self.length(), BLOCK_ROWS)
+    }
+
+    /// The rows of one sequence.
+    pub fn sequence(&self, index: usize) -> Range<usize> {
+        index * self.length()..(index + 1) * self.length()
+    }
+
+    /// `X_pre`, `[rows, C]`.
+    pub fn pre(&self, rows: Range<usize>) -> Result<&[f32]> {
+        self.activations.rows(Site::Stream(self.span.start), rows)
+    }
+
+    /// `X_post`, `[rows, C]`.
+    pub fn post(&self, rows: Range<usize>) -> Result<&[f32]> {
+        self.activations.rows(Site::Stream(self.span.end), rows)
+    }
+
+    /// The residual stream before the MLP of layer `start − 1`, `[rows, C]`: `X_pre` minus this is that MLP's output `A`.
+    pub fn middle(&self, rows: Range<usize>) -> Result<&[f32]> {
+        self.activations.rows(Site::Middle(self.layer_before()?), rows)
+    }
+
+    /// The layer that ends where the span begins.
+    ///
+    /// # Errors
+    /// The span begins with layer 0.
+    pub fn layer_before(&self) -> Result<usize> {
+        self.span.start.checked_sub(1).ok_or_else(|| {
+            Error::job("no layer stands before layer 0 whose weights could take the repair in")
+                .expected("a selection that keeps layer 0")
+                .found("layer 0 is removed")
+        })
     }
 }
 
 /// `X_pre` and `Δ = X_post − X_pre` in f64.
 pub(super) fn pre_and_delta(pre: &[f32], post: &[f32]) -> (Vec<f64>, Vec<f64>) {
     pre.iter().zip(post).map(|(&pre, &post)| (f64::from(pre), f64::from(post) - f64::from(pre))).unzip()
+}
+
+/// `A = X_pre − X_mid` and `Y = X_post − X_mid` in f64: what ReplaceMe maps, and to what.
+pub(super) fn branch_and_target(pre: &[f32], middle: &[f32], post: &[f32]) -> (Vec<f64>, Vec<f64>) {
+    let rows = pre.iter().zip(middle).zip(post);
+    rows.map(|((&pre, &middle), &post)| {
+        let middle = f64::from(middle);
+        (f64::from(pre) - middle, f64::from(post) - middle)
+    })
+    .unzip()
 }

@@ -1,13 +1,13 @@
 //! Ghosted Layers: the least-squares map of what the removed layers added (paper §3, Theorem 1; design §7).
 
-use std::sync::Arc;
-
 use serde::Deserialize;
 
-use super::boundary::pre_and_delta;
-use super::{Boundary, Recovery};
+use super::boundary::{Placement, pre_and_delta};
+use super::least_squares::{self, Solved};
+use super::{Boundary, Recovery, Repair, Solution, Span, System};
 use crate::error::Result;
 use crate::linalg::solve::Normal;
+use crate::linalg::tall::Tall;
 use crate::model::Operator;
 use crate::options::{self, Options};
 
@@ -16,10 +16,15 @@ pub(super) const NAME: &str = "ghosted";
 /// Added to the diagonal of `XᵀX`, as the reference code does.
 const RIDGE: f64 = 1e-6;
 
+/// Singular values up to this share of the largest count as zero, as in the reference code.
+const CUTOFF: f64 = 1e-6;
+
+/// `W = I + M` with `M = argmin ‖X_pre·M − Δ‖`, over the operator sequences.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+struct Ghosted {
     solver: Solver,
+    boundary: Placement,
 }
 
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
@@ -28,37 +33,53 @@ enum Solver {
     /// `(XᵀX + 1e-6·I)·M = XᵀΔ` by Cholesky in f64.
     #[default]
     Normal,
-}
-
-/// `W = I + M` with `M = argmin ‖X_pre·M − Δ‖`, over the operator sequences.
-struct Ghosted {
-    solver: Solver,
+    /// `M = X_pre⁺·Δ` by a thin singular value decomposition in f64, streamed.
+    Svd,
 }
 
 pub(super) fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let Settings { solver } = options::read(NAME, options)?;
-    Ok(Box::new(Ghosted { solver }))
+    Ok(Box::new(options::read::<Ghosted>(NAME, options)?))
 }
 
 impl Recovery for Ghosted {
-    fn solve(&self, boundary: &Boundary<'_>) -> Result<Option<Arc<Operator>>> {
+    fn spans(&self, region: Span) -> Vec<Span> {
+        self.boundary.spans(region)
+    }
+
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let solution = match self.solver {
+        let Solved { matrix: mut map, system, notes } = match self.solver {
             Solver::Normal => {
                 let mut normal = Normal::new(channels);
-                for block in boundary.blocks(boundary.operator_sequences) {
-                    let (pre, post) = block?;
+                self.rows(boundary, |pre, post| normal.add_difference(pre, post))?;
+                least_squares::solve(&normal, channels, RIDGE)?
+            }
+            Solver::Svd => {
+                let mut tall = Tall::new(channels);
+                self.rows(boundary, |pre, post| {
                     let (pre, delta) = pre_and_delta(pre, post);
-                    normal.add(&pre, &delta);
-                }
-                normal.solve(RIDGE)?
+                    tall.add(&pre, &delta);
+                })?;
+                let svd = tall.solve(CUTOFF)?;
+                let system = System { rank: svd.rank, condition: svd.condition };
+                let short = format!("rank {} of {channels} ({} tokens): least norm", svd.rank, tall.rows());
+                let notes = if svd.rank < channels { vec![short] } else { Vec::new() };
+                Solved { matrix: svd.solution, system, notes }
             }
         };
-        let mut matrix: Vec<f32> = solution.iter().map(|&m| m as f32).collect();
-        for i in 0..channels {
-            // The sum is formed in f64, like the sums before it.
-            matrix[i * channels + i] = (1.0 + solution[i * channels + i]) as f32;
+        // The sum is formed in f64, like the sums before it.
+        map.iter_mut().step_by(channels + 1).for_each(|diagonal| *diagonal += 1.0);
+        let operator = Operator::dense(channels, map.into_iter().map(|v| v as f32).collect())?;
+        Ok(Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() })
+    }
+}
+
+impl Ghosted {
+    /// `X_pre` and `X_post` of the operator sequences, block by block.
+    fn rows(&self, boundary: &Boundary<'_>, mut add: impl FnMut(&[f32], &[f32])) -> Result<()> {
+        for rows in boundary.blocks(boundary.operator_sequences) {
+            add(boundary.pre(rows.clone())?, boundary.post(rows)?);
         }
-        Operator::dense(channels, matrix).map(Some)
+        Ok(())
     }
 }

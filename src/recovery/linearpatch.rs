@@ -1,55 +1,67 @@
 //! LinearPatch: one scale a channel, in the given basis or in a rotated one (reference: the LinearPatch repository; design §7).
 
-use std::sync::Arc;
-
 use serde::Deserialize;
 
-use super::{Boundary, Recovery};
+use super::boundary::Placement;
+use super::{Boundary, Recovery, Repair, Solution, Span};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
-use crate::model::Operator;
+use crate::model::{Config, Operator};
 use crate::options::{self, Options};
 
 pub(super) const DIAG: &str = "linearpatch-diag";
 pub(super) const ROTATE: &str = "linearpatch-rotate";
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settings {}
+/// What the reference code adds to the magnitude before a removed layer where it repairs layer by layer.
+const LEAST_MAGNITUDE: f64 = 1e-8;
 
-/// `W = diag(d)`, or `W = H·diag(d)·Hᵀ` with `d` measured on `X·H`; `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
+    boundary: Placement,
+}
+
+/// `W = diag(d)`, or `W = H·diag(d)·Hᵀ` with `d` measured on `X·H`.
+///
+/// By region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`. Layer by layer it is
+/// `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens, and of `X` itself even where `W` is rotated: so does the
+/// reference code. One region is measured on all sequences, several spans on the operator's (design §1).
 struct LinearPatch {
     rotate: bool,
+    placement: Placement,
 }
 
 pub(super) fn build_diag(options: &Options) -> Result<Box<dyn Recovery>> {
-    let Settings {} = options::read(DIAG, options)?;
-    Ok(Box::new(LinearPatch { rotate: false }))
+    let Settings { boundary } = options::read(DIAG, options)?;
+    Ok(Box::new(LinearPatch { rotate: false, placement: boundary }))
 }
 
 pub(super) fn build_rotate(options: &Options) -> Result<Box<dyn Recovery>> {
-    let Settings {} = options::read(ROTATE, options)?;
-    Ok(Box::new(LinearPatch { rotate: true }))
+    let Settings { boundary } = options::read(ROTATE, options)?;
+    Ok(Box::new(LinearPatch { rotate: true, placement: boundary }))
 }
 
 impl Recovery for LinearPatch {
-    fn check(&self, channels: usize) -> Result<()> {
-        if !self.rotate || hadamard::exists(channels) {
+    fn check(&self, config: &Config) -> Result<()> {
+        if !self.rotate || hadamard::exists(config.hidden) {
             return Ok(());
         }
         Err(Error::bad_input(format!("`{ROTATE}` has no Hadamard matrix of the backbone's hidden size"))
             .expected("a power of two, or one times 12, 20, 28, 36, 40, 52 or 60")
-            .found(channels.to_string())
+            .found(config.hidden.to_string())
             .hint(format!("use `{DIAG}`")))
     }
 
-    fn solve(&self, boundary: &Boundary<'_>) -> Result<Option<Arc<Operator>>> {
+    fn spans(&self, region: Span) -> Vec<Span> {
+        self.placement.spans(region)
+    }
+
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let scale = self.scale(boundary)?;
-        if !self.rotate {
-            return Operator::diagonal(scale).map(Some);
-        }
-        Operator::dense(channels, rotated(&scale)).map(Some)
+        let (scale, notes) = self.scale(boundary)?;
+        let operator =
+            if self.rotate { Operator::dense(channels, rotated(&scale))? } else { Operator::diagonal(scale)? };
+        Ok(Solution { notes, ..Solution::of(Repair::Stream(operator)) })
     }
 }
 
@@ -64,30 +76,29 @@ fn rotated(scale: &[f32]) -> Vec<f32> {
 }
 
 impl LinearPatch {
-    /// `d [C]`. One region is measured on all sequences, several on the operator's (design §1).
-    fn scale(&self, boundary: &Boundary<'_>) -> Result<Vec<f32>> {
-        let channels = boundary.channels();
-        let sequences = if boundary.only { boundary.sequences } else { boundary.operator_sequences };
-        let mut sums = vec![0.0f64; channels];
+    /// `d [C]`
+    fn scale(&self, boundary: &Boundary<'_>) -> Result<(Vec<f32>, Vec<String>)> {
+        let sequences = if boundary.only { boundary.sequences() } else { boundary.operator_sequences };
+        let magnitudes = |index: usize| -> Result<(Vec<f64>, Vec<f64>)> {
+            let rows = boundary.sequence(index);
+            let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows)?);
+            Ok((self.magnitudes(pre, boundary.channels()), self.magnitudes(post, boundary.channels())))
+        };
+        let mut ratios = Ratios::new(boundary.channels());
         for index in 0..sequences {
-            let (pre, post) = boundary.sequence(index)?;
-            let (pre, post) = (self.magnitudes(pre, channels), self.magnitudes(post, channels));
-            for (channel, ((sum, pre), post)) in sums.iter_mut().zip(pre).zip(post).enumerate() {
-                if pre == 0.0 {
-                    return Err(Error::job("a channel is silent before the boundary: its scale is undefined")
-                        .at(format!("boundary of layer {}, calibration sequence {index}", boundary.start))
-                        .expected("some activation in each channel of each sequence")
-                        .found(format!("none in channel {channel}")));
-                }
-                *sum += post / pre;
-            }
+            let (pre, post) = magnitudes(index)?;
+            ratios.add(&pre, &post);
         }
-        Ok(sums.iter().map(|sum| (sum / sequences as f64) as f32).collect())
+        let tokens = (sequences * boundary.length()) as f64;
+        Ok(match self.placement {
+            Placement::Region => ratios.mean_over_sequences(),
+            Placement::Layer => (ratios.over_tokens(tokens), Vec::new()),
+        })
     }
 
     /// `Σ_t |x|` of each channel of one sequence, rotated first where asked.
     fn magnitudes(&self, x: &[f32], channels: usize) -> Vec<f64> {
-        let rotated = self.rotate.then(|| {
+        let rotated = (self.rotate && self.placement == Placement::Region).then(|| {
             let mut x = x.to_vec();
             hadamard::transform(&mut x, channels);
             x
@@ -99,6 +110,57 @@ impl LinearPatch {
             }
         }
         sums
+    }
+}
+
+/// Magnitudes after and before, by channel.
+struct Ratios {
+    /// Sum of the sequences' ratios, and the number of sequences that have one.
+    of_sequences: Vec<(f64, usize)>,
+    pre: Vec<f64>,
+    post: Vec<f64>,
+    sequences: usize,
+}
+
+impl Ratios {
+    fn new(channels: usize) -> Self {
+        let zeros = vec![0.0; channels];
+        Self { of_sequences: vec![(0.0, 0); channels], pre: zeros.clone(), post: zeros, sequences: 0 }
+    }
+
+    fn add(&mut self, pre: &[f64], post: &[f64]) {
+        self.sequences += 1;
+        for (channel, (pre, post)) in pre.iter().zip(post).enumerate() {
+            self.pre[channel] += pre;
+            self.post[channel] += post;
+            if *pre > 0.0 {
+                self.of_sequences[channel].0 += post / pre;
+                self.of_sequences[channel].1 += 1;
+            }
+        }
+    }
+
+    /// A sequence in which a channel is silent before the region says nothing of that channel's scale (the reference
+    /// code would divide by zero); a channel that is silent in all keeps 1, which nothing ever multiplies.
+    fn mean_over_sequences(&self) -> (Vec<f32>, Vec<String>) {
+        let scale = |&(sum, count): &(f64, usize)| if count == 0 { 1.0 } else { (sum / count as f64) as f32 };
+        let silent = |least: usize, most: usize| {
+            self.of_sequences.iter().filter(|(_, count)| (least..=most).contains(count)).count()
+        };
+        let (always, sometimes) = (silent(0, 0), silent(1, self.sequences.saturating_sub(1)));
+        let mut notes = Vec::new();
+        if always > 0 {
+            notes.push(format!("{always} silent channels keep scale 1"));
+        }
+        if sometimes > 0 {
+            notes.push(format!("{sometimes} channels are silent in some sequences, which do not count for them"));
+        }
+        (self.of_sequences.iter().map(scale).collect(), notes)
+    }
+
+    fn over_tokens(&self, tokens: f64) -> Vec<f32> {
+        let ratio = |(pre, post): (&f64, &f64)| ((post / tokens) / (pre / tokens + LEAST_MAGNITUDE)) as f32;
+        self.pre.iter().zip(&self.post).map(ratio).collect()
     }
 }
 
@@ -118,5 +180,26 @@ mod tests {
                 assert!((uneven[at] - uneven[j * channels + i]).abs() < 1e-5, "{channels}: asymmetry at {i}, {j}");
             }
         }
+    }
+
+    #[test]
+    fn sequences_count_alike_whatever_their_magnitude() {
+        let mut ratios = Ratios::new(1);
+        ratios.add(&[1.0], &[2.0]);
+        ratios.add(&[100.0], &[400.0]);
+        // By hand: the mean of 2 and 4; and 402 / 101.
+        assert_eq!(ratios.mean_over_sequences(), (vec![3.0], Vec::new()));
+        assert!((ratios.over_tokens(2.0)[0] - 402.0 / 101.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn silent_channels_are_said_and_never_divide_by_zero() {
+        let mut ratios = Ratios::new(3);
+        ratios.add(&[0.0, 0.0, 1.0], &[5.0, 1.0, 1.0]);
+        ratios.add(&[0.0, 2.0, 1.0], &[5.0, 6.0, 1.0]);
+        let (scale, notes) = ratios.mean_over_sequences();
+        assert_eq!(scale, [1.0, 3.0, 1.0]);
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(ratios.over_tokens(2.0).iter().all(|v| v.is_finite()));
     }
 }

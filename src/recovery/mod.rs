@@ -2,37 +2,101 @@
 
 mod boundary;
 mod ghosted;
+mod least_squares;
 mod linearpatch;
 mod none;
 mod numbers;
+mod prune_and_comp;
+mod replaceme_cos;
+mod replaceme_ls;
 
 use std::sync::Arc;
 
+use crate::calibrate::Site;
 use crate::error::Result;
-use crate::model::Operator;
+use crate::model::{Config, Operator};
 use crate::options::{self, Options};
 
-pub use boundary::Boundary;
+pub use boundary::{Boundary, Span};
 pub use numbers::Numbers;
 
 /// A method that repairs a boundary without training.
 pub trait Recovery: Send + Sync {
-    /// Refuses a backbone that the method cannot repair, before anything runs. `channels` is its hidden size `C`.
-    fn check(&self, channels: usize) -> Result<()> {
-        let _ = channels;
+    /// Refuses a backbone that the method cannot repair, before anything runs.
+    fn check(&self, config: &Config) -> Result<()> {
+        let _ = config;
         Ok(())
     }
 
-    /// Whether [`Self::solve`] reads the boundary's activations.
-    fn reads_activations(&self) -> bool {
-        true
+    /// The spans of a removed region that get an operator each: by default the region as a whole.
+    fn spans(&self, region: Span) -> Vec<Span> {
+        vec![region]
     }
 
-    /// The operator for one region, or none where the layers are only removed.
+    /// The activations that [`Self::solve`], and measuring its result, read at a span.
+    fn sites(&self, span: Span) -> Vec<Site> {
+        vec![Site::Stream(span.start), Site::Stream(span.end)]
+    }
+
+    /// The repair of one span.
     ///
     /// # Errors
-    /// The activations do not determine an operator.
-    fn solve(&self, boundary: &Boundary<'_>) -> Result<Option<Arc<Operator>>>;
+    /// The activations do not determine one.
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution>;
+}
+
+/// What a method changes for one span.
+#[derive(Debug, Clone)]
+pub enum Repair {
+    /// Nothing: the layers are only removed.
+    Cut,
+    /// `x ← x·W` in the place of the span.
+    Stream(Arc<Operator>),
+    /// `branch ← branch·T` in the layer before the span: in its MLP, and in its attention where that is asked for too.
+    Branches { operator: Arc<Operator>, attention: bool },
+}
+
+impl Repair {
+    /// The operator, wherever it stands.
+    pub fn operator(&self) -> Option<&Arc<Operator>> {
+        match self {
+            Self::Cut => None,
+            Self::Stream(operator) | Self::Branches { operator, .. } => Some(operator),
+        }
+    }
+}
+
+/// A repair and what is known of how it came about.
+#[derive(Debug, Clone)]
+pub struct Solution {
+    pub repair: Repair,
+    /// What a reader of the table has to know.
+    pub notes: Vec<String>,
+    /// Of the matrix whose least-squares problem was solved, where one was.
+    pub system: Option<System>,
+    /// The mean loss of each epoch, where the method iterates.
+    pub losses: Vec<f64>,
+}
+
+/// The matrix of a least-squares problem, `[rows, C]`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct System {
+    pub rank: usize,
+    /// Its largest singular value over its smallest one; infinite where the rank is below `C`.
+    pub condition: f64,
+}
+
+impl Solution {
+    /// A repair about which there is nothing to say.
+    pub fn of(repair: Repair) -> Self {
+        Self { repair, notes: Vec::new(), system: None, losses: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
+        self
+    }
 }
 
 type Build = fn(&Options) -> Result<Box<dyn Recovery>>;
@@ -40,6 +104,9 @@ type Build = fn(&Options) -> Result<Box<dyn Recovery>>;
 /// Every recovery by its name in a grid.
 const ENTRIES: &[(&str, Build)] = &[
     (none::NAME, none::build),
+    (prune_and_comp::NAME, prune_and_comp::build),
+    (replaceme_ls::NAME, replaceme_ls::build),
+    (replaceme_cos::NAME, replaceme_cos::build),
     (linearpatch::DIAG, linearpatch::build_diag),
     (linearpatch::ROTATE, linearpatch::build_rotate),
     (ghosted::NAME, ghosted::build),

@@ -1,69 +1,127 @@
-//! What is known of an operator on the activations that made it (design §7, last point).
+//! What is known of a repair on the activations that made it (design §7, last point).
 
+use std::ops::Range;
+
+use candle_core::{Device, Tensor};
 use serde::Serialize;
 
-use super::Boundary;
-use super::boundary::pre_and_delta;
+use super::{Boundary, Repair};
+use crate::calibrate::Site;
 use crate::error::Result;
 use crate::linalg::gemm::{Into, View, ViewMut, gemm_parallel};
-use crate::model::Operator;
+use crate::model::{Batch, Half, Model, Operator, Step, elements};
 
-/// Norms and errors at one boundary, over all calibration sequences; `M = W − I`, `Δ = X_post − X_pre`.
-#[derive(Debug, Clone, Copy, Serialize)]
+/// Norms and errors at one boundary, over all calibration sequences. `X̂` is what the repair gives in the place of
+/// `X_post`; `M = W − I`, wherever the operator stands.
+#[derive(Debug, Clone, Serialize)]
 pub struct Numbers {
-    /// Mean of |X_pre·W − X_post| over tokens and channels.
+    /// Mean of |X̂ − X_post| over tokens and channels.
     pub boundary_mae: f64,
-    /// ‖X_pre·M − Δ‖ / ‖Δ‖
+    /// The same for each channel, over tokens (paper figure 4).
+    pub boundary_mae_by_channel: Vec<f64>,
+    /// ‖X̂ − X_post‖ / ‖Δ‖
     pub relative_residual: f64,
     /// ‖Δ‖
     pub delta_norm: f64,
     /// ‖M‖
     pub m_norm: f64,
-    /// ‖(M + Mᵀ)/2‖
+    /// ‖(M + Mᵀ)/2‖ (paper figure 3)
     pub m_symmetric_norm: f64,
-    /// ‖(M − Mᵀ)/2‖
+    /// ‖(M − Mᵀ)/2‖ (paper figure 3)
     pub m_antisymmetric_norm: f64,
 }
 
 impl Numbers {
-    /// Measures an operator, or the bare cut where there is none.
-    pub fn of(boundary: &Boundary<'_>, operator: Option<&Operator>) -> Result<Self> {
-        let c = boundary.channels();
-        let mut m: Vec<f64> = match operator {
-            Some(operator) => operator.to_dense()?.into_iter().map(f64::from).collect(),
-            None => (0..c * c).map(|i| if i % (c + 1) == 0 { 1.0 } else { 0.0 }).collect(),
-        };
-        m.iter_mut().step_by(c + 1).for_each(|diagonal| *diagonal -= 1.0);
-        let (mut absolute, mut residual, mut delta_square, mut count) = (0.0, 0.0, 0.0, 0usize);
-        for block in boundary.blocks(boundary.sequences) {
-            let (pre, post) = block?;
-            let (pre, delta) = pre_and_delta(pre, post);
-            let rows = pre.len() / c;
-            let mut error = vec![0.0f64; pre.len()]; // X_pre·M
-            // A bare cut has M = 0.
-            if operator.is_some() {
-                let (pre, m) = (View::rows(&pre, rows, c), View::rows(&m, c, c));
-                gemm_parallel(ViewMut::rows(&mut error, rows, c), Into::Replace, pre, m);
+    /// Measures a repair.
+    pub fn of(boundary: &Boundary<'_>, repair: &Repair) -> Result<Self> {
+        let channels = boundary.channels();
+        let m = difference_to_identity(channels, repair.operator().map(AsRef::as_ref))?;
+        let mut absolute = vec![0.0f64; channels];
+        let (mut residual, mut delta_square, mut rows) = (0.0, 0.0, 0usize);
+        for block in blocks(boundary, repair) {
+            let error = error(boundary, repair, &m, block.clone())?; // [rows, C]
+            for row in error.chunks_exact(channels) {
+                for (sum, e) in absolute.iter_mut().zip(row) {
+                    *sum += e.abs();
+                    residual += e * e;
+                }
             }
-            for (e, d) in error.iter().zip(&delta) {
-                let e = e - d;
-                absolute += e.abs();
-                residual += e * e;
-                delta_square += d * d;
-            }
-            count += error.len();
+            let (pre, post) = (boundary.pre(block.clone())?, boundary.post(block.clone())?);
+            delta_square +=
+                pre.iter().zip(post).map(|(&pre, &post)| (f64::from(post) - f64::from(pre)).powi(2)).sum::<f64>();
+            rows += block.len();
         }
-        let halves = |sign: f64| {
-            let half = |i: usize, j: usize| (m[i * c + j] + sign * m[j * c + i]) / 2.0;
-            (0..c).flat_map(|i| (0..c).map(move |j| (i, j))).map(|(i, j)| half(i, j).powi(2)).sum::<f64>().sqrt()
+        let half = |sign: f64| {
+            let square = |i: usize, j: usize| ((m[i * channels + j] + sign * m[j * channels + i]) / 2.0).powi(2);
+            let row = |i: usize| (0..channels).map(|j| square(i, j)).sum::<f64>();
+            (0..channels).map(row).sum::<f64>().sqrt()
         };
         Ok(Self {
-            boundary_mae: absolute / count as f64,
+            boundary_mae: absolute.iter().sum::<f64>() / (rows * channels) as f64,
+            boundary_mae_by_channel: absolute.iter().map(|sum| sum / rows as f64).collect(),
             relative_residual: (residual / delta_square).sqrt(),
             delta_norm: delta_square.sqrt(),
             m_norm: m.iter().map(|v| v * v).sum::<f64>().sqrt(),
-            m_symmetric_norm: halves(1.0),
-            m_antisymmetric_norm: halves(-1.0),
+            m_symmetric_norm: half(1.0),
+            m_antisymmetric_norm: half(-1.0),
         })
     }
+}
+
+/// Blocks over all sequences; whole sequences where a layer is run again, because attention looks back.
+fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
+    match repair {
+        Repair::Branches { attention: true, .. } => {
+            (0..boundary.sequences()).map(|index| boundary.sequence(index)).collect()
+        }
+        _ => boundary.blocks(boundary.sequences()).collect(),
+    }
+}
+
+/// `X̂ − X_post` of some rows, `[rows, C]`. Differences are formed before products, so that nothing large cancels.
+fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>) -> Result<Vec<f64>> {
+    let channels = boundary.channels();
+    let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows.clone())?);
+    match repair {
+        // X_pre·M − Δ, and A·M − Δ: both X̂ are X_pre plus a product.
+        Repair::Cut => Ok(less(pre, post)),
+        Repair::Stream(_) => Ok(plus_product(less(pre, post), &wide(pre), m, channels)),
+        Repair::Branches { attention: false, .. } => {
+            Ok(plus_product(less(pre, post), &less(pre, boundary.middle(rows)?), m, channels))
+        }
+        Repair::Branches { operator, attention: true } => {
+            let layer = boundary.layer_before()?;
+            let entering = boundary.activations.rows(Site::Stream(layer), rows.clone())?;
+            let x = Tensor::from_slice(entering, (rows.len(), channels), &Device::Cpu)?;
+            let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
+            let edited = |half| Step::Edited(half, layer, operator.clone());
+            let x = boundary.backbone.advance(&batch, &edited(Half::Attention), &x)?;
+            let x = boundary.backbone.advance(&batch, &edited(Half::Mlp), &x)?;
+            Ok(less(&elements(&x)?, post))
+        }
+    }
+}
+
+fn wide(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|&v| f64::from(v)).collect()
+}
+
+fn less(x: &[f32], y: &[f32]) -> Vec<f64> {
+    x.iter().zip(y).map(|(&x, &y)| f64::from(x) - f64::from(y)).collect()
+}
+
+/// `sum + x·m`
+fn plus_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec<f64> {
+    let rows = x.len() / channels;
+    let (x, m) = (View::rows(x, rows, channels), View::rows(m, channels, channels));
+    gemm_parallel(ViewMut::rows(&mut sum, rows, channels), Into::Add, x, m);
+    sum
+}
+
+/// `W − I`, `[C, C]`; zero where there is no operator.
+fn difference_to_identity(channels: usize, operator: Option<&Operator>) -> Result<Vec<f64>> {
+    let Some(operator) = operator else { return Ok(vec![0.0; channels * channels]) };
+    let mut m = wide(&operator.to_dense()?);
+    m.iter_mut().step_by(channels + 1).for_each(|diagonal| *diagonal -= 1.0);
+    Ok(m)
 }

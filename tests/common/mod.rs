@@ -1,5 +1,14 @@
 //! Shared by the integration tests: where the oracles lie, and how far two vectors are apart.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part, and stops at what it lacks"
+)]
+
+pub mod stories;
 
 use std::path::{Path, PathBuf};
 

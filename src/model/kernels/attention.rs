@@ -1,4 +1,4 @@
-//! Causal attention within segments: blocks of queries, masked key blocks skipped, softmax in place.
+//! Causal attention within segments and what they continue: blocks of queries, masked key blocks skipped, softmax in place.
 //!
 //! The scores of one block of queries are the only thing materialised, and they stay in a core's cache. The products
 //! go through the matrix kernel; what is left for us are the rotary embedding, the softmax and the mask's corner.
@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use super::{Norm, block_rows};
 use crate::linalg::gemm::{Into, View, ViewMut, gemm};
 use crate::linalg::lanes;
+use crate::model::batch::Batch;
 use crate::model::rope::Table;
 
 /// Queries that one task scores at a time.
@@ -31,73 +32,124 @@ pub(crate) struct Heads<'a> {
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side); result `[tokens, H·D]`.
 ///
 /// A norm weight of length `D` norms each head by itself, one of the projection's full width all heads together.
-pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, segments: &[Range<usize>], table: &Table) -> Vec<f32> {
+pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &Table) -> Vec<f32> {
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
-    let rotated = rotate(qkv, heads, segments, table); // [tokens, (H + K)·D]
+    let rotated = rotate(qkv, heads, &batch.positions(), table); // [tokens, (H + K)·D]
     let tokens = qkv.len() / stride;
     let mut out = vec![0.0; tokens * q_width];
-    query_blocks(&mut out, q_width, segments).into_par_iter().for_each_init(Vec::new, |scores, block| {
-        let Block { out, segment, first } = block;
+    query_blocks(&mut out, q_width, batch).into_par_iter().for_each_init(Vec::new, |scores, block| {
+        let Block { out, first, prefix, window, starts } = block;
         let rows = out.len() / q_width;
-        // Keys after the block's last query are masked for all its queries: never computed.
-        let seen = first + rows - segment.start;
+        // Keys of the prefix, and from the first segment's start to the block's last query: later ones are masked for
+        // all its queries, and never computed.
+        let (before, own) = (prefix.len(), first + rows - window);
+        let seen = before + own;
         scores.resize(rows * seen, 0.0);
         for head in 0..heads.queries {
             let kv = head * heads.keys / heads.queries;
             let queries = &rotated[first * rotated_stride + head * head_dim..];
-            let keys = &rotated[segment.start * rotated_stride + q_width + kv * head_dim..];
-            let values = &qkv[segment.start * stride + q_width + k_width + kv * head_dim..];
-            // [rows, seen]
+            let queries = View::strided(queries, rows, head_dim, rotated_stride);
+            let keys = |row: usize, count: usize| {
+                View::strided(
+                    &rotated[row * rotated_stride + q_width + kv * head_dim..],
+                    count,
+                    head_dim,
+                    rotated_stride,
+                )
+            };
+            let values = |row: usize, count: usize| {
+                View::strided(&qkv[row * stride + q_width + k_width + kv * head_dim..], count, head_dim, stride)
+            };
+            // [rows, before] beside [rows, own]
+            if before > 0 {
+                let scores = ViewMut::strided(scores, rows, before, seen);
+                gemm(scores, Into::Replace, queries, keys(prefix.start, before).t());
+            }
             gemm(
-                ViewMut::rows(scores, rows, seen),
+                ViewMut::strided(&mut scores[before..], rows, own, seen),
                 Into::Replace,
-                View::strided(queries, rows, head_dim, rotated_stride),
-                View::strided(keys, seen, head_dim, rotated_stride).t(),
+                queries,
+                keys(window, own).t(),
             );
             lanes::widest(
                 #[inline(always)]
                 || {
                     for (row, scores) in scores.chunks_exact_mut(seen).enumerate() {
                         let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
+                        // The block's segments before the query's own.
+                        let others = before..before + starts[row] - window;
+                        visible[others.clone()].fill(f32::NEG_INFINITY);
                         lanes::softmax(visible);
+                        visible[others].fill(0.0);
                         masked.fill(0.0);
                     }
                 },
             );
             // [rows, D]
+            let mut into = Into::Replace;
+            if before > 0 {
+                gemm(
+                    ViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
+                    into,
+                    View::strided(scores, rows, before, seen),
+                    values(prefix.start, before),
+                );
+                into = Into::Add;
+            }
             gemm(
                 ViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
-                Into::Replace,
-                View::rows(scores, rows, seen),
-                View::strided(values, seen, head_dim, stride),
+                into,
+                View::strided(&scores[before..], rows, own, seen),
+                values(window, own),
             );
         }
     });
     out
 }
 
-/// Some queries of one segment, and where their result goes.
+/// Some queries that share a prefix, and where their result goes.
 struct Block<'a> {
     out: &'a mut [f32],
-    segment: Range<usize>,
     /// The first query's row in the batch.
     first: usize,
+    /// The rows that all of them see.
+    prefix: Range<usize>,
+    /// Where the segment of the first query starts.
+    window: usize,
+    /// For each query, where its segment starts.
+    starts: Vec<usize>,
 }
 
-/// Splits the output into blocks that do not cross segments, the longest work first (late queries see most keys).
-fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, segments: &[Range<usize>]) -> Vec<Block<'a>> {
+/// Splits the output into blocks that do not cross segments, unless these continue the same one; the longest work first
+/// (late queries see most keys).
+fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch) -> Vec<Block<'a>> {
     let mut blocks = Vec::new();
-    for segment in segments {
-        for first in segment.clone().step_by(QUERY_ROWS) {
-            let rows = QUERY_ROWS.min(segment.end - first);
-            let (block, rest) = out.split_at_mut(rows * width);
+    let mut segment = 0;
+    while segment < batch.segments.len() {
+        let siblings = match batch.parents[segment] {
+            None => 1,
+            parent => batch.parents[segment..].iter().take_while(|other| **other == parent).count(),
+        };
+        let group = &batch.segments[segment..segment + siblings];
+        let starts: Vec<usize> = group.iter().flat_map(|rows| std::iter::repeat_n(rows.start, rows.len())).collect();
+        let mut first = group[0].start;
+        for starts in starts.chunks(QUERY_ROWS) {
+            let (block, rest) = out.split_at_mut(starts.len() * width);
             out = rest;
-            blocks.push(Block { out: block, segment: segment.clone(), first });
+            blocks.push(Block {
+                out: block,
+                first,
+                prefix: batch.prefix(segment),
+                window: starts[0],
+                starts: starts.to_vec(),
+            });
+            first += starts.len();
         }
+        segment += siblings;
     }
-    blocks.sort_by_key(|block| std::cmp::Reverse(block.first - block.segment.start));
+    blocks.sort_by_key(|block| std::cmp::Reverse(block.prefix.len() + block.first - block.window));
     blocks
 }
 
@@ -105,17 +157,11 @@ fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, segments: &[Range<usiz
 ///
 /// # Shapes
 /// Result `[tokens, (H + K)·D]`.
-fn rotate(qkv: &[f32], heads: &Heads<'_>, segments: &[Range<usize>], table: &Table) -> Vec<f32> {
+fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &Table) -> Vec<f32> {
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, width) = (q_width + 2 * k_width, q_width + k_width);
     let tokens = qkv.len() / stride;
-    let mut positions = vec![0usize; tokens];
-    for segment in segments {
-        for row in segment.clone() {
-            positions[row] = row - segment.start;
-        }
-    }
     let scale = 1.0 / (head_dim as f32).sqrt();
     let mut out = vec![0.0; tokens * width];
     let step = block_rows(tokens, 256);
@@ -157,11 +203,12 @@ mod tests {
     use crate::model::rope::Rotary;
 
     /// Attention by its definition, one query at a time, in f64.
-    fn by_definition(qkv: &[f32], h: usize, k: usize, d: usize, segments: &[Range<usize>], table: &Table) -> Vec<f32> {
+    fn by_definition(qkv: &[f32], h: usize, k: usize, d: usize, batch: &Batch, table: &Table) -> Vec<f32> {
         let stride = (h + 2 * k) * d;
-        let turned = |row: usize, column: usize, position: usize| -> Vec<f64> {
+        let positions = batch.positions();
+        let turned = |row: usize, column: usize| -> Vec<f64> {
             let x = &qkv[row * stride + column * d..][..d];
-            let (cos, sin) = table.at(position);
+            let (cos, sin) = table.at(positions[row]);
             (0..d)
                 .map(|i| {
                     let pair = i % (d / 2);
@@ -171,23 +218,24 @@ mod tests {
                 .collect()
         };
         let mut out = Vec::new();
-        for segment in segments {
+        for (index, segment) in batch.segments.iter().enumerate() {
             for query in segment.clone() {
+                let seen: Vec<usize> = batch.prefix(index).chain(segment.start..query + 1).collect();
                 for head in 0..h {
-                    let q = turned(query, head, query - segment.start);
+                    let q = turned(query, head);
                     let group = head * k / h;
-                    let weights: Vec<f64> = (segment.start..=query)
-                        .map(|key| {
-                            let key = turned(key, h + group, key - segment.start);
+                    let weights: Vec<f64> = seen
+                        .iter()
+                        .map(|&key| {
+                            let key = turned(key, h + group);
                             (q.iter().zip(&key).map(|(a, b)| a * b).sum::<f64>() / (d as f64).sqrt()).exp()
                         })
                         .collect();
                     let total: f64 = weights.iter().sum();
                     out.extend((0..d).map(|c| {
-                        let value = |(i, w): (usize, &f64)| {
-                            w * f64::from(qkv[(segment.start + i) * stride + (h + k + group) * d + c])
-                        };
-                        (weights.iter().enumerate().map(value).sum::<f64>() / total) as f32
+                        let value =
+                            |(row, w): (&usize, &f64)| w * f64::from(qkv[row * stride + (h + k + group) * d + c]);
+                        (seen.iter().zip(&weights).map(value).sum::<f64>() / total) as f32
                     }));
                 }
             }
@@ -195,17 +243,41 @@ mod tests {
         out
     }
 
+    fn compare(segments: &[(usize, Option<usize>)]) {
+        let (h, k, d) = (6, 2, 8);
+        let mut batch = Batch::default();
+        for &(length, parent) in segments {
+            batch.push(&vec![0; length], parent);
+        }
+        let size = batch.tokens() * (h + 2 * k) * d;
+        let qkv: Vec<f32> = (0..size).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect();
+        let rotary = Rotary::new(&Rope { theta: 10_000.0, scaling: None }, d);
+        let table = rotary.table(batch.longest());
+        let heads = Heads { queries: h, keys: k, head_dim: d, query_norm: None, key_norm: None };
+        let ours = attention(&qkv, &heads, &batch, &table);
+        let exact = by_definition(&qkv, h, k, d, &batch, &table);
+        let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 2e-6, "{segments:?}: {worst:e}");
+    }
+
     #[test]
     fn ragged_grouped_attention_equals_its_definition() {
-        let (h, k, d) = (6, 2, 8);
-        let segments = [0..1, 1..66, 66..200]; // one token; one block and one row; several blocks
-        let qkv: Vec<f32> = (0..200 * (h + 2 * k) * d).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect();
-        let rotary = Rotary::new(&Rope { theta: 10_000.0, scaling: None }, d);
-        let table = rotary.table(134);
-        let heads = Heads { queries: h, keys: k, head_dim: d, query_norm: None, key_norm: None };
-        let ours = attention(&qkv, &heads, &segments, &table);
-        let exact = by_definition(&qkv, h, k, d, &segments, &table);
-        let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 2e-6, "{worst:e}");
+        compare(&[(1, None), (65, None), (134, None)]); // one token; one block and one row; several blocks
+    }
+
+    #[test]
+    fn branches_see_their_prefix_and_themselves() {
+        compare(&[(1, None), (1, Some(0)), (1, Some(0))]);
+        // Branches across blocks of queries; a second tree directly after the first; a plain segment at the end.
+        compare(&[
+            (70, None),
+            (3, Some(0)),
+            (62, Some(0)),
+            (80, Some(0)),
+            (5, None),
+            (2, Some(4)),
+            (9, Some(4)),
+            (66, None),
+        ]);
     }
 }

@@ -5,23 +5,24 @@ use rayon::prelude::*;
 use super::{Norm, block_rows};
 use crate::linalg::gemm::{Into, View, ViewMut, gemm};
 use crate::linalg::lanes;
-use crate::model::batch::Target;
+use crate::model::batch::{Prediction, Target};
 
 /// Rows and vocabulary entries of one tile of logits: it stays in a core's cache whatever the vocabulary's size.
 const TILE_ROWS: usize = 256;
 const TILE_VOCAB: usize = 1024;
 
-/// `log p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary.
+/// `log p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary, and whether it is the
+/// likeliest token.
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; one value for each target. Targets stand in ascending rows.
-pub(crate) fn log_probabilities(
+pub(crate) fn predictions(
     x: &[f32],
     channels: usize,
     norm: Norm<'_>,
     weight: &[f32],
     targets: &[Target],
-) -> Vec<f32> {
+) -> Vec<Prediction> {
     let vocab = weight.len() / channels;
     // Targets of one row stay in one task, so that the row is projected once.
     let mut rows: Vec<&[Target]> = targets.chunk_by(|a, b| a.row == b.row).collect();
@@ -47,11 +48,12 @@ fn score(
     rows: &[&[Target]],
     normed: &mut [f32],
     tile: &mut [f32],
-) -> Vec<f32> {
+) -> Vec<Prediction> {
     let vocab = weight.len() / channels;
     norm_rows(x, channels, norm, rows.iter().map(|targets| targets[0].row), normed);
     // The softmax's denominator, gathered tile by tile: greatest logit so far, and Σ e^(logit − greatest).
     let mut greatest = vec![f32::NEG_INFINITY; rows.len()];
+    let mut likeliest = vec![0usize; rows.len()];
     let mut sums = vec![0.0f32; rows.len()];
     let mut picked: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
     for first in (0..vocab).step_by(TILE_VOCAB) {
@@ -67,8 +69,12 @@ fn score(
             lanes::widest(
                 #[inline(always)]
                 || {
-                    let top = lanes::max(logits);
-                    let top = if top > greatest[i] { top } else { greatest[i] };
+                    let of_tile = lanes::max(logits);
+                    let top = if of_tile > greatest[i] { of_tile } else { greatest[i] };
+                    if of_tile > greatest[i] {
+                        // Seldom: the greatest logit moves on in few tiles.
+                        likeliest[i] = first + logits.iter().position(|&logit| logit == of_tile).unwrap_or(0);
+                    }
                     // Nothing is carried into the first tile.
                     let carried = if first == 0 { 0.0 } else { sums[i] * lanes::exp(greatest[i] - top) };
                     sums[i] = carried + lanes::sum_exp(logits, top);
@@ -82,12 +88,15 @@ fn score(
             }
         }
     }
-    let denominators = greatest.iter().zip(&sums).map(|(top, sum)| top + sum.ln());
-    picked
-        .iter()
-        .zip(denominators)
-        .flat_map(|(values, denominator)| values.iter().map(move |v| v - denominator))
-        .collect()
+    let mut predictions = Vec::with_capacity(rows.iter().map(|targets| targets.len()).sum());
+    for (i, targets) in rows.iter().enumerate() {
+        let denominator = greatest[i] + sums[i].ln();
+        predictions.extend(targets.iter().zip(&picked[i]).map(|(target, logit)| Prediction {
+            log_probability: logit - denominator,
+            likeliest: target.token as usize == likeliest[i],
+        }));
+    }
+    predictions
 }
 
 /// Every logit of the given rows.
@@ -120,6 +129,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_equal_logits_the_lowest_token_is_the_likeliest() {
+        let vocab = 2 * TILE_VOCAB;
+        let mut weight = vec![0.0; vocab]; // [1, vocab]
+        for token in [7, 9, TILE_VOCAB + 3] {
+            weight[token] = 1.0;
+        }
+        let norm = Norm { weight: &[1.0], eps: 1e-5 };
+        let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| Target { row: 0, token: token as u32 });
+        let flags: Vec<bool> = predictions(&[2.0], 1, norm, &weight, &targets).iter().map(|p| p.likeliest).collect();
+        assert_eq!(flags, [true, false, false, false]);
+    }
+
+    #[test]
     fn tiles_give_the_log_softmax_of_the_whole_vocabulary() {
         // A vocabulary of two and a half tiles; one row asked for twice.
         let (channels, vocab) = (8, 2 * TILE_VOCAB + TILE_VOCAB / 2);
@@ -128,13 +150,16 @@ mod tests {
         let ones = vec![1.0; channels];
         let norm = Norm { weight: &ones, eps: 1e-5 };
         let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| Target { row, token });
-        let ours = log_probabilities(&x, channels, norm, &weight, &targets);
+        let ours = predictions(&x, channels, norm, &weight, &targets);
         let all = logits(&x, channels, norm, &weight, &[0, 1, 2]);
         for (target, ours) in targets.iter().zip(ours) {
             let row = &all[target.row * vocab..(target.row + 1) * vocab];
             let denominator = row.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
             let exact = f64::from(row[target.token as usize]) - denominator;
-            assert!((f64::from(ours) - exact).abs() < 1e-5, "{ours} {exact}");
+            assert!((f64::from(ours.log_probability) - exact).abs() < 1e-5, "{ours:?} {exact}");
+            let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let first = row.iter().position(|&logit| logit == highest).unwrap();
+            assert_eq!(ours.likeliest, target.token as usize == first);
         }
     }
 }

@@ -103,6 +103,14 @@ pub(crate) fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
     out
 }
 
+/// `x ← x + y`
+pub(crate) fn add(x: &mut [f32], y: &[f32]) {
+    lanes::widest(
+        #[inline(always)]
+        || lanes::add(x, y),
+    );
+}
+
 /// The product adds straight to a copy of the residual stream, unless a norm of the product stands between.
 fn destination(len: usize, after: Option<Norm<'_>>, residual: Option<&[f32]>) -> Vec<f32> {
     match (after, residual) {

@@ -9,8 +9,8 @@ mod head;
 mod linear;
 
 pub(super) use attention::{Heads, attention};
-pub(super) use head::{log_probabilities, logits};
-pub(super) use linear::{apply_diagonal, linear, mlp};
+pub(super) use head::{logits, predictions};
+pub(super) use linear::{add, apply_diagonal, linear, mlp};
 
 /// A root-mean-square norm: weight `[C]` and epsilon.
 #[derive(Clone, Copy)]

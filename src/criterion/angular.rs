@@ -1,0 +1,59 @@
+//! The block of least angular distance at the last token (Gromov et al.; used by ReplaceMe; design §6).
+
+use serde::Deserialize;
+
+use super::{Criterion, Cut, Evidence, Selection, at_most};
+use crate::calibrate::{Axis, Pair};
+use crate::error::{Error, Result};
+use crate::options::{self, Options};
+
+pub(super) const NAME: &str = "angular";
+
+/// Starts `s` in `0..=L−n`; the least mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token; the first minimum wins.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Angular {}
+
+pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+    Ok(Box::new(options::read::<Angular>(NAME, options)?))
+}
+
+impl Criterion for Angular {
+    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+        at_most(NAME, "has not so many layers to choose from", cut.layers, cut)
+    }
+
+    fn pairs(&self, cut: &Cut<'_>) -> Vec<Pair> {
+        let pair = |from| Pair { axis: Axis::LastTokenAngle, from, to: from + cut.depth };
+        (0..=cut.layers - cut.depth).map(pair).collect()
+    }
+
+    fn regions(&self, cut: &Cut<'_>) -> Vec<(usize, usize)> {
+        self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect()
+    }
+
+    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+        let of_pair = |pair: Pair| Ok((pair.from, evidence.similarity(pair)?));
+        let scores = self.pairs(cut).into_iter().map(of_pair).collect::<Result<Vec<_>>>()?;
+        let best = scores.iter().copied().reduce(|best, next| if next.1 < best.1 { next } else { best });
+        let (start, _) = best.ok_or_else(|| Error::job("no block to choose from").at(NAME))?;
+        Ok(Selection { removed: (start..start + cut.depth).collect(), scores })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::criterion::Cut;
+    use crate::criterion::tests::select;
+    use serde_json::json;
+
+    #[test]
+    fn the_block_of_the_least_angle_goes_wherever_it_stands() {
+        let cut = Cut { backbone: "b", layers: 5, depth: 2 };
+        let angles = [0.5, 0.3, 0.4, 0.3];
+        let selection = select("angular", &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
+        assert_eq!(selection.removed, [1, 2]);
+        let selection = select("angular", &json!({}), &cut, |pair| -(pair.from as f64), |_| 0.0).unwrap();
+        assert_eq!(selection.removed, [3, 4], "the last layer may go");
+    }
+}

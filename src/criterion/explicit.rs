@@ -1,0 +1,111 @@
+//! The layers that the grid lists (design §6).
+
+use serde::Deserialize;
+
+use super::{Criterion, Cut, Evidence, Selection};
+use crate::error::{Error, Result};
+use crate::options::{self, Options};
+
+pub(super) const NAME: &str = "explicit";
+
+/// `layers`: exactly these. `order`: the first `depth` of these, for a sweep over depths.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
+    layers: Option<Vec<usize>>,
+    order: Option<Vec<usize>>,
+}
+
+struct Explicit {
+    layers: Vec<usize>,
+    /// Whether all of them have to go.
+    exact: bool,
+}
+
+pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+    let settings: Settings = options::read(NAME, options)?;
+    let (layers, exact) = match (settings.layers, settings.order) {
+        (Some(layers), None) => (layers, true),
+        (None, Some(order)) => (order, false),
+        (layers, _) => {
+            return Err(Error::bad_input(format!("`{NAME}` wants to know which layers"))
+                .expected("either `layers` (exactly these) or `order` (the first `depth` of these)")
+                .found(if layers.is_some() { "both" } else { "neither" })
+                .hint("{name: explicit, layers: [8, 9, 12]}"));
+        }
+    };
+    if let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer)) {
+        return Err(Error::bad_input(format!("`{NAME}` names a layer twice"))
+            .expected("each layer once")
+            .found(format!("{twice} again in place {}", i + 1)));
+    }
+    Ok(Box::new(Explicit { layers, exact }))
+}
+
+impl Criterion for Explicit {
+    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+        if let Some(layer) = self.layers.iter().find(|&&layer| layer >= cut.layers) {
+            return Err(Error::bad_input(format!("`{NAME}` names a layer that `{}` has not", cut.backbone))
+                .expected(format!("layers below {}", cut.layers))
+                .found(layer.to_string()));
+        }
+        let fits = if self.exact { self.layers.len() == cut.depth } else { self.layers.len() >= cut.depth };
+        if fits {
+            return Ok(());
+        }
+        Err(Error::bad_input(format!("`{NAME}` lists {} layers, which is not the depth", self.layers.len()))
+            .expected(format!("{} layers", cut.depth))
+            .found(format!("{:?}", self.layers))
+            .hint("`order` instead of `layers` takes the first `depth` of a longer list"))
+    }
+
+    fn regions(&self, cut: &Cut<'_>) -> Vec<(usize, usize)> {
+        self.selection(cut).regions()
+    }
+
+    fn select(&self, cut: &Cut<'_>, _: &mut dyn Evidence) -> Result<Selection> {
+        Ok(self.selection(cut))
+    }
+}
+
+impl Explicit {
+    fn selection(&self, cut: &Cut<'_>) -> Selection {
+        let mut removed = self.layers[..cut.depth].to_vec();
+        removed.sort_unstable();
+        Selection { removed, scores: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::criterion::Cut;
+    use crate::criterion::tests::select;
+    use serde_json::json;
+
+    fn removed(options: &serde_json::Value, depth: usize) -> Result<Vec<usize>, String> {
+        let cut = Cut { backbone: "b", layers: 6, depth };
+        select("explicit", options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_listed_layers_go() {
+        assert_eq!(removed(&json!({"layers": [4, 1]}), 2).unwrap(), [1, 4]);
+        assert_eq!(removed(&json!({"order": [4, 1, 2]}), 2).unwrap(), [1, 4]);
+        assert_eq!(removed(&json!({"layers": [1, 2, 3, 4, 5]}), 5).unwrap(), [1, 2, 3, 4, 5], "all but the first");
+    }
+
+    #[test]
+    fn a_list_that_does_not_fit_is_refused_with_the_reason() {
+        for (options, depth, words) in [
+            (json!({"layers": [1, 2]}), 3, "expected: 3 layers"),
+            (json!({"order": [1, 2]}), 3, "expected: 3 layers"),
+            (json!({"layers": [1, 6]}), 2, "layers below 6"),
+            (json!({"layers": [1, 1]}), 2, "twice"),
+            (json!({}), 2, "neither"),
+            (json!({"layers": [1], "order": [1]}), 1, "both"),
+        ] {
+            let text = removed(&options, depth).unwrap_err();
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}

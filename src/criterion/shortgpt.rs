@@ -1,0 +1,71 @@
+//! ShortGPT: the layers that change the residual stream least (design §6).
+
+use serde::Deserialize;
+
+use super::similarity::Cosine;
+use super::{Criterion, Cut, Evidence, Selection, at_most};
+use crate::calibrate::Pair;
+use crate::error::Result;
+use crate::options::{self, Options};
+
+pub(super) const NAME: &str = "shortgpt";
+
+/// Block influence `BI_l = 1 − cos(X_l, X_{l+1})`; the `n` lowest go.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ShortGpt {
+    cosine: Cosine,
+    last_layer: LastLayer,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum LastLayer {
+    /// As the reference code, which never removes it.
+    #[default]
+    Keep,
+    Allow,
+}
+
+pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+    Ok(Box::new(options::read::<ShortGpt>(NAME, options)?))
+}
+
+impl ShortGpt {
+    fn candidates(&self, cut: &Cut<'_>) -> usize {
+        cut.layers - usize::from(self.last_layer == LastLayer::Keep)
+    }
+}
+
+impl Criterion for ShortGpt {
+    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+        at_most(NAME, "has not so many layers to choose from", self.candidates(cut), cut)
+    }
+
+    fn pairs(&self, cut: &Cut<'_>) -> Vec<Pair> {
+        (0..self.candidates(cut)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
+    }
+
+    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+        let influence = |pair: Pair| Ok((pair.from, 1.0 - evidence.similarity(pair)?));
+        let scores = self.pairs(cut).into_iter().map(influence).collect::<Result<_>>()?;
+        Ok(Selection::lowest(scores, cut.depth))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::criterion::Cut;
+    use crate::criterion::tests::select;
+    use serde_json::json;
+
+    #[test]
+    fn the_least_influential_layers_go_and_the_last_only_where_allowed() {
+        let cut = Cut { backbone: "b", layers: 5, depth: 2 };
+        let likeness = [0.9, 0.2, 0.95, 0.3, 0.99];
+        let removed =
+            |options| select("shortgpt", &options, &cut, |pair| likeness[pair.from], |_| 0.0).unwrap().removed;
+        assert_eq!(removed(json!({})), [0, 2]);
+        assert_eq!(removed(json!({"last_layer": "allow"})), [2, 4]);
+    }
+}

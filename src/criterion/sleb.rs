@@ -1,0 +1,81 @@
+//! SLEB: the layer whose removal raises the perplexity least goes, then again (design §6).
+
+use serde::Deserialize;
+
+use super::{Criterion, Cut, Evidence, Selection, at_most};
+use crate::error::{Error, Result};
+use crate::options::{self, Options};
+
+pub(super) const NAME: &str = "sleb";
+
+/// Greedy; of equal perplexities the first layer goes. The scores are the layers in the order in which they went, each
+/// with the perplexity after it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Sleb {}
+
+pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+    Ok(Box::new(options::read::<Sleb>(NAME, options)?))
+}
+
+/// `gone` and one more layer, for each layer that is left.
+fn candidates(layers: usize, gone: &[usize]) -> Vec<Vec<usize>> {
+    (0..layers).filter(|layer| !gone.contains(layer)).map(|layer| with(gone, layer)).collect()
+}
+
+fn with(gone: &[usize], layer: usize) -> Vec<usize> {
+    let mut removed = [gone, &[layer]].concat();
+    removed.sort_unstable();
+    removed
+}
+
+impl Criterion for Sleb {
+    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+        at_most(NAME, "has not so many layers to choose from", cut.layers, cut)
+    }
+
+    fn trials(&self, cut: &Cut<'_>) -> Vec<Vec<usize>> {
+        // As if the layers in the middle went first.
+        let start = (cut.layers - cut.depth) / 2;
+        (0..cut.depth).flat_map(|step| candidates(cut.layers, &(start..start + step).collect::<Vec<_>>())).collect()
+    }
+
+    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+        let mut selection = Selection { removed: Vec::new(), scores: Vec::new() };
+        for _ in 0..cut.depth {
+            let candidates = candidates(cut.layers, &selection.removed);
+            let perplexities = evidence.perplexities(&candidates)?;
+            let scored = candidates.into_iter().zip(perplexities);
+            let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });
+            let (removed, perplexity) = best.ok_or_else(|| Error::job("no layer is left to remove").at(NAME))?;
+            let gone = removed.iter().copied().find(|layer| !selection.removed.contains(layer)).unwrap_or(0);
+            selection.scores.push((gone, perplexity));
+            selection.removed = removed;
+        }
+        Ok(selection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::criterion::Cut;
+    use crate::criterion::tests::select;
+    use serde_json::json;
+
+    #[test]
+    fn each_step_measures_again_what_is_left() {
+        let cut = Cut { backbone: "b", layers: 4, depth: 2 };
+        // Alone, 1 hurts least and 2 next; but after 1, 2 hurts most and 3 least.
+        let perplexity = |removed: &[usize]| match removed {
+            [1] => 1.0,
+            [2] => 2.0,
+            [1, 2] => 99.0,
+            [1, 3] => 3.0,
+            [0, 1] => 4.0,
+            _ => 9.0,
+        };
+        let selection = select("sleb", &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        assert_eq!(selection.removed, [1, 3]);
+        assert_eq!(selection.scores, [(1, 1.0), (3, 3.0)]);
+    }
+}

@@ -1,0 +1,34 @@
+//! From normal equations to a solution, with what there is to say about them.
+
+use super::System;
+use crate::error::Result;
+use crate::linalg::solve::Normal;
+
+/// A solved least-squares problem.
+pub(super) struct Solved {
+    /// `[C, C]`, row-major.
+    pub(super) matrix: Vec<f64>,
+    pub(super) system: System,
+    pub(super) notes: Vec<String>,
+}
+
+/// `(XᵀX + ridge·I)⁻¹XᵀY`; the minimum-norm solution where that system is singular.
+pub(super) fn solve(normal: &Normal, channels: usize, ridge: f64) -> Result<Solved> {
+    let spectrum = normal.spectrum()?;
+    let system = System { rank: spectrum.rank, condition: spectrum.condition };
+    let deficient = spectrum.rank < channels;
+    let what = format!("rank {} of {channels} ({} tokens)", spectrum.rank, normal.rows());
+    // A ridge makes the system regular, as far as f64 can tell the ridge from nothing.
+    if !deficient || ridge > 0.0 {
+        match normal.solve(ridge) {
+            Ok(matrix) => {
+                let note = format!("{what}: the ridge of {ridge:e} decides where the activations do not");
+                return Ok(Solved { matrix, system, notes: if deficient { vec![note] } else { Vec::new() } });
+            }
+            Err(error) if !deficient => return Err(error),
+            Err(_) => {}
+        }
+    }
+    let solution = normal.minimum_norm()?;
+    Ok(Solved { matrix: solution.solution, system, notes: vec![format!("{what}: the solution of least norm")] })
+}

@@ -1,0 +1,251 @@
+//! ReplaceMe by cosine: the map of the MLP output that points where it should (reference: the ReplaceMe repository; design §7).
+
+use rayon::prelude::*;
+use serde::Deserialize;
+
+use super::replaceme_ls::{on_branch, sites};
+use super::{Boundary, Recovery, Solution, Span};
+use crate::calibrate::Site;
+use crate::corpus::PythonRandom;
+use crate::error::{Error, Result};
+use crate::linalg::gemm::{Into, View, ViewMut, gemm_parallel};
+use crate::options::{self, Options};
+
+pub(super) const NAME: &str = "replaceme-cos";
+
+/// As `torch.nn.functional.cosine_similarity`: a norm counts as at least this.
+const LEAST_NORM: f32 = 1e-8;
+
+/// `T` from `I` by Adam on `1 − mean cos(A·T, Y)`, over all sequences; `A` and `Y` as in `replaceme-ls`.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Cosine {
+    learning_rate: f32,
+    epochs: usize,
+    /// Tokens of a step.
+    batch: usize,
+    order: Order,
+    /// Of the shuffle.
+    seed: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Order {
+    /// Another order of all tokens in each epoch.
+    #[default]
+    Shuffled,
+    /// Tokens as they stand in the calibration sequences.
+    Sequential,
+}
+
+impl Default for Cosine {
+    /// The official implementation's values.
+    fn default() -> Self {
+        Self { learning_rate: 1e-4, epochs: 10, batch: 1024, order: Order::Shuffled, seed: 0 }
+    }
+}
+
+pub(super) fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+    let settings: Cosine = options::read(NAME, options)?;
+    let wrong = |what: &str, found: String| {
+        Err(Error::bad_input(format!("wrong options for `{NAME}`")).expected(what).found(found))
+    };
+    if settings.batch == 0 {
+        return wrong("a `batch` of 1 token or more", settings.batch.to_string());
+    }
+    if !settings.learning_rate.is_finite() || settings.learning_rate <= 0.0 {
+        return wrong("a `learning_rate` above 0", settings.learning_rate.to_string());
+    }
+    Ok(Box::new(settings))
+}
+
+impl Recovery for Cosine {
+    fn sites(&self, span: Span) -> Vec<Site> {
+        sites(span)
+    }
+
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
+        let channels = boundary.channels();
+        let rows = boundary.sequences() * boundary.length();
+        let mut map = vec![0.0f32; channels * channels];
+        map.iter_mut().step_by(channels + 1).for_each(|diagonal| *diagonal = 1.0);
+        let mut adam = Adam::new(map.len(), self.learning_rate);
+        let mut random = PythonRandom::new(self.seed);
+        let mut order: Vec<usize> = (0..rows).collect();
+        let mut step = Step::new(channels);
+        let mut losses = Vec::with_capacity(self.epochs);
+        for _ in 0..self.epochs {
+            if self.order == Order::Shuffled {
+                shuffle(&mut order, &mut random)?;
+            }
+            let (mut sum, mut batches) = (0.0, 0);
+            for batch in order.chunks(self.batch) {
+                step.read(boundary, batch)?;
+                sum += step.loss_and_gradient(&map);
+                batches += 1;
+                adam.update(&mut map, &step.gradient);
+            }
+            losses.push(sum / f64::from(batches));
+        }
+        let mut solution = on_branch(map, boundary)?;
+        solution.losses = losses;
+        Ok(solution)
+    }
+}
+
+/// Fisher and Yates.
+fn shuffle(order: &mut [usize], random: &mut PythonRandom) -> Result<()> {
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.randint(0, last as u64)? as usize);
+    }
+    Ok(())
+}
+
+/// One batch: `A` and `Y`, and what is computed of them.
+struct Step {
+    channels: usize,
+    branch: Vec<f32>,   // [batch, C]
+    target: Vec<f32>,   // [batch, C]
+    mapped: Vec<f32>,   // [batch, C]
+    gradient: Vec<f32>, // [C, C]
+}
+
+impl Step {
+    fn new(channels: usize) -> Self {
+        let empty = Vec::new;
+        Self { channels, branch: empty(), target: empty(), mapped: empty(), gradient: vec![0.0; channels * channels] }
+    }
+
+    /// Reads some tokens' rows; the rest of the corpus stays on the disk.
+    fn read(&mut self, boundary: &Boundary<'_>, tokens: &[usize]) -> Result<()> {
+        self.branch.clear();
+        self.target.clear();
+        for &token in tokens {
+            let rows = token..token + 1;
+            let middle = boundary.middle(rows.clone())?;
+            let less_middle = |x: &[f32]| x.iter().zip(middle).map(|(x, m)| x - m).collect::<Vec<f32>>();
+            self.branch.extend(less_middle(boundary.pre(rows.clone())?));
+            self.target.extend(less_middle(boundary.post(rows)?));
+        }
+        self.mapped.resize(self.branch.len(), 0.0);
+        Ok(())
+    }
+
+    /// The batch's loss `1 − mean cos(A·T, Y)` at `T`, and in `self.gradient` its derivative by `T`.
+    ///
+    /// With `p = A·T` of one token: `∂cos/∂p = y/(‖p‖‖y‖) − cos·p/‖p‖²`, and `∂p/∂T = Aᵀ`.
+    fn loss_and_gradient(&mut self, map: &[f32]) -> f64 {
+        let (c, rows) = (self.channels, self.branch.len() / self.channels);
+        let branch = View::rows(&self.branch, rows, c);
+        gemm_parallel(ViewMut::rows(&mut self.mapped, rows, c), Into::Replace, branch, View::rows(map, c, c));
+        let by_token = self.mapped.par_chunks_mut(c).zip(self.target.par_chunks(c));
+        let cosines: Vec<f64> = by_token.map(|(mapped, target)| cosine_to_gradient(mapped, target, rows)).collect();
+        // [C, C]
+        let mapped = View::rows(&self.mapped, rows, c);
+        gemm_parallel(ViewMut::rows(&mut self.gradient, c, c), Into::Replace, branch.t(), mapped);
+        1.0 - cosines.iter().sum::<f64>() / rows as f64
+    }
+}
+
+/// The cosine of one token; `mapped` becomes the derivative of the batch's loss by it.
+fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
+    let (mut dot, mut pp, mut yy) = (0.0f64, 0.0f64, 0.0f64);
+    for (&p, &y) in mapped.iter().zip(target) {
+        let (p, y) = (f64::from(p), f64::from(y));
+        dot += p * y;
+        pp += p * p;
+        yy += y * y;
+    }
+    let least = f64::from(LEAST_NORM);
+    let (p_norm, y_norm) = (pp.sqrt().max(least), yy.sqrt().max(least));
+    let cosine = dot / (p_norm * y_norm);
+    let (by_target, by_self) = (1.0 / (p_norm * y_norm), cosine / (p_norm * p_norm));
+    for (p, &y) in mapped.iter_mut().zip(target) {
+        *p = ((by_self * f64::from(*p) - by_target * f64::from(y)) / rows as f64) as f32;
+    }
+    cosine
+}
+
+/// Adam with PyTorch's defaults (Kingma and Ba 2015, algorithm 1).
+struct Adam {
+    learning_rate: f32,
+    first: Vec<f32>,
+    second: Vec<f32>,
+    steps: i32,
+}
+
+impl Adam {
+    const BETAS: (f32, f32) = (0.9, 0.999);
+    const EPSILON: f32 = 1e-8;
+
+    fn new(parameters: usize, learning_rate: f32) -> Self {
+        Self { learning_rate, first: vec![0.0; parameters], second: vec![0.0; parameters], steps: 0 }
+    }
+
+    fn update(&mut self, parameters: &mut [f32], gradient: &[f32]) {
+        self.steps += 1;
+        let (b1, b2) = Self::BETAS;
+        // The corrections in f64: 1 − 0.999^t loses digits in f32.
+        let rate = f64::from(self.learning_rate) / (1.0 - f64::from(b1).powi(self.steps));
+        let root = (1.0 - f64::from(b2).powi(self.steps)).sqrt() as f32;
+        let rate = rate as f32;
+        let moments = self.first.par_iter_mut().zip(&mut self.second);
+        parameters.par_iter_mut().zip(gradient).zip(moments).for_each(|((p, &g), (m, v))| {
+            *m = b1 * *m + (1.0 - b1) * g;
+            *v = b2 * *v + (1.0 - b2) * g * g;
+            *p -= rate * *m / (v.sqrt() / root + Self::EPSILON);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step() -> Step {
+        let mut step = Step::new(3);
+        step.branch = (0..12).map(|i| ((i * 7 % 5) as f32 - 2.0) * 0.5 + 0.1).collect(); // [4, 3]
+        step.target = (0..12).map(|i| ((i * 3 % 7) as f32 - 3.0) * 0.3).collect();
+        step.mapped = vec![0.0; 12];
+        step
+    }
+
+    #[test]
+    fn the_gradient_equals_finite_differences() {
+        let map: Vec<f32> = (0..9).map(|i| if i % 4 == 0 { 1.1 } else { 0.2 * i as f32 - 0.7 }).collect();
+        let mut at = step();
+        at.loss_and_gradient(&map);
+        for i in 0..9 {
+            let loss = |shift: f32| {
+                let mut map = map.clone();
+                map[i] += shift;
+                step().loss_and_gradient(&map)
+            };
+            let difference = (loss(1e-2) - loss(-1e-2)) / 2e-2;
+            assert!((difference - f64::from(at.gradient[i])).abs() < 2e-4, "{i}: {difference} {}", at.gradient[i]);
+        }
+    }
+
+    #[test]
+    fn a_silent_token_has_no_gradient_and_no_nan() {
+        let mut step = Step::new(2);
+        (step.branch, step.target, step.mapped) = (vec![0.0; 2], vec![0.0; 2], vec![0.0; 2]);
+        assert_eq!(step.loss_and_gradient(&[1.0, 0.0, 0.0, 1.0]), 1.0);
+        assert_eq!(step.gradient, [0.0; 4]);
+    }
+
+    #[test]
+    fn a_seed_names_one_order_of_all_tokens() {
+        let order = |seed| {
+            let mut order: Vec<usize> = (0..50).collect();
+            shuffle(&mut order, &mut PythonRandom::new(seed)).unwrap();
+            order
+        };
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+        let mut sorted = order(1);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..50).collect::<Vec<_>>());
+    }
+}

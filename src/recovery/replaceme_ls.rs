@@ -1,0 +1,73 @@
+//! ReplaceMe by least squares: a linear map of the MLP output before the region (reference: the ReplaceMe repository; design §7).
+
+use serde::Deserialize;
+
+use super::boundary::branch_and_target;
+use super::least_squares::{self, Solved};
+use super::{Boundary, Recovery, Repair, Solution, Span};
+use crate::calibrate::Site;
+use crate::error::{Error, Result};
+use crate::linalg::solve::Normal;
+use crate::model::{Config, Half, Operator};
+use crate::options::{self, Options};
+
+pub(super) const NAME: &str = "replaceme-ls";
+
+/// `T = (AᵀA + αI)⁻¹AᵀY` with `A` the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all sequences.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LeastSquares {
+    alpha: f64,
+}
+
+pub(super) fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+    let settings: LeastSquares = options::read(NAME, options)?;
+    if !settings.alpha.is_finite() || settings.alpha < 0.0 {
+        return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
+            .expected("`alpha` of 0 or more")
+            .found(settings.alpha.to_string()));
+    }
+    Ok(Box::new(settings))
+}
+
+/// What ReplaceMe reads of a span: both sides of it, and what its layer before adds.
+pub(super) fn sites(span: Span) -> Vec<Site> {
+    let middle = span.start.checked_sub(1).map(Site::Middle);
+    [Site::Stream(span.start), Site::Stream(span.end)].into_iter().chain(middle).collect()
+}
+
+/// A map on the MLP's branch, with a note where it cannot be folded into `down_proj`.
+pub(super) fn on_branch(map: Vec<f32>, boundary: &Boundary<'_>) -> Result<Solution> {
+    let operator = Operator::dense(boundary.channels(), map)?;
+    let solution = Solution::of(Repair::Branches { operator, attention: false });
+    Ok(if ends_in_norm(boundary.backbone.config()) {
+        solution.note("the MLP ends in a norm: its map is a linear step after that norm, not folded")
+    } else {
+        solution
+    })
+}
+
+fn ends_in_norm(config: &Config) -> bool {
+    config.ends_in_norm(Half::Mlp)
+}
+
+impl Recovery for LeastSquares {
+    fn sites(&self, span: Span) -> Vec<Site> {
+        sites(span)
+    }
+
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
+        let channels = boundary.channels();
+        let mut normal = Normal::new(channels);
+        for rows in boundary.blocks(boundary.sequences()) {
+            let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows.clone())?);
+            let (branch, target) = branch_and_target(pre, boundary.middle(rows)?, post);
+            normal.add(&branch, &target);
+        }
+        let Solved { matrix, system, notes } = least_squares::solve(&normal, channels, self.alpha)?;
+        let mut solution = on_branch(matrix.into_iter().map(|v| v as f32).collect(), boundary)?;
+        solution.system = Some(system);
+        solution.notes.extend(notes);
+        Ok(solution)
+    }
+}

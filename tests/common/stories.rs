@@ -1,0 +1,123 @@
+//! The oracle `stories260k`: a real trained Llama (5 layers, C = 64) and what the reference implementations compute on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use ghostlab::calibrate::{self, Activations, Axis, Pair, Request, Shape, Similarities, Site};
+use ghostlab::corpus::{Start, Windows};
+use ghostlab::evaluate::perplexity;
+use ghostlab::model::{Decoder, Program, Trie};
+use ghostlab::options::Options;
+use ghostlab::recovery::{self, Boundary, Recovery, Span};
+use ghostlab::store::{Key, Kind, Store};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{json, numbers, shared};
+
+pub const LAYERS: usize = 5;
+
+pub struct Oracle {
+    pub folder: PathBuf,
+    pub values: Value,
+}
+
+/// None, and the reason printed, where the shared folder is absent.
+pub fn oracle() -> Option<Oracle> {
+    let folder = shared("oracles/stories260k")?;
+    let values = json(&folder.join("stories260k.json"));
+    Some(Oracle { folder, values })
+}
+
+impl Oracle {
+    pub fn ids(&self, name: &str) -> Vec<u32> {
+        numbers(&json(&self.folder.join(name))).into_iter().map(|id| id as u32).collect()
+    }
+
+    pub fn number(&self, path: &str) -> f64 {
+        self.values.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {path}"))
+    }
+
+    pub fn decoder(&self) -> Decoder {
+        Decoder::load(&self.folder).unwrap()
+    }
+
+    /// The 16 calibration windows of 128 tokens.
+    pub fn calibration_windows(&self) -> Windows {
+        let ids = self.ids("calibration.ids.json");
+        let starts: Vec<usize> =
+            numbers(&self.values["windows"]["train_starts"]).into_iter().map(|start| start as usize).collect();
+        Windows {
+            ids: starts.iter().flat_map(|&start| ids[start..start + 128].to_vec()).collect(),
+            length: 128,
+            starts: starts.into_iter().map(|token| Start { document: 0, token }).collect(),
+            corpus_tokens: ids.len(),
+        }
+    }
+
+    /// The 262 evaluation windows of 128 tokens.
+    pub fn evaluation_windows(&self) -> Windows {
+        let ids = self.ids("evaluation.ids.json");
+        let count = self.values["perplexity"]["windows"].as_u64().unwrap() as usize;
+        assert_eq!(ids.len() / 128, count);
+        let starts = (0..count).map(|i| Start { document: 0, token: i * 128 }).collect();
+        Windows { ids: ids[..count * 128].to_vec(), length: 128, starts, corpus_tokens: ids.len() }
+    }
+
+    /// One dense pass with every cosine and every site.
+    pub fn calibration(&self, decoder: &Decoder) -> Calibrated {
+        calibrated(decoder, &self.calibration_windows())
+    }
+}
+
+/// What a pass over all sites gives.
+pub struct Calibrated {
+    pub similarities: Similarities,
+    pub activations: Activations,
+    _store: TempDir,
+}
+
+pub fn calibrated(decoder: &Decoder, windows: &Windows) -> Calibrated {
+    let layers = decoder.config().layers;
+    let mut request = Request { sites: (0..=layers).map(Site::Stream).collect(), pairs: BTreeSet::new() };
+    request.sites.extend((0..layers).map(Site::Middle));
+    for axis in [Axis::ChannelSeries, Axis::Token, Axis::LastTokenAngle] {
+        for from in 0..=layers {
+            request.pairs.extend((from..=layers).map(|to| Pair { axis, from, to }));
+        }
+    }
+    let folder = TempDir::new().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let windows: Vec<&[u32]> = windows.iter().collect();
+    // A budget that no multiple of the window fills: batches of 2 windows.
+    let mut measured = calibrate::run(decoder, &windows, 300, &request, &store, |_| Ok(())).unwrap();
+    let mut artifacts = BTreeMap::new();
+    for &site in &request.sites {
+        let key = Key::new(Kind::Activations, &Value::String(site.to_string()));
+        artifacts.insert(site, measured.spool.keep(&store, site, &key, 0.0).unwrap().unwrap());
+    }
+    let shape = Shape { channels: decoder.config().hidden, sequences: windows.len(), length: windows[0].len() };
+    let activations = Activations::open(shape, &artifacts).unwrap();
+    Calibrated { similarities: measured.similarities, activations, _store: folder }
+}
+
+impl Calibrated {
+    pub fn boundary<'a>(&'a self, backbone: &'a Decoder, start: usize, end: usize) -> Boundary<'a> {
+        let operator_sequences = self.activations.shape().sequences;
+        let span = Span { start, end };
+        Boundary { backbone, activations: &self.activations, span, operator_sequences, only: true }
+    }
+}
+
+/// A recovery with options in JSON.
+pub fn recovery(name: &str, options: Value) -> Box<dyn Recovery> {
+    let options: Options = options.as_object().unwrap().clone();
+    recovery::build(name, &options).unwrap()
+}
+
+pub fn perplexities(decoder: &Decoder, programs: &[Program], windows: &Windows) -> Vec<f64> {
+    let trie = Trie::new(programs);
+    let mut seconds = vec![0.0; trie.len()];
+    let losses = perplexity::score(decoder, &trie, programs.len(), windows, 1024, &mut seconds, |_| Ok(())).unwrap();
+    losses.iter().map(perplexity::Losses::perplexity).collect()
+}

@@ -1,0 +1,389 @@
+//! Recoveries on a real trained model against the reference implementations (oracle `stories260k`; tolerances from its
+//! README), and what has to hold of them on any model.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use common::stories::{Calibrated, LAYERS, calibrated, oracle, perplexities, recovery};
+use common::{assert_close, fixture, flat, numbers, relative_error, tensors};
+use ghostlab::calibrate::Site;
+use ghostlab::corpus::{Start, Windows};
+use ghostlab::model::{Batch, Decoder, Half, Model, Operator, Program, Repairs, Step, elements};
+use ghostlab::recovery::{Boundary, Numbers, Repair, Solution};
+use serde_json::{Value, json};
+
+/// Name, options, key in the oracle's numbers, key in its operators.
+fn recoveries() -> Vec<(&'static str, Value, &'static str, &'static str)> {
+    vec![
+        ("none", json!({}), "pruned", ""),
+        ("linearpatch-diag", json!({}), "linearpatch_diag", "linearpatch_diag"),
+        ("linearpatch-rotate", json!({}), "linearpatch_rotate", "linearpatch_rotate"),
+        ("ghosted", json!({}), "ghosted", "ghosted_W"),
+        ("ghosted", json!({"solver": "svd"}), "ghosted", "ghosted_W"),
+        ("replaceme-ls", json!({}), "replaceme_ls", "replaceme_ls_T_f64"),
+        ("replaceme-cos", json!({"order": "sequential"}), "replaceme_cos", "replaceme_cos_T"),
+    ]
+}
+
+fn matrix(operator: &Operator) -> Vec<f64> {
+    operator.to_dense().unwrap().into_iter().map(f64::from).collect()
+}
+
+/// The program of a backbone without `removed`, repaired by one solution for each start.
+fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) -> Program {
+    let mut repairs = Repairs::default();
+    for (start, solution) in solutions {
+        match &solution.repair {
+            Repair::Cut => {}
+            Repair::Stream(operator) => {
+                repairs.stream.insert(*start, operator.clone());
+            }
+            Repair::Branches { operator, attention } => {
+                if *attention {
+                    repairs.branches.insert((start - 1, Half::Attention), operator.clone());
+                }
+                repairs.branches.insert((start - 1, Half::Mlp), operator.clone());
+            }
+        }
+    }
+    Program::repaired(layers, removed, &repairs)
+}
+
+#[test]
+fn operators_and_their_numbers_equal_the_reference() {
+    let Some(oracle) = oracle() else { return };
+    let decoder = oracle.decoder();
+    let calibration = oracle.calibration(&decoder);
+    let boundary = calibration.boundary(&decoder, 2, 3);
+    let matrices = tensors(&oracle.folder.join("stories260k_operators.safetensors"));
+    let rows =
+        |site| -> Vec<f64> { calibration.activations.rows(site, 0..2048).unwrap().iter().map(|&v| v.into()).collect() };
+    let (pre, middle) = (rows(Site::Stream(2)), rows(Site::Middle(1)));
+    let branch: Vec<f64> = pre.iter().zip(&middle).map(|(pre, middle)| pre - middle).collect();
+    for (name, ours) in [("x_pre", pre), ("x_post", rows(Site::Stream(3))), ("mlp_out", branch)] {
+        let error = relative_error(&ours, &flat(&matrices[name]));
+        assert!(error <= 1e-4, "{name}: {error:e}");
+    }
+    for (name, options, mae, reference) in recoveries() {
+        let solution = recovery(name, options.clone()).solve(&boundary).unwrap();
+        assert_eq!(solution.notes, [""; 0], "{name}");
+        if let Some(operator) = solution.repair.operator() {
+            let error = relative_error(&matrix(operator), &flat(&matrices[reference]));
+            assert!(error <= 1e-4, "{name} {options}: {error:e}");
+        }
+        let numbers = Numbers::of(&boundary, &solution.repair).unwrap();
+        assert_close(mae, numbers.boundary_mae, oracle.number(&format!("/boundary_mae/{mae}")), 1e-4);
+        let by_channel = numbers.boundary_mae_by_channel.iter().sum::<f64>() / 64.0;
+        assert_close("mean over channels", by_channel, numbers.boundary_mae, 1e-12);
+        if name == "ghosted" {
+            for (key, ours) in [
+                ("delta_fro", numbers.delta_norm),
+                ("M_fro", numbers.m_norm),
+                ("sym_fro", numbers.m_symmetric_norm),
+                ("asym_fro", numbers.m_antisymmetric_norm),
+            ] {
+                assert_close(key, ours, oracle.number(&format!("/boundary/{key}")), 1e-4);
+            }
+            assert_eq!(solution.system.unwrap().rank, 64);
+        }
+        if name == "replaceme-cos" {
+            let expected = common::numbers(&oracle.values["replaceme_cos"]["mean_loss_per_epoch"]);
+            assert_eq!(solution.losses.len(), expected.len());
+            for (ours, expected) in solution.losses.iter().zip(expected) {
+                assert!((ours - expected).abs() <= 1e-4, "{ours} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn perplexities_equal_the_reference() {
+    let Some(oracle) = oracle() else { return };
+    let decoder = oracle.decoder();
+    let calibration = oracle.calibration(&decoder);
+    let boundary = calibration.boundary(&decoder, 2, 3);
+    let mut programs = vec![Program::dense(LAYERS)];
+    for (name, options, ..) in recoveries() {
+        let solution = recovery(name, options).solve(&boundary).unwrap();
+        programs.push(program(LAYERS, &[2], &[(2, solution)]));
+    }
+    let ours = perplexities(&decoder, &programs, &oracle.evaluation_windows());
+    let names = ["dense"].into_iter().chain(recoveries().into_iter().map(|(_, _, name, _)| name));
+    for (name, ours) in names.zip(ours) {
+        assert_close(name, ours, oracle.number(&format!("/perplexity/values/{name}")), 1e-4);
+    }
+}
+
+#[test]
+fn layer_by_layer_repairs_of_several_regions_equal_the_reference() {
+    let Some(oracle) = oracle() else { return };
+    let decoder = oracle.decoder();
+    let calibration = oracle.calibration(&decoder);
+    let matrices = tensors(&oracle.folder.join("stories260k_noncontiguous.safetensors"));
+    let removed: Vec<usize> =
+        numbers(&oracle.values["noncontiguous"]["pruned"]).into_iter().map(|layer| layer as usize).collect();
+    let methods = [("none", "pruned"), ("ghosted", "ghosted"), ("linearpatch-rotate", "linearpatch_rotate")];
+    let mut programs = Vec::new();
+    for (name, key) in methods {
+        let options = if name == "none" { json!({}) } else { json!({"boundary": "layer"}) };
+        let mut solutions = Vec::new();
+        for &layer in &removed {
+            let boundary = Boundary { only: false, ..calibration.boundary(&decoder, layer, layer + 1) };
+            let solution = recovery(name, options.clone()).solve(&boundary).unwrap();
+            if let Some(operator) = solution.repair.operator() {
+                let error = relative_error(&matrix(operator), &flat(&matrices[&format!("{key}.{layer}")]));
+                assert!(error <= 1e-4, "{name} at layer {layer}: {error:e}");
+            }
+            solutions.push((layer, solution));
+        }
+        programs.push(program(LAYERS, &removed, &solutions));
+    }
+    let ours = perplexities(&decoder, &programs, &oracle.evaluation_windows());
+    for ((_, key), ours) in methods.iter().zip(ours) {
+        assert_close(key, ours, oracle.number(&format!("/noncontiguous/ppl_{key}")), 1e-4);
+    }
+}
+
+/// Pseudo-random windows for a fixture backbone.
+fn windows(sequences: usize, length: usize, vocab: usize) -> Windows {
+    let mut state = 12345u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % vocab as u64) as u32
+    };
+    let starts = (0..sequences).map(|i| Start { document: 0, token: i * length }).collect();
+    Windows { ids: (0..sequences * length).map(|_| next()).collect(), length, starts, corpus_tokens: 0 }
+}
+
+struct World {
+    decoder: Decoder,
+    calibration: Calibrated,
+}
+
+fn world(name: &str, sequences: usize, length: usize) -> World {
+    let decoder = Decoder::load(&fixture(&format!("arch/{name}"))).unwrap();
+    let calibration = calibrated(&decoder, &windows(sequences, length, decoder.config().vocab));
+    World { decoder, calibration }
+}
+
+#[test]
+fn no_linear_map_of_the_stream_leaves_less_than_ghosted() {
+    for name in ["llama-gqa", "qwen3", "olmo2"] {
+        let world = world(name, 8, 64);
+        for (start, end) in [(0, 1), (1, 3), (2, 4), (0, 3)] {
+            let boundary = world.calibration.boundary(&world.decoder, start, end);
+            let residual = |name: &str, options: Value| {
+                let solution = recovery(name, options).solve(&boundary).unwrap();
+                Numbers::of(&boundary, &solution.repair).unwrap().relative_residual
+            };
+            let ghosted = residual("ghosted", json!({}));
+            for (other, options) in [
+                ("none", json!({})),
+                ("linearpatch-diag", json!({})),
+                ("linearpatch-rotate", json!({})),
+                ("linearpatch-rotate", json!({"boundary": "layer"})),
+                ("prune-and-comp", json!({"granularity": "scalar"})),
+            ] {
+                let theirs = residual(other, options);
+                assert!(
+                    ghosted <= theirs * (1.0 + 1e-9),
+                    "{name} [{start}, {end}): ghosted {ghosted}, {other} {theirs}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn both_solvers_of_ghosted_agree_when_the_rank_is_full() {
+    for name in ["llama-gqa", "qwen3", "olmo2"] {
+        let world = world(name, 8, 64);
+        let boundary = world.calibration.boundary(&world.decoder, 1, 3);
+        let of = |solver: &str| recovery("ghosted", json!({"solver": solver})).solve(&boundary).unwrap();
+        let (normal, svd) = (of("normal"), of("svd"));
+        assert_eq!(normal.system.unwrap().rank, world.decoder.config().hidden);
+        assert_eq!(svd.system.unwrap().rank, normal.system.unwrap().rank);
+        assert_close("condition", normal.system.unwrap().condition, svd.system.unwrap().condition, 1e-2);
+        let [a, b] = [&normal, &svd].map(|s| matrix(s.repair.operator().unwrap()));
+        assert!(relative_error(&a, &b) <= 1e-5, "{name}: {:e}", relative_error(&a, &b));
+    }
+}
+
+#[test]
+fn fewer_tokens_than_channels_are_said_and_still_repaired() {
+    let world = world("llama-gqa", 2, 16); // 32 tokens, 64 channels
+    let boundary = world.calibration.boundary(&world.decoder, 1, 3);
+    for (name, options) in [
+        ("ghosted", json!({})),
+        ("ghosted", json!({"solver": "svd"})),
+        ("replaceme-ls", json!({})),
+        ("replaceme-ls", json!({"alpha": 1e-3})),
+    ] {
+        let solution = recovery(name, options.clone()).solve(&boundary).unwrap();
+        assert!(solution.notes[0].contains("rank 32 of 64 (32 tokens)"), "{name} {options}: {:?}", solution.notes);
+        assert_eq!(solution.system.unwrap().rank, 32);
+        assert!(solution.system.unwrap().condition.is_infinite());
+        let operator = matrix(solution.repair.operator().unwrap());
+        assert!(operator.iter().all(|v| v.is_finite()), "{name} {options}");
+        // As many unknowns as equations: the boundary is met.
+        let residual = Numbers::of(&boundary, &solution.repair).unwrap().relative_residual;
+        assert!(residual < 1e-2, "{name} {options}: {residual}");
+    }
+}
+
+#[test]
+fn folding_a_map_equals_applying_it() {
+    let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice(), &[7, 8, 9]]);
+    for name in ["llama-gqa", "qwen3", "olmo2"] {
+        let world = world(name, 8, 64);
+        let boundary = world.calibration.boundary(&world.decoder, 2, 3);
+        let ends_in_norm = world.decoder.config().ends_in_norm(Half::Mlp);
+        for (method, options) in [("replaceme-ls", json!({})), ("prune-and-comp", json!({}))] {
+            let solution = recovery(method, options).solve(&boundary).unwrap();
+            assert_eq!(solution.notes.len(), usize::from(ends_in_norm && method == "replaceme-ls"), "{name}");
+            let applied = run(&world.decoder, &program(4, &[2], &[(2, solution.clone())]), &batch);
+            let Repair::Branches { operator, attention } = solution.repair else { panic!("{method} folds") };
+            let folded = world.decoder.folded(Half::Mlp, 1, &operator);
+            if ends_in_norm && method == "replaceme-ls" {
+                assert!(folded.err().unwrap().to_string().contains("norm"));
+                continue;
+            }
+            let mut folded = folded.unwrap();
+            if attention {
+                folded = folded.folded(Half::Attention, 1, &operator).unwrap();
+            }
+            let folded = run(&folded, &Program::pruned(4, &[2], |_| None), &batch);
+            assert!(relative_error(&applied, &folded) <= 1e-5, "{name} {method}");
+        }
+    }
+}
+
+/// The stream that enters the head.
+fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
+    let mut x = decoder.begin(batch).unwrap();
+    for step in program.0.iter().filter(|step| !matches!(step, Step::Embed | Step::Head)) {
+        x = decoder.advance(batch, step, &x).unwrap();
+    }
+    elements(&x).unwrap().iter().map(|&v| f64::from(v)).collect()
+}
+
+#[test]
+fn the_scalar_prune_and_comp_only_scales_what_earlier_layers_give() {
+    // The fixture's stream is so small that the norms' epsilon (1e-5) counts beside it: without it they are scale-free.
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = common::json(&fixture("arch/llama-gqa/config.json"));
+    config["rms_norm_eps"] = json!(1e-20);
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    std::fs::copy(fixture("arch/llama-gqa/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    let decoder = Decoder::load(folder.path()).unwrap();
+    let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
+    let world = World { decoder, calibration };
+    let boundary = world.calibration.boundary(&world.decoder, 2, 3);
+    let solution =
+        recovery("prune-and-comp", json!({"granularity": "scalar", "target": "stream"})).solve(&boundary).unwrap();
+    let operator = solution.repair.operator().unwrap().clone();
+    let factor = operator.to_dense().unwrap()[0];
+    // By its definition: the ratio of mean magnitudes.
+    let mean = |site| -> f64 {
+        let rows = world.calibration.activations.rows(site, 0..512).unwrap();
+        rows.iter().map(|&v| f64::from(v.abs())).sum::<f64>()
+    };
+    assert_close("factor", factor.into(), mean(Site::Stream(3)) / mean(Site::Stream(2)), 1e-6);
+    // The original method's weights: embedding, o_proj and down_proj of the layers before times the factor.
+    let scalar = Operator::diagonal(vec![factor; 64]).unwrap();
+    let mut folded = world.decoder.clone();
+    for layer in 0..2 {
+        folded = folded.folded(Half::Attention, layer, &scalar).unwrap().folded(Half::Mlp, layer, &scalar).unwrap();
+    }
+    let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
+    let (mut plain, mut scaled) = (world.decoder.begin(&batch).unwrap(), world.decoder.begin(&batch).unwrap());
+    scaled = (scaled * f64::from(factor)).unwrap();
+    for step in [Step::Attention(0), Step::Mlp(0), Step::Attention(1), Step::Mlp(1)] {
+        plain = world.decoder.advance(&batch, &step, &plain).unwrap();
+        scaled = folded.advance(&batch, &step, &scaled).unwrap();
+        let expected: Vec<f64> = flat(&plain).into_iter().map(|v| v * f64::from(factor)).collect();
+        let error = relative_error(&flat(&scaled), &expected);
+        assert!(error <= 1e-5, "{step:?}: {error:e}");
+    }
+    // And what one factor at the boundary gives is the same.
+    let applied = run(&world.decoder, &program(4, &[2], &[(2, solution)]), &batch);
+    let rest = folded.advance(&batch, &Step::Attention(3), &scaled).unwrap();
+    let rest = folded.advance(&batch, &Step::Mlp(3), &rest).unwrap();
+    assert!(relative_error(&applied, &flat(&rest)) <= 1e-5);
+}
+
+#[test]
+fn the_boundary_error_is_what_the_repaired_backbone_really_makes() {
+    for name in ["llama-gqa", "olmo2"] {
+        let world = world(name, 4, 32);
+        let boundary = world.calibration.boundary(&world.decoder, 2, 4);
+        let all = windows(4, 32, world.decoder.config().vocab);
+        let batch = Batch::windows(all.iter());
+        for (method, options) in [
+            ("none", json!({})),
+            ("prune-and-comp", json!({})),
+            ("prune-and-comp", json!({"granularity": "scalar"})),
+            ("replaceme-ls", json!({"alpha": 1.0})),
+            ("replaceme-cos", json!({"epochs": 2, "batch": 32})),
+            ("linearpatch-rotate", json!({})),
+            ("ghosted", json!({"boundary": "layer"})),
+        ] {
+            let solution = recovery(method, options).solve(&boundary).unwrap();
+            let numbers = Numbers::of(&boundary, &solution.repair).unwrap();
+            // Layers 2 and 3 are the last: what enters the head is what the boundary gives.
+            let given = run(&world.decoder, &program(4, &[2, 3], &[(2, solution)]), &batch);
+            let post = world.calibration.activations.rows(Site::Stream(4), 0..128).unwrap();
+            let mae = given.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).abs()).sum::<f64>() / given.len() as f64;
+            assert_close(&format!("{name} {method}"), numbers.boundary_mae, mae, 1e-4);
+        }
+    }
+}
+
+#[test]
+fn regions_at_both_ends_are_repaired_or_refused_with_the_reason() {
+    let world = world("llama-gqa", 8, 64);
+    let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
+    for (start, end) in [(0, 2), (2, 4), (1, 4)] {
+        let boundary = world.calibration.boundary(&world.decoder, start, end);
+        for method in ["none", "prune-and-comp", "linearpatch-diag", "linearpatch-rotate", "ghosted", "replaceme-ls"] {
+            let solution = recovery(method, json!({})).solve(&boundary);
+            if start == 0 && method == "replaceme-ls" {
+                assert!(solution.unwrap_err().to_string().contains("layer 0"), "{method}");
+                continue;
+            }
+            let removed: Vec<usize> = (start..end).collect();
+            let given = run(&world.decoder, &program(4, &removed, &[(start, solution.unwrap())]), &batch);
+            assert!(given.iter().all(|v| v.is_finite()), "{method}");
+        }
+    }
+}
+
+#[test]
+fn a_shuffled_replaceme_depends_on_its_seed_alone() {
+    let world = world("llama-gqa", 4, 32);
+    let boundary = world.calibration.boundary(&world.decoder, 2, 3);
+    let of = |options: Value| {
+        matrix(recovery("replaceme-cos", options).solve(&boundary).unwrap().repair.operator().unwrap())
+    };
+    let first = of(json!({"batch": 50}));
+    assert_eq!(first, of(json!({"batch": 50})));
+    assert_ne!(first, of(json!({"batch": 50, "seed": 1})));
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_with_what_would() {
+    for (name, options, words) in [
+        ("prune-and-comp", json!({"granularity": "channel", "target": "stream"}), "scalar, target: stream"),
+        ("prune-and-comp", json!({"granularity": "scalar", "target": "boundary"}), "channel, target: boundary"),
+        ("replaceme-ls", json!({"alpha": -1.0}), "0 or more"),
+        ("replaceme-cos", json!({"batch": 0}), "batch"),
+        ("replaceme-cos", json!({"learning_rate": 0.0}), "learning_rate"),
+        ("ghosted", json!({"solver": "qr"}), "svd"),
+        ("ghosted", json!({"boundary": "none"}), "layer"),
+        ("none", json!({"solver": "svd"}), "solver"),
+    ] {
+        let error = ghostlab::recovery::build(name, options.as_object().unwrap()).err().unwrap();
+        assert!(error.to_string().contains(words), "{name}: {error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+}
