@@ -9,7 +9,7 @@
 //! | 3 | [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`] |
 //! | 1 | [`model`], [`corpus`], [`tasks`] |
-//! | 0 | [`linalg`], [`error`] |
+//! | 0 | [`store`], [`linalg`], [`error`] |
 
 pub mod calibrate;
 pub mod cli;
@@ -24,4 +24,5 @@ pub mod model;
 pub mod options;
 pub mod recovery;
 pub mod report;
+pub mod store;
 pub mod tasks;

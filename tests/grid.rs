@@ -38,7 +38,11 @@ impl Registry for House {
         &["wikitext2", "ptb", "c4"]
     }
 
-    fn check_depth(&self, _criterion: &Method, depth: usize, layers: usize) -> Result<()> {
+    fn tasks(&self) -> Vec<&str> {
+        vec!["arc_easy", "copa"]
+    }
+
+    fn check_depth(&self, _criterion: &Method, _backbone: &str, depth: usize, layers: usize) -> Result<()> {
         if depth + 2 <= layers { Ok(()) } else { Err(Error::bad_input("the criterion keeps the first and last layer")) }
     }
 }

@@ -11,6 +11,7 @@ use common::{assert_close, json, numbers, shared};
 use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
 use ghostlab::exec::{self, Methods, Settings};
 use ghostlab::grid::Grid;
+use ghostlab::store::Store;
 
 /// As in the program: with the system's allocator the grid takes longer.
 #[global_allocator]
@@ -42,7 +43,9 @@ fn the_grid_equals_the_reference_on_all_windows() {
         "corpora.wikitext2-test.limit=100000".to_string(),
     ];
     let grid = Grid::load(&grid, &overrides, &Methods).unwrap();
-    let outcome = exec::run(&grid, Settings::default(), &(), &AtomicBool::new(false)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let outcome = exec::run(&grid, Settings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
     assert_eq!(outcome.cells.len(), 9);
     for result in &outcome.cells {
         assert_eq!(result.failure, None, "{}", result.cell);

@@ -1,7 +1,7 @@
 //! `ghostlab run GRID.yaml`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,7 +13,11 @@ use super::progress;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, Methods, Outcome, Settings};
 use crate::grid::Grid;
-use crate::report::{Host, Protocol, Provenance, Row, Table, ensure_writable, utc};
+use crate::report::{
+    Answers, Host, Measured, Protocol, Provenance, Row, Table, ensure_writable, utc, write_documents, write_lm_eval,
+};
+use crate::store::Store;
+use crate::tasks::{Measure, TaskResult, average};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -25,6 +29,9 @@ pub(super) struct Arguments {
     /// Where the results' folder is made.
     #[arg(long, default_value = "results")]
     results: PathBuf,
+    /// Where calibration activations and selections are kept: a later run takes them from there.
+    #[arg(long, default_value = "data/store")]
+    store: PathBuf,
     /// Threads to compute with; all cores by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -39,13 +46,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         .num_threads(arguments.threads.map_or(0, usize::from))
         .build_global()
         .map_err(|error| Error::job("cannot start threads").found(error.to_string()))?;
-    let inputs = exec::hashes(&grid)?;
-    let outcome = exec::run(&grid, Settings::default(), &*progress::reporter(), &*stop_on_ctrl_c()?)?;
+    let store = Store::open(&arguments.store)?;
+    let outcome = exec::run(&grid, Settings::default(), &store, &*progress::reporter(), &*stop_on_ctrl_c()?)?;
 
-    let protocols = protocols(&grid);
+    let protocols = protocols(&grid, &outcome);
     let rows: Vec<Row> = outcome.cells.iter().map(row).collect();
     let table = Table::new(&protocols, &rows)?;
-    let files = table.write(&folder)?;
+    let mut files = table.write(&folder)?;
+    files.extend(write_tasks(&folder, &outcome)?);
     let provenance = Provenance {
         ghostlab: env!("CARGO_PKG_VERSION").to_string(),
         crates: crate_versions(),
@@ -54,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         command: std::env::args().collect(),
         grid: grid.resolved()?,
         protocols,
-        inputs,
+        inputs: outcome.inputs.clone(),
         seeds: grid.calibration.iter().map(|calibration| calibration.seed).collect(),
         host: Host::this(rayon::current_num_threads(), cpu_features()),
         started: utc(started),
@@ -92,18 +100,64 @@ fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn protocols(grid: &Grid) -> Vec<Protocol> {
-    let protocol = |text: &crate::grid::Perplexity| {
+/// One column for each perplexity, each task, and the average of the tasks where there are several.
+fn protocols(grid: &Grid, outcome: &Outcome) -> Vec<Protocol> {
+    let windows = grid.evaluate.perplexity.iter().map(|text| {
         let corpus = &grid.corpora[&text.corpus];
-        Protocol {
-            protocol: "windows".to_string(),
+        Protocol::Windows {
             corpus: text.corpus.clone(),
             rule: corpus.rule.clone(),
             length: text.length,
             limit: corpus.limit,
         }
-    };
-    grid.evaluate.perplexity.iter().map(protocol).collect()
+    });
+    let tasks = outcome.tasks.iter().map(|of| Protocol::MultipleChoice {
+        label: of.label.clone(),
+        task: of.task.name.to_string(),
+        version: of.task.version,
+        metric: of.task.column.name().to_string(),
+        bos: of.bos.to_string(),
+        documents: of.documents,
+        original: of.original,
+        whole: of.whole,
+    });
+    let several = Some(outcome.tasks.len()).filter(|&tasks| tasks > 1);
+    windows.chain(tasks).chain(several.map(|tasks| Protocol::Average { tasks })).collect()
+}
+
+/// Values in the order of [`protocols`]; accuracies in percent.
+fn values(result: &CellResult) -> Vec<Option<Measured>> {
+    let percent =
+        |measure: Measure| Measured { value: 100.0 * measure.value, error: measure.stderr.map(|error| 100.0 * error) };
+    let perplexities = result.perplexity.iter().map(|value| value.map(Measured::from));
+    let tasks = result.tasks.iter().map(|scores| scores.as_ref().map(|scores| percent(scores.result.column())));
+    let mut values: Vec<_> = perplexities.chain(tasks).collect();
+    if result.tasks.len() > 1 {
+        let all: Option<Vec<TaskResult>> =
+            result.tasks.iter().map(|scores| scores.as_ref().map(|scores| scores.result.clone())).collect();
+        values.push(all.and_then(|all| average(&all)).map(percent));
+    }
+    values
+}
+
+/// Every choice of every document, and each cell's results for tools that read lm-evaluation-harness' files.
+fn write_tasks(folder: &Path, outcome: &Outcome) -> Result<Vec<PathBuf>> {
+    if outcome.tasks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
+    let answers: Vec<Answers<'_>> = outcome
+        .cells
+        .iter()
+        .zip(&names)
+        .flat_map(|(result, cell)| result.tasks.iter().flatten().map(move |scores| (cell, scores)))
+        .map(|(cell, scores)| Answers { cell, task: &scores.label, documents: &scores.documents })
+        .collect();
+    let results = outcome.cells.iter().zip(&names).filter_map(|(result, name)| match result.lm_eval() {
+        Ok(results) => results.map(|results| Ok((name.clone(), results))),
+        Err(error) => Some(Err(error)),
+    });
+    Ok(vec![write_documents(folder, &answers)?, write_lm_eval(folder, &results.collect::<Result<Vec<_>>>()?)?])
 }
 
 fn row(result: &CellResult) -> Row {
@@ -117,8 +171,9 @@ fn row(result: &CellResult) -> Row {
         layers: result.layers,
         recovery: shown(cell.recovery.as_ref().map(ToString::to_string)),
         calibration: shown(cell.calibration.as_ref().map(ToString::to_string)),
-        perplexity: result.perplexity.clone(),
+        values: values(result),
         seconds: result.seconds,
+        notes: result.notes().join("; "),
         status: result.failure.as_ref().map_or("ok".to_string(), |reason| format!("failed: {reason}")),
     }
 }

@@ -46,14 +46,39 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer has no token for a part of the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.encode_with(text, true)
+    }
+
+    /// The ids of a text, with or without the special tokens that the post-processor puts.
+    ///
+    /// # Errors
+    /// When the tokenizer has no token for a part of the text.
+    pub fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         // `encode_fast` leaves out the character offsets, which nobody reads here; the ids are the same.
-        let encoding = self.inner.encode_fast(text, true).map_err(|error| {
+        let encoding = self.inner.encode_fast(text, add_special).map_err(|error| {
             Error::bad_input("the text cannot be tokenised")
                 .at(self.path.display().to_string())
                 .expected("a token for every part of the text")
                 .found(error.to_string())
         })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The id of a token by its text.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// One id as text, special tokens shown.
+    ///
+    /// # Errors
+    /// When the decoder of the file fails.
+    pub fn decode(&self, id: u32) -> Result<String> {
+        self.inner.decode(&[id], false).map_err(|error| {
+            Error::bad_input("a token cannot be decoded")
+                .at(self.path.display().to_string())
+                .found(format!("id {id}: {error}"))
+        })
     }
 
     /// One more than the highest id of the vocabulary and the added tokens: the least number of rows that the

@@ -5,7 +5,9 @@
 
 use crate::corpus::Windows;
 use crate::error::Result;
-use crate::model::{Batch, Decoder, Observer, Trie};
+use crate::model::{Batch, Decoder, Trie};
+
+use super::Clock;
 
 /// The loss of every window under one variant.
 #[derive(Debug, Clone, Default)]
@@ -44,10 +46,10 @@ pub fn score(
         let batch = Batch::windows(windows.iter().copied());
         let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
         for (losses, output) in losses.iter_mut().zip(outputs) {
-            let log_probabilities = output.unwrap_or_default();
-            let predicted = log_probabilities.len() / windows.len().max(1);
-            let means = log_probabilities.chunks_exact(predicted.max(1)).map(|window| {
-                let sum: f64 = window.iter().map(|&p| -f64::from(p)).sum();
+            let predictions = output.unwrap_or_default();
+            let predicted = predictions.len() / windows.len().max(1);
+            let means = predictions.chunks_exact(predicted.max(1)).map(|window| {
+                let sum: f64 = window.iter().map(|p| -f64::from(p.log_probability)).sum();
                 sum / window.len() as f64
             });
             losses.windows.extend(means);
@@ -55,16 +57,6 @@ pub fn score(
         progress(batch.tokens())?;
     }
     Ok(losses)
-}
-
-/// Adds up the seconds of each node.
-struct Clock<'a>(&'a mut [f64]);
-
-impl<S> Observer<S> for Clock<'_> {
-    fn after(&mut self, node: usize, _: Option<&S>, seconds: f64) -> Result<()> {
-        self.0[node] += seconds;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -10,15 +10,21 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Result};
 use crate::grid::Grid;
 use crate::model::weights::Weights;
+use crate::tasks::Task;
 
-/// SHA-256 of each input file of a grid, by path: the grid itself, configs, tokenizers, weights, corpora.
-pub fn hashes(grid: &Grid) -> Result<BTreeMap<String, String>> {
+/// SHA-256 of each input file of a grid, by path: the grid itself, configs, tokenizers, weights, corpora, tasks.
+pub(super) fn hashes(grid: &Grid) -> Result<BTreeMap<String, String>> {
     let mut files = vec![grid.file.clone()];
     for backbone in grid.backbones.values() {
         files.extend(["config.json", "tokenizer.json"].map(|name| backbone.path.join(name)));
         files.extend(Weights::files(&backbone.path)?);
+        files.extend(Some(backbone.path.join("tokenizer_config.json")).filter(|file| file.exists()));
     }
     files.extend(grid.corpora.values().map(|corpus| corpus.path.clone()));
+    for (name, data) in &grid.tasks {
+        let task = Task::find(data.task.as_deref().unwrap_or(name))?;
+        files.extend(task.files(&data.path)?);
+    }
     files.into_iter().map(|file: PathBuf| Ok((file.display().to_string(), sha256(&file)?))).collect()
 }
 

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use sha2::{Digest, Sha256};
+
 use super::event::{Event, Reporter};
+use super::tasks::{PreparedTask, TaskData};
 use crate::corpus::{self, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::grid::Grid;
@@ -12,31 +15,42 @@ use crate::model::weights::Weights;
 use crate::recovery;
 
 /// A backbone with all the token windows that the grid asks of it.
-pub(super) struct Prepared {
+pub(super) struct Prepared<'a> {
     pub(super) name: String,
     pub(super) folder: PathBuf,
     pub(super) config: Config,
+    /// SHA-256 over the hashes of its config and weight files: what it is, whatever it is called.
+    pub(super) content: String,
     /// In the order of the grid's calibrations.
     pub(super) calibrations: Vec<Windows>,
     /// In the order of the grid's perplexities.
     pub(super) texts: Vec<Windows>,
+    /// In the order of the grid's tasks.
+    pub(super) tasks: Vec<PreparedTask<'a>>,
 }
 
-/// Reads and tokenises all corpora for all backbones.
-pub(super) fn prepare(grid: &Grid, reporter: &dyn Reporter) -> Result<Vec<Prepared>> {
+/// Reads and tokenises all corpora and tasks for all backbones.
+pub(super) fn prepare<'a>(
+    grid: &Grid,
+    inputs: &BTreeMap<String, String>,
+    tasks: &'a TaskData<'_>,
+    reporter: &dyn Reporter,
+) -> Result<Vec<Prepared<'a>>> {
     let mut rows = BTreeMap::new();
     for (name, corpus) in &grid.corpora {
         rows.insert(name.as_str(), corpus::read_rows(&corpus.path, corpus.column.as_deref())?);
     }
-    grid.backbone.iter().map(|name| prepare_backbone(grid, name, &rows, reporter)).collect()
+    grid.backbone.iter().map(|name| prepare_backbone(grid, name, &rows, inputs, tasks, reporter)).collect()
 }
 
-fn prepare_backbone(
+fn prepare_backbone<'a>(
     grid: &Grid,
     name: &str,
     rows: &BTreeMap<&str, Vec<String>>,
+    inputs: &BTreeMap<String, String>,
+    tasks: &'a TaskData<'_>,
     reporter: &dyn Reporter,
-) -> Result<Prepared> {
+) -> Result<Prepared<'a>> {
     let folder = grid.backbones[name].path.clone();
     let config = Config::read(&folder)?;
     for note in &config.notes {
@@ -46,7 +60,7 @@ fn prepare_backbone(
     Weights::open(&folder)?;
     for method in &grid.recovery {
         recovery::build(&method.name, &method.options)?
-            .check(config.hidden)
+            .check(&config)
             .map_err(|error| error.at(format!("backbone `{name}`, recovery `{method}`")))?;
     }
     let tokenizer = Tokenizer::load(folder.join("tokenizer.json"))?;
@@ -78,5 +92,11 @@ fn prepare_backbone(
         .map(|c| cut(&c.corpus, c.length, Some((c.sequences, c.seed))))
         .collect::<Result<_>>()?;
     let texts = grid.evaluate.perplexity.iter().map(|p| cut(&p.corpus, p.length, None)).collect::<Result<_>>()?;
-    Ok(Prepared { name: name.to_string(), folder, config, calibrations, texts })
+    let mut content = Sha256::new();
+    for file in [vec![folder.join("config.json")], Weights::files(&folder)?].concat() {
+        content.update(inputs.get(&file.display().to_string()).map_or("", String::as_str));
+    }
+    let content = content.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let tasks = tasks.requests(grid, &folder, &tokenizer)?;
+    Ok(Prepared { name: name.to_string(), folder, config, content, calibrations, texts, tasks })
 }

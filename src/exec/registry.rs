@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use crate::criterion::Cut;
 use crate::error::Result;
 use crate::grid::{Method, Registry};
 use crate::model::Config;
+use crate::tasks::TASKS;
 use crate::{criterion, recovery};
 
 /// The methods and backbones that this program knows.
@@ -29,8 +31,12 @@ impl Registry for Methods {
         &RULES
     }
 
-    fn check_depth(&self, criterion: &Method, depth: usize, layers: usize) -> Result<()> {
-        criterion::build(&criterion.name, &criterion.options)?.check(layers, depth)
+    fn tasks(&self) -> Vec<&str> {
+        TASKS.iter().map(|task| task.name).collect()
+    }
+
+    fn check_depth(&self, criterion: &Method, backbone: &str, depth: usize, layers: usize) -> Result<()> {
+        criterion::build(&criterion.name, &criterion.options)?.check(&Cut { backbone, layers, depth })
     }
 }
 

@@ -1,28 +1,33 @@
 //! The run of a grid: preflight, then backbone by backbone one calibration pass for each calibration and one trie for each text.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
 
+use super::calibration::Calibrating;
 use super::event::{Event, Job, Reporter};
 use super::prepare::{Prepared, prepare};
-use super::variant::{self, CellResult};
-use crate::calibrate::{self, Request};
+use super::tasks::{TaskData, TaskProtocol};
+use super::variant::CellResult;
+use crate::corpus::Windows;
+use crate::criterion::{self, Cut};
 use crate::error::{Error, Result};
-use crate::evaluate::perplexity;
-use crate::grid::{Calibration, Grid};
+use crate::evaluate::{choices, perplexity};
+use crate::grid::Grid;
 use crate::model::trie::Cost;
-use crate::model::{Decoder, Operator, Program, Trie};
+use crate::model::{Decoder, Load, Operator, Program, Trie};
+use crate::store::Store;
 
 /// How to run, as far as it may not change a result beyond rounding.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Tokens of a batch.
     pub batch_tokens: usize,
-    /// Most bytes of activations to spool in one pass. Where all possible boundaries need more, a second pass spools
-    /// only those that the selections chose.
+    /// Most bytes of activations to spool in one pass. Where all sites that a selection may need are more, a second
+    /// pass spools only those that the selections chose.
     pub spool_bytes: u64,
-    /// Run every variant by itself, with its own calibration pass and its own forward passes: for benchmarks and tests.
+    /// Run every variant by itself, with its own calibration pass and its own forward passes, and nothing taken from the
+    /// store: for benchmarks and tests.
     pub separate: bool,
 }
 
@@ -37,6 +42,10 @@ impl Default for Settings {
 pub struct Outcome {
     /// In the order of [`Grid::cells`].
     pub cells: Vec<CellResult>,
+    /// SHA-256 of every file that was read, by path.
+    pub inputs: BTreeMap<String, String>,
+    /// How each task was scored, in the grid's order.
+    pub tasks: Vec<TaskProtocol>,
 }
 
 impl Outcome {
@@ -50,8 +59,16 @@ impl Outcome {
 ///
 /// # Errors
 /// What preflight finds, a backbone that cannot be loaded, or that `stop` was set.
-pub fn run(grid: &Grid, settings: Settings, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Outcome> {
-    let prepared = prepare(grid, reporter)?;
+pub fn run(
+    grid: &Grid,
+    settings: Settings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<Outcome> {
+    let inputs = super::inputs::hashes(grid)?;
+    let tasks = TaskData::read(grid)?;
+    let prepared = prepare(grid, &inputs, &tasks, reporter)?;
     let mut cells: Vec<CellResult> = grid
         .cells()
         .into_iter()
@@ -65,7 +82,7 @@ pub fn run(grid: &Grid, settings: Settings, reporter: &dyn Reporter, stop: &Atom
         let mut own: Vec<&mut CellResult> =
             cells.iter_mut().filter(|result| result.cell.backbone == backbone.name).collect();
         let decoder = Decoder::load_with(backbone.config.clone(), &backbone.folder)?;
-        let run = Run { grid, backbone, decoder, settings, reporter, stop };
+        let run = Run { grid, backbone, decoder, settings, store, reporter, stop };
         if std::mem::take(&mut first) {
             let flops = run.planned_flops(&own)? * prepared.len() as f64;
             reporter.event(Event::Planned { flops });
@@ -73,14 +90,16 @@ pub fn run(grid: &Grid, settings: Settings, reporter: &dyn Reporter, stop: &Atom
         run.calibrate(&mut own)?;
         run.evaluate(&mut own)?;
     }
-    Ok(Outcome { cells })
+    Ok(Outcome { cells, inputs, tasks: tasks.protocols(grid) })
 }
 
-struct Run<'a> {
+/// One backbone's part of a run.
+pub(super) struct Run<'a> {
     grid: &'a Grid,
-    backbone: &'a Prepared,
-    decoder: Decoder,
-    settings: Settings,
+    pub(super) backbone: &'a Prepared<'a>,
+    pub(super) decoder: Decoder,
+    pub(super) settings: Settings,
+    store: &'a Store,
     reporter: &'a dyn Reporter,
     stop: &'a AtomicBool,
 }
@@ -93,53 +112,32 @@ impl Run<'_> {
                 .map(|cell| &mut **cell)
                 .filter(|result| result.cell.calibration.as_ref() == Some(calibration))
                 .collect();
-            let windows: Vec<&[u32]> = windows.iter().collect();
-            let together = if self.settings.separate { 1 } else { own.len().max(1) };
-            for cells in own.chunks_mut(together) {
-                self.repair(cells, calibration, &windows)?;
+            if !self.settings.separate {
+                Calibrating::new(self, self.store, windows, calibration).repair(&mut own)?;
+                continue;
+            }
+            for cells in own.chunks_mut(1) {
+                let folder =
+                    tempfile::tempdir().map_err(|error| Error::io("create", "a temporary folder".as_ref(), &error))?;
+                let store = Store::open(folder.path())?;
+                Calibrating::new(self, &store, windows, calibration).repair(cells)?;
             }
         }
         Ok(())
     }
 
-    /// Selects, repairs and writes the programs of cells that share one calibration.
-    fn repair(&self, cells: &mut [&mut CellResult], calibration: &Calibration, windows: &[&[u32]]) -> Result<()> {
-        let started = Instant::now();
-        let mut request = variant::request(cells)?;
-        let row_bytes = windows.len() * calibration.length * self.decoder.config().hidden * size_of::<f32>();
-        let all_bytes = (row_bytes * request.sites.len()) as u64;
-        let one_pass = all_bytes <= self.settings.spool_bytes;
-        let label = format!("calibrate {} on {calibration}", self.backbone.name);
-        self.note(&format!(
-            "{label}: {} boundaries, {:.1} MB of activations, {}",
-            request.sites.len(),
-            all_bytes as f64 / 1e6,
-            if one_pass { "one pass" } else { "over the limit: a second pass spools only what the selections chose" }
-        ));
-        if !one_pass {
-            request.sites.clear();
-        }
-        let mut measured = self.pass(&label, windows, &request)?;
-        variant::select(cells, &measured);
-        if !one_pass {
-            let request = Request { sites: variant::chosen_sites(cells), ..Request::default() };
-            measured.activations = self.pass(&format!("{label}, second pass"), windows, &request)?.activations;
-        }
-        let share = started.elapsed().as_secs_f64() / cells.len().max(1) as f64;
-        cells.iter_mut().for_each(|cell| cell.seconds += share);
-        variant::repair(cells, &measured);
-        Ok(())
-    }
-
-    fn pass(&self, label: &str, windows: &[&[u32]], request: &Request) -> Result<calibrate::Calibration> {
-        let length = windows.first().map_or(0, |window| window.len());
-        let tokens = windows.len() * length;
-        let cost = self.cost(&Trie::new(&[Program::trunk(self.decoder.config().layers)]), tokens, length);
-        self.start(label, tokens, 0, cost.shared);
+    /// Perplexity of the bare backbone without each of some sets of layers, on some windows.
+    pub(super) fn perplexities(&self, label: &str, windows: &Windows, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
+        let layers = self.decoder.config().layers;
+        let programs: Vec<Program> = removed.iter().map(|set| Program::pruned(layers, set, |_| None)).collect();
+        let trie = Trie::new(&programs);
+        let tokens = windows.ids.len();
+        self.start(label, tokens, programs.len(), self.cost(&trie, &Load::windows(tokens, windows.length)).shared);
+        let (mut seconds, batch) = (vec![0.0; trie.len()], self.settings.batch_tokens);
         let progress = |tokens| self.advance(tokens);
-        let calibration = calibrate::run(&self.decoder, windows, self.settings.batch_tokens, request, progress)?;
-        self.reporter.event(Event::Finished);
-        Ok(calibration)
+        let losses = perplexity::score(&self.decoder, &trie, programs.len(), windows, batch, &mut seconds, progress)?;
+        self.finish();
+        Ok(losses.iter().map(perplexity::Losses::perplexity).collect())
     }
 
     fn evaluate(&self, cells: &mut [&mut CellResult]) -> Result<()> {
@@ -147,17 +145,20 @@ impl Run<'_> {
         let mut live: Vec<&mut CellResult> = Vec::new();
         for cell in cells.iter_mut() {
             cell.perplexity = vec![None; texts];
+            cell.tasks = vec![None; self.backbone.tasks.len()];
             if cell.program.is_some() {
                 live.push(cell);
             }
         }
         if self.settings.separate {
             for cell in live {
-                self.score(&mut [cell])?;
+                self.score(&mut [&mut *cell])?;
+                self.score_tasks(&mut [cell])?;
             }
             return Ok(());
         }
-        self.score(&mut live)
+        self.score(&mut live)?;
+        self.score_tasks(&mut live)
     }
 
     /// Scores cells on all texts, sharing what their programs share.
@@ -166,7 +167,7 @@ impl Run<'_> {
         let trie = Trie::new(&programs);
         for (index, (text, windows)) in self.grid.evaluate.perplexity.iter().zip(&self.backbone.texts).enumerate() {
             let tokens = windows.count() * windows.length;
-            let cost = self.cost(&trie, tokens, windows.length);
+            let cost = self.cost(&trie, &Load::windows(tokens, windows.length));
             let label = format!("perplexity of {} on {}", self.backbone.name, text.corpus);
             self.note(&format!(
                 "{label}: {} cells share {:.2} of {:.2} TFLOP ({:.0} %)",
@@ -181,7 +182,7 @@ impl Run<'_> {
             let batch = self.settings.batch_tokens;
             let losses =
                 perplexity::score(&self.decoder, &trie, programs.len(), windows, batch, &mut seconds, progress)?;
-            self.reporter.event(Event::Finished);
+            self.finish();
             for ((cell, losses), share) in cells.iter_mut().zip(losses).zip(trie.shares(&seconds)) {
                 cell.seconds += share;
                 cell.perplexity[index] = Some(losses.perplexity());
@@ -214,26 +215,59 @@ impl Run<'_> {
         let calibrations = self.backbone.calibrations.iter().map(|windows| (&trunk, windows));
         let trie = Trie::new(&programs);
         let texts = self.backbone.texts.iter().map(|windows| (&trie, windows));
+        let of_tasks =
+            self.backbone.tasks.iter().map(|task| self.cost(&trie, &choices::load(&task.documents())).shared);
+        let of_tasks: f64 = of_tasks.sum();
+        let trials = self.trials(layers)?;
+        let trials = self.backbone.calibrations.iter().flat_map(|windows| trials.iter().map(move |t| (t, windows)));
         Ok(calibrations
             .chain(texts)
-            .map(|(trie, windows)| self.cost(trie, windows.count() * windows.length, windows.length).shared)
-            .sum())
+            .chain(trials)
+            .map(|(trie, windows)| self.cost(trie, &Load::windows(windows.ids.len(), windows.length)).shared)
+            .sum::<f64>()
+            + of_tasks)
     }
 
-    fn cost(&self, trie: &Trie, tokens: usize, length: usize) -> Cost {
-        trie.cost(|step| self.decoder.flops(step, tokens, length))
+    /// What the criteria will measure by perplexity: for each the deepest cut, which measures what the others need.
+    fn trials(&self, layers: usize) -> Result<Vec<Trie>> {
+        let depth = self.grid.depth.iter().copied().max().unwrap_or(0);
+        let cut = Cut { backbone: &self.backbone.name, layers, depth };
+        let mut tries = Vec::new();
+        for method in &self.grid.criterion {
+            let trials = criterion::build(&method.name, &method.options)?.trials(&cut);
+            // A step of a greedy search waits for the one before it: each size is a run of its own.
+            for run in trials.chunk_by(|a, b| a.len() == b.len()) {
+                let programs: Vec<Program> = run.iter().map(|set| Program::pruned(layers, set, |_| None)).collect();
+                tries.push(Trie::new(&programs));
+            }
+        }
+        Ok(tries)
     }
 
-    fn start(&self, label: &str, tokens: usize, cells: usize, flops: f64) {
+    pub(super) fn cost(&self, trie: &Trie, load: &Load) -> Cost {
+        trie.cost(|step| self.decoder.flops(step, load))
+    }
+
+    pub(super) fn start(&self, label: &str, tokens: usize, cells: usize, flops: f64) {
         self.reporter.event(Event::Started(Job { label: label.to_string(), tokens, cells, flops }));
     }
 
-    fn note(&self, text: &str) {
+    pub(super) fn note(&self, text: &str) {
         self.reporter.event(Event::Note(text.to_string()));
     }
 
-    fn advance(&self, tokens: usize) -> Result<()> {
+    pub(super) fn finish(&self) {
+        self.reporter.event(Event::Finished);
+    }
+
+    pub(super) fn advance(&self, tokens: usize) -> Result<()> {
         self.reporter.event(Event::Advanced { tokens });
+        self.check_stop()
+    }
+
+    /// # Errors
+    /// The user asked to stop.
+    pub(super) fn check_stop(&self) -> Result<()> {
         if self.stop.load(Relaxed) {
             return Err(
                 Error::interrupted("stopped before the grid was finished").hint("the same command starts it again")

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::node::Step::{Item, Key};
 use super::node::{Node, Place, Step, Value};
-use super::schema::{CalibrationEntry, Corpus, Schema};
+use super::schema::{CalibrationEntry, Corpus, Schema, TaskData};
 use super::{Backbone, Calibration, Grid, Method, Registry};
 use crate::error::{Error, Result, nearest};
+use crate::tasks::Limit;
 
 /// The file that a grid came from.
 pub(super) struct Source<'a> {
@@ -43,11 +44,13 @@ pub(super) fn check(schema: Schema, root: &Node, source: &Source<'_>, registry: 
     let calibration = checker.calibrations(&schema)?;
     checker.evaluations(&schema)?;
     let corpora = checker.corpora(&schema)?;
+    let tasks = checker.tasks(&schema)?;
     Ok(Grid {
         name,
         file: source.path.to_owned(),
         backbones,
         corpora,
+        tasks,
         backbone: schema.backbone,
         criterion: schema.criterion,
         depth: schema.depth,
@@ -97,12 +100,20 @@ impl Checker<'_> {
         if evaluations.is_empty() {
             return Err(self
                 .bad("the grid evaluates nothing", &[Key("evaluate")])
-                .expected("`perplexity: [{corpus: …, length: …}]`")
+                .expected("`perplexity: [{corpus: …, length: …}]` or `tasks: [arc_easy, …]`, or both")
                 .found("an empty map"));
         }
+        let evaluate = &schema.evaluate;
         let perplexity: Vec<String> =
-            schema.evaluate.perplexity.iter().map(|p| format!("{}@{}", p.corpus, p.length)).collect();
-        self.axis(&[Key("evaluate"), Key("perplexity")], &perplexity)
+            evaluate.perplexity.iter().map(|p| format!("{}@{}", p.corpus, p.length)).collect();
+        let tasks: Vec<String> = evaluate.tasks.iter().map(ToString::to_string).collect();
+        for (key, values) in [("perplexity", perplexity), ("tasks", tasks)] {
+            // A list that is written out and empty is a mistake; one that is left out is not.
+            if !values.is_empty() || evaluations.iter().any(|entry| entry.key == key) {
+                self.axis(&[Key("evaluate"), Key(key)], &values)?;
+            }
+        }
+        Ok(())
     }
 
     fn axis<T: PartialEq + ToString>(&self, steps: &[Step<'_>], values: &[T]) -> Result<()> {
@@ -173,7 +184,7 @@ impl Checker<'_> {
                         .hint(format!("remove at most {} layers", layers.saturating_sub(1))));
                 }
                 for criterion in &schema.criterion {
-                    let checked = self.registry.check_depth(criterion, depth, layers);
+                    let checked = self.registry.check_depth(criterion, name, depth, layers);
                     checked.map_err(|error| error.at(self.place(&steps)))?;
                 }
             }
@@ -232,6 +243,35 @@ impl Checker<'_> {
             corpora.insert(name.clone(), Corpus { path, ..corpus.clone() });
         }
         Ok(corpora)
+    }
+
+    /// The data of the tasks that are scored.
+    fn tasks(&self, schema: &Schema) -> Result<BTreeMap<String, TaskData>> {
+        let mut tasks = BTreeMap::new();
+        for (i, entry) in schema.evaluate.tasks.iter().enumerate() {
+            let at = |key| [Key("evaluate"), Key("tasks"), Item(i), Key(key)];
+            let Some(data) = schema.tasks.get(&entry.name) else {
+                return Err(self.unknown("task", &entry.name, schema.tasks.keys(), &at("name")));
+            };
+            if let Some(length) = entry.max_length {
+                self.at_least(1, length, "the number of tokens that a backbone sees", &at("max_length"))?;
+            }
+            if let Some(limit) = entry.limit {
+                Limit::new(limit).map_err(|error| error.at(self.place(&at("limit"))))?;
+            }
+            let of = |key| [Key("tasks"), Key(entry.name.as_str()), Key(key)];
+            let known = self.registry.tasks();
+            let task = data.task.as_ref().unwrap_or(&entry.name);
+            if !known.contains(&task.as_str()) {
+                return Err(self.unknown("kind of task", task, known, &of("task")));
+            }
+            let path = self.resolve(&data.path, &of("path"));
+            if !path.exists() {
+                return Err(self.absent("the task's data", "a file or a folder", &path, &of("path")));
+            }
+            tasks.insert(entry.name.clone(), TaskData { path, task: Some(task.clone()) });
+        }
+        Ok(tasks)
     }
 
     fn known_corpus(&self, schema: &Schema, name: &str, steps: &[Step<'_>]) -> Result<()> {

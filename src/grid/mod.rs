@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use cell::{Calibration, Cell};
-pub use schema::{Corpus, Evaluate, Method, Perplexity};
+pub use schema::{Corpus, Evaluate, Method, Perplexity, TaskData, TaskUse};
 
 use crate::error::{Error, Result};
 
@@ -43,11 +43,15 @@ pub trait Registry {
     /// The names of the window rules.
     fn rules(&self) -> &[&str];
 
-    /// Refuses a depth that a criterion cannot select on a backbone of `layers` layers, though it is below `layers`.
+    /// The names of the multiple-choice tasks that can be scored.
+    fn tasks(&self) -> Vec<&str>;
+
+    /// Refuses a depth that a criterion cannot select on a backbone (its name in the grid) of `layers` layers, though it
+    /// is below `layers`.
     ///
     /// # Errors
     /// Saying what is wrong; the grid adds the place.
-    fn check_depth(&self, _criterion: &Method, _depth: usize, _layers: usize) -> Result<()> {
+    fn check_depth(&self, _criterion: &Method, _backbone: &str, _depth: usize, _layers: usize) -> Result<()> {
         Ok(())
     }
 }
@@ -72,6 +76,8 @@ pub struct Grid {
     pub backbones: BTreeMap<String, Backbone>,
     /// The corpora of calibration and evaluation, by name; unused ones are left out likewise.
     pub corpora: BTreeMap<String, Corpus>,
+    /// The data of the tasks that are scored, by name; unused ones are left out likewise.
+    pub tasks: BTreeMap<String, TaskData>,
     pub backbone: Vec<String>,
     pub criterion: Vec<Method>,
     pub depth: Vec<usize>,

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::tasks::Bos;
+
 /// The whole file. Every axis takes a single value or a list.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -14,6 +16,8 @@ pub(super) struct Schema {
     pub(super) name: Option<String>,
     pub(super) backbones: BTreeMap<String, BackboneEntry>,
     pub(super) corpora: BTreeMap<String, Corpus>,
+    #[serde(default)]
+    pub(super) tasks: BTreeMap<String, TaskData>,
     pub(super) backbone: Vec<String>,
     pub(super) criterion: Vec<Method>,
     pub(super) depth: Vec<usize>,
@@ -55,13 +59,88 @@ pub(super) struct CalibrationEntry {
     pub(super) operator_sequences: Option<usize>,
 }
 
-/// What every variant is scored on.
+/// The data of a multiple-choice task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskData {
+    /// A file, or a folder with the task's split in it; as a grid holds it, absolute or relative to the current folder.
+    pub path: PathBuf,
+    /// Which task it is, where the name it has in the grid does not say so.
+    #[serde(default)]
+    pub task: Option<String>,
+}
+
+/// What every variant is scored on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evaluate {
     /// Perplexity, protocol `windows`; one column of the table each.
     #[serde(default)]
     pub perplexity: Vec<Perplexity>,
+    /// Zero-shot multiple choice; one column of the table each, and one for their average.
+    #[serde(default)]
+    pub tasks: Vec<TaskUse>,
+}
+
+/// One task and the protocol that it is scored under.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TaskUse {
+    /// A name in [`Grid::tasks`](super::Grid::tasks).
+    pub name: String,
+    /// Only the first documents: so many, or below 1 that part of them.
+    pub limit: Option<f64>,
+    /// Whether contexts begin with the tokenizer's special tokens.
+    pub bos: Bos,
+    /// How many tokens the backbone sees; what its config says where the file does not.
+    pub max_length: Option<usize>,
+}
+
+/// `hellaswag`, or `hellaswag(bos=never,limit=100)`.
+impl fmt::Display for TaskUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options = Vec::new();
+        if self.bos != Bos::default() {
+            options.push(format!("bos={}", self.bos));
+        }
+        options.extend(self.limit.map(|limit| format!("limit={limit}")));
+        options.extend(self.max_length.map(|length| format!("max_length={length}")));
+        f.write_str(&self.name)?;
+        if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
+    }
+}
+
+impl<'de> Deserialize<'de> for TaskUse {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TaskUseVisitor)
+    }
+}
+
+struct TaskUseVisitor;
+
+impl<'de> Visitor<'de> for TaskUseVisitor {
+    type Value = TaskUse;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a task, or a map with `name` and options")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<TaskUse, E> {
+        Ok(TaskUse { name: name.to_string(), limit: None, bos: Bos::default(), max_length: None })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUse, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Map {
+            name: String,
+            limit: Option<f64>,
+            #[serde(default)]
+            bos: Bos,
+            max_length: Option<usize>,
+        }
+        let Map { name, limit, bos, max_length } = Map::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        Ok(TaskUse { name, limit, bos, max_length })
+    }
 }
 
 /// Perplexity on one corpus in windows of `length` tokens.

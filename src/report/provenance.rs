@@ -121,8 +121,7 @@ mod tests {
             dirty: true,
             command: vec!["ghostlab".into(), "run".into()],
             grid: serde_json::json!({"depth": [3]}),
-            protocols: vec![Protocol {
-                protocol: "windows".into(),
+            protocols: vec![Protocol::Windows {
                 corpus: "c4".into(),
                 rule: "c4".into(),
                 length: 512,

@@ -49,6 +49,10 @@ fn decimals(name: &str, values: &[AnyValue<'_>]) -> usize {
     if name == "seconds" {
         return 1;
     }
+    // A perplexity has as many figures as it needs; a percentage always two decimals, as in the paper.
+    if !name.starts_with("ppl ") {
+        return 2;
+    }
     let numbers = values.iter().filter_map(|value| match value {
         AnyValue::Float64(number) if number.is_finite() => Some(number.abs()),
         _ => None,

@@ -25,10 +25,25 @@ pub struct Row {
     pub recovery: String,
     pub calibration: String,
     /// One value per protocol of the table; none where there is no result.
-    pub perplexity: Vec<Option<f64>>,
+    pub values: Vec<Option<Measured>>,
     pub seconds: f64,
+    /// What a reader has to know of this cell; empty where there is nothing.
+    pub notes: String,
     /// `ok`, or `failed: ` and the reason.
     pub status: String,
+}
+
+/// A value and, where it is a mean over a sample, its standard error.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    pub value: f64,
+    pub error: Option<f64>,
+}
+
+impl From<f64> for Measured {
+    fn from(value: f64) -> Self {
+        Self { value, error: None }
+    }
 }
 
 impl Row {
@@ -45,7 +60,8 @@ pub struct Table {
     best: Vec<(usize, usize)>,
 }
 
-const FIRST_PERPLEXITY: usize = 7;
+/// The columns before the values.
+const LEADING: usize = 7;
 const CSV: &str = "results.csv";
 const PARQUET: &str = "results.parquet";
 const MARKDOWN: &str = "results.md";
@@ -57,12 +73,12 @@ impl Table {
     /// The table of `rows`, in their order.
     ///
     /// # Errors
-    /// When a row has not one perplexity per protocol, or two protocols have the same column.
+    /// When a row has not one value per protocol, or two protocols have the same column.
     pub fn new(protocols: &[Protocol], rows: &[Row]) -> Result<Self> {
-        if let Some((i, row)) = rows.iter().enumerate().find(|(_, row)| row.perplexity.len() != protocols.len()) {
+        if let Some((i, row)) = rows.iter().enumerate().find(|(_, row)| row.values.len() != protocols.len()) {
             return Err(Error::job(format!("row {i} of the results does not fit the table"))
-                .expected(format!("{} perplexities", protocols.len()))
-                .found(row.perplexity.len().to_string()));
+                .expected(format!("{} values", protocols.len()))
+                .found(row.values.len().to_string()));
         }
         let texts = |name: &str, text: &dyn Fn(&Row) -> String| {
             let some = |text: String| (text != Row::NONE && !text.is_empty()).then_some(text);
@@ -80,16 +96,26 @@ impl Table {
             texts("recovery", &|row| row.recovery.clone()),
             texts("calibration", &|row| row.calibration.clone()),
         ];
-        debug_assert_eq!(columns.len(), FIRST_PERPLEXITY);
+        debug_assert_eq!(columns.len(), LEADING);
         for (i, protocol) in protocols.iter().enumerate() {
-            let values: Vec<Option<f64>> = rows.iter().map(|row| row.perplexity[i]).collect();
+            let values: Vec<Option<f64>> = rows.iter().map(|row| row.values[i].map(|v| v.value)).collect();
             columns.push(Series::new(protocol.column().into(), values).into_column());
+        }
+        // After all values, so that these stand side by side.
+        for (i, protocol) in protocols.iter().enumerate() {
+            let Some(name) = protocol.error_column() else { continue };
+            let errors: Vec<Option<f64>> = rows.iter().map(|row| row.values[i].and_then(|v| v.error)).collect();
+            columns.push(Series::new(name.into(), errors).into_column());
         }
         columns
             .push(Series::new("seconds".into(), rows.iter().map(|row| row.seconds).collect::<Vec<_>>()).into_column());
+        // Most grids have nothing to note.
+        if rows.iter().any(|row| !row.notes.is_empty()) {
+            columns.push(texts("notes", &|row| row.notes.clone()));
+        }
         columns.push(texts("status", &|row| row.status.clone()));
         let frame = DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))?;
-        Ok(Self { frame, protocols: protocols.to_vec(), best: best(rows, protocols.len()) })
+        Ok(Self { frame, protocols: protocols.to_vec(), best: best(rows, protocols) })
     }
 
     /// The results as a polars frame; an absent value is null.
@@ -97,21 +123,29 @@ impl Table {
         &self.frame
     }
 
-    /// The table for a terminal: every row and every column, nothing shortened.
+    /// What a person reads: everything but the standard errors, which the files hold.
+    fn shown(&self) -> Result<Vec<render::Shown>> {
+        let errors: Vec<String> = self.protocols.iter().filter_map(Protocol::error_column).collect();
+        Ok(render::show(&self.frame)?.into_iter().filter(|column| !errors.contains(&column.name)).collect())
+    }
+
+    /// The table for a terminal: every row, nothing shortened.
     ///
     /// # Errors
     /// When polars cannot give a value back.
     pub fn on_screen(&self) -> Result<String> {
-        Ok(render::aligned(&render::show(&self.frame)?))
+        Ok(render::aligned(&self.shown()?))
     }
 
-    /// The table in Markdown, the best pruned perplexity of each backbone and depth in bold, its protocols below it.
+    /// The table in Markdown, the best pruned value of each backbone and depth in bold, its protocols below it.
     ///
     /// # Errors
     /// When polars cannot give a value back.
     pub fn markdown(&self) -> Result<String> {
-        let mut text = render::markdown(&render::show(&self.frame)?, |row, column| self.best.contains(&(row, column)));
-        text.push_str("\nBold: the lowest perplexity of the pruned variants of a backbone at a depth.\n");
+        let mut text = render::markdown(&self.shown()?, |row, column| self.best.contains(&(row, column)));
+        text.push_str(
+            "\nBold: the best of the pruned variants of a backbone at a depth (lowest perplexity, highest accuracy).\n",
+        );
         for protocol in &self.protocols {
             text.push_str(&format!("\n- {}", protocol.note()));
         }
@@ -142,17 +176,21 @@ impl Table {
     }
 }
 
-/// The cells that hold the lowest perplexity of the pruned variants of a backbone at a depth; a tie has several. A failed
-/// or non-finite result is never the best.
-fn best(rows: &[Row], columns: usize) -> Vec<(usize, usize)> {
-    let value = |row: &Row, column: usize| row.perplexity[column].filter(|value| value.is_finite());
+/// The cells that hold the best value of the pruned variants of a backbone at a depth; a tie has several. A failed or
+/// non-finite result is never the best.
+fn best(rows: &[Row], protocols: &[Protocol]) -> Vec<(usize, usize)> {
+    // Signed so that less is better.
+    let value = |row: &Row, column: usize| {
+        let value = row.values[column].map(|v| v.value).filter(|value| value.is_finite());
+        if protocols[column].higher_is_better() { value.map(|v| -v) } else { value }
+    };
     let mut best = Vec::new();
     for (i, row) in rows.iter().enumerate().filter(|(_, row)| row.depth > 0) {
-        for column in 0..columns {
+        for column in 0..protocols.len() {
             let Some(own) = value(row, column) else { continue };
             let rivals = rows.iter().filter(|rival| rival.depth == row.depth && rival.backbone == row.backbone);
             if rivals.filter_map(|rival| value(rival, column)).all(|theirs| own <= theirs) {
-                best.push((i, FIRST_PERPLEXITY + column));
+                best.push((i, LEADING + column));
             }
         }
     }
@@ -179,7 +217,7 @@ pub(super) fn failed(error: &PolarsError) -> Error {
     Error::job("the results make no table").found(error.to_string())
 }
 
-fn unwritten(path: &Path, error: &PolarsError) -> Error {
+pub(super) fn unwritten(path: &Path, error: &PolarsError) -> Error {
     match error {
         PolarsError::IO { error, .. } => Error::io("write", path, error),
         other => {
@@ -195,8 +233,7 @@ mod tests {
     use super::*;
 
     fn protocol(corpus: &str) -> Protocol {
-        let (protocol, rule) = ("windows".to_owned(), corpus.to_owned());
-        Protocol { protocol, corpus: corpus.to_owned(), rule, length: 512, limit: None }
+        Protocol::Windows { corpus: corpus.to_owned(), rule: corpus.to_owned(), length: 512, limit: None }
     }
 
     fn row(depth: usize, recovery: &str, perplexity: &[Option<f64>]) -> Row {
@@ -210,8 +247,9 @@ mod tests {
             layers: 16,
             recovery: of(recovery),
             calibration: of("wiki:32x512@0"),
-            perplexity: perplexity.to_vec(),
+            values: perplexity.iter().map(|value| value.map(Measured::from)).collect(),
             seconds: 1.25,
+            notes: String::new(),
             status: "ok".into(),
         }
     }
@@ -243,6 +281,16 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
     }
 
     #[test]
+    fn notes_have_a_column_where_there_are_any() {
+        let mut noted = row(3, "ghosted", &[Some(2.0)]);
+        noted.notes = "rank 3 of 64".into();
+        let text = Table::new(&[protocol("c4")], &[row(3, "none", &[Some(1.0)]), noted]).unwrap().on_screen().unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].contains("  notes") && lines[3].contains("rank 3 of 64  ok"), "{text}");
+        assert!(!table().on_screen().unwrap().contains("notes"));
+    }
+
+    #[test]
     fn markdown_marks_the_best_finite_value_and_names_the_protocols() {
         let text = table().markdown().unwrap();
         assert!(text.contains("| **25.500** | **3.250e12** |"), "{text}");
@@ -259,7 +307,29 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
             row(5, "a", &[Some(9.0)]),
             row(5, "b", &[Some(f64::INFINITY)]),
         ];
-        assert_eq!(best(&rows, 1), [(0, 7), (1, 7), (2, 7)]);
+        assert_eq!(best(&rows, &[protocol("c4")]), [(0, 7), (1, 7), (2, 7)]);
+    }
+
+    #[test]
+    fn of_accuracies_the_highest_is_best_and_errors_stand_in_the_files_alone() {
+        let task = Protocol::MultipleChoice {
+            label: "copa".into(),
+            task: "copa".into(),
+            version: 1,
+            metric: "acc".into(),
+            bos: "tokenizer".into(),
+            documents: 50,
+            original: 100,
+            whole: false,
+        };
+        let accuracy = |value| Row { values: vec![Some(Measured { value, error: Some(5.0) })], ..row(3, "a", &[]) };
+        let table = Table::new(&[task], &[accuracy(55.0), accuracy(60.0)]).unwrap();
+        assert_eq!(table.best, [(1, LEADING)]);
+        assert!(table.markdown().unwrap().contains("50 of 100 documents (not the whole published split)"));
+        assert!(!table.on_screen().unwrap().contains('±'));
+        let folder = tempfile::tempdir().unwrap();
+        let csv = std::fs::read_to_string(&table.write(folder.path()).unwrap()[0]).unwrap();
+        assert!(csv.lines().next().unwrap().contains("copa,copa ±,seconds"), "{csv}");
     }
 
     #[test]
@@ -299,6 +369,6 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
     #[test]
     fn a_row_of_another_width_is_refused() {
         let error = Table::new(&[protocol("c4")], &[row(3, "none", &[])]).unwrap_err();
-        assert!(error.to_string().contains("expected: 1 perplexities"), "{error}");
+        assert!(error.to_string().contains("expected: 1 values"), "{error}");
     }
 }

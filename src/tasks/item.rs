@@ -38,7 +38,7 @@ impl Items {
     /// [`read_rows`] and [`Task::prompt`] refuse, with task, file and row.
     pub fn read(task: &'static Task, path: impl AsRef<Path>, limit: Option<Limit>) -> Result<Self> {
         let named = |error: crate::error::Error| error.at(format!("task {}", task.name));
-        let files = task.split.files(path.as_ref()).map_err(named)?;
+        let files = task.files(path.as_ref())?;
         let mut rows: Vec<Row> = Vec::new();
         for file in &files {
             rows.extend(read_rows(file, task.columns).map_err(named)?);

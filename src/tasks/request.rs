@@ -1,6 +1,7 @@
 //! Requests: a context and a continuation as token ids, cut to what the model can see.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,16 @@ pub enum Bos {
     Never,
     /// Special tokens are asked for, and a tokenizer that then does not begin with the prefix token is refused.
     Always,
+}
+
+impl fmt::Display for Bos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tokenizer => "tokenizer",
+            Self::Never => "never",
+            Self::Always => "always",
+        })
+    }
 }
 
 /// One choice of one document, as the model gets it.

@@ -1,5 +1,7 @@
 //! The table of tasks.
 
+use std::path::{Path, PathBuf};
+
 use serde::{Serialize, Serializer};
 
 use super::prompt::{self, Prompt};
@@ -156,6 +158,14 @@ pub static TASKS: &[Task] = &[
 ];
 
 impl Task {
+    /// The files of the task's split at `path`: the file itself, or those of the split in a folder.
+    ///
+    /// # Errors
+    /// None there, or a file named after another split.
+    pub fn files(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        self.split.files(path).map_err(|error| error.at(format!("task {}", self.name)))
+    }
+
     /// The task of this name.
     ///
     /// # Errors

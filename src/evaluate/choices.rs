@@ -1,0 +1,177 @@
+//! Multiple choice: the log-likelihood of each continuation of each document, for all variants in one run of their trie.
+//!
+//! The choices of a document mostly share a long context. What they share is run once, as a segment that the rest of
+//! each choice continues; choices with the same input are one. Only rows that score a continuation go through the head.
+
+use std::collections::BTreeMap;
+
+use super::Clock;
+use crate::error::Result;
+use crate::model::{Batch, Decoder, Load, Target, Trie};
+
+/// One choice as the model gets it.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice<'a> {
+    /// What the model sees: context and continuation without the last token.
+    pub input: &'a [u32],
+    /// The tokens that are scored, by the last rows of `input`; not more than it has.
+    pub continuation: &'a [u32],
+}
+
+/// A choice under one variant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scored {
+    /// Σ ln p of the continuation's tokens: summed in f64, each from a log-softmax in f32.
+    pub log_likelihood: f64,
+    /// Whether each of them was the likeliest token.
+    pub greedy: bool,
+}
+
+/// A document's choices as segments: the prefix that all distinct inputs share, and what each has after it.
+struct Tree<'a> {
+    prefix: &'a [u32],
+    branches: Vec<&'a [u32]>,
+    /// The branch of each choice.
+    of_choice: Vec<usize>,
+}
+
+impl<'a> Tree<'a> {
+    fn new(choices: &[Choice<'a>]) -> Self {
+        let mut inputs: Vec<&[u32]> = Vec::new();
+        let of_choice = choices
+            .iter()
+            .map(|choice| {
+                inputs.iter().position(|input| *input == choice.input).unwrap_or_else(|| {
+                    inputs.push(choice.input);
+                    inputs.len() - 1
+                })
+            })
+            .collect();
+        let first = inputs.first().copied().unwrap_or_default();
+        let common = |input: &&[u32]| first.iter().zip(*input).take_while(|(a, b)| a == b).count();
+        let shared = inputs.iter().map(common).min().unwrap_or(0);
+        Self { prefix: &first[..shared], branches: inputs.iter().map(|input| &input[shared..]).collect(), of_choice }
+    }
+
+    fn tokens(&self) -> usize {
+        self.prefix.len() + self.branches.iter().map(|branch| branch.len()).sum::<usize>()
+    }
+
+    /// Appends the segments; the rows at which the prefix and each branch begin.
+    fn push(&self, batch: &mut Batch) -> (usize, Vec<usize>) {
+        let parent = (!self.prefix.is_empty()).then_some(batch.segments.len());
+        let start = batch.tokens();
+        if parent.is_some() {
+            batch.push(self.prefix, None);
+        }
+        // An input that is a prefix of the others has no branch of its own.
+        let push = |branch: &&[u32]| if branch.is_empty() { batch.tokens() } else { batch.push(branch, parent) };
+        (start, self.branches.iter().map(push).collect())
+    }
+}
+
+/// How much text some documents are, for the cost model.
+pub fn load(documents: &[Vec<Choice<'_>>]) -> Load {
+    let tokens: usize = documents.iter().map(|choices| Tree::new(choices).tokens()).sum();
+    let scored = documents.iter().flatten().map(|choice| choice.continuation.len()).sum();
+    Load { tokens, scored, length: tokens / documents.len().max(1) }
+}
+
+/// Scores all programs of a trie on all documents: by program, document and choice.
+///
+/// A batch holds up to `batch_tokens` tokens; a longer document runs alone. The budget changes a result only by
+/// rounding; the same documents and budget give the same bytes. `progress` is told the tokens of each batch and may stop
+/// the run. `seconds[node]` grows by the time of each step.
+pub fn score(
+    decoder: &Decoder,
+    trie: &Trie,
+    programs: usize,
+    documents: &[Vec<Choice<'_>>],
+    batch_tokens: usize,
+    seconds: &mut [f64],
+    mut progress: impl FnMut(usize) -> Result<()>,
+) -> Result<Vec<Vec<Vec<Scored>>>> {
+    let empty = |choices: &Vec<Choice<'_>>| vec![Scored { log_likelihood: 0.0, greedy: true }; choices.len()];
+    let mut scores = vec![documents.iter().map(empty).collect::<Vec<_>>(); programs];
+    let trees: Vec<Tree<'_>> = documents.iter().map(|choices| Tree::new(choices)).collect();
+    for members in batches(&trees, batch_tokens) {
+        let mut batch = Batch::default();
+        // Row → token and whose it is, in ascending rows.
+        let mut targets: BTreeMap<usize, Vec<(u32, usize, usize)>> = BTreeMap::new();
+        for document in members {
+            let tree = &trees[document];
+            let (start, branches) = tree.push(&mut batch);
+            for (index, choice) in documents[document].iter().enumerate() {
+                let begin = choice.input.len() - choice.continuation.len();
+                for (position, &token) in (begin..).zip(choice.continuation) {
+                    let row = match position.checked_sub(tree.prefix.len()) {
+                        None => start + position,
+                        Some(beyond) => branches[tree.of_choice[index]] + beyond,
+                    };
+                    targets.entry(row).or_default().push((token, document, index));
+                }
+            }
+        }
+        let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
+        batch.targets = flat().map(|(row, (token, ..))| Target { row, token }).collect();
+        let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
+        for (scores, output) in scores.iter_mut().zip(outputs) {
+            for ((_, (_, document, choice)), prediction) in flat().zip(output.unwrap_or_default()) {
+                let scored = &mut scores[document][choice];
+                scored.log_likelihood += f64::from(prediction.log_probability);
+                scored.greedy &= prediction.likeliest;
+            }
+        }
+        progress(batch.tokens())?;
+    }
+    Ok(scores)
+}
+
+/// Documents that run together, the longest first, so that neighbours are alike and a budget that is too large shows at
+/// once.
+fn batches(trees: &[Tree<'_>], budget: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..trees.len()).collect();
+    order.sort_by_key(|&document| std::cmp::Reverse(trees[document].tokens()));
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    let mut room = 0;
+    for document in order {
+        let tokens = trees[document].tokens();
+        match batches.last_mut() {
+            Some(batch) if tokens <= room => batch.push(document),
+            _ => {
+                batches.push(vec![document]);
+                room = budget.max(tokens);
+            }
+        }
+        room -= tokens;
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree<'a>(inputs: &[&'a [u32]]) -> Tree<'a> {
+        Tree::new(&inputs.iter().map(|input| Choice { input, continuation: &input[..1] }).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_all_choices_share_stands_once() {
+        let shared = tree(&[&[1, 2, 3, 4], &[1, 2, 5], &[1, 2, 3, 4]]);
+        assert_eq!((shared.prefix, shared.branches.as_slice()), (&[1, 2][..], &[&[3, 4][..], &[5]][..]));
+        assert_eq!(shared.of_choice, [0, 1, 0]);
+        assert_eq!(shared.tokens(), 5);
+        let equal = tree(&[&[1, 2], &[1, 2]]);
+        assert_eq!((equal.tokens(), equal.branches.as_slice()), (2, &[&[][..]][..]));
+    }
+
+    #[test]
+    fn batches_keep_to_the_budget_and_hold_every_document_once() {
+        let ids = [7; 100];
+        let lengths = [5, 60, 7, 30, 30, 1];
+        let trees: Vec<Tree<'_>> = lengths.iter().map(|&n| tree(&[&ids[..n]])).collect();
+        let batches = batches(&trees, 40);
+        assert_eq!(batches, [vec![1], vec![3], vec![4, 2], vec![0, 5]]);
+    }
+}
