@@ -75,6 +75,45 @@ fn log_likelihoods_equal_the_harness() {
     assert_eq!(requests, 380);
 }
 
+#[test]
+fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
+    use ghostlab::exec::{self, Methods, Settings};
+    use ghostlab::grid::Grid;
+    use ghostlab::store::Store;
+    let Some(folder) = shared("oracles/lm_eval") else { return };
+    let world = tempfile::tempdir().unwrap();
+    std::fs::write(world.path().join("text.txt"), "The dog likes to run in the park. ".repeat(50)).unwrap();
+    let names = ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
+    let data = |name: &str| format!("  {name}: {{path: {}}}\n", folder.join(format!("docs/{name}.jsonl")).display());
+    let uses = |name: &str| format!("    - {name}\n    - {{name: {name}, bos: never}}\n");
+    let grid = format!(
+        "backbones:\n  tiny: {{path: {}}}\ncorpora:\n  text: {{path: text.txt, rule: wikitext2}}\ntasks:\n{}\
+         backbone: tiny\ncriterion: [{{name: explicit, layers: [1]}}]\ndepth: 1\nrecovery: ghosted\n\
+         calibration: [{{corpus: text, sequences: 4, length: 32}}]\nevaluate:\n  tasks:\n{}",
+        folder.join("model").display(),
+        names.map(data).concat(),
+        names.map(uses).concat()
+    );
+    std::fs::write(world.path().join("grid.yaml"), grid).unwrap();
+    let grid = Grid::load(&world.path().join("grid.yaml"), &[], &Methods).unwrap();
+    let store = Store::open(&world.path().join("store")).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let outcome = exec::run(&grid, Settings::default(), &store, &(), &stop).unwrap();
+    assert_eq!(outcome.failed(), 0);
+    let files = outcome.cells[0].lm_eval().unwrap();
+    for (ours, golden) in files.iter().zip(["results.json", "nobos/results.json"]) {
+        let golden = common::json(&folder.join(golden));
+        for name in names {
+            for (key, value) in golden["results"][name].as_object().unwrap() {
+                assert_eq!(&ours["results"][name][key], value, "{name} {key}");
+            }
+        }
+    }
+    assert_eq!(files.len(), 2);
+    // The pruned variant is scored too, and otherwise.
+    assert_ne!(outcome.cells[1].lm_eval().unwrap()[0]["results"], files[0]["results"]);
+}
+
 /// Documents of every shape: shared contexts, equal inputs, nothing shared, an input that is another one's prefix.
 fn documents(vocab: u32) -> Vec<Document> {
     let text =
@@ -140,4 +179,27 @@ fn the_budget_changes_nothing_but_rounding_and_a_repeat_nothing_at_all() {
             assert!((a.log_likelihood - b.log_likelihood).abs() <= 1e-4, "{budget}: {a:?} {b:?}");
         }
     }
+}
+
+#[test]
+fn what_the_model_itself_would_write_is_greedy() {
+    let decoder = Decoder::load(&fixture("arch/llama-gqa")).unwrap();
+    let dense = [Program::dense(decoder.config().layers)];
+    let vocab = decoder.config().vocab as u32;
+    let mut text = vec![3, 1, 4, 1, 5];
+    for _ in 0..4 {
+        // The likeliest next token is the one that alone is greedy.
+        let all: Document = (0..vocab).map(|token| (text.clone(), vec![token])).collect();
+        let scores = &scored(&decoder, &dense, &[all], 2048)[0][0];
+        let greedy: Vec<usize> = (0..scores.len()).filter(|&token| scores[token].greedy).collect();
+        let best = scores.iter().map(|s| s.log_likelihood).fold(f64::NEG_INFINITY, f64::max);
+        assert_eq!(greedy.len(), 1);
+        assert_eq!(scores[greedy[0]].log_likelihood, best);
+        text.push(greedy[0] as u32);
+    }
+    let (input, continuation) = (text[..text.len() - 1].to_vec(), text[5..].to_vec());
+    let mut other = continuation.clone();
+    other[3] = (other[3] + 1) % vocab;
+    let scores = scored(&decoder, &dense, &[vec![(input.clone(), continuation), (input, other)]], 2048);
+    assert_eq!(scores[0][0].iter().map(|s| s.greedy).collect::<Vec<_>>(), [true, false]);
 }

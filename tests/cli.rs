@@ -255,6 +255,25 @@ fn silence_a_channel(world: &World) {
 }
 
 #[test]
+fn every_layer_but_one_can_go() {
+    let world = World::new();
+    let output = world.run(&[
+        "--set",
+        "criterion=[{name: shortgpt, last_layer: allow}, shortgpt, shortened-llama, sleb, angular, {name: explicit, layers: [1, 2, 3]}]",
+        "--set",
+        "recovery=[none, prune-and-comp, linearpatch-diag, ghosted, {name: ghosted, boundary: layer}]",
+        "--set",
+        "depth=3",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 1 + 6 * 5);
+    for depth in ["0", "4"] {
+        std::fs::remove_dir_all(world.path("results")).ok();
+        world.refuses(&["--set", &format!("depth={depth}")], 2, &["depth"]);
+    }
+}
+
+#[test]
 fn a_dead_channel_is_repaired_around_and_said() {
     let world = World::new();
     silence_a_channel(&world);
@@ -358,6 +377,73 @@ fn every_criterion_and_every_recovery_gives_a_row() {
         assert!(line.contains("replaceme") && line.contains("no layer stands before layer 0"), "{line}");
     }
     assert_eq!(rows.lines().count(), 1 + 1 + 6 * 2 * 9, "{log}");
+}
+
+/// A grid that scores two tasks as well.
+fn with_tasks(world: &World) {
+    let copa = |premise: usize, label: usize| json!({"premise": format!("w{premise} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": label});
+    let rows: Vec<String> = (0..6).map(|i| copa(i, i % 2).to_string()).collect();
+    world.write("copa.jsonl", rows.join("\n"));
+    let rte = json!({"sentence1": "w1 w2", "sentence2": "w3", "label": 0});
+    world.write("rte.jsonl", format!("{rte}\n{rte}\n"));
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let grid = grid.replacen("backbone:", "tasks:\n  copa: {path: copa.jsonl}\n  rte: {path: rte.jsonl}\nbackbone:", 1);
+    world.write("grid.yaml", grid + "  tasks: [copa, {name: rte, limit: 1}]\n");
+}
+
+#[test]
+fn tasks_have_their_columns_and_every_choice_is_kept() {
+    let world = World::new();
+    with_tasks(&world);
+    let output = world.run(&[]);
+    let screen = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(screen.lines().next().unwrap().contains("copa  rte(limit=1)  average  seconds"), "{screen}");
+    let rows = table(&world.path("results/grid/results.csv"));
+    let column = |name: &str| rows[0].iter().position(|other| other == name).unwrap();
+    for row in &rows[1..] {
+        let [copa, rte, average] =
+            ["copa", "rte(limit=1)", "average"].map(|name| row[column(name)].parse::<f64>().unwrap());
+        assert!((average - (copa + rte) / 2.0).abs() < 1e-9 && (0.0..=100.0).contains(&copa));
+        assert!(row[column("copa ±")].parse::<f64>().unwrap() >= 0.0);
+    }
+    let dense = common::json(&world.path("results/grid/lm_eval/tiny_dense.json"));
+    assert_eq!(dense["n-samples"]["rte"], json!({"original": 2, "effective": 1}));
+    let markdown = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
+    assert!(markdown.contains("6 of 6 documents (not the whole published split)"), "{markdown}");
+    let parquet = std::fs::File::open(world.path("results/grid/documents.parquet")).unwrap();
+    let frame = {
+        use polars::prelude::{ParquetReader, SerReader};
+        ParquetReader::new(parquet).finish().unwrap()
+    };
+    assert_eq!(frame.height(), 9 * (6 * 2 + 2), "cells x choices");
+}
+
+#[test]
+fn mistakes_about_tasks_are_placed() {
+    let world = World::new();
+    with_tasks(&world);
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    for (from, to, code, words) in [
+        ("tasks: [copa,", "tasks: [coppa,", 2, ["grid.yaml:18", "did you mean `copa`?"]),
+        (
+            "  copa: {path: copa.jsonl}",
+            "  copa: {path: copa.jsonl, task: copy}",
+            2,
+            ["grid.yaml:7", "did you mean `copa`?"],
+        ),
+        ("path: rte.jsonl", "path: nowhere.jsonl", 3, ["grid.yaml:8", "nowhere.jsonl"]),
+        ("limit: 1", "limt: 1", 2, ["grid.yaml:18", "did you mean `limit`?"]),
+        ("limit: 1", "limit: 0", 2, ["grid.yaml:18", "found"]),
+        ("limit: 1", "bos: maybe", 2, ["grid.yaml:18", "never"]),
+    ] {
+        assert!(grid.contains(from), "{from}");
+        world.write("grid.yaml", grid.replacen(from, to, 1));
+        world.refuses(&[], code, &words);
+    }
+    world.write("grid.yaml", &grid);
+    world.write("copa.jsonl", "{\"premise\": 3}\n");
+    world.refuses(&[], 2, &["copa", "copa.jsonl"]);
 }
 
 #[test]

@@ -153,11 +153,11 @@ fn write_tasks(folder: &Path, outcome: &Outcome) -> Result<Vec<PathBuf>> {
         .flat_map(|(result, cell)| result.tasks.iter().flatten().map(move |scores| (cell, scores)))
         .map(|(cell, scores)| Answers { cell, task: &scores.label, documents: &scores.documents })
         .collect();
-    let results = outcome.cells.iter().zip(&names).filter_map(|(result, name)| match result.lm_eval() {
-        Ok(results) => results.map(|results| Ok((name.clone(), results))),
-        Err(error) => Some(Err(error)),
-    });
-    Ok(vec![write_documents(folder, &answers)?, write_lm_eval(folder, &results.collect::<Result<Vec<_>>>()?)?])
+    let mut results = Vec::new();
+    for (result, name) in outcome.cells.iter().zip(&names) {
+        results.extend(result.lm_eval()?.into_iter().map(|file| (name.as_str(), file)));
+    }
+    Ok(vec![write_documents(folder, &answers)?, write_lm_eval(folder, &results)?])
 }
 
 fn row(result: &CellResult) -> Row {

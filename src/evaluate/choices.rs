@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::Clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{Batch, Decoder, Load, Target, Trie};
 
 /// One choice as the model gets it.
@@ -102,7 +102,12 @@ pub fn score(
             let tree = &trees[document];
             let (start, branches) = tree.push(&mut batch);
             for (index, choice) in documents[document].iter().enumerate() {
-                let begin = choice.input.len() - choice.continuation.len();
+                let begin = choice.input.len().checked_sub(choice.continuation.len()).ok_or_else(|| {
+                    Error::job("a continuation is longer than what the model sees")
+                        .at(format!("document {document}, choice {index}"))
+                        .expected(format!("at most {} tokens", choice.input.len()))
+                        .found(choice.continuation.len().to_string())
+                })?;
                 for (position, &token) in (begin..).zip(choice.continuation) {
                     let row = match position.checked_sub(tree.prefix.len()) {
                         None => start + position,

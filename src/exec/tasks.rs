@@ -154,15 +154,25 @@ impl Run<'_> {
 }
 
 impl CellResult {
-    /// The accuracies in the layout of lm-evaluation-harness' results file; none where the cell has no task scores.
+    /// The accuracies in the layout of lm-evaluation-harness' results file. It has one place for each task: where the grid
+    /// scores a task under several protocols there are several files. None where the cell has no task scores.
     ///
     /// # Errors
-    /// Never for the scores of one run: a task stands there once.
-    pub fn lm_eval(&self) -> Result<Option<serde_json::Value>> {
-        let results: Vec<TaskResult> = self.tasks.iter().flatten().map(|scores| scores.result.clone()).collect();
-        if results.is_empty() {
-            return Ok(None);
+    /// Never: no file gets a task twice.
+    pub fn lm_eval(&self) -> Result<Vec<serde_json::Value>> {
+        let mut files: Vec<Vec<&TaskScores>> = Vec::new();
+        for scores in self.tasks.iter().flatten() {
+            let has_it = |file: &Vec<&TaskScores>| file.iter().any(|of| of.result.task.name == scores.result.task.name);
+            match files.iter_mut().find(|file| !has_it(file)) {
+                Some(file) => file.push(scores),
+                None => files.push(vec![scores]),
+            }
         }
-        tasks::export(&results, json!({"model": "ghostlab", "model_args": self.cell.to_string()})).map(Some)
+        let export = |file: &Vec<&TaskScores>| {
+            let results: Vec<TaskResult> = file.iter().map(|scores| scores.result.clone()).collect();
+            let labels: Vec<&str> = file.iter().map(|scores| scores.label.as_str()).collect();
+            tasks::export(&results, json!({"model": "ghostlab", "model_args": self.cell.to_string(), "tasks": labels}))
+        };
+        files.iter().map(export).collect()
     }
 }

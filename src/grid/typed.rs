@@ -175,9 +175,22 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
         }
     }
 
+    /// One of some words.
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        let Value::Text(word) = &self.node.value else { return self.deserialize_any(visitor) };
+        let word = serde::de::value::StrDeserializer::<Fault>::new(word);
+        let (path, place) = (self.path.clone(), &self.node.place);
+        word.deserialize_enum(name, words, visitor).map_err(|fault| fault.located(&path, place))
+    }
+
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
-        newtype_struct tuple tuple_struct map struct enum identifier ignored_any
+        newtype_struct tuple tuple_struct map struct identifier ignored_any
     }
 }
 

@@ -62,19 +62,22 @@ pub fn write_documents(dir: &Path, answers: &[Answers<'_>]) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Writes a results file in the layout of lm-evaluation-harness for each cell that has one, into `dir/lm_eval`; the
-/// folder.
+/// Writes results files in the layout of lm-evaluation-harness, named after their cells, into `dir/lm_eval`; the folder.
+/// A cell's second file is called so.
 ///
 /// # Errors
 /// Exit code 3 when the folder cannot be written to.
-pub fn write_lm_eval(dir: &Path, cells: &[(String, serde_json::Value)]) -> Result<PathBuf> {
+pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<PathBuf> {
     let folder = dir.join("lm_eval");
     fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
-    for (cell, results) in cells {
+    for (index, (cell, results)) in files.iter().enumerate() {
         let plain = |c: char| if c.is_alphanumeric() || matches!(c, '-' | '.' | '=') { c } else { '_' };
-        let path = folder.join(format!("{}.json", cell.chars().map(plain).collect::<String>()));
+        let name: String = cell.chars().map(plain).collect();
+        let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
+        let more = if earlier == 0 { String::new() } else { format!(".{}", earlier + 1) };
+        let path = folder.join(format!("{name}{more}.json"));
         let text = serde_json::to_vec_pretty(results)
-            .map_err(|error| Error::job("the results have no JSON form").at(cell.as_str()).found(error.to_string()))?;
+            .map_err(|error| Error::job("the results have no JSON form").at(*cell).found(error.to_string()))?;
         write_atomically(&path, |file| file.write_all(&text).map_err(|error| Error::io("write", &path, &error)))?;
     }
     Ok(folder)
