@@ -1,5 +1,5 @@
-//! Documents per second on multiple-choice tasks: (a) one padded row per choice, 16 rows a batch, as harnesses do it;
-//! (b) this engine. Same backbone, same kernels, same run, rounds interleaved. And the cost of a grid of nine variants.
+//! Documents per second on multiple-choice tasks: (a) one padded row per choice, 16 rows a batch, logits at every
+//! position, as harnesses do it; (b) this engine. Same backbone, same kernels, same run, rounds interleaved. And the cost of a grid of nine variants.
 //!
 //! `cargo bench --bench choices [-- DOCUMENTS]` (the first 100 of each task by default)
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
@@ -119,13 +119,17 @@ fn padded(decoder: &Decoder, documents: &[Vec<Choice<'_>>]) -> (f64, Vec<Scored>
             let mut ids = choice.input.to_vec();
             ids.resize(longest, 0);
             let start = batch.push(&ids, None);
-            let first = start + choice.input.len() - choice.continuation.len();
-            batch.targets.extend(choice.continuation.iter().zip(first..).map(|(&token, row)| Target { row, token }));
+            // Every position's logits are computed; most are not asked for anything that counts.
+            let mut tokens = vec![0; longest];
+            let first = choice.input.len() - choice.continuation.len();
+            tokens[first..choice.input.len()].copy_from_slice(choice.continuation);
+            batch.targets.extend(tokens.into_iter().zip(start..).map(|(token, row)| Target { row, token }));
         }
         let outputs = trie.run(decoder, &batch, &mut ()).unwrap();
-        let mut predictions = outputs.into_iter().flatten().flatten();
-        for &index in members {
-            for prediction in predictions.by_ref().take(all[index].continuation.len()) {
+        let predictions: Vec<_> = outputs.into_iter().flatten().flatten().collect();
+        for (&index, predictions) in members.iter().zip(predictions.chunks(longest)) {
+            let (input, count) = (all[index].input.len(), all[index].continuation.len());
+            for prediction in &predictions[input - count..input] {
                 scores[index].log_likelihood += f64::from(prediction.log_probability);
                 scores[index].greedy &= prediction.likeliest;
             }
