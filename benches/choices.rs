@@ -29,7 +29,9 @@ fn main() {
     let count = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(100.0);
     let decoder = Decoder::load(&shared.join("backbone")).unwrap();
     let tokenizer = Tokenizer::load(shared.join("backbone/tokenizer.json")).unwrap();
-    let encoder = TaskEncoder::new(&tokenizer, &shared.join("backbone")).unwrap();
+    let json =
+        |name: &str| serde_json::from_slice(&std::fs::read(shared.join("backbone").join(name)).unwrap()).unwrap();
+    let encoder = TaskEncoder::new(&tokenizer, &json("tokenizer_config.json"), &json("config.json")).unwrap();
     let dense = [Program::dense(decoder.config().layers)];
     let nine = variants(&decoder);
     println!(

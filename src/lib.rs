@@ -9,7 +9,7 @@
 //! | 3 | [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`] |
 //! | 1 | [`model`], [`corpus`], [`tasks`] |
-//! | 0 | [`store`], [`linalg`], [`error`] |
+//! | 0 | [`store`], [`linalg`], [`files`], [`error`] |
 
 pub mod calibrate;
 pub mod cli;
@@ -18,6 +18,7 @@ pub mod criterion;
 pub mod error;
 pub mod evaluate;
 pub mod exec;
+pub mod files;
 pub mod grid;
 pub mod linalg;
 pub mod model;

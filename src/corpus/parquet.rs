@@ -1,38 +1,31 @@
 //! Rows of text out of a parquet table.
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use polars::prelude::{DataType, ParquetReader, PlSmallStr, PolarsError, SerReader};
+use polars::prelude::{DataFrame, DataType};
 
 use super::text::{bad, pick};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::files::parquet::{self, broken};
 
 /// The column of text of a parquet file, `column` or the first of the usual ones.
 ///
 /// # Errors
 /// When the file is damaged, or the column is absent, is not text or has a null.
 pub(super) fn read_parquet(file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
-    // Polars panics on some damaged footers (found by flipping bits), and a bad input is never a panic. Nothing that a
-    // panic could leave half changed outlives the call. (A damaged page header can also make it ask for more memory
-    // than there is, which ends the process: that cannot be caught here.)
-    catch_unwind(AssertUnwindSafe(|| read_column(file, path, column)))
-        .unwrap_or_else(|_| Err(broken(path, "a table that the reader cannot make sense of")))
+    let choose = |names: &[&str]| {
+        let name = pick(column, names.iter().copied()).map_err(|error| error.at(path.display().to_string()))?;
+        Ok(vec![name])
+    };
+    parquet::read(file, path, choose, |frame| texts(frame, path))
 }
 
-fn broken(path: &Path, found: impl Into<String>) -> Error {
-    bad("the parquet file cannot be read", path).found(found).hint("download the file again")
-}
-
-fn read_column(file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
-    let broken = |error: PolarsError| broken(path, error.to_string());
-    let mut reader = ParquetReader::new(file);
-    let schema = reader.schema().map_err(broken)?;
-    let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
-    let name = pick(column, names.iter().copied()).map_err(|error| error.at(path.display().to_string()))?;
-    let frame = reader.with_columns(Some(vec![name.clone()])).finish().map_err(broken)?;
-    let values = frame.column(&name).map_err(broken)?;
+/// The texts of the only column.
+fn texts(frame: &DataFrame, path: &Path) -> Result<Vec<String>> {
+    let broken = |error| broken(path, &error);
+    let values = frame.select_at_idx(0).ok_or_else(|| bad("the parquet file has no columns", path))?;
+    let name = values.name();
     if *values.dtype() != DataType::String {
         return Err(bad(format!("column `{name}` is not text"), path)
             .expected("a string in every row")

@@ -1,7 +1,7 @@
 //! Rows of text out of a corpus file.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
 use crate::error::{self, Error, Result};
+use crate::files::gzip;
 
 /// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
@@ -172,12 +173,10 @@ fn no_column<'a>(expected: &str, wanted: &str, names: impl Iterator<Item = &'a s
 }
 
 fn unreadable(path: &Path, line: usize, zipped: bool, error: &std::io::Error) -> Error {
-    let new = match error.kind() {
-        ErrorKind::UnexpectedEof if zipped => bad("the gzip file is cut short", path),
-        ErrorKind::InvalidData | ErrorKind::InvalidInput if zipped => bad("the gzip file is damaged", path),
-        _ => return Error::io("read", path, error),
-    };
-    new.found(format!("{error}, at line {line} of the text")).hint("download the file again")
+    match if zipped { gzip::damage(path, error) } else { None } {
+        Some(damage) => damage.found(format!("{error}, at line {line} of the text")),
+        None => Error::io("read", path, error),
+    }
 }
 
 pub(super) fn bad(what: impl Into<String>, path: &Path) -> Error {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::similarity::Cosine;
 use super::{Criterion, Cut, Evidence, Selection, at_most};
 use crate::calibrate::{Axis, Pair};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::options::{self, Options};
 
 pub(super) const NAME: &str = "llm-streamline";
@@ -40,12 +40,7 @@ impl Criterion for LlmStreamline {
     }
 
     fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
-        let of_pair = |pair: Pair| Ok((pair.from, evidence.similarity(pair)?));
-        let scores = self.pairs(cut).into_iter().map(of_pair).collect::<Result<Vec<_>>>()?;
-        // The first maximum wins: only a strictly greater score replaces it.
-        let best = scores.iter().copied().reduce(|best, next| if next.1 > best.1 { next } else { best });
-        let (start, _) = best.ok_or_else(|| Error::job("no block to choose from").at(NAME))?;
-        Ok(Selection { removed: (start..start + cut.depth).collect(), scores })
+        Selection::highest_block(cut, self.pairs(cut), evidence, |cosine| cosine)
     }
 }
 

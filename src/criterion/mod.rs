@@ -77,6 +77,21 @@ impl Selection {
         self.removed.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1] + 1)).collect()
     }
 
+    /// The block whose pair of ends has the highest score; the first of equal ones. Scores are kept by the block's start.
+    fn highest_block(
+        cut: &Cut<'_>,
+        pairs: Vec<Pair>,
+        evidence: &dyn Evidence,
+        score: impl Fn(f64) -> f64,
+    ) -> Result<Self> {
+        let of_pair = |pair: Pair| Ok((pair.from, evidence.similarity(pair)?));
+        let scores = pairs.into_iter().map(of_pair).collect::<Result<Vec<_>>>()?;
+        let better = |best: (usize, f64), next: (usize, f64)| if score(next.1) > score(best.1) { next } else { best };
+        let best = scores.iter().copied().reduce(better);
+        let (start, _) = best.ok_or_else(|| Error::job("no block to choose from"))?;
+        Ok(Self { removed: (start..start + cut.depth).collect(), scores })
+    }
+
     /// The `depth` candidates with the lowest scores; of equal scores the lower layer.
     fn lowest(scores: Vec<(usize, f64)>, depth: usize) -> Self {
         let mut ranked = scores.clone();

@@ -1,7 +1,5 @@
 //! A backbone's tokenizer as the tasks want it.
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use crate::corpus::Tokenizer;
@@ -15,25 +13,24 @@ pub struct TaskEncoder<'a> {
 }
 
 impl<'a> TaskEncoder<'a> {
-    /// The prefix token is the BOS, or else the EOS, that `tokenizer_config.json` names, or else `config.json`.
+    /// The prefix token is the BOS, or else the EOS, that `tokenizer_config.json` names, or else `config.json`; null
+    /// stands for a file that there is not.
     ///
     /// # Errors
-    /// A file that is not JSON, or a token that the tokenizer does not know.
-    pub fn new(tokenizer: &'a Tokenizer, folder: &Path) -> Result<Self> {
-        let named = json(&folder.join("tokenizer_config.json"))?;
-        let numbered = json(&folder.join("config.json"))?;
+    /// A token that the tokenizer does not know.
+    pub fn new(tokenizer: &'a Tokenizer, tokenizer_config: &Value, config: &Value) -> Result<Self> {
         let id = |name: &str| -> Result<Option<u32>> {
             // A token is written as its text, or as a map with the text as `content`.
-            let text = &named[format!("{name}_token").as_str()];
+            let text = &tokenizer_config[format!("{name}_token").as_str()];
             if let Some(text) = text.as_str().or_else(|| text["content"].as_str()) {
                 return tokenizer.id(text).map(Some).ok_or_else(|| {
                     Error::bad_input("the tokenizer does not know its own special token")
-                        .at(folder.join("tokenizer_config.json").display().to_string())
+                        .at(tokenizer.path().with_file_name("tokenizer_config.json").display().to_string())
                         .expected(format!("a `{name}_token` of tokenizer.json"))
                         .found(format!("`{text}`"))
                 });
             }
-            let number = &numbered[format!("{name}_token_id").as_str()];
+            let number = &config[format!("{name}_token_id").as_str()];
             // Several end tokens are a list: the first is the main one.
             let number = number.as_u64().or_else(|| number[0].as_u64());
             Ok(number.and_then(|id| u32::try_from(id).ok()))
@@ -55,16 +52,4 @@ impl Encoder for TaskEncoder<'_> {
     fn prefix(&self) -> Option<&Prefix> {
         self.prefix.as_ref()
     }
-}
-
-/// A JSON file; null where there is none.
-pub fn json(path: &Path) -> Result<Value> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Value::Null),
-        Err(error) => return Err(Error::io("read", path, &error)),
-    };
-    serde_json::from_slice(&text).map_err(|error| {
-        Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
-    })
 }

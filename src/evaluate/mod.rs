@@ -4,7 +4,7 @@ pub mod choices;
 mod encoder;
 pub mod perplexity;
 
-pub use encoder::{TaskEncoder, json};
+pub use encoder::TaskEncoder;
 
 use crate::error::Result;
 use crate::model::Observer;

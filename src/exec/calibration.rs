@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::run::Run;
 use super::selection::{Picked, Selections};
@@ -12,6 +11,7 @@ use super::variant::{self, CellResult};
 use crate::calibrate::{self, Activations, Request, Shape, Similarities, Site, Spool};
 use crate::corpus::Windows;
 use crate::error::{Error, Kind, Result};
+use crate::files::sha256;
 use crate::grid::Calibration;
 use crate::model::{Load, Trie};
 use crate::recovery::Span;
@@ -31,11 +31,9 @@ pub(super) struct Calibrating<'a> {
 
 impl<'a> Calibrating<'a> {
     pub(super) fn new(run: &'a Run<'a>, store: &'a Store, windows: &'a Windows, calibration: &Calibration) -> Self {
-        let tokens = Sha256::digest(bytemuck::cast_slice(&windows.ids));
-        let tokens: String = tokens.iter().map(|byte| format!("{byte:02x}")).collect();
         let made_of = json!({
             "backbone": run.backbone.content,
-            "tokens": tokens,
+            "tokens": sha256::of_bytes(bytemuck::cast_slice::<u32, u8>(&windows.ids)),
             "sequences": windows.count(),
             "length": windows.length,
             "dtype": "f32",

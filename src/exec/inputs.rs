@@ -1,13 +1,10 @@
 //! Hashes of everything that a run reads.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-
-use sha2::{Digest, Sha256};
+use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::files::sha256;
 use crate::grid::Grid;
 use crate::model::weights::Weights;
 use crate::tasks::Task;
@@ -25,17 +22,9 @@ pub(super) fn hashes(grid: &Grid) -> Result<BTreeMap<String, String>> {
         let task = Task::find(data.task.as_deref().unwrap_or(name))?;
         files.extend(task.files(&data.path)?);
     }
-    files.into_iter().map(|file: PathBuf| Ok((file.display().to_string(), sha256(&file)?))).collect()
-}
-
-fn sha256(path: &Path) -> Result<String> {
-    let mut file = File::open(path).map_err(|error| Error::io("open", path, &error))?;
-    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        let read = file.read(&mut buffer).map_err(|error| Error::io("read", path, &error))?;
-        if read == 0 {
-            return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
-        }
-        hash.update(&buffer[..read]);
-    }
+    let hash = |file: PathBuf| {
+        let (hash, _) = sha256::of_file(&file).map_err(|error| Error::io("read", &file, &error))?;
+        Ok((file.display().to_string(), hash))
+    };
+    files.into_iter().map(hash).collect()
 }

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use sha2::{Digest, Sha256};
-
 use super::event::{Event, Reporter};
 use super::tasks::{PreparedTask, TaskData};
 use crate::corpus::{self, Tokenizer, Windows};
 use crate::error::{Error, Result};
+use crate::files::sha256;
 use crate::grid::Grid;
 use crate::model::Config;
 use crate::model::weights::Weights;
@@ -92,11 +91,9 @@ fn prepare_backbone<'a>(
         .map(|c| cut(&c.corpus, c.length, Some((c.sequences, c.seed))))
         .collect::<Result<_>>()?;
     let texts = grid.evaluate.perplexity.iter().map(|p| cut(&p.corpus, p.length, None)).collect::<Result<_>>()?;
-    let mut content = Sha256::new();
-    for file in [vec![folder.join("config.json")], Weights::files(&folder)?].concat() {
-        content.update(inputs.get(&file.display().to_string()).map_or("", String::as_str));
-    }
-    let content = content.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let files = [vec![folder.join("config.json")], Weights::files(&folder)?].concat();
+    let hashes = files.iter().filter_map(|file| inputs.get(&file.display().to_string()).map(String::as_str));
+    let content = sha256::of_bytes(hashes.collect::<String>());
     let tasks = tasks.requests(grid, &folder, &tokenizer)?;
     Ok(Prepared { name: name.to_string(), folder, config, content, calibrations, texts, tasks })
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::run::Run;
 use super::variant::CellResult;
 use crate::corpus::Tokenizer;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::evaluate::TaskEncoder;
 use crate::evaluate::choices::{self, Choice};
-use crate::evaluate::{TaskEncoder, json as read_json};
 use crate::grid::{Grid, TaskUse};
 use crate::model::{Program, Trie};
 use crate::tasks::{self, Bos, DocumentResult, Items, Limit, Request, Score, Task, TaskResult};
@@ -94,9 +94,9 @@ impl<'a> TaskData<'a> {
         if self.by_use.is_empty() {
             return Ok(Vec::new());
         }
-        let encoder = TaskEncoder::new(tokenizer, folder)?;
         let config = read_json(&folder.join("config.json"))?;
         let tokenizer_config = read_json(&folder.join("tokenizer_config.json"))?;
+        let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
         let length = tasks::max_length(&config, Some(&tokenizer_config))?;
         let prepare = |used: &TaskUse| {
             let (used, items) = &self.by_use[&used.to_string()];
@@ -105,6 +105,18 @@ impl<'a> TaskData<'a> {
         };
         grid.evaluate.tasks.iter().map(prepare).collect()
     }
+}
+
+/// A JSON file; null where there is none.
+fn read_json(path: &Path) -> Result<Value> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Value::Null),
+        Err(error) => return Err(Error::io("read", path, &error)),
+    };
+    serde_json::from_slice(&text).map_err(|error| {
+        Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
+    })
 }
 
 impl PreparedTask<'_> {
@@ -159,7 +171,7 @@ impl CellResult {
     ///
     /// # Errors
     /// Never: no file gets a task twice.
-    pub fn lm_eval(&self) -> Result<Vec<serde_json::Value>> {
+    pub fn lm_eval(&self) -> Result<Vec<Value>> {
         let mut files: Vec<Vec<&TaskScores>> = Vec::new();
         for scores in self.tasks.iter().flatten() {
             let has_it = |file: &Vec<&TaskScores>| file.iter().any(|of| of.result.task.name == scores.result.task.name);

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::kernels;
 use super::slice::{elements, tensor};
 use crate::error::Result;
+use crate::files::sha256;
 
 /// A linear map of the residual stream, row vectors times matrix: `x ← x·W`. Known by its content.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl Operator {
 
     /// The content key: equal keys, equal operators.
     pub fn key(&self) -> String {
-        self.key.iter().map(|byte| format!("{byte:02x}")).collect()
+        sha256::hex(self.key)
     }
 }
 

@@ -118,3 +118,12 @@ pub(super) fn branch_and_target(pre: &[f32], middle: &[f32], post: &[f32]) -> (V
     })
     .unzip()
 }
+
+/// Adds `Σ_t |x|` of each channel of some rows.
+pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
+    for row in x.chunks_exact(sums.len()) {
+        for (sum, v) in sums.iter_mut().zip(row) {
+            *sum += f64::from(v.abs());
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::boundary::Placement;
+use super::boundary::{Placement, add_magnitudes};
 use super::{Boundary, Recovery, Repair, Solution, Span};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
@@ -104,11 +104,7 @@ impl LinearPatch {
             x
         });
         let mut sums = vec![0.0; channels];
-        for row in rotated.as_deref().unwrap_or(x).chunks_exact(channels) {
-            for (sum, v) in sums.iter_mut().zip(row) {
-                *sum += f64::from(v.abs());
-            }
-        }
+        add_magnitudes(&mut sums, rotated.as_deref().unwrap_or(x));
         sums
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::boundary::add_magnitudes;
 use super::{Boundary, Recovery, Repair, Solution, Span};
 use crate::calibrate::Site;
 use crate::error::{Error, Result};
@@ -106,15 +107,6 @@ impl Recovery for PruneAndComp {
                     solution.note(format!("{silent} silent channels keep factor 1"))
                 })
             }
-        }
-    }
-}
-
-/// `Σ_t |x|` of each channel.
-fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
-    for row in x.chunks_exact(sums.len()) {
-        for (sum, v) in sums.iter_mut().zip(row) {
-            *sum += f64::from(v.abs());
         }
     }
 }

@@ -1,17 +1,16 @@
 //! A stored artifact: its record and its payloads.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::key::Key;
 use crate::error::{Error, Result};
+use crate::files::sha256;
 
 pub(super) const META: &str = "meta.json";
 
@@ -90,17 +89,7 @@ fn damaged(path: &Path) -> Error {
 impl Stored {
     /// Size and hash of a file as it lies on the disk.
     pub(super) fn of(path: &Path) -> std::io::Result<Self> {
-        let mut file = File::open(path)?;
-        let (mut hash, mut buffer, mut bytes) = (Sha256::new(), vec![0; 1 << 20], 0);
-        loop {
-            let read = file.read(&mut buffer)?;
-            if read == 0 {
-                let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-                return Ok(Self { bytes, sha256 });
-            }
-            hash.update(&buffer[..read]);
-            bytes += read as u64;
-        }
+        sha256::of_file(path).map(|(sha256, bytes)| Self { bytes, sha256 })
     }
 }
 

@@ -1,7 +1,8 @@
 //! Keys: what made an artifact, in canonical JSON, and its SHA-256.
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+
+use crate::files::sha256;
 
 /// What an artifact is. Each kind has the version of the stage that makes it: a stage that gives other bytes than
 /// before gets the next number, and what older versions stored is not found any more.
@@ -40,8 +41,7 @@ impl Key {
     /// A key of what made the artifact: input hashes, parameters, float type, device class.
     pub fn new(kind: Kind, made_of: &Value) -> Self {
         let readable = json!({"kind": kind.name(), "version": kind.version(), "of": made_of});
-        let digest = Sha256::digest(canonical(&readable));
-        let hash = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = sha256::of_bytes(canonical(&readable));
         Self { kind, readable, hash }
     }
 

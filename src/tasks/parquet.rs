@@ -1,40 +1,29 @@
 //! Rows of task data out of a parquet table.
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use polars::prelude::{AnyValue, Column, ParquetReader, PlSmallStr, PolarsError, SerReader, Series};
+use polars::prelude::{AnyValue, Column, DataFrame, PolarsError, Series};
 use serde_json::{Map, Number, Value};
 
-use super::row::{Row, absent, bad};
+use super::row::{Row, absent};
 use crate::error::{Error, Result};
+use crate::files::parquet::{self, broken};
 
 /// The named columns of a parquet file, row by row.
 ///
 /// # Errors
 /// When the file is damaged, a column is absent, or a type has no JSON form.
 pub(super) fn read_parquet(file: File, path: &Path, columns: &[&str]) -> Result<Vec<Row>> {
-    // Polars panics on some damaged files and on types that it was built without, and a bad input is never a panic.
-    // Nothing that a panic could leave half changed outlives the call.
-    catch_unwind(AssertUnwindSafe(|| read_table(file, path, columns)))
-        .unwrap_or_else(|_| Err(broken(path, "a table that the reader cannot make sense of")))
+    let choose = |names: &[&str]| match columns.iter().find(|name| !names.contains(name)) {
+        Some(name) => Err(absent(name, names.iter().copied()).at(path.display().to_string())),
+        None => Ok(columns.iter().map(|name| (*name).to_owned()).collect()),
+    };
+    parquet::read(file, path, choose, |frame| rows(frame, path, columns))
 }
 
-fn broken(path: &Path, found: impl Into<String>) -> Error {
-    bad("the parquet file cannot be read", path).found(found).hint("download the file again")
-}
-
-fn read_table(file: File, path: &Path, columns: &[&str]) -> Result<Vec<Row>> {
-    let broken = |error: PolarsError| broken(path, error.to_string());
-    let mut reader = ParquetReader::new(file);
-    let schema = reader.schema().map_err(broken)?;
-    let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
-    if let Some(name) = columns.iter().find(|name| !names.contains(name)) {
-        return Err(absent(name, names.iter().copied()).at(path.display().to_string()));
-    }
-    let wanted = columns.iter().map(|name| (*name).to_owned()).collect();
-    let frame = reader.with_columns(Some(wanted)).finish().map_err(broken)?;
+fn rows(frame: &DataFrame, path: &Path, columns: &[&str]) -> Result<Vec<Row>> {
+    let broken = |error| broken(path, &error);
     let columns: Vec<&Column> =
         columns.iter().map(|name| frame.column(name)).collect::<Result<_, PolarsError>>().map_err(broken)?;
     let mut rows = Vec::with_capacity(frame.height());

@@ -1,7 +1,7 @@
 //! Rows of task data: JSON objects with the place that they came from.
 
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
 use crate::error::{Error, Result, nearest};
+use crate::files::gzip;
 
 /// One row of task data.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,12 +76,9 @@ fn read_json(file: File, path: &Path, zipped: bool) -> Result<Vec<Row>> {
         true => MultiGzDecoder::new(BufReader::new(file)).read_to_end(&mut bytes),
         false => BufReader::new(file).read_to_end(&mut bytes),
     };
-    read.map_err(|error| match error.kind() {
-        ErrorKind::UnexpectedEof if zipped => bad("the gzip file is cut short", path).hint("download the file again"),
-        ErrorKind::InvalidData | ErrorKind::InvalidInput if zipped => {
-            bad("the gzip file is damaged", path).found(error.to_string()).hint("download the file again")
-        }
-        _ => Error::io("read", path, &error),
+    read.map_err(|error| {
+        let damage = if zipped { gzip::damage(path, &error) } else { None };
+        damage.unwrap_or_else(|| Error::io("read", path, &error))
     })?;
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return read_list(&bytes, path);

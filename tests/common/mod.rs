@@ -9,6 +9,7 @@
 )]
 
 pub mod stories;
+pub mod world;
 
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,98 @@
+//! The program as a user runs it, on a tiny backbone that the test writes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::fixture;
+
+/// A folder with a backbone (the `llama-gqa` fixture with a tokenizer of 300 words), two corpora and a grid.
+pub struct World {
+    pub folder: TempDir,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let world = Self { folder: TempDir::new().unwrap() };
+        std::fs::create_dir(world.path("backbone")).unwrap();
+        for name in ["config.json", "model.safetensors"] {
+            std::fs::copy(fixture("arch/llama-gqa").join(name), world.path("backbone").join(name)).unwrap();
+        }
+        world.write("backbone/tokenizer.json", tokenizer(300).to_string());
+        // A deterministic text in which each word depends on the two before it.
+        let words = |seed: usize, count: usize| {
+            let (mut a, mut b) = (seed, seed + 1);
+            let mut text = Vec::new();
+            for _ in 0..count {
+                (a, b) = (b, (a * 31 + b * 17 + 7) % 299);
+                text.push(format!("w{b}"));
+            }
+            text.join(" ")
+        };
+        world.write("train.txt", words(3, 6000));
+        world.write("test.jsonl", format!("{}\n{}\n", json!({"text": words(5, 400)}), json!({"text": words(8, 300)})));
+        world.write(
+            "grid.yaml",
+            "backbones:\n  tiny: {path: backbone}\n\
+             corpora:\n  train: {path: train.txt, rule: wikitext2}\n  test: {path: test.jsonl, rule: ptb, limit: 5}\n\
+             backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [1, 2]\n\
+             recovery: [none, linearpatch-diag, linearpatch-rotate, ghosted]\n\
+             calibration:\n  - {corpus: train, sequences: 8, length: 64}\n\
+             evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n",
+        );
+        world
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    pub fn run(&self, more: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_ghostlab"))
+            .current_dir(self.folder.path())
+            .args(["run", "grid.yaml"])
+            .args(more)
+            .output()
+            .unwrap()
+    }
+
+    pub fn change_config(&self, key: &str, value: Value) {
+        let path = self.path("backbone/config.json");
+        let mut config = super::json(&path);
+        config[key] = value;
+        std::fs::write(path, config.to_string()).unwrap();
+    }
+
+    /// Runs, expects failure with this exit code before any result, and these words in the message.
+    pub fn refuses(&self, more: &[&str], code: i32, words: &[&str]) {
+        let output = self.run(more);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        for word in words {
+            assert!(text.contains(word), "`{word}` is not in:\n{text}");
+        }
+        assert!(text.contains("error: ") && !text.contains("panicked"), "{text}");
+        assert!(!self.path("results/grid/results.csv").exists(), "a refused run left a table");
+    }
+}
+
+/// A tokenizer of whole words `w0`, `w1`, …
+pub fn tokenizer(words: usize) -> Value {
+    let vocab: serde_json::Map<String, Value> = (0..words).map(|i| (format!("w{i}"), json!(i))).collect();
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
+    })
+}
+
+pub fn table(path: &Path) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| line.split(',').map(str::to_string).collect()).collect()
+}

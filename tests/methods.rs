@@ -1,0 +1,205 @@
+//! Criteria, recoveries and the store through the program: every combination, degenerate backbones, a second run.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::world::{World, table};
+use serde_json::Value;
+use tempfile::TempDir;
+
+#[test]
+fn every_layer_but_one_can_go() {
+    let world = World::new();
+    let output = world.run(&[
+        "--set",
+        "criterion=[{name: shortgpt, last_layer: allow}, shortgpt, shortened-llama, sleb, angular, {name: explicit, layers: [1, 2, 3]}]",
+        "--set",
+        "recovery=[none, prune-and-comp, linearpatch-diag, ghosted, {name: ghosted, boundary: layer}]",
+        "--set",
+        "depth=3",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 1 + 6 * 5);
+    for depth in ["0", "4"] {
+        std::fs::remove_dir_all(world.path("results")).ok();
+        world.refuses(&["--set", &format!("depth={depth}")], 2, &["depth"]);
+    }
+}
+
+/// Silences the first channel of the residual stream: nothing is written to it by the embedding or by any layer.
+fn silence_a_channel(world: &World) {
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let entries: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    for (name, info) in entries.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__") {
+        let start = 8 + header + info["data_offsets"][0].as_u64().unwrap() as usize;
+        let columns = info["shape"].as_array().unwrap().last().unwrap().as_u64().unwrap() as usize;
+        if name.ends_with("embed_tokens.weight") {
+            for row in 0..320 {
+                bytes[start + row * columns * 4..][..4].fill(0);
+            }
+        } else if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
+            bytes[start..start + columns * 4].fill(0);
+        }
+    }
+    std::fs::write(&path, bytes).unwrap();
+}
+
+#[test]
+fn a_dead_channel_is_repaired_around_and_said() {
+    let world = World::new();
+    silence_a_channel(&world);
+    let output = world.run(&["--set", "recovery=[linearpatch-diag, prune-and-comp, replaceme-ls, ghosted]"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = table(&world.path("results/grid/results.csv"));
+    let notes = rows[0].iter().position(|name| name == "notes").unwrap();
+    let note = |recovery: &str| rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone();
+    assert!(note("linearpatch-diag").contains("1 silent channels keep scale 1"), "{rows:?}");
+    assert!(note("prune-and-comp").contains("1 silent channels keep factor 1"), "{rows:?}");
+    for recovery in ["replaceme-ls", "ghosted"] {
+        assert!(note(recovery).contains("rank 63 of 64"), "{rows:?}");
+    }
+}
+
+#[test]
+fn a_cell_that_cannot_be_repaired_fails_alone() {
+    let world = World::new();
+    let output = world.run(&[
+        "--set",
+        "criterion=[{name: explicit, layers: [0, 2]}]",
+        "--set",
+        "depth=2",
+        "--set",
+        "recovery=[none, replaceme-ls, ghosted]",
+    ]);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{log}");
+    let rows = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+    let failed: Vec<&str> = rows.lines().filter(|line| line.contains("failed: ")).collect();
+    assert_eq!(failed.len(), 1, "{rows}");
+    assert!(failed[0].contains("replaceme-ls") && failed[0].contains("no layer stands before layer 0"), "{rows}");
+}
+
+#[test]
+fn a_stored_calibration_is_used_again_until_something_changes() {
+    let world = World::new();
+    let passes = |more: &[&str]| {
+        let output = world.run(more);
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{log}");
+        (log.matches("one pass").count(), log)
+    };
+    assert_eq!(passes(&[]).0, 1);
+    let first = table(&world.path("results/grid/results.csv"));
+    assert_eq!(passes(&[]).0, 0, "everything was stored");
+    let again = table(&world.path("results/grid/results.csv"));
+    let seconds = first[0].iter().position(|name| name == "seconds").unwrap();
+    let timeless = |rows: Vec<Vec<String>>| -> Vec<String> {
+        rows.into_iter()
+            .map(|mut row| {
+                row.remove(seconds);
+                row.join(",")
+            })
+            .collect()
+    };
+    assert_eq!(timeless(first), timeless(again));
+    assert_eq!(passes(&["--set", "calibration.seed=1"]).0, 1, "other tokens");
+    assert_eq!(passes(&["--set", "recovery=[ghosted, replaceme-ls]"]).0, 1, "another site");
+    assert_eq!(passes(&["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0, 0, "the same sites");
+    // A damaged shard is named, and made anew.
+    let mut shards = Vec::new();
+    find(&world.path("data/store/activations-v1"), "000000.f32", &mut shards);
+    assert!(!shards.is_empty());
+    for shard in &shards {
+        let mut bytes = std::fs::read(shard).unwrap();
+        bytes[100] ^= 1;
+        std::fs::write(shard, bytes).unwrap();
+    }
+    let (count, log) = passes(&[]);
+    assert!(count == 1 && log.contains("a stored artifact is damaged"), "{log}");
+    assert_eq!(passes(&[]).0, 0);
+}
+
+fn find(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            find(&path, name, found);
+        } else if path.file_name().is_some_and(|file| file == name) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_criterion_and_every_recovery_gives_a_row() {
+    let world = World::new();
+    let output = world.run(&[
+        "--set",
+        "criterion=[llm-streamline, shortgpt, shortened-llama, sleb, angular, {name: explicit, order: [1, 3]}]",
+        "--set",
+        "recovery=[none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, replaceme-ls, \
+                  {name: replaceme-cos, epochs: 1}, linearpatch-diag, {name: linearpatch-rotate, boundary: layer}, \
+                  ghosted, {name: ghosted, solver: svd, boundary: layer}]",
+    ]);
+    let log = String::from_utf8(output.stderr).unwrap();
+    let rows = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap_or_default();
+    // Where a rule takes layer 0, ReplaceMe has no layer to change: that alone may fail.
+    for line in rows.lines().filter(|line| line.contains("failed: ")) {
+        assert!(line.contains("replaceme") && line.contains("no layer stands before layer 0"), "{line}");
+    }
+    assert_eq!(rows.lines().count(), 1 + 1 + 6 * 2 * 9, "{log}");
+}
+
+#[test]
+fn an_activation_that_is_not_finite_is_named_and_the_dense_backbone_is_scored() {
+    let world = World::new();
+    // A weight so large that the MLP of layer 1 overflows.
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let entries: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let range = &entries["model.layers.1.mlp.down_proj.weight"]["data_offsets"];
+    let [start, end] = [0, 1].map(|i| 8 + header + range[i].as_u64().unwrap() as usize);
+    for weight in bytes[start..end].chunks_exact_mut(4) {
+        weight.copy_from_slice(&3e38f32.to_le_bytes());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let output = world.run(&[]);
+    assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+    let pruned: Vec<&str> = rows.lines().filter(|line| line.contains("llm-streamline")).collect();
+    assert_eq!(pruned.len(), 8);
+    for line in pruned {
+        assert!(line.contains("residual stream entering layer 2, calibration sequence 0"), "{line}");
+    }
+}
+
+#[test]
+fn a_second_pass_and_separate_runs_give_the_same_perplexities() {
+    use ghostlab::exec::{Methods, Settings, run};
+    use ghostlab::grid::Grid;
+    let world = World::new();
+    let grid = Grid::load(&world.path("grid.yaml"), &[], &Methods).unwrap();
+    let perplexities = |settings: Settings| -> Vec<f64> {
+        let folder = TempDir::new().unwrap();
+        let store = ghostlab::store::Store::open(folder.path()).unwrap();
+        let outcome = run(&grid, settings, &store, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
+        outcome.cells.iter().map(|result| result.perplexity[0].unwrap()).collect()
+    };
+    let expected = perplexities(Settings::default());
+    for settings in [
+        Settings { spool_bytes: 0, ..Settings::default() },
+        Settings { separate: true, ..Settings::default() },
+        Settings { batch_tokens: 1, ..Settings::default() },
+    ] {
+        for (ours, expected) in perplexities(settings).iter().zip(&expected) {
+            // Batches of another size round otherwise inside the matrix product.
+            let tolerance = if settings.batch_tokens == 1 { 1e-4 } else { 1e-6 };
+            common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
+        }
+    }
+}
