@@ -26,6 +26,8 @@ pub enum Kind {
     Missing,
     /// A job failed while it ran.
     Job,
+    /// Stored data is not what was written.
+    Damaged,
     /// The user stopped it.
     Interrupted,
 }
@@ -62,6 +64,11 @@ impl Error {
     /// A job failed (exit code 4).
     pub fn job(what: impl Into<String>) -> Self {
         Self::new(Kind::Job, what)
+    }
+
+    /// Stored data is damaged (exit code 5).
+    pub fn damaged(what: impl Into<String>) -> Self {
+        Self::new(Kind::Damaged, what)
     }
 
     /// The user asked to stop (exit code 130).
@@ -122,6 +129,7 @@ impl Error {
             Kind::BadInput => 2,
             Kind::Missing => 3,
             Kind::Job => 4,
+            Kind::Damaged => 5,
             Kind::Interrupted => 130,
         }
     }

@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | 5 | [`cli`] |
 //! | 4 | [`report`], [`exec`] |
-//! | 3 | [`grid`] |
+//! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`] |
 //! | 1 | [`model`], [`corpus`], [`tasks`] |
 //! | 0 | [`store`], [`linalg`], [`files`], [`error`] |
@@ -21,8 +21,10 @@ pub mod exec;
 pub mod files;
 pub mod grid;
 pub mod linalg;
+pub mod machine;
 pub mod model;
 pub mod options;
+pub mod plan;
 pub mod recovery;
 pub mod report;
 pub mod store;

@@ -233,7 +233,7 @@ mod tests {
             spool.push(left, &block[..10]).unwrap();
         }
         let mut spool = spool.finish().unwrap();
-        let key = Key::new(Kind::Activations, &json!(kept.to_string()));
+        let key = Key::new(Kind::Activations, json!(kept.to_string()), []);
         let artifact = spool.keep(&store, kept, &key, 0.0).unwrap().unwrap();
         assert_eq!(artifact.payloads().count(), 3);
         drop(spool);

@@ -22,7 +22,16 @@ pub struct Meta {
     pub key: Value,
     /// How long the artifact took to make.
     pub seconds: f64,
+    /// Who made it: program, commit, command line, machine.
+    pub made: Value,
     pub(super) payloads: BTreeMap<String, Stored>,
+}
+
+impl Meta {
+    /// Bytes of all payloads.
+    pub fn bytes(&self) -> u64 {
+        self.payloads.values().map(|stored| stored.bytes).sum()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,7 +41,7 @@ pub(super) struct Stored {
     pub(super) sha256: String,
 }
 
-/// An artifact whose payloads are what was written.
+/// An artifact with a sound record, whose payloads have the right sizes.
 #[derive(Debug, Clone)]
 pub struct Artifact {
     folder: PathBuf,
@@ -40,27 +49,44 @@ pub struct Artifact {
 }
 
 impl Artifact {
-    /// Reads the record and checks every payload against it.
-    pub(super) fn open(folder: PathBuf, key: &Key) -> Result<Self> {
-        let artifact = Self::open_unchecked(folder, key)?;
-        let payloads: Vec<(&String, &Stored)> = artifact.meta.payloads.iter().collect();
-        payloads.into_par_iter().try_for_each(|(name, stored)| verify(&artifact.folder.join(name), stored))?;
-        Ok(artifact)
-    }
-
-    /// For an artifact that this process has just written.
-    pub(super) fn open_unchecked(folder: PathBuf, key: &Key) -> Result<Self> {
+    /// Reads the record and compares the payloads' sizes: what is cheap.
+    pub(super) fn open(folder: PathBuf, key: Option<&Key>) -> Result<Self> {
         let path = folder.join(META);
         let text = fs::read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
         let meta: Meta = serde_json::from_slice(&text).map_err(|error| damaged(&path).found(error.to_string()))?;
-        if meta.key != *key.readable() {
+        if key.is_some_and(|key| meta.key != key.readable()) {
             return Err(damaged(&path).expected("the key that its folder is named after").found("another key"));
+        }
+        for (name, stored) in &meta.payloads {
+            let path = folder.join(name);
+            let bytes = fs::metadata(&path).map_err(|error| damaged(&path).found(error.to_string()))?.len();
+            if bytes != stored.bytes {
+                return Err(damaged(&path).expected(format!("{} bytes", stored.bytes)).found(bytes.to_string()));
+            }
         }
         Ok(Self { folder, meta })
     }
 
+    /// Compares every payload's hash.
+    ///
+    /// # Errors
+    /// The first payload that is not what was written.
+    pub fn verify(&self) -> Result<()> {
+        let payloads: Vec<(&String, &Stored)> = self.meta.payloads.iter().collect();
+        payloads.into_par_iter().try_for_each(|(name, stored)| {
+            let path = self.folder.join(name);
+            let found = Stored::of(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
+            same(&path, stored, &found)
+        })
+    }
+
     pub fn meta(&self) -> &Meta {
         &self.meta
+    }
+
+    /// Where it lies.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The names of the payloads, sorted.
@@ -68,20 +94,34 @@ impl Artifact {
         self.meta.payloads.keys().map(String::as_str)
     }
 
-    /// Where a payload lies.
+    fn stored(&self, name: &str) -> Result<&Stored> {
+        let missing = || damaged(&self.folder).expected(format!("a payload `{name}`")).found("none of that name");
+        self.meta.payloads.get(name).ok_or_else(missing)
+    }
+
+    /// Where a payload lies; its bytes are not looked at.
     ///
     /// # Errors
     /// There is none of that name.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
-        if self.meta.payloads.contains_key(name) {
-            return Ok(self.folder.join(name));
-        }
-        Err(damaged(&self.folder).expected(format!("a payload `{name}`")).found("none of that name"))
+        self.stored(name).map(|_| self.folder.join(name))
+    }
+
+    /// A payload's bytes, which have the hash that they were written with.
+    ///
+    /// # Errors
+    /// Damage, with what is damaged.
+    pub fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let stored = self.stored(name)?;
+        let path = self.folder.join(name);
+        let bytes = fs::read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
+        same(&path, stored, &Stored { bytes: bytes.len() as u64, sha256: sha256::of_bytes(&bytes) })?;
+        Ok(bytes)
     }
 }
 
 fn damaged(path: &Path) -> Error {
-    Error::job("a stored artifact is damaged")
+    Error::damaged("a stored artifact is damaged")
         .at(path.display().to_string())
         .hint("it is not used; a run makes it anew")
 }
@@ -93,16 +133,9 @@ impl Stored {
     }
 }
 
-fn verify(path: &Path, stored: &Stored) -> Result<()> {
-    let failed = |error: std::io::Error| damaged(path).found(error.to_string());
-    // The size is cheap to compare and says more.
-    let bytes = fs::metadata(path).map_err(failed)?.len();
-    if bytes != stored.bytes {
-        return Err(damaged(path).expected(format!("{} bytes", stored.bytes)).found(bytes.to_string()));
+fn same(path: &Path, stored: &Stored, found: &Stored) -> Result<()> {
+    if found == stored {
+        return Ok(());
     }
-    let found = Stored::of(path).map_err(failed)?;
-    if found != *stored {
-        return Err(damaged(path).expected(format!("SHA-256 {}", stored.sha256)).found(found.sha256));
-    }
-    Ok(())
+    Err(damaged(path).expected(format!("SHA-256 {}", stored.sha256)).found(found.sha256.clone()))
 }

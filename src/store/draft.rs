@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use rayon::prelude::*;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::artifact::{META, Meta, Stored};
@@ -32,10 +33,10 @@ impl Write for Payload {
 }
 
 impl Draft {
-    pub(super) fn new(drafts: &Path) -> Result<Self> {
-        // The name tells whose it is: see `sweep`.
+    /// `owner` is the process that writes it: see `sweep`.
+    pub(super) fn new(drafts: &Path, owner: &str) -> Result<Self> {
         let folder = tempfile::Builder::new()
-            .prefix(&format!("{}-", std::process::id()))
+            .prefix(&format!("{owner}."))
             .tempdir_in(drafts)
             .map_err(|error| Error::io("create", drafts, &error))?;
         Ok(Self { folder, payloads: BTreeSet::new() })
@@ -49,8 +50,27 @@ impl Draft {
         Ok(Payload(BufWriter::with_capacity(1 << 20, file)))
     }
 
-    /// Hashes the payloads, sees that they reach the disk, writes `meta.json` and moves the folder to its place.
-    pub(super) fn commit(self, place: &Path, key: &Key, seconds: f64) -> Result<()> {
+    /// Writes a whole payload.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let mut payload = self.payload(name)?;
+        payload.write_all(bytes).and_then(|()| payload.close()).map_err(|error| {
+            Error::missing("cannot write to the store")
+                .at(self.folder.path().join(name).display().to_string())
+                .found(error.to_string())
+                .hint("free some room on its disk, or name another folder with --store")
+        })
+    }
+
+    /// Hashes the payloads, sees that they reach the disk, writes `meta.json` and moves the folder to its place. `keep`
+    /// says whether what stands there already is as good: then that stays, and readers of it are not disturbed.
+    pub(super) fn commit(
+        self,
+        place: &Path,
+        key: &Key,
+        seconds: f64,
+        made: Value,
+        keep: impl Fn() -> bool,
+    ) -> Result<()> {
         let folder = self.folder.path();
         let payloads = self
             .payloads
@@ -62,7 +82,7 @@ impl Draft {
                 Ok((name.clone(), Stored::of(&path).map_err(|error| Error::io("read", &path, &error))?))
             })
             .collect::<Result<_>>()?;
-        let meta = Meta { key: key.readable().clone(), seconds, payloads };
+        let meta = Meta { key: key.readable(), seconds, made, payloads };
         let text = serde_json::to_vec_pretty(&meta)
             .map_err(|error| Error::job("an artifact's record has no JSON form").found(error.to_string()))?;
         let path = folder.join(META);
@@ -75,22 +95,24 @@ impl Draft {
         write().map_err(|error| Error::io("write", &path, &error))?;
         let parent = place.parent().unwrap_or(place);
         fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
-        let folder = self.folder.keep();
-        let moved = fs::rename(&folder, place).or_else(|_| {
-            // What stands there (damaged, or from a run that was faster) goes aside first. A crash in between loses
-            // nothing but work.
-            let aside = folder.with_extension("old");
-            if place.exists() {
-                fs::rename(place, &aside)?;
+        let aside = folder.with_extension("old");
+        let moved = fs::rename(folder, place).or_else(|error| {
+            if !place.exists() {
+                return Err(error);
             }
-            let moved = fs::rename(&folder, place);
+            if keep() {
+                return Ok(());
+            }
+            // What stands there is damaged. A crash in between loses nothing but work.
+            fs::rename(place, &aside)?;
+            let moved = fs::rename(folder, place);
             fs::remove_dir_all(&aside).ok();
-            moved
+            // Somebody else mended it at the same moment.
+            if moved.is_err() && keep() { Ok(()) } else { moved }
         });
-        moved.and_then(|()| File::open(parent)?.sync_all()).map_err(|error| {
-            fs::remove_dir_all(&folder).ok();
-            Error::io("move into its place", place, &error)
-        })
+        moved
+            .and_then(|()| File::open(parent)?.sync_all())
+            .map_err(|error| Error::io("move into its place", place, &error))
     }
 }
 
@@ -102,16 +124,10 @@ impl Payload {
 }
 
 /// Removes the drafts of processes that are gone: a killed run leaves its own behind.
-///
-/// Only where the system tells which processes live; elsewhere they stay.
-pub(super) fn sweep(drafts: &Path) {
-    if !Path::new("/proc/self").exists() {
-        return;
-    }
+pub(super) fn sweep(drafts: &Path, gone: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(drafts).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.split_once('-').and_then(|(pid, _)| pid.parse::<u32>().ok());
-        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        if gone(name.split('.').next().unwrap_or_default()) {
             fs::remove_dir_all(entry.path()).ok();
         }
     }

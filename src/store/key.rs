@@ -1,53 +1,101 @@
 //! Keys: what made an artifact, in canonical JSON, and its SHA-256.
 
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
 
 use crate::files::sha256;
 
 /// What an artifact is. Each kind has the version of the stage that makes it: a stage that gives other bytes than
 /// before gets the next number, and what older versions stored is not found any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// (`tests/golden.rs` fails when a stage's output changes and its number does not.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
+    /// Token ids of a text's windows, or of a task's requests.
+    Tokens,
     /// The residual stream at one site, for all calibration tokens.
     Activations,
     /// The layers that a criterion picked, with its scores.
     Selection,
+    /// A variant's operators with their figures.
+    Operator,
+    /// What a variant scored on one text or task.
+    Scores,
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    pub const ALL: [Self; 5] = [Self::Tokens, Self::Activations, Self::Selection, Self::Operator, Self::Scores];
+
+    pub fn name(self) -> &'static str {
         match self {
+            Self::Tokens => "tokens",
             Self::Activations => "activations",
             Self::Selection => "selection",
+            Self::Operator => "operator",
+            Self::Scores => "scores",
         }
     }
 
-    fn version(self) -> u32 {
+    /// The version of the stage that makes it.
+    pub fn version(self) -> u32 {
         match self {
-            Self::Activations | Self::Selection => 1,
+            Self::Tokens | Self::Operator | Self::Scores => 1,
+            // 2: keys name the tokens by their own key.
+            Self::Activations | Self::Selection => 2,
         }
+    }
+
+    pub(super) fn folder(self) -> String {
+        format!("{}-v{}", self.name(), self.version())
     }
 }
 
-/// The identity of an artifact.
-#[derive(Debug, Clone, PartialEq)]
+/// The identity of an artifact: its kind, what it was made of, and the artifacts it was made from.
+#[derive(Debug, Clone)]
 pub struct Key {
     kind: Kind,
-    readable: Value,
+    of: Map<String, Value>,
+    parents: BTreeMap<&'static str, Arc<Key>>,
     hash: String,
 }
 
+/// Equal keys, equal artifacts.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
 impl Key {
-    /// A key of what made the artifact: input hashes, parameters, float type, device class.
-    pub fn new(kind: Kind, made_of: &Value) -> Self {
-        let readable = json!({"kind": kind.name(), "version": kind.version(), "of": made_of});
-        let hash = sha256::of_bytes(canonical(&readable));
-        Self { kind, readable, hash }
+    /// A key of what made the artifact: input hashes, parameters, float type, device class. `parents` stand in it by
+    /// their hashes, so that a change anywhere in the ancestry is a change of the key.
+    pub fn new(kind: Kind, of: Value, parents: impl IntoIterator<Item = (&'static str, Arc<Key>)>) -> Self {
+        let of = match of {
+            Value::Object(map) => map,
+            other => Map::from_iter([("value".to_string(), other)]),
+        };
+        let parents: BTreeMap<_, _> = parents.into_iter().collect();
+        let mut hashed = of.clone();
+        hashed.extend(parents.iter().map(|(name, parent)| ((*name).to_string(), json!(parent.hash))));
+        let text = canonical(&json!({"kind": kind.name(), "version": kind.version(), "of": hashed}));
+        Self { kind, of, parents, hash: sha256::of_bytes(text) }
     }
 
-    /// The key in words, as `meta.json` keeps it.
-    pub fn readable(&self) -> &Value {
-        &self.readable
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The key in words, its parents written out: what `meta.json` keeps.
+    pub fn readable(&self) -> Value {
+        let mut of = self.of.clone();
+        of.extend(self.parents.iter().map(|(name, parent)| ((*name).to_string(), parent.readable())));
+        json!({"kind": self.kind.name(), "version": self.kind.version(), "of": of})
+    }
+
+    /// The artifacts that it is made from.
+    pub fn parents(&self) -> impl Iterator<Item = (&'static str, &Arc<Key>)> {
+        self.parents.iter().map(|(name, parent)| (*name, parent))
     }
 
     /// SHA-256 of the canonical JSON, in hexadecimal.
@@ -55,23 +103,57 @@ impl Key {
         &self.hash
     }
 
-    pub(super) fn folder(&self) -> String {
-        format!("{}-v{}", self.kind.name(), self.kind.version())
+    /// The hash of a key that is given in words.
+    pub(super) fn hash_of(readable: &Value) -> String {
+        let Value::Object(fields) = &readable["of"] else { return String::new() };
+        let is_key = |value: &Value| value.get("kind").is_some() && value.get("of").is_some();
+        let hashed = |value: &Value| if is_key(value) { json!(Self::hash_of(value)) } else { value.clone() };
+        let of: Map<String, Value> = fields.iter().map(|(name, value)| (name.clone(), hashed(value))).collect();
+        let text = canonical(&json!({"kind": readable["kind"], "version": readable["version"], "of": of}));
+        sha256::of_bytes(text)
+    }
+
+    /// The first digits of the hash, for people.
+    pub fn short(&self) -> &str {
+        &self.hash[..12]
     }
 }
 
 /// JSON without spaces, keys sorted, floats in their shortest form that reads back the same.
 fn canonical(value: &Value) -> String {
+    let mut text = String::new();
+    write(value, &mut text);
+    text
+}
+
+fn write(value: &Value, text: &mut String) {
     match value {
         Value::Object(map) => {
+            // serde_json's map is sorted unless a feature is on that any crate of the tree could turn on.
             let mut entries: Vec<_> = map.iter().collect();
             entries.sort_by_key(|(key, _)| *key);
-            let entries: Vec<String> =
-                entries.into_iter().map(|(key, value)| format!("{}:{}", json!(key), canonical(value))).collect();
-            format!("{{{}}}", entries.join(","))
+            text.push('{');
+            for (index, (key, value)) in entries.into_iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                text.push_str(&json!(key).to_string());
+                text.push(':');
+                write(value, text);
+            }
+            text.push('}');
         }
-        Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
-        scalar => scalar.to_string(),
+        Value::Array(items) => {
+            text.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                write(item, text);
+            }
+            text.push(']');
+        }
+        scalar => text.push_str(&scalar.to_string()),
     }
 }
 
@@ -81,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_order_of_entries_does_not_matter_and_everything_else_does() {
-        let key = |text: &str| Key::new(Kind::Selection, &serde_json::from_str(text).unwrap());
+        let key = |text: &str| Key::new(Kind::Selection, serde_json::from_str(text).unwrap(), []);
         let one = key(r#"{"a": {"x": 1.50, "y": [1, 2]}, "b": "é"}"#);
         assert_eq!(one.hash(), key(r#"{"b": "é", "a": {"y": [1, 2], "x": 1.5}}"#).hash());
         for other in [
@@ -92,15 +174,27 @@ mod tests {
             assert_ne!(one.hash(), key(other).hash(), "{other}");
         }
         let of = one.readable()["of"].clone();
-        assert_ne!(one.hash(), Key::new(Kind::Activations, &of).hash());
+        assert_ne!(one.hash(), Key::new(Kind::Activations, of, []).hash());
     }
 
     #[test]
     fn a_key_is_the_sha_256_of_its_canonical_form() {
-        // printf '{"kind":"selection","of":{"depth":7},"version":1}' | sha256sum
-        let key = Key::new(Kind::Selection, &json!({"depth": 7}));
-        assert_eq!(canonical(key.readable()), r#"{"kind":"selection","of":{"depth":7},"version":1}"#);
-        assert_eq!(key.hash(), "cb38cd0f8bc3e359c56ca268388217accf595f293fe3e24b59996e26cb39fa39");
-        assert_eq!(key.folder(), "selection-v1");
+        // printf '{"kind":"selection","of":{"depth":7},"version":2}' | sha256sum
+        let key = Key::new(Kind::Selection, json!({"depth": 7}), []);
+        assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":2}"#));
+        assert_eq!(key.kind().folder(), "selection-v2");
+    }
+
+    #[test]
+    fn a_change_of_an_ancestor_changes_the_key_and_shows_in_words() {
+        let scores = |seed: u64| {
+            let tokens = Arc::new(Key::new(Kind::Tokens, json!({"seed": seed}), []));
+            let selection = Arc::new(Key::new(Kind::Selection, json!({"depth": 2}), [("tokens", tokens)]));
+            Key::new(Kind::Scores, json!({}), [("selection", selection)])
+        };
+        assert_eq!(scores(1), scores(1));
+        assert_eq!(Key::hash_of(&scores(1).readable()), scores(1).hash());
+        assert_ne!(scores(1), scores(2));
+        assert_eq!(scores(2).readable()["of"]["selection"]["of"]["tokens"]["of"]["seed"], 2);
     }
 }

@@ -2,25 +2,41 @@
 //!
 //! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` holds `meta.json` and payload files. An artifact is written to a
 //! private folder and renamed into its place, so that it is whole or not there; a reader checks the hash of every
-//! payload before it trusts one byte. Keys hold contents and settings, never a path, a name or a time.
+//! payload that it uses. Keys hold contents and settings, never a path, a name or a time. Beside the artifacts lie the
+//! journals of unfinished work (`journals/`), what living processes have claimed (`claims/`, `processes/`), private
+//! folders (`drafts/`), remembered hashes of large inputs (`index/`) and records of runs (`runs/`).
 
 mod artifact;
 mod draft;
+mod index;
+mod inventory;
+mod journal;
 mod key;
+mod process;
 
 pub use artifact::{Artifact, Meta};
 pub use draft::{Draft, Payload};
+pub use inventory::{Entry, Found};
+pub use journal::{Journal, Record};
 pub use key::{Key, Kind};
+pub use process::{Claim, Lease, Process};
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
 
 use crate::error::{Error, Result};
+use process::Worker;
 
 /// A folder of artifacts.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Store {
     root: PathBuf,
+    worker: Arc<OnceLock<Worker>>,
+    /// What every artifact's record says of who made it.
+    made: Arc<dyn Fn() -> Value + Send + Sync>,
 }
 
 /// What stands under a key.
@@ -32,9 +48,14 @@ pub enum Lookup {
     Whole(Artifact),
 }
 
+/// The layout of the folder; a newer program may write another one.
+const FORMAT: u64 = 1;
+
 impl Store {
+    /// Opens a store to read and write.
+    ///
     /// # Errors
-    /// Exit code 3: the folder cannot be made or written to.
+    /// Exit code 3: the folder cannot be made or written to, or a newer program has written it.
     pub fn open(root: &Path) -> Result<Self> {
         let refused = |error: &std::io::Error| {
             Error::missing("the store cannot be written to")
@@ -42,46 +63,175 @@ impl Store {
                 .found(error.to_string())
                 .hint("name another folder with --store")
         };
-        fs::create_dir_all(root.join(Self::DRAFTS)).map_err(|error| refused(&error))?;
-        tempfile::tempfile_in(root.join(Self::DRAFTS)).map_err(|error| refused(&error))?;
-        draft::sweep(&root.join(Self::DRAFTS));
-        Ok(Self { root: root.to_owned() })
+        let store = Self::look_at(root)?;
+        fs::create_dir_all(store.drafts()).map_err(|error| refused(&error))?;
+        tempfile::tempfile_in(store.drafts()).map_err(|error| refused(&error))?;
+        let format = root.join("store.json");
+        if !format.exists() {
+            let written = tempfile::NamedTempFile::new_in(store.drafts()).and_then(|mut file| {
+                serde_json::to_writer(&mut file, &serde_json::json!({"format": FORMAT}))?;
+                Ok(file.persist(&format)?)
+            });
+            written.map_err(|error| refused(&error))?;
+        }
+        store.sweep();
+        Ok(store)
     }
 
-    const DRAFTS: &str = "drafts";
+    /// Opens a store to read; it may be absent.
+    ///
+    /// # Errors
+    /// Exit code 3: a newer program has written it.
+    pub fn look_at(root: &Path) -> Result<Self> {
+        if let Ok(text) = fs::read(root.join("store.json")) {
+            let format = serde_json::from_slice::<Value>(&text).ok().and_then(|value| value["format"].as_u64());
+            if format != Some(FORMAT) {
+                let found = format.map_or("no format at all".to_string(), |format| format!("format {format}"));
+                return Err(Error::missing("the store was written by another version of this program")
+                    .at(root.join("store.json").display().to_string())
+                    .expected(format!("format {FORMAT}"))
+                    .found(found)
+                    .hint("use the newer program, or name another folder with --store"));
+            }
+        }
+        Ok(Self { root: root.to_owned(), worker: Arc::default(), made: Arc::new(|| Value::Null) })
+    }
+
+    /// What the record of every artifact is to say of who made it, asked for when it is written.
+    #[must_use]
+    pub fn signed(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+        self.made = Arc::new(made);
+        self
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
 
     /// Where unfinished artifacts are written.
     fn drafts(&self) -> PathBuf {
-        self.root.join(Self::DRAFTS)
+        self.root.join("drafts")
     }
 
-    fn place(&self, key: &Key) -> PathBuf {
-        let hash = key.hash();
-        self.root.join(key.folder()).join(&hash[..2]).join(hash)
+    /// Where a key's artifact lies, or would.
+    pub fn place(&self, key: &Key) -> PathBuf {
+        self.place_of(key.kind(), key.hash())
+    }
+
+    fn place_of(&self, kind: Kind, hash: &str) -> PathBuf {
+        self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
     /// The artifact of a key, with every payload's hash checked.
     pub fn get(&self, key: &Key) -> Lookup {
+        match self.look(key) {
+            Lookup::Whole(artifact) => match artifact.verify() {
+                Ok(()) => Lookup::Whole(artifact),
+                Err(error) => Lookup::Damaged(error),
+            },
+            other => other,
+        }
+    }
+
+    /// The artifact of a key, with its record and its payloads' sizes checked; [`Artifact::read`] checks hashes.
+    pub fn look(&self, key: &Key) -> Lookup {
         let folder = self.place(key);
         if !folder.exists() {
             return Lookup::Absent;
         }
-        match Artifact::open(folder, key) {
+        match Artifact::open(folder, Some(key)) {
             Ok(artifact) => Lookup::Whole(artifact),
             Err(error) => Lookup::Damaged(error),
         }
     }
 
-    /// A private folder for the payloads of a new artifact; nothing is visible before [`Draft::commit`].
-    pub fn draft(&self) -> Result<Draft> {
-        Draft::new(&self.drafts())
+    /// Whether something stands under a key: what is cheapest to ask.
+    pub fn has(&self, key: &Key) -> bool {
+        self.place(key).exists()
     }
 
-    /// Puts a finished draft under its key. Whoever was there before under the same key is replaced: same key, same content.
+    /// Whether something stands under the hash of a key.
+    pub fn has_hash(&self, kind: Kind, hash: &str) -> bool {
+        self.place_of(kind, hash).exists()
+    }
+
+    /// A private folder for the payloads of a new artifact; nothing is visible before [`Store::commit`].
+    pub fn draft(&self) -> Result<Draft> {
+        Draft::new(&self.drafts(), self.worker()?.id())
+    }
+
+    /// Puts a finished draft under its key. What stands there whole already stays: same key, same content.
     pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<Artifact> {
         let place = self.place(key);
-        draft.commit(&place, key, seconds)?;
-        Artifact::open_unchecked(place, key)
+        draft.commit(&place, key, seconds, (self.made)(), || matches!(self.get(key), Lookup::Whole(_)))?;
+        Artifact::open(place, Some(key))
+    }
+
+    /// Writes an artifact of one or more small payloads.
+    pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<Artifact> {
+        let mut draft = self.draft()?;
+        for (name, bytes) in payloads {
+            draft.write(name, bytes)?;
+        }
+        self.commit(draft, key, seconds)
+    }
+
+    /// Claims a piece of work for this process, so that no other does it at the same time.
+    pub fn claim(&self, name: &str) -> Result<Claim> {
+        self.worker()?.claim(name)
+    }
+
+    /// The journal of a piece of work.
+    pub fn journal(&self, name: &str) -> Result<Journal> {
+        Journal::open(self.root.join("journals").join(name), self.worker()?.id())
+    }
+
+    /// Ends a journal whose work is stored.
+    pub fn retire(&self, journal: Journal, stored: impl Fn(&str) -> bool) {
+        let living = self.living();
+        journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
+    }
+
+    /// This process's name in the store.
+    pub fn process(&self) -> Result<String> {
+        Ok(self.worker()?.id().to_string())
+    }
+
+    /// The names of the processes that are not known to be dead.
+    pub fn living(&self) -> Vec<String> {
+        let all = process::all(&self.root).into_iter();
+        all.filter(|(_, _, lives)| *lives != Some(false)).map(|(_, process, _)| process.id).collect()
+    }
+
+    /// The SHA-256 of an input file; of a large one that has not changed, as it is remembered.
+    pub fn sha256_of(&self, path: &Path) -> Result<String> {
+        index::sha256_of(&self.root.join("index"), path)
+    }
+
+    /// Where records of runs lie.
+    pub fn runs(&self) -> PathBuf {
+        self.root.join("runs")
+    }
+
+    fn worker(&self) -> Result<&Worker> {
+        if self.worker.get().is_none() {
+            // Of two threads that come here together, one's worker is dropped again.
+            let worker = Worker::start(&self.root)?;
+            self.worker.set(worker).ok();
+        }
+        self.worker.get().ok_or_else(|| Error::job("the store has no worker"))
+    }
+
+    /// Removes what dead processes left: records, drafts, claims. Their journals stay: they hold work.
+    fn sweep(&self) {
+        for (path, _, lives) in process::all(&self.root) {
+            if lives == Some(false) {
+                fs::remove_file(path).ok();
+            }
+        }
+        process::sweep_claims(&self.root);
+        let living = self.living();
+        draft::sweep(&self.drafts(), |owner| !living.iter().any(|id| id == owner));
     }
 }
 
@@ -89,7 +239,6 @@ impl Store {
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::io::Write;
 
     fn store() -> (tempfile::TempDir, Store) {
         let folder = tempfile::tempdir().unwrap();
@@ -97,48 +246,62 @@ mod tests {
         (folder, store)
     }
 
+    fn key(value: u32) -> Key {
+        Key::new(Kind::Selection, json!({"depth": value}), [])
+    }
+
     fn write(store: &Store, key: &Key, bytes: &[u8]) -> Artifact {
-        let mut draft = store.draft().unwrap();
-        let mut payload = draft.payload("a.bin").unwrap();
-        payload.write_all(bytes).unwrap();
-        payload.close().unwrap();
-        store.commit(draft, key, 1.5).unwrap()
+        store.put(key, 1.5, &[("a.bin", bytes)]).unwrap()
     }
 
     #[test]
     fn what_was_written_is_found_again_and_nothing_else_is() {
         let (_folder, store) = store();
-        let key = Key::new(Kind::Selection, &json!({"depth": 7, "scores": [0.1, 1e-300]}));
-        assert!(matches!(store.get(&key), Lookup::Absent));
-        write(&store, &key, b"hello");
-        let Lookup::Whole(artifact) = store.get(&key) else { panic!("not found") };
-        assert_eq!(std::fs::read(artifact.path("a.bin").unwrap()).unwrap(), b"hello");
-        assert_eq!((artifact.meta().seconds, &artifact.meta().key), (1.5, key.readable()));
-        let other = Key::new(Kind::Selection, &json!({"depth": 8, "scores": [0.1, 1e-300]}));
-        assert!(matches!(store.get(&other), Lookup::Absent));
+        let store = store.signed(|| json!({"commit": "c"}));
+        assert!(matches!(store.get(&key(7)), Lookup::Absent));
+        write(&store, &key(7), b"hello");
+        let Lookup::Whole(artifact) = store.get(&key(7)) else { panic!("not found") };
+        assert_eq!(artifact.read("a.bin").unwrap(), b"hello");
+        let meta = artifact.meta();
+        assert_eq!((meta.seconds, &meta.key, meta.bytes()), (1.5, &key(7).readable(), 5));
+        assert_eq!(meta.made["commit"], "c");
+        assert!(matches!(store.get(&key(8)), Lookup::Absent));
     }
 
     #[test]
     fn every_kind_of_damage_is_named_and_writing_again_mends_it() {
         let (_folder, store) = store();
-        let key = Key::new(Kind::Selection, &json!({"a": 1}));
-        let path = write(&store, &key, b"hello").path("a.bin").unwrap();
+        let path = write(&store, &key(1), b"hello").path("a.bin").unwrap();
         let meta = path.with_file_name("meta.json");
         type Spoil<'a> = Box<dyn Fn() + 'a>;
         let damages: [(Spoil<'_>, &str); 5] = [
-            (Box::new(|| std::fs::write(&path, b"hellx").unwrap()), "a.bin"),
-            (Box::new(|| std::fs::write(&path, b"hell").unwrap()), "5 bytes"),
-            (Box::new(|| std::fs::remove_file(&path).unwrap()), "a.bin"),
-            (Box::new(|| std::fs::write(&meta, b"{").unwrap()), "meta.json"),
-            (Box::new(|| std::fs::remove_file(&meta).unwrap()), "meta.json"),
+            (Box::new(|| fs::write(&path, b"hellx").unwrap()), "a.bin"),
+            (Box::new(|| fs::write(&path, b"hell").unwrap()), "5 bytes"),
+            (Box::new(|| fs::remove_file(&path).unwrap()), "a.bin"),
+            (Box::new(|| fs::write(&meta, b"{").unwrap()), "meta.json"),
+            (Box::new(|| fs::remove_file(&meta).unwrap()), "meta.json"),
         ];
         for (spoil, word) in damages {
             spoil();
-            let Lookup::Damaged(error) = store.get(&key) else { panic!("used although damaged: {word}") };
+            let Lookup::Damaged(error) = store.get(&key(1)) else { panic!("used although damaged: {word}") };
             assert!(error.to_string().contains(word), "{error}");
-            write(&store, &key, b"hello");
-            assert!(matches!(store.get(&key), Lookup::Whole(_)), "{word}");
+            assert_eq!(error.exit_code(), 5);
+            write(&store, &key(1), b"hello");
+            assert!(matches!(store.get(&key(1)), Lookup::Whole(_)), "{word}");
         }
+    }
+
+    #[test]
+    fn of_two_that_write_the_same_the_first_stays_and_nobody_fails() {
+        let (folder, store) = store();
+        let other = Store::open(folder.path()).unwrap();
+        let (mut one, mut two) = (store.draft().unwrap(), other.draft().unwrap());
+        one.write("a.bin", b"hello").unwrap();
+        two.write("a.bin", b"hello").unwrap();
+        let first = store.commit(one, &key(1), 1.0).unwrap();
+        let second = other.commit(two, &key(1), 2.0).unwrap();
+        assert_eq!(first.meta(), second.meta());
+        assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
     }
 
     #[test]
@@ -147,18 +310,16 @@ mod tests {
         let mut draft = store.draft().unwrap();
         draft.payload("a.bin").unwrap().close().unwrap();
         drop(draft);
-        assert_eq!(std::fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn a_dead_process_s_drafts_are_swept_and_a_living_one_s_stay() {
         let (folder, store) = store();
-        // Process ids end below 2^22.
-        std::fs::create_dir(folder.path().join("drafts/99999999-x")).unwrap();
+        fs::create_dir(folder.path().join("drafts/99999999-x.1")).unwrap();
         let draft = store.draft().unwrap();
         Store::open(folder.path()).unwrap();
-        assert_eq!(std::fs::read_dir(folder.path().join("drafts")).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 1);
         drop(draft);
     }
 
@@ -166,9 +327,19 @@ mod tests {
     fn a_folder_that_cannot_be_made_is_said() {
         let (folder, _) = store();
         let file = folder.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        let error = Store::open(&file).unwrap_err();
+        fs::write(&file, "").unwrap();
+        let error = Store::open(&file).err().unwrap();
         assert_eq!(error.exit_code(), 3);
         assert!(error.to_string().contains("--store"), "{error}");
+    }
+
+    #[test]
+    fn a_store_of_a_newer_program_is_refused() {
+        let (folder, _) = store();
+        for text in [r#"{"format": 2}"#, "{}", "no json"] {
+            fs::write(folder.path().join("store.json"), text).unwrap();
+            let error = Store::open(folder.path()).err().unwrap();
+            assert!(error.to_string().contains("another version") && error.exit_code() == 3, "{error}");
+        }
     }
 }

@@ -93,7 +93,7 @@ pub fn calibrated(decoder: &Decoder, windows: &Windows) -> Calibrated {
     let mut measured = calibrate::run(decoder, &windows, 300, &request, &store, |_| Ok(())).unwrap();
     let mut artifacts = BTreeMap::new();
     for &site in &request.sites {
-        let key = Key::new(Kind::Activations, &Value::String(site.to_string()));
+        let key = Key::new(Kind::Activations, Value::String(site.to_string()), []);
         artifacts.insert(site, measured.spool.keep(&store, site, &key, 0.0).unwrap().unwrap());
     }
     let shape = Shape { channels: decoder.config().hidden, sequences: windows.len(), length: windows[0].len() };
@@ -118,6 +118,7 @@ pub fn recovery(name: &str, options: Value) -> Box<dyn Recovery> {
 pub fn perplexities(decoder: &Decoder, programs: &[Program], windows: &Windows) -> Vec<f64> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
-    let losses = perplexity::score(decoder, &trie, programs.len(), windows, 1024, &mut seconds, |_| Ok(())).unwrap();
-    losses.iter().map(perplexity::Losses::perplexity).collect()
+    let exam = perplexity::Reading::new(windows, 1024);
+    let losses = ghostlab::evaluate::score(&exam, decoder, &trie, programs.len(), &mut seconds, |_| Ok(())).unwrap();
+    losses.into_iter().map(|windows| perplexity::Losses { windows }.perplexity()).collect()
 }

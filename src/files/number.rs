@@ -3,14 +3,14 @@
 use serde::de::{Deserializer, Error, Visitor};
 use serde::ser::Serializer;
 
-pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     match value.is_finite() {
         true => serializer.serialize_f64(*value),
         false => serializer.serialize_str(&value.to_string()),
     }
 }
 
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     deserializer.deserialize_any(Number)
 }
 

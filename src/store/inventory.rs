@@ -1,0 +1,149 @@
+//! What a store holds: listed, checked, thrown away.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::artifact::Artifact;
+use super::{Key, Kind, Store};
+use crate::error::{Error, Result};
+
+/// A folder of the store in which an artifact should lie.
+#[derive(Debug)]
+pub struct Entry {
+    /// `scores-v1`; versions that this program does not write are listed too.
+    pub stage: String,
+    /// The hash that the folder is named after.
+    pub hash: String,
+    pub folder: PathBuf,
+    pub found: Found,
+}
+
+/// What lies in it.
+#[derive(Debug)]
+pub enum Found {
+    Whole(Artifact),
+    Damaged(Error),
+}
+
+impl Entry {
+    /// Whether a program of this version can still use it.
+    pub fn current(&self) -> bool {
+        Kind::ALL.iter().any(|kind| kind.folder() == self.stage)
+    }
+
+    /// Bytes of its payloads.
+    pub fn bytes(&self) -> u64 {
+        match &self.found {
+            Found::Whole(artifact) => artifact.meta().bytes(),
+            Found::Damaged(_) => bytes_below(&self.folder),
+        }
+    }
+
+    /// What it took to make, in seconds; 0 where that is not known any more.
+    pub fn seconds(&self) -> f64 {
+        match &self.found {
+            Found::Whole(artifact) => artifact.meta().seconds,
+            Found::Damaged(_) => 0.0,
+        }
+    }
+
+    /// How long ago it was written, by the system's clock.
+    pub fn age(&self) -> Duration {
+        let written = fs::metadata(&self.folder).and_then(|data| data.modified());
+        written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
+    }
+}
+
+impl Store {
+    /// Every artifact of every stage and version, by stage and hash; payloads are checked for their sizes only.
+    pub fn entries(&self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for stage in folders(&self.root) {
+            let name = name_of(&stage);
+            let is_stage = name.rsplit_once("-v").is_some_and(|(kind, version)| {
+                Kind::ALL.iter().any(|known| known.name() == kind) && version.parse::<u32>().is_ok()
+            });
+            if !is_stage {
+                continue;
+            }
+            for folder in folders(&stage).iter().flat_map(|group| folders(group)) {
+                let hash = name_of(&folder);
+                let named = |artifact: &Artifact| Key::hash_of(&artifact.meta().key) == hash;
+                let found = match Artifact::open(folder.clone(), None) {
+                    Ok(artifact) if named(&artifact) => Found::Whole(artifact),
+                    Ok(_) => Found::Damaged(
+                        Error::damaged("a stored artifact has another key than its folder is named after")
+                            .at(folder.display().to_string()),
+                    ),
+                    Err(error) => Found::Damaged(error),
+                };
+                entries.push(Entry { stage: name.clone(), hash, folder, found });
+            }
+        }
+        entries
+    }
+
+    /// Removes an artifact: first out of sight, then from the disk.
+    pub fn remove(&self, entry: &Entry) -> Result<()> {
+        let failed = |error: std::io::Error| Error::io("remove", &entry.folder, &error);
+        let aside = self.drafts().join(format!("{}.{}.gone", self.worker()?.id(), entry.hash));
+        fs::rename(&entry.folder, &aside).map_err(failed)?;
+        fs::remove_dir_all(&aside).map_err(failed)?;
+        // Only where it is empty.
+        entry.folder.parent().map(fs::remove_dir);
+        Ok(())
+    }
+
+    /// The journals of unfinished work, with their sizes.
+    pub fn journals(&self) -> Vec<(PathBuf, u64)> {
+        folders(&self.root.join("journals")).into_iter().map(|folder| (folder.clone(), bytes_below(&folder))).collect()
+    }
+}
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn bytes_below(folder: &Path) -> u64 {
+    let size = |entry: fs::DirEntry| entry.metadata().map_or(0, |data| data.len());
+    fs::read_dir(folder).into_iter().flatten().flatten().map(size).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn everything_is_listed_with_its_state_and_what_is_removed_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let key = |depth: u32| Key::new(Kind::Selection, json!({"depth": depth}), []);
+        let [good, bad] = [1, 2].map(|depth| store.put(&key(depth), 2.0, &[("a", b"xyz")]).unwrap());
+        fs::write(bad.path("a").unwrap(), "x").unwrap();
+        // What an earlier version stored.
+        let old = folder.path().join("selection-v0/ab").join(key(1).hash());
+        fs::create_dir_all(&old).unwrap();
+        fs::copy(good.folder().join("meta.json"), old.join("meta.json")).unwrap();
+        fs::write(old.join("a"), "xyz").unwrap();
+        let entries = store.entries();
+        assert_eq!(entries.len(), 3);
+        let damaged: Vec<&Entry> = entries.iter().filter(|entry| matches!(entry.found, Found::Damaged(_))).collect();
+        assert_eq!(damaged.len(), 1);
+        assert_eq!(damaged[0].folder, bad.folder());
+        assert_eq!(entries.iter().filter(|entry| !entry.current()).map(Entry::bytes).collect::<Vec<_>>(), [3]);
+        for entry in &entries {
+            store.remove(entry).unwrap();
+        }
+        assert!(store.entries().is_empty());
+        assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
+    }
+}

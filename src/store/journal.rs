@@ -1,0 +1,245 @@
+//! Work in progress: results of single chunks, appended as they come, so that a killed run goes on where it was.
+//!
+//! Each process writes a file of its own in the journal's folder and reads all of them: nobody ever changes what another
+//! wrote. A line is a JSON record and the beginning of its hash; a line that was cut off by a crash, or altered, is not
+//! used.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::files::sha256;
+
+/// What one chunk gave for one artifact that is being made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The hash of the artifact's key.
+    pub key: String,
+    pub chunk: usize,
+    /// Every bit of every number.
+    #[serde(with = "bits")]
+    pub values: Vec<f64>,
+    pub seconds: f64,
+}
+
+/// The records of one piece of work, of all processes that are or were at it.
+pub struct Journal {
+    folder: PathBuf,
+    own: PathBuf,
+    file: Option<File>,
+    /// Lines that are not on the disk yet.
+    buffer: Vec<u8>,
+    /// How far each file has been read.
+    read: BTreeMap<PathBuf, u64>,
+}
+
+impl Journal {
+    pub(super) fn open(folder: PathBuf, process: &str) -> Result<Self> {
+        fs::create_dir_all(&folder).map_err(|error| unwritten(&folder, &error))?;
+        let own = folder.join(format!("{process}.jsonl"));
+        Ok(Self { folder, own, file: None, buffer: Vec::new(), read: BTreeMap::new() })
+    }
+
+    /// The records that were not read before, and what was found damaged.
+    pub fn read(&mut self) -> (Vec<Record>, Vec<Error>) {
+        let (mut records, mut damages) = (Vec::new(), Vec::new());
+        for path in files(&self.folder) {
+            let start = self.read.get(&path).copied().unwrap_or(0);
+            let mut text = Vec::new();
+            let load = || {
+                let mut file = File::open(&path)?;
+                file.seek(SeekFrom::Start(start))?;
+                file.read_to_end(&mut text)
+            };
+            // A file that is gone belonged to work that is finished.
+            if { load }().is_err() {
+                continue;
+            }
+            let mut line_start = 0;
+            while let Some(length) = text[line_start..].iter().position(|&byte| byte == b'\n') {
+                match parse(&text[line_start..line_start + length]) {
+                    Some(record) => records.push(record),
+                    None => damages.push(
+                        Error::damaged("a record of unfinished work is damaged")
+                            .at(format!("{}, byte {}", path.display(), start + line_start as u64))
+                            .hint("it is not used; its chunk is computed anew"),
+                    ),
+                }
+                line_start += length + 1;
+            }
+            // What stands after the last line is being written, or was when its process died.
+            self.read.insert(path, start + line_start as u64);
+        }
+        (records, damages)
+    }
+
+    /// Adds a record; it is on the disk after [`Self::flush`].
+    pub fn push(&mut self, record: &Record) -> Result<()> {
+        let json = serde_json::to_string(record)
+            .map_err(|error| Error::job("a record has no JSON form").found(error.to_string()))?;
+        let check = check(json.as_bytes());
+        self.buffer.extend_from_slice(format!("{json}\t{check}\n").as_bytes());
+        Ok(())
+    }
+
+    /// Sees that all records reach the disk.
+    ///
+    /// # Errors
+    /// Exit code 3: there is no room.
+    pub fn flush(&mut self) -> Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let failed = |error: std::io::Error| unwritten(&self.own, &error);
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => {
+                fs::create_dir_all(&self.folder).map_err(failed)?;
+                none.insert(File::options().create(true).append(true).open(&self.own).map_err(failed)?)
+            }
+        };
+        let before = file.metadata().map_err(failed)?.len();
+        if let Err(error) = file.write_all(&self.buffer).and_then(|()| file.sync_data()) {
+            // Half a line would hide the next one.
+            file.set_len(before).ok();
+            return Err(failed(error));
+        }
+        // Own records are known already.
+        *self.read.entry(self.own.clone()).or_insert(0) += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// The work is stored: removes the own file, and those of others whose records `stored` says are all stored and
+    /// who are gone.
+    pub(super) fn retire(mut self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
+        self.file = None;
+        fs::remove_file(&self.own).ok();
+        for path in files(&self.folder) {
+            let owner = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let Ok(text) = fs::read(&path) else { continue };
+            let mut records = text.split(|&byte| byte == b'\n').filter_map(parse);
+            if gone(&owner) && records.all(|record| stored(&record.key)) {
+                fs::remove_file(&path).ok();
+            }
+        }
+        // Only where it is empty.
+        fs::remove_dir(&self.folder).ok();
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    files.sort();
+    files
+}
+
+fn check(json: &[u8]) -> String {
+    sha256::of_bytes(json)[..16].to_string()
+}
+
+fn parse(line: &[u8]) -> Option<Record> {
+    let at = line.iter().rposition(|&byte| byte == b'\t')?;
+    let (json, sum) = (&line[..at], &line[at + 1..]);
+    (check(json).as_bytes() == sum).then(|| serde_json::from_slice(json).ok())?
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> Error {
+    Error::missing("cannot write the results of a chunk to the store")
+        .at(path.display().to_string())
+        .found(error.to_string())
+        .hint("free some room on the store's disk; the same command goes on from there")
+}
+
+/// Numbers as the hexadecimal digits of their bits: exact, and for NaN and infinities too.
+mod bits {
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(values: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+        let text: String = values.iter().map(|value| format!("{:016x}", value.to_bits())).collect();
+        serializer.serialize_str(&text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let value = |digits: &[u8]| {
+            let digits = std::str::from_utf8(digits).map_err(D::Error::custom)?;
+            u64::from_str_radix(digits, 16).map(f64::from_bits).map_err(D::Error::custom)
+        };
+        text.as_bytes().chunks(16).map(value).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(chunk: usize, values: &[f64]) -> Record {
+        Record { key: "k".into(), chunk, values: values.to_vec(), seconds: 0.5 }
+    }
+
+    fn written(folder: &Path, process: &str, records: &[Record]) -> Journal {
+        let mut journal = Journal::open(folder.to_owned(), process).unwrap();
+        records.iter().for_each(|record| journal.push(record).unwrap());
+        journal.flush().unwrap();
+        journal
+    }
+
+    #[test]
+    fn every_bit_comes_back_to_another_process_and_only_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let values = [0.1, -0.0, f64::NEG_INFINITY, 1e-310];
+        let mut one = written(folder.path(), "1", &[record(0, &values), record(1, &[])]);
+        assert!(one.read().0.is_empty(), "own records are known");
+        let mut two = Journal::open(folder.path().to_owned(), "2").unwrap();
+        let (records, damages) = two.read();
+        assert!(damages.is_empty());
+        assert_eq!(records.len(), 2);
+        let bits = |values: &[f64]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&records[0].values), bits(&values));
+        one.push(&record(2, &[f64::NAN])).unwrap();
+        assert!(two.read().0.is_empty(), "not on the disk yet");
+        one.flush().unwrap();
+        let (records, _) = two.read();
+        assert!(records.len() == 1 && records[0].values[0].is_nan());
+    }
+
+    #[test]
+    fn a_cut_line_waits_and_an_altered_one_is_named_and_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        written(folder.path(), "1", &[record(0, &[1.0]), record(1, &[2.0]), record(2, &[3.0])]);
+        let path = folder.path().join("1.jsonl");
+        let mut text = fs::read(&path).unwrap();
+        let second = text.iter().position(|&byte| byte == b'\n').unwrap() + 20;
+        text[second] ^= 1;
+        text.truncate(text.len() - 3);
+        fs::write(&path, &text).unwrap();
+        let mut journal = Journal::open(folder.path().to_owned(), "2").unwrap();
+        let (records, damages) = journal.read();
+        assert_eq!(records, [record(0, &[1.0])]);
+        assert!(damages.len() == 1 && damages[0].to_string().contains("1.jsonl, byte"), "{damages:?}");
+        assert_eq!(damages[0].exit_code(), 5);
+    }
+
+    #[test]
+    fn finished_work_leaves_nothing_and_the_work_of_others_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("journal");
+        for (process, key) in [("dead", "k"), ("dead-with-more", "other"), ("living", "k")] {
+            written(&place, process, &[Record { key: key.into(), ..record(0, &[1.0]) }]);
+        }
+        let own = written(&place, "own", &[record(0, &[1.0])]);
+        own.retire(|owner| owner.starts_with("dead"), |key| key == "k");
+        let left: Vec<PathBuf> = files(&place).iter().map(|path| path.file_name().unwrap().into()).collect();
+        assert_eq!(left, [PathBuf::from("dead-with-more.jsonl"), PathBuf::from("living.jsonl")]);
+        fs::remove_file(place.join("living.jsonl")).unwrap();
+        Journal::open(place.clone(), "own").unwrap().retire(|_| true, |_| true);
+        assert!(!place.exists());
+    }
+}
