@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use ghostlab::corpus::Tokenizer;
-use ghostlab::evaluate::TaskEncoder;
-use ghostlab::evaluate::choices::{self, Choice, Scored};
+use ghostlab::evaluate::choices::{Answering, Choice, Scored, scored};
+use ghostlab::evaluate::{Exam, TaskEncoder, score};
 use ghostlab::linalg::gemm::profile;
 use ghostlab::model::{Batch, Decoder, Operator, Program, Target, Trie};
 use ghostlab::tasks::{Bos, Items, Limit, Task, requests};
@@ -51,8 +51,8 @@ fn main() {
             let trie = Trie::new(programs);
             let mut seconds = vec![0.0; trie.len()];
             let started = Instant::now();
-            let scores =
-                choices::score(&decoder, &trie, programs.len(), &documents, BUDGET, &mut seconds, |_| Ok(())).unwrap();
+            let exam = Answering::new(&documents, BUDGET).unwrap();
+            let scores = score(&exam, &decoder, &trie, programs.len(), &mut seconds, |_| Ok(())).unwrap();
             (started.elapsed().as_secs_f64(), scores)
         };
         let (mut padded_best, mut ours_best, mut nine_best, mut share) =
@@ -67,17 +67,19 @@ fn main() {
             if seconds < ours_best {
                 (ours_best, share) = (seconds, inside);
             }
-            for (a, b) in scores[0].iter().flatten().zip(&expected) {
+            for (a, b) in scored(&scores[0]).iter().zip(&expected) {
                 assert!((a.log_likelihood - b.log_likelihood).abs() < 1e-3, "{a:?} {b:?}");
             }
             nine_best = nine_best.min(ours(&nine).0);
         }
         let n = documents.len() as f64;
+        let exam = Answering::new(&documents, BUDGET).unwrap();
+        let tokens: usize = (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum();
         println!(
             "{:>12} {:>10} {:>8} {:>14.1} {:>14.1} {:>7.2} {:>16.0} % {:>16.2}",
             task.name,
             documents.len(),
-            choices::load(&documents).tokens,
+            tokens,
             n / padded_best,
             n / ours_best,
             padded_best / ours_best,

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use common::{fixture, shared};
 use ghostlab::error::Result;
-use ghostlab::evaluate::choices::{Choice, Scored, score};
+use ghostlab::evaluate::choices::{Answering, Choice, Scored};
+use ghostlab::evaluate::{Exam, score};
 use ghostlab::model::{Decoder, Operator, Program, Trie};
 use serde_json::Value;
 
@@ -27,9 +28,14 @@ fn scored(decoder: &Decoder, programs: &[Program], documents: &[Document], budge
         tokens += of_batch;
         Ok(())
     };
-    let scores = score(decoder, &trie, programs.len(), &borrowed, budget, &mut seconds, progress).unwrap();
-    assert_eq!(tokens, ghostlab::evaluate::choices::load(&borrowed).tokens);
-    scores
+    let exam = Answering::new(&borrowed, budget).unwrap();
+    let of_programs = score(&exam, decoder, &trie, programs.len(), &mut seconds, progress).unwrap();
+    assert_eq!(tokens, (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum::<usize>());
+    let by_document = |values: Vec<f64>| {
+        let mut scores = ghostlab::evaluate::choices::scored(&values).into_iter();
+        documents.iter().map(|choices| scores.by_ref().take(choices.len()).collect()).collect()
+    };
+    of_programs.into_iter().map(by_document).collect()
 }
 
 /// Golden requests, document by document, with the harness' log-likelihood and greedy flag.

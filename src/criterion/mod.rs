@@ -58,6 +58,11 @@ pub trait Criterion: Send + Sync {
         Vec::new()
     }
 
+    /// Whether the choice depends on what the grid calls the backbone, which nothing else may.
+    fn reads_name(&self) -> bool {
+        false
+    }
+
     /// Picks the layers.
     fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection>;
 }

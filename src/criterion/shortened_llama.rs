@@ -107,6 +107,10 @@ impl Criterion for ShortenedLlama {
         }
     }
 
+    fn reads_name(&self) -> bool {
+        matches!(self, Self::Released { backbone: None, .. })
+    }
+
     fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
         match self {
             Self::Measured => {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Clock;
+use super::{Clock, Exam};
 use crate::error::{Error, Result};
 use crate::model::{Batch, Decoder, Load, Target, Trie};
 
@@ -70,66 +70,115 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// How much text some documents are, for the cost model.
-pub fn load(documents: &[Vec<Choice<'_>>]) -> Load {
-    let tokens: usize = documents.iter().map(|choices| Tree::new(choices).tokens()).sum();
-    let scored = documents.iter().flatten().map(|choice| choice.continuation.len()).sum();
-    Load { tokens, scored, length: tokens / documents.len().max(1) }
+/// Documents as an exam: the values are two for each choice, see [`scored`].
+pub struct Answering<'a> {
+    documents: &'a [Vec<Choice<'a>>],
+    trees: Vec<Tree<'a>>,
+    /// The documents of each chunk.
+    batches: Vec<Vec<usize>>,
 }
 
-/// Scores all programs of a trie on all documents: by program, document and choice.
-///
-/// A batch holds up to `batch_tokens` tokens; a longer document runs alone. The budget changes a result only by
-/// rounding; the same documents and budget give the same bytes. `progress` is told the tokens of each batch and may stop
-/// the run. `seconds[node]` grows by the time of each step.
-pub fn score(
-    decoder: &Decoder,
-    trie: &Trie,
-    programs: usize,
-    documents: &[Vec<Choice<'_>>],
-    batch_tokens: usize,
-    seconds: &mut [f64],
-    mut progress: impl FnMut(usize) -> Result<()>,
-) -> Result<Vec<Vec<Vec<Scored>>>> {
-    let empty = |choices: &Vec<Choice<'_>>| vec![Scored { log_likelihood: 0.0, greedy: true }; choices.len()];
-    let mut scores = vec![documents.iter().map(empty).collect::<Vec<_>>(); programs];
-    let trees: Vec<Tree<'_>> = documents.iter().map(|choices| Tree::new(choices)).collect();
-    for members in batches(&trees, batch_tokens) {
-        let mut batch = Batch::default();
-        // Row → token and whose it is, in ascending rows.
-        let mut targets: BTreeMap<usize, Vec<(u32, usize, usize)>> = BTreeMap::new();
-        for document in members {
-            let tree = &trees[document];
-            let (start, branches) = tree.push(&mut batch);
-            for (index, choice) in documents[document].iter().enumerate() {
-                let begin = choice.input.len().checked_sub(choice.continuation.len()).ok_or_else(|| {
-                    Error::job("a continuation is longer than what the model sees")
+/// A choice's values as a score: log-likelihood, and whether it was greedy (1 or 0).
+pub fn scored(values: &[f64]) -> Vec<Scored> {
+    values.chunks_exact(2).map(|pair| Scored { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
+}
+
+impl<'a> Answering<'a> {
+    /// A batch holds up to `batch_tokens` tokens; a longer document runs alone. The budget changes a result only by
+    /// rounding; the same documents and budget give the same bytes.
+    ///
+    /// # Errors
+    /// A continuation that is longer than what the model sees.
+    pub fn new(documents: &'a [Vec<Choice<'a>>], batch_tokens: usize) -> Result<Self> {
+        for (document, choices) in documents.iter().enumerate() {
+            for (index, choice) in choices.iter().enumerate() {
+                if choice.continuation.len() > choice.input.len() {
+                    return Err(Error::job("a continuation is longer than what the model sees")
                         .at(format!("document {document}, choice {index}"))
                         .expected(format!("at most {} tokens", choice.input.len()))
-                        .found(choice.continuation.len().to_string())
-                })?;
+                        .found(choice.continuation.len().to_string()));
+                }
+            }
+        }
+        let trees: Vec<Tree<'_>> = documents.iter().map(|choices| Tree::new(choices)).collect();
+        let batches = batches(&trees, batch_tokens);
+        Ok(Self { documents, trees, batches })
+    }
+}
+
+impl Exam for Answering<'_> {
+    fn chunks(&self) -> usize {
+        self.batches.len()
+    }
+
+    fn tokens(&self, chunk: usize) -> usize {
+        self.batches[chunk].iter().map(|&document| self.trees[document].tokens()).sum()
+    }
+
+    fn load(&self, chunks: &[usize]) -> Load {
+        let tokens = chunks.iter().map(|&chunk| self.tokens(chunk)).sum();
+        let members = || chunks.iter().flat_map(|&chunk| &self.batches[chunk]);
+        let scored = members().flat_map(|&document| &self.documents[document]).map(|c| c.continuation.len()).sum();
+        Load { tokens, scored, length: tokens / members().count().max(1) }
+    }
+
+    fn count(&self, chunk: usize) -> usize {
+        2 * self.batches[chunk].iter().map(|&document| self.documents[document].len()).sum::<usize>()
+    }
+
+    fn run(
+        &self,
+        decoder: &Decoder,
+        trie: &Trie,
+        programs: usize,
+        chunk: usize,
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<f64>>> {
+        let mut batch = Batch::default();
+        // Row → token and the place of its choice among the chunk's, in ascending rows.
+        let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
+        let mut choices = 0;
+        for &document in &self.batches[chunk] {
+            let tree = &self.trees[document];
+            let (start, branches) = tree.push(&mut batch);
+            for (index, choice) in self.documents[document].iter().enumerate() {
+                let begin = choice.input.len() - choice.continuation.len();
                 for (position, &token) in (begin..).zip(choice.continuation) {
                     let row = match position.checked_sub(tree.prefix.len()) {
                         None => start + position,
                         Some(beyond) => branches[tree.of_choice[index]] + beyond,
                     };
-                    targets.entry(row).or_default().push((token, document, index));
+                    targets.entry(row).or_default().push((token, choices));
                 }
+                choices += 1;
             }
         }
         let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
-        batch.targets = flat().map(|(row, (token, ..))| Target { row, token }).collect();
+        batch.targets = flat().map(|(row, (token, _))| Target { row, token }).collect();
         let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
-        for (scores, output) in scores.iter_mut().zip(outputs) {
-            for ((_, (_, document, choice)), prediction) in flat().zip(output.unwrap_or_default()) {
-                let scored = &mut scores[document][choice];
-                scored.log_likelihood += f64::from(prediction.log_probability);
-                scored.greedy &= prediction.likeliest;
+        let mut values = vec![[0.0, 1.0].repeat(choices); programs];
+        for (values, output) in values.iter_mut().zip(outputs) {
+            for ((_, (_, choice)), prediction) in flat().zip(output.unwrap_or_default()) {
+                values[2 * choice] += f64::from(prediction.log_probability);
+                if !prediction.likeliest {
+                    values[2 * choice + 1] = 0.0;
+                }
             }
         }
-        progress(batch.tokens())?;
+        Ok(values)
     }
-    Ok(scores)
+
+    fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
+        let mut of_document: Vec<&[f64]> = vec![&[]; self.documents.len()];
+        for (members, values) in self.batches.iter().zip(chunks) {
+            let mut rest = values.as_slice();
+            for &document in members {
+                let (own, later) = rest.split_at((2 * self.documents[document].len()).min(rest.len()));
+                (of_document[document], rest) = (own, later);
+            }
+        }
+        of_document.concat()
+    }
 }
 
 /// Documents that run together, the longest first, so that neighbours are alike and a budget that is too large shows at

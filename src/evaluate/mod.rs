@@ -2,9 +2,11 @@
 
 pub mod choices;
 mod encoder;
+mod exam;
 pub mod perplexity;
 
 pub use encoder::TaskEncoder;
+pub use exam::{Exam, score};
 
 use crate::error::Result;
 use crate::model::Observer;

@@ -3,11 +3,10 @@
 //! Non-overlapping windows of T tokens. A window's loss is the mean negative log-likelihood of its T − 1 predicted
 //! tokens; the perplexity is `exp` of the mean over windows. All variants are scored in one run of their trie.
 
+use super::{Clock, Exam};
 use crate::corpus::Windows;
 use crate::error::Result;
-use crate::model::{Batch, Decoder, Trie};
-
-use super::Clock;
+use crate::model::{Batch, Decoder, Load, Trie};
 
 /// The loss of every window under one variant.
 #[derive(Debug, Clone, Default)]
@@ -28,35 +27,67 @@ impl Losses {
     }
 }
 
-/// Scores all programs of a trie on all windows; one [`Losses`] for each program.
-///
-/// `progress` is told the tokens of each batch and may stop the run. `seconds[node]` grows by the time of each step.
-pub fn score(
-    decoder: &Decoder,
-    trie: &Trie,
-    programs: usize,
-    windows: &Windows,
-    batch_tokens: usize,
-    seconds: &mut [f64],
-    mut progress: impl FnMut(usize) -> Result<()>,
-) -> Result<Vec<Losses>> {
-    let mut losses = vec![Losses::default(); programs];
-    let all: Vec<&[u32]> = windows.iter().collect();
-    for windows in all.chunks((batch_tokens / windows.length).max(1)) {
-        let batch = Batch::windows(windows.iter().copied());
-        let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
-        for (losses, output) in losses.iter_mut().zip(outputs) {
-            let predictions = output.unwrap_or_default();
-            let predicted = predictions.len() / windows.len().max(1);
-            let means = predictions.chunks_exact(predicted.max(1)).map(|window| {
-                let sum: f64 = window.iter().map(|p| -f64::from(p.log_probability)).sum();
-                sum / window.len() as f64
-            });
-            losses.windows.extend(means);
-        }
-        progress(batch.tokens())?;
+/// Windows as an exam: the values are the windows' mean losses.
+pub struct Reading<'a> {
+    windows: &'a Windows,
+    /// Windows of a chunk.
+    each: usize,
+}
+
+impl<'a> Reading<'a> {
+    /// A chunk holds up to `batch_tokens` tokens, and one window at least.
+    pub fn new(windows: &'a Windows, batch_tokens: usize) -> Self {
+        Self { windows, each: (batch_tokens / windows.length).max(1) }
     }
-    Ok(losses)
+
+    fn members(&self, chunk: usize) -> std::ops::Range<usize> {
+        chunk * self.each..((chunk + 1) * self.each).min(self.windows.count())
+    }
+}
+
+impl Exam for Reading<'_> {
+    fn chunks(&self) -> usize {
+        self.windows.count().div_ceil(self.each)
+    }
+
+    fn tokens(&self, chunk: usize) -> usize {
+        self.members(chunk).len() * self.windows.length
+    }
+
+    fn load(&self, chunks: &[usize]) -> Load {
+        Load::windows(chunks.iter().map(|&chunk| self.tokens(chunk)).sum(), self.windows.length)
+    }
+
+    fn count(&self, chunk: usize) -> usize {
+        self.members(chunk).len()
+    }
+
+    fn run(
+        &self,
+        decoder: &Decoder,
+        trie: &Trie,
+        _programs: usize,
+        chunk: usize,
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<f64>>> {
+        let members = self.members(chunk);
+        let count = members.len();
+        let batch = Batch::windows(members.map(|index| self.windows.window(index)));
+        let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
+        let means = outputs.into_iter().map(|output| {
+            let predictions = output.unwrap_or_default();
+            let predicted = predictions.len() / count.max(1);
+            let mean = |window: &[crate::model::Prediction]| {
+                window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64
+            };
+            predictions.chunks_exact(predicted.max(1)).map(mean).collect()
+        });
+        Ok(means.collect())
+    }
+
+    fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
+        chunks.concat()
+    }
 }
 
 #[cfg(test)]

@@ -39,23 +39,6 @@ struct Layer {
     down: Tensor,    // [F, C]
 }
 
-/// How much text a step has to do with.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
-    pub tokens: usize,
-    /// Rows whose predictions are asked for.
-    pub scored: usize,
-    /// Tokens of a segment, on average.
-    pub length: usize,
-}
-
-impl Load {
-    /// Windows of `length` tokens, all predicted.
-    pub fn windows(tokens: usize, length: usize) -> Self {
-        Self { tokens, scored: tokens, length }
-    }
-}
-
 impl Decoder {
     /// Reads a backbone's folder: config and weights.
     ///
@@ -97,26 +80,6 @@ impl Decoder {
         let norm = Norm { weight: &norm, eps: self.config.norm_eps };
         let logits = kernels::logits(&x, self.config.hidden, norm, &weight, rows);
         tensor(logits, &[rows.len(), self.config.vocab])
-    }
-
-    /// Multiplications and additions of one step on some text: the unit of the cost model.
-    pub fn flops(&self, step: &Step, load: &Load) -> f64 {
-        let Load { tokens, scored, length } = *load;
-        let config = &self.config;
-        let (c, t) = (config.hidden as f64, tokens as f64);
-        let (q, kv) = ((config.heads * config.head_dim) as f64, (config.kv_heads * config.head_dim) as f64);
-        match step {
-            Step::Embed => 0.0,
-            // Projections; scores and their product with the values, half of which the causal mask skips.
-            Step::Attention(_) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + length as f64 * q),
-            Step::Mlp(_) => 2.0 * t * 3.0 * c * config.intermediate as f64,
-            Step::Edited(Half::Attention, layer, operator) => {
-                self.flops(&Step::Attention(*layer), load) + operator.flops(tokens)
-            }
-            Step::Edited(Half::Mlp, layer, operator) => self.flops(&Step::Mlp(*layer), load) + operator.flops(tokens),
-            Step::Apply(operator) => operator.flops(tokens),
-            Step::Head => 2.0 * scored as f64 * c * config.vocab as f64,
-        }
     }
 
     /// The backbone with `operator` multiplied into the weights that end a half of a layer: what [`Step::Edited`] stands for.

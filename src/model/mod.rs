@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod config;
+mod cost;
 pub mod decoder;
 mod kernels;
 pub mod program;
@@ -12,7 +13,8 @@ pub mod weights;
 
 pub use batch::{Batch, Prediction, Target};
 pub use config::Config;
-pub use decoder::{Decoder, Load};
+pub use cost::Load;
+pub use decoder::Decoder;
 pub use program::{Half, Operator, Program, Repairs, Step};
 pub use slice::elements;
 pub use trie::{Model, Observer, Trie};

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::kernels;
 use super::slice::{elements, tensor};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::sha256;
 
 /// A linear map of the residual stream, row vectors times matrix: `x ← x·W`. Known by its content.
@@ -43,6 +43,34 @@ impl Operator {
     pub fn diagonal(diagonal: Vec<f32>) -> Result<Arc<Self>> {
         let (key, channels) = (key_of("diagonal", &diagonal), diagonal.len());
         Ok(Arc::new(Self { key, channels, matrix: Matrix::Diagonal(tensor(diagonal, &[channels])?) }))
+    }
+
+    /// Its form (`dense` or `diagonal`) and the numbers of that form: the matrix row-major, or the diagonal.
+    pub fn parts(&self) -> Result<(&'static str, Vec<f32>)> {
+        match &self.matrix {
+            Matrix::Dense(matrix) => Ok(("dense", elements(matrix)?.to_vec())),
+            Matrix::Diagonal(diagonal) => Ok(("diagonal", elements(diagonal)?.to_vec())),
+        }
+    }
+
+    /// The operator with these [`Self::parts`].
+    ///
+    /// # Errors
+    /// An unknown form, or a dense matrix that is not square.
+    pub fn from_parts(form: &str, values: Vec<f32>) -> Result<Arc<Self>> {
+        match form {
+            "dense" => {
+                let channels = values.len().isqrt();
+                if channels * channels != values.len() {
+                    return Err(
+                        Error::damaged("a dense operator is not square").found(format!("{} numbers", values.len()))
+                    );
+                }
+                Self::dense(channels, values)
+            }
+            "diagonal" => Self::diagonal(values),
+            other => Err(Error::damaged("an operator of an unknown form").found(format!("`{other}`"))),
+        }
     }
 
     /// The matrix in full, `[C, C]` row-major.

@@ -3,23 +3,25 @@
 use std::ops::Range;
 
 use candle_core::{Device, Tensor};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Boundary, Repair};
 use crate::calibrate::Site;
 use crate::error::Result;
+use crate::files::number;
 use crate::linalg::gemm::{Into, View, ViewMut, gemm_parallel};
 use crate::model::{Batch, Half, Model, Operator, Step, elements};
 
 /// Norms and errors at one boundary, over all calibration sequences. `X̂` is what the repair gives in the place of
 /// `X_post`; `M = W − I`, wherever the operator stands.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Numbers {
     /// Mean of |X̂ − X_post| over tokens and channels.
     pub boundary_mae: f64,
     /// The same for each channel, over tokens (paper figure 4).
     pub boundary_mae_by_channel: Vec<f64>,
-    /// ‖X̂ − X_post‖ / ‖Δ‖
+    /// ‖X̂ − X_post‖ / ‖Δ‖; not a number where the layers did nothing.
+    #[serde(with = "number")]
     pub relative_residual: f64,
     /// ‖Δ‖
     pub delta_norm: f64,

@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::item::Items;
 use super::measure::Measure;
-use super::number;
 use super::request::Request;
+use super::sheet::Sheet;
 use super::task::{Metric, Task};
 use crate::error::{Error, Result};
+use crate::files::number;
 
 /// The model's answer to one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -108,35 +109,7 @@ fn first_highest(choices: &[ChoiceResult], value: impl Fn(&ChoiceResult) -> f64)
 /// # Errors
 /// When requests or scores are not those of these documents.
 pub fn document_results(items: &Items, requests: &[Request], scores: &[Score]) -> Result<Vec<DocumentResult>> {
-    let choices: usize = items.documents.iter().map(|document| document.prompt.choices.len()).sum();
-    if requests.len() != choices || scores.len() != choices {
-        return Err(Error::job("the answers do not fit the questions")
-            .at(format!("task {}", items.task.name))
-            .expected(format!("{choices} requests and scores"))
-            .found(format!("{} requests and {} scores", requests.len(), scores.len())));
-    }
-    let mut answers = requests.iter().zip(scores);
-    let result = |document: &super::item::Document| {
-        let mut results = Vec::with_capacity(document.prompt.choices.len());
-        for (index, (choice, (request, score))) in document.prompt.choices.iter().zip(answers.by_ref()).enumerate() {
-            if (request.document, request.choice) != (document.id, index) {
-                return Err(Error::job("the answers do not fit the questions")
-                    .at(format!("task {}, {}", items.task.name, document.place))
-                    .expected(format!("choice {index} of document {}", document.id))
-                    .found(format!("choice {} of document {}", request.choice, request.document)));
-            }
-            results.push(ChoiceResult {
-                log_likelihood: score.log_likelihood,
-                characters: choice.text.chars().count(),
-                bytes: choice.text.len(),
-                tokens: request.continuation_ids.len(),
-                truncated_left: request.truncated_left,
-                greedy: score.greedy,
-            });
-        }
-        Ok(DocumentResult::new(document.id, document.prompt.gold, results))
-    };
-    items.documents.iter().map(result).collect()
+    Sheet::of(items, requests)?.judge(scores)
 }
 
 /// A task's accuracies.

@@ -1,0 +1,58 @@
+//! The cost model: floating-point operations of a step on some text, and the memory of a backbone.
+
+use super::config::Config;
+use super::program::{Half, Step};
+
+/// How much text a step has to do with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    pub tokens: usize,
+    /// Rows whose predictions are asked for.
+    pub scored: usize,
+    /// Tokens of a segment, on average.
+    pub length: usize,
+}
+
+impl Load {
+    /// Windows of `length` tokens, all predicted.
+    pub fn windows(tokens: usize, length: usize) -> Self {
+        Self { tokens, scored: tokens, length }
+    }
+}
+
+impl Config {
+    /// Multiplications and additions of one step on some text: the unit of the cost model.
+    pub fn flops(&self, step: &Step, load: &Load) -> f64 {
+        let Load { tokens, scored, length } = *load;
+        let (c, t) = (self.hidden as f64, tokens as f64);
+        let (q, kv) = ((self.heads * self.head_dim) as f64, (self.kv_heads * self.head_dim) as f64);
+        match step {
+            Step::Embed => 0.0,
+            // Projections; scores and their product with the values, half of which the causal mask skips.
+            Step::Attention(_) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + length as f64 * q),
+            Step::Mlp(_) => 2.0 * t * 3.0 * c * self.intermediate as f64,
+            Step::Edited(Half::Attention, layer, operator) => {
+                self.flops(&Step::Attention(*layer), load) + operator.flops(tokens)
+            }
+            Step::Edited(Half::Mlp, layer, operator) => self.flops(&Step::Mlp(*layer), load) + operator.flops(tokens),
+            Step::Apply(operator) => operator.flops(tokens),
+            Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
+        }
+    }
+
+    /// Bytes of the weights in memory, in f32; a tied output projection has its own copy in another layout.
+    pub fn weight_bytes(&self) -> u64 {
+        let (c, f) = (self.hidden, self.intermediate);
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let layer = c * (2 * q + 2 * kv) + 3 * c * f;
+        (4 * (self.layers * layer + 2 * self.vocab * c)) as u64
+    }
+
+    /// About how many bytes a batch of so many tokens takes while a trie runs that keeps `depth` streams for later
+    /// branches: streams, the widest intermediates, and blocks of logits.
+    pub fn batch_bytes(&self, tokens: usize, depth: usize) -> u64 {
+        let widest = (2 * self.intermediate).max(2 * (self.heads + 2 * self.kv_heads) * self.head_dim);
+        let rows = tokens * (self.hidden * (4 + depth) + 2 * widest);
+        (4 * (rows + tokens.min(512) * self.vocab)) as u64
+    }
+}
