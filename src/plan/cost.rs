@@ -1,0 +1,208 @@
+//! What a plan costs: floating-point operations with and without sharing, memory, disk.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{BackbonePlan, Plan, State, Stored, Variant, payload};
+use crate::criterion::{self, Criterion, Cut};
+use crate::error::Result;
+use crate::grid::Grid;
+use crate::model::trie::Cost;
+use crate::model::{Load, Operator, Program, Trie};
+use crate::recovery::{self, Span};
+use crate::store::Kind;
+
+/// What a grid costs, and what is left of that.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Estimate {
+    /// Everything, each cell by itself.
+    pub naive: f64,
+    /// Everything, what cells share counted once.
+    pub shared: f64,
+    /// What is not stored yet, shared.
+    pub left: f64,
+    /// Bytes of memory at the peak.
+    pub memory: u64,
+    /// Bytes that will be written to the store.
+    pub disk: u64,
+    /// Bytes of activations that are written for a while, beyond those that stay.
+    pub spool: u64,
+}
+
+/// An operator that stands for one that is not known yet, unlike the others: equal programs would count once.
+pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
+    Operator::diagonal(vec![index as f32])
+}
+
+impl Estimate {
+    /// `spool_bytes` bounds what one calibration pass writes.
+    pub fn of(plan: &Plan<'_>, state: &State, spool_bytes: u64) -> Result<Self> {
+        let mut total = Self::default();
+        for backbone in &plan.backbones {
+            let one = of_backbone(plan, backbone, state, spool_bytes)?;
+            total.naive += one.naive;
+            total.shared += one.shared;
+            total.left += one.left;
+            total.disk += one.disk;
+            // One backbone at a time.
+            total.memory = total.memory.max(one.memory);
+            total.spool = total.spool.max(one.spool);
+        }
+        Ok(total)
+    }
+}
+
+fn of_backbone(plan: &Plan<'_>, backbone: &BackbonePlan, state: &State, spool_bytes: u64) -> Result<Estimate> {
+    let config = &backbone.config;
+    let cost = |trie: &Trie, load: &Load| trie.cost(|step| config.flops(step, load));
+    let mut total = Estimate::default();
+    let programs = backbone
+        .variants
+        .iter()
+        .map(|variant| program(plan.grid, backbone, variant, state))
+        .collect::<Result<Vec<Program>>>()?;
+    let all = Trie::new(&programs);
+    for (place, evaluation) in backbone.evaluations.iter().enumerate() {
+        let Some(load) = load(state, &evaluation.tokens) else { continue };
+        let Cost { shared, separate } = cost(&all, &load);
+        total.shared += shared;
+        total.naive += separate;
+        let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[place]));
+        let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
+        if !missing.is_empty() {
+            total.left += cost(&Trie::new(&missing), &load).shared;
+            total.disk += missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
+        }
+    }
+    let c = config.hidden as f64;
+    let mut operators = 0;
+    for (place, calibration) in backbone.calibrations.iter().enumerate() {
+        let Some(load) = load(state, &calibration.tokens) else { continue };
+        let own: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(place)).collect();
+        let missing: Vec<&Variant> =
+            own.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
+        let pass = cost(&Trie::new(&[Program::trunk(config.layers)]), &load).shared;
+        // Sums, a factorisation, and measuring the result.
+        let solve = 6.0 * load.tokens as f64 * c * c + 10.0 * c.powi(3);
+        let trials: Vec<(bool, f64)> = trials(plan.grid, backbone, &own, state, &load)?;
+        let trial_cost: f64 = trials.iter().map(|(_, cost)| cost).sum();
+        total.naive += own.len() as f64 * (pass + solve) + trial_cost;
+        total.shared += pass + own.len() as f64 * solve + trial_cost;
+        total.left += trials.iter().filter(|(left, _)| *left).map(|(_, cost)| cost).sum::<f64>();
+        if missing.is_empty() {
+            continue;
+        }
+        total.left += pass + missing.len() as f64 * solve;
+        operators += missing.len();
+        let (kept, spooled) = sites(plan.grid, backbone, &missing, state)?;
+        let site_bytes = (4 * load.tokens * config.hidden) as u64;
+        total.disk += kept as u64 * site_bytes;
+        total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
+    }
+    let matrix = 4 * (config.hidden * config.hidden) as u64;
+    total.disk += operators as u64 * matrix;
+    let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
+    if left > 0 {
+        // Four matrices in f64 are the most that solving holds; branches of a trie keep a few streams.
+        let solving = if operators > 0 { 8 * matrix } else { 0 };
+        let scoring = left as u64 * matrix + config.batch_bytes(plan.batch_tokens, 4);
+        total.memory = config.weight_bytes() + solving.max(scoring);
+    }
+    Ok(total)
+}
+
+fn load(state: &State, tokens: &crate::store::Key) -> Option<Load> {
+    debug_assert_eq!(tokens.kind(), Kind::Tokens);
+    match state.of(tokens) {
+        Stored::Whole(artifact) => payload::load(artifact).ok(),
+        _ => None,
+    }
+}
+
+/// A variant's program; a selection that is not known yet is taken to lie in the middle.
+fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &State) -> Result<Program> {
+    let (layers, cell) = (backbone.config.layers, &grid.cells[variant.cell]);
+    let known = variant.selection.as_ref().and_then(|key| state.selection(key));
+    let removed = known.map_or_else(|| middle(layers, cell.depth), |selection| selection.removed.clone());
+    let bare = cell.recovery.as_ref().is_none_or(|recovery| recovery.name == "none");
+    let operator = if bare { None } else { Some(place_holder(variant.cell)?) };
+    Ok(Program::pruned(layers, &removed, |_| operator.clone()))
+}
+
+fn middle(layers: usize, depth: usize) -> Vec<usize> {
+    let start = layers.saturating_sub(depth) / 2;
+    (start..start + depth).collect()
+}
+
+fn cut<'a>(backbone: &'a BackbonePlan, depth: usize) -> Cut<'a> {
+    Cut { backbone: &backbone.name, layers: backbone.config.layers, depth }
+}
+
+fn criterion_of(grid: &Grid, variant: &Variant) -> Result<Option<Box<dyn Criterion>>> {
+    let method = grid.cells[variant.cell].criterion.as_ref();
+    method.map(|method| criterion::build(&method.name, &method.options)).transpose()
+}
+
+/// What the criteria measure by perplexity: for each the deepest cut, which measures what the others need. Whether it is
+/// left to do, and its cost.
+fn trials(
+    grid: &Grid,
+    backbone: &BackbonePlan,
+    variants: &[&Variant],
+    state: &State,
+    load: &Load,
+) -> Result<Vec<(bool, f64)>> {
+    let mut deepest: Vec<(String, &Variant, bool)> = Vec::new();
+    for &variant in variants {
+        let cell = &grid.cells[variant.cell];
+        let Some(method) = &cell.criterion else { continue };
+        let left = !variant.selection.as_ref().is_some_and(|key| state.has(key));
+        match deepest.iter_mut().find(|(name, ..)| *name == method.to_string()) {
+            Some((_, known, any)) => {
+                *any |= left;
+                if grid.cells[known.cell].depth < cell.depth {
+                    *known = variant;
+                }
+            }
+            None => deepest.push((method.to_string(), variant, left)),
+        }
+    }
+    let mut costs = Vec::new();
+    for (_, variant, left) in deepest {
+        let Some(criterion) = criterion_of(grid, variant)? else { continue };
+        let trials = criterion.trials(&cut(backbone, grid.cells[variant.cell].depth));
+        // A step of a greedy search waits for the one before it: each size is a run of its own.
+        for run in trials.chunk_by(|a, b| a.len() == b.len()) {
+            let programs: Vec<Program> =
+                run.iter().map(|set| Program::pruned(backbone.config.layers, set, |_| None)).collect();
+            let cost = Trie::new(&programs).cost(|step| backbone.config.flops(step, load));
+            costs.push((left, cost.shared));
+        }
+    }
+    Ok(costs)
+}
+
+/// How many sites of activations will be kept, and how many a pass has to write because a selection may need them.
+fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &State) -> Result<(usize, usize)> {
+    let (mut kept, mut spooled) = (BTreeSet::new(), BTreeSet::new());
+    for &variant in variants {
+        let cell = &grid.cells[variant.cell];
+        let (Some(criterion), Some(method)) = (criterion_of(grid, variant)?, &cell.recovery) else { continue };
+        let recovery = recovery::build(&method.name, &method.options)?;
+        let of = |regions: Vec<(usize, usize)>| -> Vec<_> {
+            let spans = regions.into_iter().flat_map(|(start, end)| recovery.spans(Span { start, end }));
+            spans.flat_map(|span| recovery.sites(span)).collect()
+        };
+        let known = variant.selection.as_ref().and_then(|key| state.selection(key));
+        match known {
+            Some(selection) => kept.extend(of(selection.regions())),
+            None => {
+                let start = middle(backbone.config.layers, cell.depth)[0];
+                kept.extend(of(vec![(start, start + cell.depth)]));
+                spooled.extend(of(criterion.regions(&cut(backbone, cell.depth))));
+            }
+        }
+    }
+    let beyond = spooled.difference(&kept).count();
+    Ok((kept.len(), beyond))
+}

@@ -1,0 +1,225 @@
+//! From cells to keys: every artifact that a grid asks for, named by what makes it, before anything is made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::inputs::Inputs;
+use crate::criterion;
+use crate::error::{Error, Result};
+use crate::files::sha256;
+use crate::grid::{Calibration, Cell, Grid, Method, Perplexity, TaskUse};
+use crate::model::Config;
+use crate::store::{Key, Kind};
+use crate::tasks::Task;
+
+/// Everything that a backbone's cells need.
+pub struct BackbonePlan {
+    /// What the grid calls it.
+    pub name: String,
+    pub folder: PathBuf,
+    pub config: Config,
+    /// SHA-256 over the hashes of its config and weight files: what it is, whatever it is called.
+    pub content: String,
+    /// The distinct calibrations of its cells.
+    pub calibrations: Vec<CalibrationPlan>,
+    /// The grid's evaluations, in its order: perplexities, then tasks.
+    pub evaluations: Vec<Evaluation>,
+    /// Its cells, in the grid's order.
+    pub variants: Vec<Variant>,
+}
+
+/// One calibration of one backbone.
+pub struct CalibrationPlan {
+    pub calibration: Calibration,
+    pub tokens: Arc<Key>,
+}
+
+/// What is scored.
+#[derive(Debug, Clone)]
+pub enum Subject {
+    Windows(Perplexity),
+    Task(TaskUse),
+}
+
+/// One evaluation of one backbone.
+pub struct Evaluation {
+    pub subject: Subject,
+    pub tokens: Arc<Key>,
+    /// The name of its journal and its claims.
+    pub journal: String,
+}
+
+/// `c4@512`, or the task as the grid writes it.
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Windows(text) => write!(f, "{}@{}", text.corpus, text.length),
+            Self::Task(task) => task.fmt(f),
+        }
+    }
+}
+
+/// One cell with the keys of its artifacts.
+pub struct Variant {
+    /// Its place among the grid's cells.
+    pub cell: usize,
+    /// Its place among the backbone's calibrations; none for the dense backbone, and so below.
+    pub calibration: Option<usize>,
+    pub selection: Option<Arc<Key>>,
+    pub operator: Option<Arc<Key>>,
+    /// One for each evaluation.
+    pub scores: Vec<Arc<Key>>,
+}
+
+impl Variant {
+    /// All its artifacts, in the order in which they are made.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.selection.iter().chain(&self.operator).chain(&self.scores)
+    }
+}
+
+/// What numbers are computed in.
+const DTYPE: &str = "f32";
+/// The class of device: others round otherwise.
+const DEVICE: &str = "cpu";
+
+impl BackbonePlan {
+    pub(super) fn new(grid: &Grid, name: &str, inputs: &Inputs, batch_tokens: usize) -> Result<Self> {
+        let folder = grid.backbones[name].path.clone();
+        let config = Config::read(&folder)?;
+        let files = inputs.of_backbone(&folder)?;
+        let text = |corpus: &str, windows: Value| {
+            let entry = &grid.corpora[corpus];
+            let of = json!({
+                "corpus": inputs.of(&entry.path)?, "column": entry.column, "rule": entry.rule,
+                "tokenizer": files.tokenizer, "windows": windows,
+            });
+            Ok::<_, Error>(Arc::new(Key::new(Kind::Tokens, of, [])))
+        };
+        let own: Vec<(usize, &Cell)> =
+            grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
+        let mut calibrations: Vec<CalibrationPlan> = Vec::new();
+        for calibration in own.iter().filter_map(|(_, cell)| cell.calibration.as_ref()) {
+            if calibrations.iter().any(|known| known.calibration == *calibration) {
+                continue;
+            }
+            let Calibration { corpus, sequences, length, seed, .. } = calibration;
+            let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
+            calibrations.push(CalibrationPlan { calibration: calibration.clone(), tokens: text(corpus, windows)? });
+        }
+        let mut evaluations = Vec::new();
+        for Perplexity { corpus, length } in &grid.evaluate.perplexity {
+            let windows = json!({"for": "perplexity", "length": length, "limit": grid.corpora[corpus].limit});
+            let subject = Subject::Windows(Perplexity { corpus: corpus.clone(), length: *length });
+            evaluations.push((subject, text(corpus, windows)?));
+        }
+        for used in &grid.evaluate.tasks {
+            let data = &grid.tasks[&used.name];
+            let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
+            let rows = task.files(&data.path)?.iter().map(|file| inputs.of(file)).collect::<Result<Vec<_>>>()?;
+            let of = json!({
+                "task": task.name, "task_version": task.version, "rows": rows, "limit": used.limit,
+                "bos": used.bos.to_string(), "max_length": used.max_length, "tokenizer": files.tokenizer,
+                "tokenizer_config": files.tokenizer_config, "config": files.config,
+            });
+            evaluations.push((Subject::Task(used.clone()), Arc::new(Key::new(Kind::Tokens, of, []))));
+        }
+        let evaluations: Vec<Evaluation> = evaluations
+            .into_iter()
+            .map(|(subject, tokens)| {
+                let journal = sha256::of_bytes(format!("{} {} {batch_tokens}", files.content, tokens.hash()));
+                Evaluation { subject, tokens, journal }
+            })
+            .collect();
+        let content = files.content.clone();
+        let mut plan =
+            Self { name: name.to_string(), folder, config, content, calibrations, evaluations, variants: Vec::new() };
+        // Cells share selections: each is built once.
+        let mut selections: BTreeMap<(usize, String, usize), Arc<Key>> = BTreeMap::new();
+        for (index, cell) in own {
+            let variant = plan.variant(index, cell, batch_tokens, &mut selections)?;
+            plan.variants.push(variant);
+        }
+        Ok(plan)
+    }
+
+    fn variant(
+        &self,
+        index: usize,
+        cell: &Cell,
+        batch_tokens: usize,
+        selections: &mut BTreeMap<(usize, String, usize), Arc<Key>>,
+    ) -> Result<Variant> {
+        let score = |of: &Value, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
+            let key = |evaluation: &Evaluation| {
+                let parents = operator.map(|operator| ("operator", Arc::clone(operator)));
+                let parents = parents.into_iter().chain([("tokens", Arc::clone(&evaluation.tokens))]);
+                Arc::new(Key::new(Kind::Scores, of.clone(), parents))
+            };
+            self.evaluations.iter().map(key).collect()
+        };
+        let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
+        else {
+            let scores = score(&self.dense(batch_tokens), None);
+            return Ok(Variant { cell: index, calibration: None, selection: None, operator: None, scores });
+        };
+        let place = self.calibrations.iter().position(|known| known.calibration == *calibration);
+        let place = place.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
+        let selection = match selections.entry((place, criterion.to_string(), cell.depth)) {
+            std::collections::btree_map::Entry::Occupied(known) => Arc::clone(known.get()),
+            std::collections::btree_map::Entry::Vacant(free) => {
+                Arc::clone(free.insert(Arc::new(self.selection(place, criterion, cell.depth)?)))
+            }
+        };
+        let of = json!({
+            "recovery": recovery.name, "options": recovery.options, "sequences": calibration.operator_sequences,
+        });
+        let operator = Arc::new(Key::new(Kind::Operator, of, [("selection", Arc::clone(&selection))]));
+        let scores = score(&json!({"batch": batch_tokens}), Some(&operator));
+        Ok(Variant {
+            cell: index,
+            calibration: Some(place),
+            selection: Some(selection),
+            operator: Some(operator),
+            scores,
+        })
+    }
+
+    fn selection(&self, calibration: usize, criterion: &Method, depth: usize) -> Result<Key> {
+        let mut of = json!({
+            "backbone": self.content, "dtype": DTYPE, "device": DEVICE,
+            "criterion": criterion.name, "options": criterion.options, "depth": depth,
+        });
+        if criterion::build(&criterion.name, &criterion.options)?.reads_name() {
+            of["name"] = json!(self.name);
+        }
+        Ok(Key::new(Kind::Selection, of, [("tokens", Arc::clone(&self.calibrations[calibration].tokens))]))
+    }
+
+    fn dense(&self, batch_tokens: usize) -> Value {
+        json!({"backbone": self.content, "dtype": DTYPE, "device": DEVICE, "batch": batch_tokens})
+    }
+
+    /// The scores of the bare backbone without some layers, on a calibration's tokens.
+    pub fn trial(&self, tokens: &Arc<Key>, removed: &[usize], batch_tokens: usize) -> Key {
+        let mut of = self.dense(batch_tokens);
+        of["removed"] = json!(removed);
+        Key::new(Kind::Scores, of, [("tokens", Arc::clone(tokens))])
+    }
+
+    /// The residual stream at one site over a calibration's tokens.
+    pub fn activations(&self, tokens: &Arc<Key>, site: &str) -> Key {
+        let of = json!({"backbone": self.content, "dtype": DTYPE, "device": DEVICE, "site": site});
+        Key::new(Kind::Activations, of, [("tokens", Arc::clone(tokens))])
+    }
+
+    /// All token artifacts, each once.
+    pub fn tokens(&self) -> Vec<&Arc<Key>> {
+        let all = self.calibrations.iter().map(|c| &c.tokens).chain(self.evaluations.iter().map(|e| &e.tokens));
+        let mut seen = BTreeSet::new();
+        all.filter(|key| seen.insert(key.hash().to_string())).collect()
+    }
+}

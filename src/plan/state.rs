@@ -1,0 +1,105 @@
+//! What of a plan is stored already.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::{Plan, Variant};
+use crate::criterion::Selection;
+use crate::error::Error;
+use crate::store::{Artifact, Key, Kind, Lookup, Store};
+
+/// How a key stands in the store.
+#[derive(Debug)]
+pub enum Stored {
+    Absent,
+    /// Something is there that is not what was written; it will be made anew.
+    Damaged(Error),
+    Whole(Artifact),
+}
+
+/// How all keys of a plan stand.
+pub struct State {
+    by_hash: HashMap<String, Stored>,
+    selections: HashMap<String, Selection>,
+}
+
+impl State {
+    /// Looks everything up. Whatever a run would use without making it is verified byte by byte.
+    pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
+        let variants: Vec<&Variant> = plan.variants().map(|(_, variant)| variant).collect();
+        let mut wanted: HashMap<&str, (&Arc<Key>, bool)> = HashMap::new();
+        for variant in &variants {
+            for key in variant.keys() {
+                wanted.entry(key.hash()).or_insert((key, false));
+            }
+        }
+        for key in plan.backbones.iter().flat_map(super::BackbonePlan::tokens) {
+            wanted.entry(key.hash()).or_insert((key, false));
+        }
+        // An operator is loaded only where a score is missing.
+        for variant in &variants {
+            let scoring = variant.scores.iter().any(|key| !store.has(key));
+            if let Some(entry) = variant.operator.as_ref().and_then(|key| wanted.get_mut(key.hash())) {
+                entry.1 |= scoring;
+            }
+        }
+        let by_hash: HashMap<String, Stored> = wanted
+            .into_par_iter()
+            .map(|(hash, (key, loaded))| (hash.to_string(), Stored::of(key, store, loaded)))
+            .collect();
+        let selection = |(hash, stored): (&String, &Stored)| match stored {
+            Stored::Whole(artifact) => Some((hash.clone(), super::selection(artifact).ok()?)),
+            _ => None,
+        };
+        let selections = variants.iter().filter_map(|variant| variant.selection.as_ref());
+        let selections = selections.filter_map(|key| by_hash.get_key_value(key.hash())).filter_map(selection).collect();
+        Self { by_hash, selections }
+    }
+
+    pub fn of(&self, key: &Key) -> &Stored {
+        self.by_hash.get(key.hash()).unwrap_or(&Stored::Absent)
+    }
+
+    pub fn has(&self, key: &Key) -> bool {
+        matches!(self.of(key), Stored::Whole(_))
+    }
+
+    /// The layers that a stored selection removes.
+    pub fn selection(&self, key: &Key) -> Option<&Selection> {
+        self.selections.get(key.hash())
+    }
+
+    /// What was found damaged.
+    pub fn damages(&self) -> impl Iterator<Item = &Error> {
+        self.by_hash.values().filter_map(|stored| if let Stored::Damaged(error) = stored { Some(error) } else { None })
+    }
+
+    /// Whether nothing is left to do for a variant.
+    pub fn complete(&self, variant: &Variant) -> bool {
+        variant.keys().all(|key| self.has(key))
+    }
+}
+
+impl Stored {
+    fn of(key: &Key, store: &Store, loaded: bool) -> Self {
+        let artifact = match store.look(key) {
+            Lookup::Absent => return Self::Absent,
+            Lookup::Damaged(error) => return Self::Damaged(error),
+            Lookup::Whole(artifact) => artifact,
+        };
+        let checked = match key.kind() {
+            Kind::Selection | Kind::Scores => artifact.verify(),
+            Kind::Operator if loaded => artifact.verify(),
+            // The figures are read in any case; the matrices are large.
+            Kind::Operator => artifact.read(super::FIGURES).map(drop),
+            Kind::Tokens => artifact.read(super::LOAD).map(drop),
+            Kind::Activations => Ok(()),
+        };
+        match checked {
+            Ok(()) => Self::Whole(artifact),
+            Err(error) => Self::Damaged(error),
+        }
+    }
+}
