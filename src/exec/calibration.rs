@@ -1,84 +1,77 @@
-//! From one calibration to the variants of one backbone: selections, activations, operators, programs.
+//! From one calibration to the repaired variants of one backbone: selections, activations, operators.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::{Value, json};
-
-use super::run::Run;
+use super::context::Context;
+use super::operator::{self, recovery_of, spans};
+use super::score::Sitting;
 use super::selection::{Picked, Selections};
-use super::variant::{self, CellResult};
 use crate::calibrate::{self, Activations, Request, Shape, Similarities, Site, Spool};
 use crate::corpus::Windows;
-use crate::error::{Error, Kind, Result};
+use crate::criterion::Selection;
+use crate::error::{Kind, Result};
+use crate::evaluate::perplexity::{Losses, Reading};
 use crate::files::sha256;
-use crate::grid::Calibration;
-use crate::model::{Load, Trie};
+use crate::model::{Decoder, Load, Program, Trie};
+use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
 use crate::recovery::Span;
-use crate::store::{Artifact, Key, Lookup, Store};
+use crate::store::{Artifact, Key, Lookup};
 
 /// One calibration of one backbone at work.
 pub(super) struct Calibrating<'a> {
-    pub(super) run: &'a Run<'a>,
-    pub(super) store: &'a Store,
-    pub(super) windows: &'a Windows,
+    pub(super) run: &'a Context<'a>,
+    pub(super) backbone: &'a BackbonePlan,
+    decoder: Arc<Decoder>,
+    tokens: &'a Arc<Key>,
+    windows: Windows,
     /// How reports name it.
     label: String,
-    /// What every artifact of it is made of: backbone, tokens, float type, device class.
-    made_of: Value,
     shape: Shape,
 }
 
 impl<'a> Calibrating<'a> {
-    pub(super) fn new(run: &'a Run<'a>, store: &'a Store, windows: &'a Windows, calibration: &Calibration) -> Self {
-        let made_of = json!({
-            "backbone": run.backbone.content,
-            "tokens": sha256::of_bytes(bytemuck::cast_slice::<u32, u8>(&windows.ids)),
-            "sequences": windows.count(),
-            "length": windows.length,
-            "dtype": "f32",
-            "device": "cpu",
-        });
-        let shape = Shape { channels: run.decoder.config().hidden, sequences: windows.count(), length: windows.length };
-        Self { run, store, windows, label: format!("calibrate {} on {calibration}", run.backbone.name), made_of, shape }
-    }
-
-    /// A key of this calibration's content and something more.
-    pub(super) fn key(&self, kind: crate::store::Kind, name: &str, value: Value) -> Key {
-        let mut made_of = self.made_of.clone();
-        made_of[name] = value;
-        Key::new(kind, &made_of)
-    }
-
-    /// Selects, repairs and writes the programs of cells that share this calibration.
+    /// Makes the selections and operators of some variants of one calibration that are not stored. What one variant
+    /// suffers from fails it alone.
     ///
     /// # Errors
-    /// What stops the whole run. What only these cells suffer from is written into them.
-    pub(super) fn repair(&self, cells: &mut [&mut CellResult]) -> Result<()> {
-        match self.try_repair(cells) {
-            Err(error) if error.kind() == Kind::Job => {
-                for cell in cells {
-                    cell.failure.get_or_insert_with(|| error.one_line());
-                }
-                Ok(())
-            }
-            other => other,
+    /// What stops the whole run, and what all variants suffer from.
+    pub(super) fn repair(
+        run: &'a Context<'a>,
+        backbone: &'a BackbonePlan,
+        plan: &'a CalibrationPlan,
+        variants: &[&Variant],
+    ) -> Result<()> {
+        let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
+        let name = sha256::of_bytes(format!("{} {}", backbone.content, plan.tokens.hash()));
+        let lease = run.claim(&format!("calibrate-{name}"), &label)?;
+        // Another process may have made them while this one waited.
+        let left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(run, variant)).collect();
+        if !left.is_empty() {
+            let windows = run.windows(backbone, &plan.tokens)?;
+            let decoder = run.model(backbone)?;
+            let shape = Shape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
+            let calibrating = Self { run, backbone, decoder, tokens: &plan.tokens, windows, label, shape };
+            calibrating.try_repair(&left)?;
         }
+        drop(lease);
+        Ok(())
     }
 
-    fn try_repair(&self, cells: &mut [&mut CellResult]) -> Result<()> {
-        let mut selections = Selections::of(self, cells)?;
+    fn try_repair(&self, variants: &[&Variant]) -> Result<()> {
+        let mut selections = Selections::of(self, variants)?;
         let started = Instant::now();
         let mut artifacts = BTreeMap::new();
         let mut wanted: BTreeSet<Site> = BTreeSet::new();
-        for cell in cells.iter() {
-            let recovery = variant::recovery(&cell.cell)?;
-            for (start, end) in selections.regions(cell)? {
+        for variant in variants {
+            let recovery = recovery_of(&self.run.plan.grid.cells[variant.cell])?;
+            for (start, end) in selections.regions(variant) {
                 let spans = recovery.spans(Span { start, end });
                 wanted.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
             }
         }
-        wanted.retain(|&site| match self.stored(site) {
+        wanted.retain(|&site| match self.run.get(&self.site_key(site)) {
             Some(artifact) => artifacts.insert(site, artifact).is_some(),
             None => true,
         });
@@ -86,7 +79,7 @@ impl<'a> Calibrating<'a> {
         let all_bytes = self.shape.bytes() * request.sites.len() as u64;
         let fits = all_bytes <= self.run.settings.spool_bytes;
         if !request.is_empty() {
-            self.run.note(&format!(
+            self.run.note(format!(
                 "{}: {} sites, {:.1} MB of activations, {}",
                 self.label,
                 request.sites.len(),
@@ -98,73 +91,105 @@ impl<'a> Calibrating<'a> {
             request.sites.clear();
         }
         let mut spool = None;
-        if !request.is_empty() {
+        if request.is_empty() {
+            selections.finish(self, &Similarities::default())?;
+        } else {
             let measured = self.pass(&self.label, &request)?;
             selections.finish(self, &measured.similarities)?;
             spool = Some(measured.spool);
-        } else {
-            selections.finish(self, &Similarities::default())?;
         }
-        selections.write(cells);
+        let chosen = self.chosen(variants, &selections);
+        let mut sites = BTreeSet::new();
+        for (variant, selection) in &chosen {
+            let recovery = recovery_of(&self.run.plan.grid.cells[variant.cell])?;
+            sites.extend(spans(selection, &*recovery).into_iter().flat_map(|span| recovery.sites(span)));
+        }
         let seconds = started.elapsed().as_secs_f64();
-        let chosen = variant::chosen_sites(cells)?;
-        self.keep(spool.as_mut(), &chosen, seconds, &mut artifacts)?;
-        let rest: BTreeSet<Site> = chosen.iter().copied().filter(|site| !artifacts.contains_key(site)).collect();
+        self.keep(spool.as_mut(), &sites, seconds, &mut artifacts)?;
+        let rest: BTreeSet<Site> = sites.iter().copied().filter(|site| !artifacts.contains_key(site)).collect();
         if !rest.is_empty() {
             let started = Instant::now();
             let request = Request { sites: rest, ..Request::default() };
             let mut spool = self.pass(&format!("{}, second pass", self.label), &request)?.spool;
-            self.keep(Some(&mut spool), &chosen, started.elapsed().as_secs_f64(), &mut artifacts)?;
+            self.keep(Some(&mut spool), &sites, started.elapsed().as_secs_f64(), &mut artifacts)?;
         }
         let activations = Activations::open(self.shape, &artifacts)?;
-        let share = started.elapsed().as_secs_f64() / cells.len().max(1) as f64;
-        for cell in cells.iter_mut() {
-            cell.seconds += share;
-            variant::repair(cell, &self.run.decoder, &activations);
+        for (variant, selection) in chosen {
+            self.solve(variant, selection, &activations)?;
             self.run.check_stop()?;
         }
         Ok(())
     }
 
+    /// The variants whose layers are chosen; those whose criterion failed are said to have failed.
+    fn chosen<'s>(
+        &self,
+        variants: &[&'s Variant],
+        selections: &'s Selections<'_>,
+    ) -> Vec<(&'s Variant, &'s Selection)> {
+        let choose = |variant: &&'s Variant| match selections.picked(variant) {
+            Some(Picked::Done(selection)) => Some((*variant, selection)),
+            Some(Picked::Failed(reason)) => {
+                self.run.fail(variant.cell, reason.clone());
+                None
+            }
+            Some(Picked::Waiting) | None => {
+                self.run.fail(variant.cell, "its criterion was never measured".to_string());
+                None
+            }
+        };
+        variants.iter().filter_map(choose).collect()
+    }
+
+    fn solve(&self, variant: &Variant, selection: &Selection, activations: &Activations) -> Result<()> {
+        let Some(key) = variant.operator.as_ref().filter(|_| !made(self.run, variant)) else { return Ok(()) };
+        let cell = &self.run.plan.grid.cells[variant.cell];
+        match operator::solve(cell, selection, &self.decoder, activations, self.run.store, key) {
+            Err(error) if error.kind() == Kind::Job => {
+                self.run.fail(variant.cell, error.one_line());
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
     fn pass(&self, label: &str, request: &Request) -> Result<calibrate::Calibration> {
         let windows: Vec<&[u32]> = self.windows.iter().collect();
         let tokens = self.windows.ids.len();
-        let trie = Trie::new(&[request.program(self.run.decoder.config().layers)]);
-        self.run.start(label, tokens, 0, self.run.cost(&trie, &Load::windows(tokens, self.shape.length)).shared);
-        let progress = |tokens| self.run.advance(tokens);
+        let trie = Trie::new(&[request.program(self.backbone.config.layers)]);
+        let flops = self.run.cost(self.backbone, &trie, &Load::windows(tokens, self.shape.length));
+        let job = self.run.start(label, tokens, 0, flops);
+        let progress = |tokens| self.run.advance(job, tokens);
         let batch = self.run.settings.batch_tokens;
-        let measured = calibrate::run(&self.run.decoder, &windows, batch, request, self.store, progress)
+        let measured = calibrate::run(&self.decoder, &windows, batch, request, self.run.store, progress)
             .map_err(|error| error.at(self.label.clone()))?;
-        self.run.finish();
+        self.run.finish(job);
         Ok(measured)
     }
 
-    /// Perplexity without each of some sets of layers, all in one trie.
+    /// Perplexity on the calibration windows without each of some sets of layers, all in one trie. Each is stored.
     pub(super) fn perplexities(&self, label: &str, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
-        let label = format!("{label} for {} ({} trials)", self.run.backbone.name, removed.len());
-        let losses = self.run.perplexities(&label, self.windows, removed)?;
+        let label = format!("{label} for {} ({} trials)", self.backbone.name, removed.len());
+        let batch = self.run.settings.batch_tokens;
+        let layers = self.backbone.config.layers;
+        let trial = |set: &Vec<usize>| {
+            (Arc::new(self.backbone.trial(self.tokens, set, batch)), Program::pruned(layers, set, |_| None))
+        };
+        let sitting = Sitting {
+            run: self.run,
+            backbone: self.backbone,
+            exam: &Reading::new(&self.windows, batch),
+            label: &label,
+            journal: sha256::of_bytes(format!("{} {} {batch}", self.backbone.content, self.tokens.hash())),
+        };
+        let losses = sitting.scores(removed.iter().map(trial).collect())?;
         // A variant that overflows is the worst there is.
-        Ok(losses.into_iter().map(|p| if p.is_nan() { f64::INFINITY } else { p }).collect())
+        let perplexity = |windows: Vec<f64>| Losses { windows }.perplexity();
+        Ok(losses.into_iter().map(perplexity).map(|p| if p.is_nan() { f64::INFINITY } else { p }).collect())
     }
 
     fn site_key(&self, site: Site) -> Key {
-        self.key(crate::store::Kind::Activations, "site", json!(site.to_string()))
-    }
-
-    fn stored(&self, site: Site) -> Option<Artifact> {
-        self.get(&self.site_key(site), &format!("activations of {site}"))
-    }
-
-    /// What is stored under a key; damage is told and counts as absent.
-    pub(super) fn get(&self, key: &Key, what: &str) -> Option<Artifact> {
-        match self.store.get(key) {
-            Lookup::Whole(artifact) => Some(artifact),
-            Lookup::Absent => None,
-            Lookup::Damaged(error) => {
-                self.run.note(&format!("{what}: {}; made anew", error.one_line()));
-                None
-            }
-        }
+        self.backbone.activations(self.tokens, &site.to_string())
     }
 
     fn keep(
@@ -175,8 +200,10 @@ impl<'a> Calibrating<'a> {
         artifacts: &mut BTreeMap<Site, Artifact>,
     ) -> Result<()> {
         let Some(spool) = spool else { return Ok(()) };
+        // One pass made them all.
+        let seconds = seconds / chosen.len().max(1) as f64;
         for &site in chosen {
-            if let Some(artifact) = spool.keep(self.store, site, &self.site_key(site), seconds)? {
+            if let Some(artifact) = spool.keep(self.run.store, site, &self.site_key(site), seconds)? {
                 artifacts.insert(site, artifact);
             }
         }
@@ -184,14 +211,8 @@ impl<'a> Calibrating<'a> {
     }
 }
 
-impl Selections {
-    /// The regions that a cell's selection has or may have.
-    fn regions(&self, cell: &CellResult) -> Result<Vec<(usize, usize)>> {
-        match self.of_cell(cell) {
-            Some(Picked::Done(selection)) => Ok(selection.regions()),
-            Some(Picked::Failed(_)) => Ok(Vec::new()),
-            Some(Picked::Waiting { criterion, cut }) => Ok(criterion.regions(&cut.borrowed())),
-            None => Err(Error::job("a cell has no selection").at(cell.cell.to_string())),
-        }
-    }
+/// Whether a variant's selection and operators are stored.
+fn made(run: &Context<'_>, variant: &Variant) -> bool {
+    let whole = |key: &Arc<Key>| matches!(run.store.get(key), Lookup::Whole(_));
+    variant.selection.iter().chain(&variant.operator).all(whole)
 }

@@ -1,36 +1,62 @@
-//! What happens during a run, told to whoever shows it.
+//! What happens during a run, told to whoever shows or records it.
+
+use serde::Serialize;
 
 /// A piece of work whose progress is counted in tokens.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {
+    /// Its place in the run; several may be under way at a time.
+    pub id: usize,
     pub label: String,
-    /// Tokens of text, each counted once however many variants read it.
+    /// Tokens of text that are left to do, each counted once however many variants read it.
     pub tokens: usize,
     /// Cells that this job scores; 0 where it scores none.
     pub cells: usize,
-    /// Its floating-point operations by the cost model.
+    /// What is left to do of it, in floating-point operations by the cost model.
     pub flops: f64,
 }
 
 /// A step of a run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// What the whole run will cost by the cost model, in floating-point operations.
+    /// What lies ahead: cells, those that are complete already, and what is left by the cost model.
     Planned {
+        cells: usize,
+        complete: usize,
         flops: f64,
     },
     /// Something worth a line.
-    Note(String),
+    Note {
+        text: String,
+    },
     Started(Job),
     /// Tokens done since the last event of the job.
+    /// `elsewhere`: another process, or an earlier run, has done them.
     Advanced {
+        job: usize,
         tokens: usize,
+        elsewhere: bool,
     },
-    Finished,
+    Finished {
+        job: usize,
+    },
+    /// A cell has no result, and why; the others go on.
+    Failed {
+        cell: String,
+        reason: String,
+    },
+    /// The end of the run; no event follows.
+    Ended {
+        complete: usize,
+        failed: usize,
+        interrupted: bool,
+    },
 }
 
-/// Shows events. The order is: `Planned`, then for each job `Started`, any number of `Advanced`, `Finished`; notes anywhere.
-pub trait Reporter {
+/// Takes events. For each job comes `Started`, any number of `Advanced`, and `Finished` unless the run stops; several
+/// threads may tell at once.
+pub trait Reporter: Sync {
     fn event(&self, event: Event);
 }
 

@@ -1,17 +1,25 @@
-//! Floor 4: running a grid. Order, preflight, events, interruption; what a job computes is the science's business.
+//! Floor 4: running a grid. Order, preflight, limits, events, interruption; what a job computes is the science's business.
+//!
+//! A run makes the artifacts that its plan names and the store lacks, and reads its outcome from the store.
 
 mod calibration;
+mod context;
 mod event;
-mod inputs;
+mod operator;
+mod outcome;
 mod prepare;
+mod record;
 mod registry;
 mod run;
+mod schedule;
+mod score;
 mod selection;
-mod tasks;
-mod variant;
+mod tokens;
 
 pub use event::{Event, Job, Reporter};
+pub use operator::{BoundaryResult, Placed};
+pub use outcome::{CellResult, Origin, Outcome, TaskProtocol, TaskScores};
+pub use prepare::prepare;
+pub use record::{Recorder, RunRecord, Stage};
 pub use registry::Methods;
-pub use run::{Outcome, Settings, run};
-pub use tasks::{TaskProtocol, TaskScores};
-pub use variant::{BoundaryResult, CellResult};
+pub use run::{Settings, run};

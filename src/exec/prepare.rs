@@ -1,99 +1,229 @@
-//! Preflight: everything that can be wrong with any backbone or corpus is found before the first model runs.
+//! Preflight: everything that can be wrong with any backbone or corpus is found before the first model runs; and every
+//! text and task is tokenised, unless its tokens are stored.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::btree_map::Entry;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rayon::prelude::*;
+use serde_json::Value;
 
 use super::event::{Event, Reporter};
-use super::tasks::{PreparedTask, TaskData};
-use crate::corpus::{self, Tokenizer, Windows};
+use super::tokens::{store_requests, store_windows};
+use crate::corpus::{self, Tokenizer};
 use crate::error::{Error, Result};
-use crate::files::sha256;
-use crate::grid::Grid;
-use crate::model::Config;
+use crate::evaluate::TaskEncoder;
+use crate::grid::{Calibration, Grid, TaskUse};
 use crate::model::weights::Weights;
+use crate::plan::payload::LOAD;
+use crate::plan::{BackbonePlan, Plan, Subject};
 use crate::recovery;
+use crate::store::{Key, Lookup, Store};
+use crate::tasks::{self, Items, Limit, Task};
 
-/// A backbone with all the token windows that the grid asks of it.
-pub(super) struct Prepared<'a> {
-    pub(super) name: String,
-    pub(super) folder: PathBuf,
-    pub(super) config: Config,
-    /// SHA-256 over the hashes of its config and weight files: what it is, whatever it is called.
-    pub(super) content: String,
-    /// In the order of the grid's calibrations.
-    pub(super) calibrations: Vec<Windows>,
-    /// In the order of the grid's perplexities.
-    pub(super) texts: Vec<Windows>,
-    /// In the order of the grid's tasks.
-    pub(super) tasks: Vec<PreparedTask<'a>>,
+/// Something to tokenise for one backbone.
+struct Wanted<'a> {
+    key: &'a Arc<Key>,
+    what: What<'a>,
 }
 
-/// Reads and tokenises all corpora and tasks for all backbones.
-pub(super) fn prepare<'a>(
-    grid: &Grid,
-    inputs: &BTreeMap<String, String>,
-    tasks: &'a TaskData<'_>,
-    reporter: &dyn Reporter,
-) -> Result<Vec<Prepared<'a>>> {
-    let mut rows = BTreeMap::new();
-    for (name, corpus) in &grid.corpora {
-        rows.insert(name.as_str(), corpus::read_rows(&corpus.path, corpus.column.as_deref())?);
-    }
-    grid.backbone.iter().map(|name| prepare_backbone(grid, name, &rows, inputs, tasks, reporter)).collect()
+#[derive(Clone, Copy)]
+enum What<'a> {
+    Calibration(&'a Calibration),
+    Text { corpus: &'a str, length: usize },
+    Task(&'a TaskUse),
 }
 
-fn prepare_backbone<'a>(
-    grid: &Grid,
-    name: &str,
-    rows: &BTreeMap<&str, Vec<String>>,
-    inputs: &BTreeMap<String, String>,
-    tasks: &'a TaskData<'_>,
-    reporter: &dyn Reporter,
-) -> Result<Prepared<'a>> {
-    let folder = grid.backbones[name].path.clone();
-    let config = Config::read(&folder)?;
-    for note in &config.notes {
-        reporter.event(Event::Note(format!("backbone {name}: {note}")));
+/// Checks every backbone and sees that all tokens are stored.
+///
+/// # Errors
+/// The first thing that would stop the run later: a weight file that cannot be read, a recovery that a backbone has no
+/// place for, a corpus or a task that cannot be tokenised.
+pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter) -> Result<()> {
+    for backbone in &plan.backbones {
+        check(plan.grid, backbone, reporter)?;
     }
+    let missing: Vec<(&BackbonePlan, Vec<Wanted<'_>>)> =
+        plan.backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter))).collect();
+    let missing: Vec<_> = missing.into_iter().filter(|(_, wanted)| !wanted.is_empty()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let sources = Sources::read(plan.grid, missing.iter().flat_map(|(_, wanted)| wanted))?;
+    let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
+    reporter.event(Event::Note { text: format!("tokenising {count} texts and tasks") });
+    for (backbone, wanted) in missing {
+        let tokenizer = tokenizer(backbone)?;
+        wanted.par_iter().try_for_each(|wanted| tokenise(plan.grid, backbone, wanted, &tokenizer, &sources, store))?;
+    }
+    Ok(())
+}
+
+fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
+    let note = |text: String| reporter.event(Event::Note { text: format!("backbone {}: {text}", backbone.name) });
+    backbone.config.notes.iter().for_each(|text| note(text.clone()));
     // The header of each weight file is read and checked here; the weights themselves when the backbone's turn comes.
-    Weights::open(&folder)?;
-    for method in &grid.recovery {
+    Weights::open(&backbone.folder)?;
+    let mut checked: Vec<String> = Vec::new();
+    for method in backbone.variants.iter().filter_map(|variant| grid.cells[variant.cell].recovery.as_ref()) {
+        if checked.contains(&method.to_string()) {
+            continue;
+        }
         recovery::build(&method.name, &method.options)?
-            .check(&config)
-            .map_err(|error| error.at(format!("backbone `{name}`, recovery `{method}`")))?;
+            .check(&backbone.config)
+            .map_err(|error| error.at(format!("backbone `{}`, recovery `{method}`", backbone.name)))?;
+        checked.push(method.to_string());
     }
-    let tokenizer = Tokenizer::load(folder.join("tokenizer.json"))?;
-    if tokenizer.vocab_size() > config.vocab {
+    let texts = backbone.evaluations.iter().filter_map(|evaluation| match &evaluation.subject {
+        Subject::Windows(text) => Some((&text.corpus, text.length)),
+        Subject::Task(_) => None,
+    });
+    let lengths = backbone.calibrations.iter().map(|c| (&c.calibration.corpus, c.calibration.length)).chain(texts);
+    for (corpus, length) in lengths {
+        if let Some(most) = backbone.config.max_positions.filter(|&most| length > most) {
+            note(format!("windows of {length} tokens on `{corpus}` exceed its training context of {most} tokens"));
+        }
+    }
+    Ok(())
+}
+
+/// Tokenises one text or task anew: what is stored under the key turned out to be damaged.
+pub(super) fn remake(plan: &Plan<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
+    let wanted: Vec<Wanted<'_>> = all(backbone).into_iter().filter(|wanted| **wanted.key == *key).take(1).collect();
+    let sources = Sources::read(plan.grid, wanted.iter())?;
+    let tokenizer = tokenizer(backbone)?;
+    wanted.iter().try_for_each(|wanted| tokenise(plan.grid, backbone, wanted, &tokenizer, &sources, store))
+}
+
+/// Everything of a backbone that has to be tokens.
+fn all(backbone: &BackbonePlan) -> Vec<Wanted<'_>> {
+    let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
+    let evaluations = backbone.evaluations.iter().map(|evaluation| {
+        let what = match &evaluation.subject {
+            Subject::Windows(text) => What::Text { corpus: &text.corpus, length: text.length },
+            Subject::Task(used) => What::Task(used),
+        };
+        (&evaluation.tokens, what)
+    });
+    calibrations.chain(evaluations).map(|(key, what)| Wanted { key, what }).collect()
+}
+
+/// What is not stored whole, each once.
+fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<Wanted<'a>> {
+    let mut missing: Vec<Wanted<'_>> = Vec::new();
+    for Wanted { key, what } in all(backbone) {
+        if missing.iter().any(|wanted| wanted.key == key) {
+            continue;
+        }
+        let stored = match store.look(key) {
+            Lookup::Absent => false,
+            Lookup::Damaged(error) => damaged(reporter, &error),
+            // The ids themselves are verified by whoever reads them; see `remake`.
+            Lookup::Whole(artifact) => artifact.read(LOAD).map_or_else(|error| damaged(reporter, &error), |_| true),
+        };
+        if !stored {
+            missing.push(Wanted { key, what });
+        }
+    }
+    missing
+}
+
+fn damaged(reporter: &dyn Reporter, error: &Error) -> bool {
+    reporter.event(Event::Note { text: format!("tokens: {}; made anew", error.one_line()) });
+    false
+}
+
+fn tokenizer(backbone: &BackbonePlan) -> Result<Tokenizer> {
+    let tokenizer = Tokenizer::load(backbone.folder.join("tokenizer.json"))?;
+    if tokenizer.vocab_size() > backbone.config.vocab {
         return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
             .at(tokenizer.path().display().to_string())
-            .expected(format!("token ids below {}, the vocab_size of config.json", config.vocab))
+            .expected(format!("token ids below {}, the vocab_size of config.json", backbone.config.vocab))
             .found(format!("ids up to {}", tokenizer.vocab_size() - 1))
             .hint("tokenizer.json is of another model"));
     }
-    let cut = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
-        let entry = &grid.corpora[corpus];
-        let (rule, rows) = (entry.rule.parse()?, &rows[corpus]);
-        if config.max_positions.is_some_and(|most| length > most) {
-            reporter.event(Event::Note(format!(
-                "backbone {name}: windows of {length} tokens on `{corpus}` exceed its training context of {} tokens",
-                config.max_positions.unwrap_or_default()
-            )));
+    Ok(tokenizer)
+}
+
+/// The corpora and tasks that have to be tokenised, read once for all backbones.
+struct Sources {
+    rows: BTreeMap<String, Vec<String>>,
+    items: BTreeMap<String, Items>,
+}
+
+impl Sources {
+    fn read<'a>(grid: &Grid, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
+        let mut sources = Self { rows: BTreeMap::new(), items: BTreeMap::new() };
+        for wanted in wanted {
+            let corpus = match wanted.what {
+                What::Calibration(calibration) => &calibration.corpus,
+                What::Text { corpus, .. } => corpus,
+                What::Task(used) => {
+                    if let Entry::Vacant(free) = sources.items.entry(used.to_string()) {
+                        free.insert(items(grid, used)?);
+                    }
+                    continue;
+                }
+            };
+            if let Entry::Vacant(free) = sources.rows.entry(corpus.to_string()) {
+                let entry = &grid.corpora[corpus];
+                free.insert(corpus::read_rows(&entry.path, entry.column.as_deref())?);
+            }
         }
+        Ok(sources)
+    }
+}
+
+fn items(grid: &Grid, used: &TaskUse) -> Result<Items> {
+    let data = &grid.tasks[&used.name];
+    let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
+    Items::read(task, &data.path, used.limit.map(Limit::new).transpose()?)
+}
+
+fn tokenise(
+    grid: &Grid,
+    backbone: &BackbonePlan,
+    wanted: &Wanted<'_>,
+    tokenizer: &Tokenizer,
+    sources: &Sources,
+    store: &Store,
+) -> Result<()> {
+    let started = Instant::now();
+    let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
+        let entry = &grid.corpora[corpus];
+        let (rule, rows) = (entry.rule.parse()?, &sources.rows[corpus]);
         match calibration {
-            Some((sequences, seed)) => corpus::calibration(rule, rows, &tokenizer, sequences, length, seed),
-            None => corpus::evaluation(rule, rows, &tokenizer, length, entry.limit),
+            Some((sequences, seed)) => corpus::calibration(rule, rows, tokenizer, sequences, length, seed),
+            None => corpus::evaluation(rule, rows, tokenizer, length, entry.limit),
         }
         .map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
     };
-    let calibrations = grid
-        .calibration
-        .iter()
-        .map(|c| cut(&c.corpus, c.length, Some((c.sequences, c.seed))))
-        .collect::<Result<_>>()?;
-    let texts = grid.evaluate.perplexity.iter().map(|p| cut(&p.corpus, p.length, None)).collect::<Result<_>>()?;
-    let files = [vec![folder.join("config.json")], Weights::files(&folder)?].concat();
-    let hashes = files.iter().filter_map(|file| inputs.get(&file.display().to_string()).map(String::as_str));
-    let content = sha256::of_bytes(hashes.collect::<String>());
-    let tasks = tasks.requests(grid, &folder, &tokenizer)?;
-    Ok(Prepared { name: name.to_string(), folder, config, content, calibrations, texts, tasks })
+    let windows = match wanted.what {
+        What::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
+        What::Text { corpus, length } => windows(corpus, length, None)?,
+        What::Task(used) => {
+            let items = &sources.items[&used.to_string()];
+            let config = read_json(&backbone.folder.join("config.json"))?;
+            let tokenizer_config = read_json(&backbone.folder.join("tokenizer_config.json"))?;
+            let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
+            let length = tasks::max_length(&config, Some(&tokenizer_config))?;
+            let requests = tasks::requests(items, &encoder, used.bos, used.max_length.unwrap_or(length))?;
+            return store_requests(store, wanted.key, items, &requests, started.elapsed().as_secs_f64());
+        }
+    };
+    store_windows(store, wanted.key, &windows, started.elapsed().as_secs_f64())
+}
+
+/// A JSON file; null where there is none.
+fn read_json(path: &Path) -> Result<Value> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Value::Null),
+        Err(error) => return Err(Error::io("read", path, &error)),
+    };
+    serde_json::from_slice(&text).map_err(|error| {
+        Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
+    })
 }

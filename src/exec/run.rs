@@ -1,21 +1,20 @@
-//! The run of a grid: preflight, then backbone by backbone one calibration pass for each calibration and one trie for each text.
+//! The run of a grid: preflight, plan, jobs for what is not stored, and the outcome from the store.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 use super::calibration::Calibrating;
-use super::event::{Event, Job, Reporter};
-use super::prepare::{Prepared, prepare};
-use super::tasks::{TaskData, TaskProtocol};
-use super::variant::CellResult;
-use crate::corpus::Windows;
-use crate::criterion::{self, Cut};
-use crate::error::{Error, Result};
-use crate::evaluate::{choices, perplexity};
+use super::context::{Context, lock};
+use super::event::{Event, Reporter};
+use super::operator;
+use super::outcome::Outcome;
+use super::prepare::prepare;
+use super::schedule::{self, Limits, Task};
+use super::score::Sitting;
+use crate::error::{Error, Kind, Result};
 use crate::grid::Grid;
-use crate::model::trie::Cost;
-use crate::model::{Decoder, Load, Operator, Program, Trie};
+use crate::machine;
+use crate::model::Program;
+use crate::plan::{BackbonePlan, Estimate, Evaluation, Plan, State, Variant, payload};
 use crate::store::Store;
 
 /// How to run, as far as it may not change a result beyond rounding.
@@ -26,39 +25,25 @@ pub struct Settings {
     /// Most bytes of activations to spool in one pass. Where all sites that a selection may need are more, a second
     /// pass spools only those that the selections chose.
     pub spool_bytes: u64,
-    /// Run every variant by itself, with its own calibration pass and its own forward passes, and nothing taken from the
-    /// store: for benchmarks and tests.
-    pub separate: bool,
+    /// Jobs at a time.
+    pub jobs: usize,
+    /// Bytes of memory that jobs may take together; most of what is free where none is given.
+    pub memory: Option<u64>,
+    /// How often a job that failed is tried again.
+    pub retries: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { batch_tokens: 2048, spool_bytes: 32 << 30, separate: false }
+        Self { batch_tokens: 2048, spool_bytes: 32 << 30, jobs: 1, memory: None, retries: 0 }
     }
 }
 
-/// What came of a grid.
-#[derive(Debug)]
-pub struct Outcome {
-    /// In the order of [`Grid::cells`].
-    pub cells: Vec<CellResult>,
-    /// SHA-256 of every file that was read, by path.
-    pub inputs: BTreeMap<String, String>,
-    /// How each task was scored, in the grid's order.
-    pub tasks: Vec<TaskProtocol>,
-}
-
-impl Outcome {
-    /// How many cells failed.
-    pub fn failed(&self) -> usize {
-        self.cells.iter().filter(|cell| cell.failure.is_some()).count()
-    }
-}
-
-/// Runs all cells of a grid. A cell that fails is in the outcome with its reason; the others go on.
+/// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
 ///
 /// # Errors
-/// What preflight finds, a backbone that cannot be loaded, or that `stop` was set.
+/// What preflight finds, a backbone that cannot be loaded, no room in the store, or that `stop` was set. What was done
+/// until then is stored.
 pub fn run(
     grid: &Grid,
     settings: Settings,
@@ -66,213 +51,150 @@ pub fn run(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let inputs = super::inputs::hashes(grid)?;
-    let tasks = TaskData::read(grid)?;
-    let prepared = prepare(grid, &inputs, &tasks, reporter)?;
-    let mut cells: Vec<CellResult> = grid
-        .cells()
-        .into_iter()
-        .map(|cell| {
-            let layers = grid.backbones[&cell.backbone].layers;
-            CellResult::new(cell, layers)
-        })
-        .collect();
-    let mut first = true;
-    for backbone in &prepared {
-        let mut own: Vec<&mut CellResult> =
-            cells.iter_mut().filter(|result| result.cell.backbone == backbone.name).collect();
-        let decoder = Decoder::load_with(backbone.config.clone(), &backbone.folder)?;
-        let run = Run { grid, backbone, decoder, settings, store, reporter, stop };
-        if std::mem::take(&mut first) {
-            let flops = run.planned_flops(&own)? * prepared.len() as f64;
-            reporter.event(Event::Planned { flops });
-        }
-        run.calibrate(&mut own)?;
-        run.evaluate(&mut own)?;
+    let plan = Plan::new(grid, store, settings.batch_tokens)?;
+    prepare(&plan, store, reporter)?;
+    let state = State::read(&plan, store);
+    let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
+    let estimate = Estimate::of(&plan, &state, settings.spool_bytes)?;
+    enough_room(&estimate, store)?;
+    let flops = estimate.left;
+    reporter.event(Event::Planned { cells: grid.cells.len(), complete, flops });
+    let context = Context::new(&plan, store, settings, reporter, stop);
+    state.damages().for_each(|error| context.damaged(error));
+    let result = context.check_stop().and_then(|()| execute(&context, &state));
+    let failures = context.failures();
+    let outcome = result.and_then(|()| Outcome::read(&plan, store, &failures));
+    let (complete, failed, interrupted) = match &outcome {
+        Ok(outcome) => (outcome.cells.len() - outcome.failed(), outcome.failed(), false),
+        Err(error) => (complete, failures.len(), error.kind() == Kind::Interrupted),
+    };
+    reporter.event(Event::Ended { complete, failed, interrupted });
+    outcome
+}
+
+/// Refuses to begin what the store's disk has no room for.
+fn enough_room(estimate: &Estimate, store: &Store) -> Result<()> {
+    let (wanted, free) = (estimate.disk + estimate.spool, machine::free_disk(store.root()));
+    match free {
+        Some(free) if free < wanted => Err(Error::missing("the store's disk has not enough room for this grid")
+            .at(store.root().display().to_string())
+            .expected(format!("about {:.1} GB free", wanted as f64 / 1e9))
+            .found(format!("{:.1} GB", free as f64 / 1e9))
+            .hint("`ghostlab cache gc` shows what could go; or name another folder with --store")),
+        _ => Ok(()),
     }
-    Ok(Outcome { cells, inputs, tasks: tasks.protocols(grid) })
 }
 
-/// One backbone's part of a run.
-pub(super) struct Run<'a> {
-    grid: &'a Grid,
-    pub(super) backbone: &'a Prepared<'a>,
-    pub(super) decoder: Decoder,
-    pub(super) settings: Settings,
-    store: &'a Store,
-    reporter: &'a dyn Reporter,
-    stop: &'a AtomicBool,
-}
-
-impl Run<'_> {
-    fn calibrate(&self, cells: &mut [&mut CellResult]) -> Result<()> {
-        for (calibration, windows) in self.grid.calibration.iter().zip(&self.backbone.calibrations) {
-            let mut own: Vec<&mut CellResult> = cells
-                .iter_mut()
-                .map(|cell| &mut **cell)
-                .filter(|result| result.cell.calibration.as_ref() == Some(calibration))
-                .collect();
-            if !self.settings.separate {
-                Calibrating::new(self, self.store, windows, calibration).repair(&mut own)?;
+/// Makes what is missing.
+fn execute(context: &Context<'_>, state: &State) -> Result<()> {
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    for (model, backbone) in context.plan.backbones.iter().enumerate() {
+        let made = |variant: &Variant| variant.selection.iter().chain(&variant.operator).all(|key| state.has(key));
+        let matrix = 4 * (backbone.config.hidden * backbone.config.hidden) as u64;
+        let mut repairs = Vec::new();
+        for (place, calibration) in backbone.calibrations.iter().enumerate() {
+            let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
+            let own: Vec<&Variant> = own.filter(|variant| !made(variant)).collect();
+            if own.is_empty() {
                 continue;
             }
-            for cells in own.chunks_mut(1) {
-                let folder =
-                    tempfile::tempdir().map_err(|error| Error::io("create", "a temporary folder".as_ref(), &error))?;
-                let store = Store::open(folder.path())?;
-                Calibrating::new(self, &store, windows, calibration).repair(cells)?;
+            repairs.push(tasks.len());
+            let work = move || {
+                let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
+                attempt(context, &cells, || Calibrating::repair(context, backbone, calibration, &own))
+            };
+            tasks.push(Task { after: Vec::new(), model, bytes: 8 * matrix, run: Box::new(work) });
+        }
+        for (place, evaluation) in backbone.evaluations.iter().enumerate() {
+            let own: Vec<&Variant> =
+                backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place])).collect();
+            if own.is_empty() {
+                continue;
             }
+            let bytes = backbone.config.batch_bytes(context.settings.batch_tokens, 4) + own.len() as u64 * matrix;
+            let work = move || {
+                let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
+                attempt(context, &cells, || score(context, backbone, evaluation, place, &own))
+            };
+            tasks.push(Task { after: repairs.clone(), model, bytes, run: Box::new(work) });
         }
-        Ok(())
     }
+    let models: Vec<u64> = context.plan.backbones.iter().map(|backbone| backbone.config.weight_bytes()).collect();
+    let memory = context.settings.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4);
+    let limits = Limits { tasks: context.settings.jobs, memory };
+    schedule::run(&tasks, &models, limits, |model| context.forget(&context.plan.backbones[model]))
+}
 
-    /// Perplexity of the bare backbone without each of some sets of layers, on some windows.
-    pub(super) fn perplexities(&self, label: &str, windows: &Windows, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
-        let layers = self.decoder.config().layers;
-        let programs: Vec<Program> = removed.iter().map(|set| Program::pruned(layers, set, |_| None)).collect();
-        let trie = Trie::new(&programs);
-        let tokens = windows.ids.len();
-        self.start(label, tokens, programs.len(), self.cost(&trie, &Load::windows(tokens, windows.length)).shared);
-        let (mut seconds, batch) = (vec![0.0; trie.len()], self.settings.batch_tokens);
-        let progress = |tokens| self.advance(tokens);
-        let losses = perplexity::score(&self.decoder, &trie, programs.len(), windows, batch, &mut seconds, progress)?;
-        self.finish();
-        Ok(losses.iter().map(perplexity::Losses::perplexity).collect())
+/// Runs a job as often as it may be tried. A job that fails for good fails its cells, and the others go on.
+fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<()>) -> Result<()> {
+    context.check_stop()?;
+    for left in (0..=context.settings.retries).rev() {
+        let error = match job() {
+            Ok(()) => return Ok(()),
+            Err(error) if matches!(error.kind(), Kind::Interrupted | Kind::BadInput) => return Err(error),
+            Err(error) => error,
+        };
+        if left > 0 {
+            context.note(format!("{}; trying again, {left} more at most", error.one_line()));
+            continue;
+        }
+        if error.kind() == Kind::Missing {
+            return Err(error);
+        }
+        for &cell in cells {
+            context.fail(cell, error.one_line());
+        }
     }
+    Ok(())
+}
 
-    fn evaluate(&self, cells: &mut [&mut CellResult]) -> Result<()> {
-        let texts = self.grid.evaluate.perplexity.len();
-        let mut live: Vec<&mut CellResult> = Vec::new();
-        for cell in cells.iter_mut() {
-            cell.perplexity = vec![None; texts];
-            cell.tasks = vec![None; self.backbone.tasks.len()];
-            if cell.program.is_some() {
-                live.push(cell);
+/// Scores the variants that have no scores yet on one text or task.
+fn score(
+    context: &Context<'_>,
+    backbone: &BackbonePlan,
+    evaluation: &Evaluation,
+    place: usize,
+    variants: &[&Variant],
+) -> Result<()> {
+    let mut candidates = Vec::new();
+    for variant in variants.iter().filter(|variant| !context.failed(variant.cell)) {
+        match program(context, backbone, variant) {
+            Ok(program) => candidates.push((std::sync::Arc::clone(&variant.scores[place]), program)),
+            Err(error) if matches!(error.kind(), Kind::Job | Kind::Damaged) => {
+                context.fail(variant.cell, error.one_line());
             }
+            Err(error) => return Err(error),
         }
-        if self.settings.separate {
-            for cell in live {
-                self.score(&mut [&mut *cell])?;
-                self.score_tasks(&mut [cell])?;
-            }
-            return Ok(());
-        }
-        self.score(&mut live)?;
-        self.score_tasks(&mut live)
     }
+    // Two cells may be one variant: the same key needs one score.
+    let mut seen = std::collections::BTreeSet::new();
+    candidates.retain(|(key, _)| seen.insert(key.hash().to_string()));
+    if candidates.is_empty() {
+        return Ok(());
+    }
+    let text = context.text(backbone, &evaluation.subject, &evaluation.tokens)?;
+    let label = format!("{} on {}", backbone.name, evaluation.subject);
+    text.exam(context.settings.batch_tokens, |exam| {
+        let sitting = Sitting { run: context, backbone, exam, label: &label, journal: evaluation.journal.clone() };
+        sitting.score(candidates)
+    })
+}
 
-    /// Scores cells on all texts, sharing what their programs share.
-    fn score(&self, cells: &mut [&mut CellResult]) -> Result<()> {
-        let programs: Vec<Program> = cells.iter().filter_map(|cell| cell.program.clone()).collect();
-        let trie = Trie::new(&programs);
-        for (index, (text, windows)) in self.grid.evaluate.perplexity.iter().zip(&self.backbone.texts).enumerate() {
-            let tokens = windows.count() * windows.length;
-            let cost = self.cost(&trie, &Load::windows(tokens, windows.length));
-            let label = format!("perplexity of {} on {}", self.backbone.name, text.corpus);
-            self.note(&format!(
-                "{label}: {} cells share {:.2} of {:.2} TFLOP ({:.0} %)",
-                cells.len(),
-                cost.shared / 1e12,
-                cost.separate / 1e12,
-                100.0 * cost.shared / cost.separate
-            ));
-            self.start(&label, tokens, cells.len(), cost.shared);
-            let mut seconds = vec![0.0; trie.len()];
-            let progress = |tokens| self.advance(tokens);
-            let batch = self.settings.batch_tokens;
-            let losses =
-                perplexity::score(&self.decoder, &trie, programs.len(), windows, batch, &mut seconds, progress)?;
-            self.finish();
-            for ((cell, losses), share) in cells.iter_mut().zip(losses).zip(trie.shares(&seconds)) {
-                cell.seconds += share;
-                cell.perplexity[index] = Some(losses.perplexity());
-                let bad = losses.not_finite();
-                if bad > 0 {
-                    let reason =
-                        format!("{bad} of {} windows of {} have no finite loss", losses.windows.len(), text.corpus);
-                    cell.failure = Some(reason);
-                }
-            }
-        }
-        Ok(())
+/// A variant as a program; its operators are loaded once for all texts.
+fn program(context: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
+    let layers = backbone.config.layers;
+    let (Some(selection), Some(operator)) = (&variant.selection, &variant.operator) else {
+        return Ok(Program::dense(layers));
+    };
+    if let Some(program) = lock(&context.programs).get(operator.hash()) {
+        return Ok(program.clone());
     }
-
-    /// The cost of a backbone's jobs before its selections are known: regions are taken to lie in the middle.
-    fn planned_flops(&self, cells: &[&mut CellResult]) -> Result<f64> {
-        let layers = self.decoder.config().layers;
-        let programs: Vec<Program> = cells
-            .iter()
-            .enumerate()
-            .map(|(index, result)| {
-                let operator = Operator::diagonal(vec![index as f32])?;
-                let start = (layers - result.cell.depth) / 2;
-                let removed: Vec<usize> = (start..start + result.cell.depth).collect();
-                // Each cell gets an operator of its own: equal programs would count once.
-                Ok(Program::pruned(layers, &removed, |_| Some(Arc::clone(&operator))))
-            })
-            .collect::<Result<_>>()?;
-        let trunk = Trie::new(&[Program::trunk(layers)]);
-        let calibrations = self.backbone.calibrations.iter().map(|windows| (&trunk, windows));
-        let trie = Trie::new(&programs);
-        let texts = self.backbone.texts.iter().map(|windows| (&trie, windows));
-        let of_tasks =
-            self.backbone.tasks.iter().map(|task| self.cost(&trie, &choices::load(&task.documents())).shared);
-        let of_tasks: f64 = of_tasks.sum();
-        let trials = self.trials(layers)?;
-        let trials = self.backbone.calibrations.iter().flat_map(|windows| trials.iter().map(move |t| (t, windows)));
-        Ok(calibrations
-            .chain(texts)
-            .chain(trials)
-            .map(|(trie, windows)| self.cost(trie, &Load::windows(windows.ids.len(), windows.length)).shared)
-            .sum::<f64>()
-            + of_tasks)
-    }
-
-    /// What the criteria will measure by perplexity: for each the deepest cut, which measures what the others need.
-    fn trials(&self, layers: usize) -> Result<Vec<Trie>> {
-        let depth = self.grid.depth.iter().copied().max().unwrap_or(0);
-        let cut = Cut { backbone: &self.backbone.name, layers, depth };
-        let mut tries = Vec::new();
-        for method in &self.grid.criterion {
-            let trials = criterion::build(&method.name, &method.options)?.trials(&cut);
-            // A step of a greedy search waits for the one before it: each size is a run of its own.
-            for run in trials.chunk_by(|a, b| a.len() == b.len()) {
-                let programs: Vec<Program> = run.iter().map(|set| Program::pruned(layers, set, |_| None)).collect();
-                tries.push(Trie::new(&programs));
-            }
-        }
-        Ok(tries)
-    }
-
-    pub(super) fn cost(&self, trie: &Trie, load: &Load) -> Cost {
-        trie.cost(|step| self.decoder.flops(step, load))
-    }
-
-    pub(super) fn start(&self, label: &str, tokens: usize, cells: usize, flops: f64) {
-        self.reporter.event(Event::Started(Job { label: label.to_string(), tokens, cells, flops }));
-    }
-
-    pub(super) fn note(&self, text: &str) {
-        self.reporter.event(Event::Note(text.to_string()));
-    }
-
-    pub(super) fn finish(&self) {
-        self.reporter.event(Event::Finished);
-    }
-
-    pub(super) fn advance(&self, tokens: usize) -> Result<()> {
-        self.reporter.event(Event::Advanced { tokens });
-        self.check_stop()
-    }
-
-    /// # Errors
-    /// The user asked to stop.
-    pub(super) fn check_stop(&self) -> Result<()> {
-        if self.stop.load(Relaxed) {
-            return Err(
-                Error::interrupted("stopped before the grid was finished").hint("the same command starts it again")
-            );
-        }
-        Ok(())
-    }
+    let find = |key, what| {
+        let missing = || Error::job(format!("its {what} is not in the store"));
+        context.get(key).ok_or_else(missing)
+    };
+    let selection = payload::selection(&find(selection, "selection")?)?;
+    let program = operator::program(&find(operator, "operator")?, layers, &selection)?;
+    lock(&context.programs).insert(operator.hash().to_string(), program.clone());
+    Ok(program)
 }

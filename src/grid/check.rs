@@ -45,7 +45,7 @@ pub(super) fn check(schema: Schema, root: &Node, source: &Source<'_>, registry: 
     checker.evaluations(&schema)?;
     let corpora = checker.corpora(&schema)?;
     let tasks = checker.tasks(&schema)?;
-    Ok(Grid {
+    let mut grid = Grid {
         name,
         file: source.path.to_owned(),
         backbones,
@@ -57,7 +57,10 @@ pub(super) fn check(schema: Schema, root: &Node, source: &Source<'_>, registry: 
         recovery: schema.recovery,
         calibration,
         evaluate: schema.evaluate,
-    })
+        cells: Vec::new(),
+    };
+    grid.cells = grid.cells();
+    Ok(grid)
 }
 
 impl Checker<'_> {

@@ -84,6 +84,8 @@ pub struct Grid {
     pub recovery: Vec<Method>,
     pub calibration: Vec<Calibration>,
     pub evaluate: Evaluate,
+    /// All variants, each backbone's together, its dense one first.
+    pub cells: Vec<Cell>,
 }
 
 impl Grid {

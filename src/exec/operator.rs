@@ -1,0 +1,175 @@
+//! A variant's operators: solved from activations, stored with their figures, loaded as a program.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::calibrate::Activations;
+use crate::criterion::Selection;
+use crate::error::{Error, Result};
+use crate::grid::Cell;
+use crate::model::{Decoder, Half, Operator, Program, Repairs};
+use crate::plan::payload::{FIGURES, from_json, to_json};
+use crate::recovery::{self, Boundary, Numbers, Recovery, Repair, Span, System};
+use crate::store::{Artifact, Key, Store};
+
+/// Where a repair stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placed {
+    /// On the residual stream, in the place of the removed layers.
+    Stream,
+    /// On the MLP branch of the layer before.
+    Mlp,
+    /// On both branches of the layer before.
+    AttentionAndMlp,
+}
+
+/// One repaired span.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BoundaryResult {
+    /// The removed layers, `[start, end)`.
+    pub region: (usize, usize),
+    /// The operator's content key; none where the layers were only removed.
+    pub operator: Option<String>,
+    /// Where it stands.
+    pub placed: Option<Placed>,
+    /// What a reader has to know of the repair.
+    pub notes: Vec<String>,
+    /// Rank of the least-squares problem's matrix, where one was solved.
+    pub rank: Option<usize>,
+    /// Its condition number; none where it is infinite.
+    pub condition: Option<f64>,
+    /// Mean loss of each epoch, where the method iterates.
+    pub losses: Vec<f64>,
+    /// What solving took, without measuring.
+    pub solve_seconds: f64,
+    #[serde(flatten)]
+    pub numbers: Numbers,
+}
+
+/// The recovery of a cell that is not the dense one.
+pub(super) fn recovery_of(cell: &Cell) -> Result<Box<dyn Recovery>> {
+    let method = cell.recovery.as_ref();
+    let method = method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))?;
+    recovery::build(&method.name, &method.options)
+}
+
+/// The spans that get an operator each.
+pub(super) fn spans(selection: &Selection, recovery: &dyn Recovery) -> Vec<Span> {
+    let regions = selection.regions().into_iter();
+    regions.flat_map(|(start, end)| recovery.spans(Span { start, end })).collect()
+}
+
+/// Solves a cell's operators and stores them.
+///
+/// # Errors
+/// Kind `Job`: the cell cannot be repaired, and why.
+pub(super) fn solve(
+    cell: &Cell,
+    selection: &Selection,
+    decoder: &Decoder,
+    activations: &Activations,
+    store: &Store,
+    key: &Key,
+) -> Result<()> {
+    let started = Instant::now();
+    let recovery = recovery_of(cell)?;
+    let sequences = activations.shape().sequences;
+    let wanted = cell.calibration.as_ref().map_or(sequences, |c| c.operator_sequences);
+    let spans = spans(selection, &*recovery);
+    let (mut results, mut matrices) = (Vec::new(), Vec::new());
+    for &span in &spans {
+        let boundary = Boundary {
+            backbone: decoder,
+            activations,
+            span,
+            operator_sequences: wanted.min(sequences),
+            only: spans.len() == 1,
+        };
+        let place = |error: Error| error.at(format!("boundary of layer {}", span.start));
+        let began = Instant::now();
+        let solution = recovery.solve(&boundary).map_err(place)?;
+        let solve_seconds = began.elapsed().as_secs_f64();
+        let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
+        let placed = match &solution.repair {
+            Repair::Cut => None,
+            Repair::Stream(_) => Some(Placed::Stream),
+            Repair::Branches { attention: false, .. } => Some(Placed::Mlp),
+            Repair::Branches { attention: true, .. } => Some(Placed::AttentionAndMlp),
+        };
+        let operator = solution.repair.operator();
+        if let Some(operator) = operator {
+            let (form, values) = operator.parts()?;
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            matrices.push((format!("{:04}.{form}.f32", results.len()), bytes));
+        }
+        results.push(BoundaryResult {
+            region: (span.start, span.end),
+            operator: operator.map(|operator| operator.key()),
+            placed,
+            notes: solution.notes,
+            rank: solution.system.map(|_| rank),
+            condition: condition.is_finite().then_some(condition),
+            losses: solution.losses,
+            solve_seconds,
+            numbers: Numbers::of(&boundary, &solution.repair)?,
+        });
+    }
+    let figures = to_json(&results)?;
+    // JSON has no word for a number that is none: it would not come back.
+    if serde_json::from_slice::<Vec<BoundaryResult>>(&figures).is_err() {
+        return Err(Error::job("the repair's figures are not finite numbers")
+            .hint("the method diverged: a smaller learning rate, or another method"));
+    }
+    let payloads = matrices.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+    let payloads: Vec<(&str, &[u8])> = payloads.chain([(FIGURES, figures.as_slice())]).collect();
+    store.put(key, started.elapsed().as_secs_f64(), &payloads).map(drop)
+}
+
+/// What is known of a stored variant's boundaries.
+///
+/// # Errors
+/// Damage.
+pub(super) fn figures(artifact: &Artifact) -> Result<Vec<BoundaryResult>> {
+    from_json(artifact, FIGURES)
+}
+
+/// A stored variant as a program.
+///
+/// # Errors
+/// Damage.
+pub(super) fn program(artifact: &Artifact, layers: usize, selection: &Selection) -> Result<Program> {
+    let mut repairs = Repairs::default();
+    for (index, result) in figures(artifact)?.into_iter().enumerate() {
+        let (Some(placed), Some(key)) = (result.placed, &result.operator) else { continue };
+        let operator = load(artifact, index)?;
+        let start = result.region.0;
+        let misfit =
+            || Error::damaged("a stored operator does not fit its record").at(artifact.folder().display().to_string());
+        if operator.key() != *key {
+            return Err(misfit());
+        }
+        if placed == Placed::Stream {
+            repairs.stream.insert(start, operator);
+            continue;
+        }
+        let layer = start.checked_sub(1).ok_or_else(misfit)?;
+        if placed == Placed::AttentionAndMlp {
+            repairs.branches.insert((layer, Half::Attention), Arc::clone(&operator));
+        }
+        repairs.branches.insert((layer, Half::Mlp), operator);
+    }
+    Ok(Program::repaired(layers, &selection.removed, &repairs))
+}
+
+fn load(artifact: &Artifact, index: usize) -> Result<Arc<Operator>> {
+    let prefix = format!("{index:04}.");
+    let name = artifact.payloads().find(|name| name.starts_with(&prefix)).unwrap_or(&prefix);
+    let values = artifact.read(name)?;
+    let values: Vec<f32> =
+        bytemuck::pod_collect_to_vec::<u8, u32>(&values).into_iter().map(|b| f32::from_bits(u32::from_le(b))).collect();
+    let form = name.split('.').nth(1).unwrap_or_default();
+    Operator::from_parts(form, values)
+}

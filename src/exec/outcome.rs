@@ -1,0 +1,274 @@
+//! What came of a grid, read from the store: the store alone says what is done.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::operator::{BoundaryResult, figures};
+use super::tokens::SHEET;
+use crate::error::{Error, Result};
+use crate::evaluate::choices;
+use crate::evaluate::perplexity::Losses;
+use crate::grid::Cell;
+use crate::plan::payload::{from_json, selection, values};
+use crate::plan::{BackbonePlan, Plan, Subject, Variant};
+use crate::store::{Artifact, Key, Lookup, Store};
+use crate::tasks::{self, Bos, DocumentResult, Score, Sheet, Task, TaskResult};
+
+/// What came of a grid.
+#[derive(Debug)]
+pub struct Outcome {
+    /// In the order of the grid's cells.
+    pub cells: Vec<CellResult>,
+    /// SHA-256 of every file that was read, by path.
+    pub inputs: BTreeMap<String, String>,
+    /// How each task was scored, in the grid's order.
+    pub tasks: Vec<TaskProtocol>,
+}
+
+/// How a task was scored, whatever the variant.
+#[derive(Debug, Clone)]
+pub struct TaskProtocol {
+    /// The task as the grid writes it, with its options.
+    pub label: String,
+    pub task: &'static Task,
+    pub bos: Bos,
+    /// Documents scored, and documents in the files.
+    pub documents: usize,
+    pub original: usize,
+    /// Whether all documents of the published split are scored.
+    pub whole: bool,
+}
+
+/// A variant's scores on one task.
+#[derive(Debug, Clone, Serialize)]
+pub struct TaskScores {
+    /// The task as the grid writes it, with its options.
+    pub label: String,
+    #[serde(flatten)]
+    pub result: TaskResult,
+    /// Every choice of every document; not part of the run's record, which would grow by megabytes.
+    #[serde(skip)]
+    pub documents: Vec<DocumentResult>,
+}
+
+/// A cell and what came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct CellResult {
+    pub cell: Cell,
+    /// Layers of the dense backbone.
+    pub layers: usize,
+    /// Removed layers, ascending.
+    pub removed: Vec<usize>,
+    /// `(candidate, score)` of the criterion.
+    pub scores: Vec<(usize, f64)>,
+    pub boundaries: Vec<BoundaryResult>,
+    /// One for each perplexity of the grid; none where the cell failed.
+    pub perplexity: Vec<Option<f64>>,
+    /// One for each task of the grid; none where the cell failed.
+    pub tasks: Vec<Option<TaskScores>>,
+    /// What its operators and scores took to make, whenever that was; steps shared with other cells count in equal parts.
+    pub seconds: f64,
+    /// Why the cell has no result.
+    pub failure: Option<String>,
+    /// The artifacts that it was made from, each with its key and who made it.
+    pub made_from: Vec<Origin>,
+}
+
+/// Where a number comes from.
+#[derive(Debug, Clone, Serialize)]
+pub struct Origin {
+    pub kind: &'static str,
+    /// The hash of its key; `ghostlab explain` and the store's `meta.json` have it in words.
+    pub key: String,
+    pub seconds: f64,
+    /// Program, commit, command line, machine.
+    pub made: Value,
+}
+
+impl Outcome {
+    /// How many cells failed.
+    pub fn failed(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.failure.is_some()).count()
+    }
+
+    /// Reads what is stored of a plan. A cell that lacks something has failed: with the reason given, or for want of it.
+    ///
+    /// # Errors
+    /// Damage that appeared since the run looked.
+    pub fn read(plan: &Plan<'_>, store: &Store, failures: &BTreeMap<usize, String>) -> Result<Self> {
+        let mut cells = Vec::new();
+        for backbone in &plan.backbones {
+            let reader = Reader::new(backbone, store)?;
+            for variant in &backbone.variants {
+                cells.push(reader.cell(plan, variant, failures.get(&variant.cell))?);
+            }
+        }
+        let tasks = plan.backbones.first().map_or(Ok(Vec::new()), |backbone| protocols(backbone, store))?;
+        Ok(Self { cells, inputs: plan.inputs.by_path(), tasks })
+    }
+}
+
+/// Reads one backbone's results; the tasks' sheets are read once.
+struct Reader<'a> {
+    backbone: &'a BackbonePlan,
+    store: &'a Store,
+    sheets: Vec<Option<Sheet>>,
+}
+
+fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Sheet>>> {
+    let sheet = |evaluation: &crate::plan::Evaluation| match (&evaluation.subject, store.look(&evaluation.tokens)) {
+        (Subject::Task(_), Lookup::Whole(artifact)) => from_json(&artifact, SHEET).map(Some),
+        _ => Ok(None),
+    };
+    backbone.evaluations.iter().map(sheet).collect()
+}
+
+fn protocols(backbone: &BackbonePlan, store: &Store) -> Result<Vec<TaskProtocol>> {
+    let mut protocols = Vec::new();
+    for (evaluation, sheet) in backbone.evaluations.iter().zip(sheets(backbone, store)?) {
+        let (Subject::Task(used), Some(sheet)) = (&evaluation.subject, sheet) else { continue };
+        protocols.push(TaskProtocol {
+            label: used.to_string(),
+            task: sheet.task()?,
+            bos: used.bos,
+            documents: sheet.documents(),
+            original: sheet.original,
+            whole: sheet.whole(),
+        });
+    }
+    Ok(protocols)
+}
+
+impl<'a> Reader<'a> {
+    fn new(backbone: &'a BackbonePlan, store: &'a Store) -> Result<Self> {
+        Ok(Self { backbone, store, sheets: sheets(backbone, store)? })
+    }
+
+    fn cell(&self, plan: &Plan<'_>, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
+        let cell = plan.grid.cells[variant.cell].clone();
+        let mut result = CellResult {
+            cell,
+            layers: self.backbone.config.layers,
+            removed: Vec::new(),
+            scores: Vec::new(),
+            boundaries: Vec::new(),
+            perplexity: Vec::new(),
+            tasks: Vec::new(),
+            seconds: 0.0,
+            failure: failure.cloned(),
+            made_from: Vec::new(),
+        };
+        if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
+            let selection = selection(&artifact)?;
+            (result.removed, result.scores) = (selection.removed, selection.scores);
+        }
+        if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
+            result.boundaries = figures(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+        }
+        for (place, (evaluation, key)) in self.backbone.evaluations.iter().zip(&variant.scores).enumerate() {
+            // A variant without operators cannot have been scored: what is under the key is of another time.
+            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
+            if artifact.is_none() {
+                result.failure.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
+            }
+            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
+            let values = artifact.as_ref().map(values).transpose()?;
+            match &evaluation.subject {
+                Subject::Windows(text) => {
+                    let losses = values.map(|windows| Losses { windows });
+                    result.perplexity.push(losses.as_ref().map(Losses::perplexity));
+                    if let Some(losses) = losses.filter(|losses| losses.not_finite() > 0) {
+                        let (bad, all) = (losses.not_finite(), losses.windows.len());
+                        let reason = format!("{bad} of {all} windows of {} have no finite loss", text.corpus);
+                        result.failure = Some(reason);
+                    }
+                }
+                Subject::Task(used) => {
+                    let sheet = self.sheets[place].as_ref();
+                    let scores = values.zip(sheet).map(|(values, sheet)| judge(&values, sheet, used.to_string()));
+                    result.tasks.push(scores.transpose()?);
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    fn find(&self, key: &Key, result: &mut CellResult) -> Option<Artifact> {
+        let Lookup::Whole(artifact) = self.store.look(key) else { return None };
+        let meta = artifact.meta();
+        result.made_from.push(Origin {
+            kind: key.kind().name(),
+            key: key.hash().to_string(),
+            seconds: meta.seconds,
+            made: meta.made.clone(),
+        });
+        Some(artifact)
+    }
+}
+
+fn judge(values: &[f64], sheet: &Sheet, label: String) -> Result<TaskScores> {
+    let scored = choices::scored(values);
+    let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
+    let documents = sheet.judge(&scores.collect::<Vec<_>>())?;
+    Ok(TaskScores { label, result: sheet.result(&documents)?, documents })
+}
+
+impl CellResult {
+    /// What a reader has to know of this cell, each thing once.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for boundary in &self.boundaries {
+            for note in &boundary.notes {
+                let placed = format!("layer {}: {note}", boundary.region.0);
+                let note = if self.boundaries.len() == 1 { note } else { &placed };
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+        }
+        for scores in self.tasks.iter().flatten() {
+            let TaskResult { non_finite, unanswered, effective, .. } = scores.result;
+            if non_finite > 0 {
+                notes.push(format!("{non_finite} of {effective} documents of {} have no finite score", scores.label));
+            }
+            if unanswered > 0 {
+                notes.push(format!("{unanswered} of {effective} documents of {} have no answer", scores.label));
+            }
+        }
+        notes
+    }
+
+    /// The accuracies in the layout of lm-evaluation-harness' results file. It has one place for each task: where the grid
+    /// scores a task under several protocols there are several files. None where the cell has no task scores.
+    ///
+    /// # Errors
+    /// Never: no file gets a task twice.
+    pub fn lm_eval(&self) -> Result<Vec<Value>> {
+        let mut files: Vec<Vec<&TaskScores>> = Vec::new();
+        for scores in self.tasks.iter().flatten() {
+            let has_it = |file: &Vec<&TaskScores>| file.iter().any(|of| of.result.task.name == scores.result.task.name);
+            match files.iter_mut().find(|file| !has_it(file)) {
+                Some(file) => file.push(scores),
+                None => files.push(vec![scores]),
+            }
+        }
+        let export = |file: &Vec<&TaskScores>| {
+            let results: Vec<TaskResult> = file.iter().map(|scores| scores.result.clone()).collect();
+            let labels: Vec<&str> = file.iter().map(|scores| scores.label.as_str()).collect();
+            tasks::export(&results, json!({"model": "ghostlab", "model_args": self.cell.to_string(), "tasks": labels}))
+        };
+        files.iter().map(export).collect()
+    }
+
+    /// # Errors
+    /// The cell failed, with its reason.
+    pub fn ok(&self) -> Result<&Self> {
+        match &self.failure {
+            Some(reason) => Err(Error::job("a cell failed").at(self.cell.to_string()).found(reason.clone())),
+            None => Ok(self),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Records of runs: what a run does, as far as it got, for `ghostlab status`; also after a crash.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::context::lock;
+use super::event::{Event, Reporter};
+use crate::error::{Error, Result};
+use crate::grid::Grid;
+use crate::store::Store;
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Under way, or its process has died.
+    Running,
+    /// Every cell has a result.
+    Complete,
+    /// Some cells have failed, or the whole run has.
+    Failed,
+    Interrupted,
+}
+
+/// What is known of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// The process in the store's terms.
+    pub process: String,
+    pub grid: String,
+    pub file: PathBuf,
+    pub results: PathBuf,
+    pub command: Vec<String>,
+    /// Seconds since 1970, by the machine's clock.
+    pub started: u64,
+    pub updated: u64,
+    pub stage: Stage,
+    pub cells: usize,
+    pub complete: usize,
+    /// Why cells, or the run, have failed.
+    pub failures: BTreeMap<String, String>,
+    /// What is under way: label, tokens done, tokens in all.
+    pub jobs: BTreeMap<usize, (String, usize, usize)>,
+    /// By the cost model, in floating-point operations: what there was to do, what is done, and the seconds since the
+    /// run began.
+    pub flops: f64,
+    pub flops_done: f64,
+    pub seconds: f64,
+}
+
+impl RunRecord {
+    /// All records of a store, the newest first; what cannot be read is passed over.
+    pub fn all(store: &Store) -> Vec<Self> {
+        let files = fs::read_dir(store.runs()).into_iter().flatten().flatten();
+        let read = |entry: fs::DirEntry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok();
+        let mut records: Vec<Self> = files.filter_map(read).collect();
+        records.sort_by(|a, b| (b.started, &b.process).cmp(&(a.started, &a.process)));
+        records
+    }
+
+    /// Whether it says that it runs and its process is gone.
+    pub fn died(&self, store: &Store) -> bool {
+        self.stage == Stage::Running && !store.living().contains(&self.process)
+    }
+
+    /// Floating-point operations a second of the newest run that did some.
+    pub fn rate(store: &Store) -> Option<f64> {
+        let worked = |record: &Self| record.flops_done > 0.0 && record.seconds > 1.0;
+        Self::all(store).into_iter().find(worked).map(|record| record.flops_done / record.seconds)
+    }
+}
+
+/// Writes a run's record while it goes on, and passes every event on.
+pub struct Recorder<'a> {
+    inner: &'a dyn Reporter,
+    state: Mutex<State>,
+    path: PathBuf,
+}
+
+struct State {
+    record: RunRecord,
+    /// What each job costs, for its tokens.
+    costs: BTreeMap<usize, f64>,
+    started: Instant,
+    written: Instant,
+}
+
+/// Between two writings while nothing but progress happens.
+const EVERY: Duration = Duration::from_secs(1);
+
+impl<'a> Recorder<'a> {
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn start(grid: &Grid, results: &Path, store: &Store, inner: &'a dyn Reporter) -> Result<Self> {
+        let folder = store.runs();
+        fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let record = RunRecord {
+            process: store.process()?,
+            grid: grid.name.clone(),
+            file: absolute(&grid.file),
+            results: absolute(results),
+            command: std::env::args().collect(),
+            started: now(),
+            updated: now(),
+            stage: Stage::Running,
+            cells: grid.cells.len(),
+            complete: 0,
+            failures: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            flops: 0.0,
+            flops_done: 0.0,
+            seconds: 0.0,
+        };
+        let path = folder.join(format!("{:012}-{}.json", record.started, record.process));
+        let started = Instant::now();
+        let state = Mutex::new(State { record, costs: BTreeMap::new(), started, written: started });
+        let recorder = Self { inner, state, path };
+        recorder.write(&mut lock(&recorder.state))?;
+        Ok(recorder)
+    }
+
+    /// Notes how the run as a whole ended, where no event could say so.
+    pub fn end(&self, error: &Error) {
+        let mut state = lock(&self.state);
+        let record = &mut state.record;
+        record.stage = match error.kind() {
+            crate::error::Kind::Interrupted => Stage::Interrupted,
+            _ => Stage::Failed,
+        };
+        if record.stage == Stage::Failed {
+            record.failures.insert("the run".to_string(), error.one_line());
+        }
+        self.write(&mut state).ok();
+    }
+
+    fn write(&self, state: &mut State) -> Result<()> {
+        state.record.updated = now();
+        state.record.seconds = state.started.elapsed().as_secs_f64();
+        state.written = Instant::now();
+        let folder = self.path.parent().unwrap_or(&self.path);
+        let write = || {
+            let mut file = tempfile::Builder::new().prefix(".").tempfile_in(folder)?;
+            file.write_all(&serde_json::to_vec_pretty(&state.record)?)?;
+            file.persist(&self.path)?;
+            Ok(())
+        };
+        write().map_err(|error: std::io::Error| Error::io("write", &self.path, &error))
+    }
+}
+
+impl Reporter for Recorder<'_> {
+    fn event(&self, event: Event) {
+        let mut state = lock(&self.state);
+        let mut now = true;
+        match &event {
+            Event::Planned { cells, complete, flops } => {
+                (state.record.cells, state.record.complete, state.record.flops) = (*cells, *complete, *flops);
+            }
+            Event::Started(job) => {
+                state.record.jobs.insert(job.id, (job.label.clone(), 0, job.tokens));
+                state.costs.insert(job.id, job.flops / job.tokens.max(1) as f64);
+            }
+            Event::Advanced { job, tokens, elsewhere } => {
+                if let Some((_, done, _)) = state.record.jobs.get_mut(job) {
+                    *done += tokens;
+                }
+                // Work of others would make this machine look faster than it is.
+                let own = if *elsewhere { 0.0 } else { 1.0 };
+                state.record.flops_done += own * state.costs.get(job).copied().unwrap_or(0.0) * *tokens as f64;
+                now = state.written.elapsed() >= EVERY;
+            }
+            Event::Finished { job } => {
+                state.record.jobs.remove(job);
+            }
+            Event::Failed { cell, reason } => {
+                state.record.failures.insert(cell.clone(), reason.clone());
+            }
+            Event::Ended { complete, failed, interrupted } => {
+                state.record.complete = *complete;
+                state.record.stage = match (interrupted, failed) {
+                    (true, _) => Stage::Interrupted,
+                    (false, 0) => Stage::Complete,
+                    (false, _) => Stage::Failed,
+                };
+            }
+            Event::Note { .. } => now = false,
+        }
+        if now {
+            // A record that cannot be written stops no run: what the run cannot write, it says itself.
+            self.write(&mut state).ok();
+        }
+        drop(state);
+        self.inner.event(event);
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,216 @@
+//! Scoring variants on a text or a task: chunk by chunk, each chunk's results kept as it comes, so that a run that was
+//! stopped in any way goes on where it was, and two processes at the same work share it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::context::Context;
+use crate::error::Result;
+use crate::evaluate::Exam;
+use crate::model::{Program, Trie};
+use crate::plan::BackbonePlan;
+use crate::plan::payload::{VALUES, value_bytes, values};
+use crate::store::{Claim, Journal, Key, Kind, Lease, Record};
+
+/// At most this much work is lost when a run is killed, beside the chunk it is at.
+const FLUSH_EVERY: Duration = Duration::from_millis(250);
+
+/// Variants of one backbone before one exam.
+pub(super) struct Sitting<'a> {
+    pub(super) run: &'a Context<'a>,
+    pub(super) backbone: &'a BackbonePlan,
+    pub(super) exam: &'a dyn Exam,
+    pub(super) label: &'a str,
+    /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
+    pub(super) journal: String,
+}
+
+/// A variant that is being scored.
+struct Candidate {
+    key: Arc<Key>,
+    program: Program,
+    /// By chunk.
+    chunks: Vec<Option<Vec<f64>>>,
+    seconds: f64,
+    /// Another process has stored it meanwhile.
+    elsewhere: bool,
+}
+
+impl Candidate {
+    fn lacks(&self, chunk: usize) -> bool {
+        !self.elsewhere && self.chunks[chunk].is_none()
+    }
+
+    fn take(&mut self, record: &Record, count: usize) {
+        if record.values.len() == count && self.chunks[record.chunk].is_none() {
+            self.chunks[record.chunk] = Some(record.values.clone());
+            self.seconds += record.seconds;
+        }
+    }
+}
+
+impl Sitting<'_> {
+    /// The values of each variant: stored ones as they are, the others scored and stored.
+    pub(super) fn scores(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<Vec<Vec<f64>>> {
+        let stored = |key: &Arc<Key>| {
+            let artifact = self.run.get(key)?;
+            values(&artifact).ok()
+        };
+        let keys: Vec<Arc<Key>> = variants.iter().map(|(key, _)| Arc::clone(key)).collect();
+        let missing: Vec<_> = variants.into_iter().filter(|(key, _)| stored(key).is_none()).collect();
+        if !missing.is_empty() {
+            self.score(missing)?;
+        }
+        keys.iter()
+            .map(|key| {
+                let artifact = self.run.get(key);
+                let missing = || crate::error::Error::job("scores vanished from the store").at(self.label.to_string());
+                values(&artifact.ok_or_else(missing)?)
+            })
+            .collect()
+    }
+
+    /// Scores variants and stores what each scored.
+    pub(super) fn score(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<()> {
+        let mut journal = self.run.store.journal(&self.journal)?;
+        let chunks = self.exam.chunks();
+        let new =
+            |(key, program)| Candidate { key, program, chunks: vec![None; chunks], seconds: 0.0, elsewhere: false };
+        let mut candidates: Vec<Candidate> = variants.into_iter().map(new).collect();
+        self.absorb(&mut journal, &mut candidates);
+        let left: Vec<usize> = (0..chunks).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect();
+        let all = Trie::new(&candidates.iter().map(|c| c.program.clone()).collect::<Vec<_>>());
+        let flops = self.run.cost(self.backbone, &all, &self.exam.load(&left));
+        let tokens = left.iter().map(|&chunk| self.exam.tokens(chunk)).sum();
+        if left.len() < chunks {
+            self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
+        }
+        let job = self.run.start(self.label, tokens, candidates.len(), flops);
+        self.fill(job, &mut journal, &mut candidates, left)?;
+        self.run.finish(job);
+        for candidate in candidates.iter_mut().filter(|candidate| !candidate.elsewhere) {
+            let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
+            let bytes = value_bytes(&self.exam.assemble(&chunks));
+            self.run.store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
+        }
+        self.run.store.retire(journal, |hash| self.run.store.has_hash(Kind::Scores, hash));
+        Ok(())
+    }
+
+    /// Computes, or waits for, every missing chunk of every candidate.
+    fn fill(&self, job: usize, journal: &mut Journal, candidates: &mut [Candidate], left: Vec<usize>) -> Result<()> {
+        let mut left = left;
+        let mut tries = Tries::default();
+        let mut pending = Pending { leases: Vec::new(), since: Instant::now() };
+        while !left.is_empty() {
+            let mut others = Vec::new();
+            for chunk in std::mem::take(&mut left) {
+                if !candidates.iter().any(|candidate| candidate.lacks(chunk)) {
+                    self.run.advance_elsewhere(job, self.exam.tokens(chunk));
+                    continue;
+                }
+                let Claim::Mine(lease) = self.run.store.claim(&format!("{}-{chunk}", self.journal))? else {
+                    others.push(chunk);
+                    continue;
+                };
+                // Whoever had the chunk before has written its records before giving it free.
+                self.absorb(journal, candidates);
+                if !candidates.iter().any(|candidate| candidate.lacks(chunk)) {
+                    self.run.advance_elsewhere(job, self.exam.tokens(chunk));
+                    continue;
+                }
+                let result = self.compute(chunk, journal, candidates, &mut tries);
+                pending.leases.push(lease);
+                if result.is_err() || pending.since.elapsed() >= FLUSH_EVERY {
+                    pending.flush(journal)?;
+                }
+                result?;
+                if let Err(stopped) = self.run.advance(job, self.exam.tokens(chunk)) {
+                    pending.flush(journal)?;
+                    return Err(stopped);
+                }
+            }
+            pending.flush(journal)?;
+            left = others;
+            if !left.is_empty() {
+                self.run.pause()?;
+                self.absorb(journal, candidates);
+            }
+        }
+        Ok(())
+    }
+
+    fn compute(
+        &self,
+        chunk: usize,
+        journal: &mut Journal,
+        candidates: &mut [Candidate],
+        tries: &mut Tries,
+    ) -> Result<()> {
+        let missing: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
+        let trie = tries.of(&missing, candidates);
+        let mut seconds = vec![0.0; trie.len()];
+        let decoder = self.run.model(self.backbone)?;
+        let results = self.exam.run(&decoder, trie, missing.len(), chunk, &mut seconds)?;
+        for ((&index, values), seconds) in missing.iter().zip(results).zip(trie.shares(&seconds)) {
+            let candidate = &mut candidates[index];
+            let record = Record { key: candidate.key.hash().to_string(), chunk, values, seconds };
+            journal.push(&record)?;
+            candidate.take(&record, self.exam.count(chunk));
+        }
+        Ok(())
+    }
+
+    /// Takes in what this or other processes have written, and what is stored whole by now.
+    fn absorb(&self, journal: &mut Journal, candidates: &mut [Candidate]) {
+        let (records, damages) = journal.read();
+        for error in damages {
+            self.run.note(format!("{}: {}", self.label, error.one_line()));
+        }
+        let by_key: HashMap<String, usize> =
+            candidates.iter().enumerate().map(|(index, c)| (c.key.hash().to_string(), index)).collect();
+        for record in records.iter().filter(|record| record.chunk < self.exam.chunks()) {
+            if let Some(&index) = by_key.get(&record.key) {
+                candidates[index].take(record, self.exam.count(record.chunk));
+            }
+        }
+        for candidate in candidates.iter_mut().filter(|candidate| !candidate.elsewhere) {
+            let has = self.run.store.has(&candidate.key);
+            candidate.elsewhere = has && self.run.get(&candidate.key).is_some();
+        }
+    }
+}
+
+/// Chunks whose records are not on the disk yet: others may have them after that.
+struct Pending {
+    leases: Vec<Lease>,
+    since: Instant,
+}
+
+impl Pending {
+    fn flush(&mut self, journal: &mut Journal) -> Result<()> {
+        journal.flush()?;
+        self.leases.clear();
+        self.since = Instant::now();
+        Ok(())
+    }
+}
+
+/// The trie of the candidates that lack a chunk: mostly the same from chunk to chunk.
+#[derive(Default)]
+struct Tries(Option<(Vec<usize>, Trie)>);
+
+impl Tries {
+    fn of(&mut self, members: &[usize], candidates: &[Candidate]) -> &Trie {
+        let fits = self.0.as_ref().is_some_and(|(of, _)| of == members);
+        if !fits {
+            self.0 = None;
+        }
+        let build = || {
+            let programs: Vec<Program> = members.iter().map(|&index| candidates[index].program.clone()).collect();
+            (members.to_vec(), Trie::new(&programs))
+        };
+        &self.0.get_or_insert_with(build).1
+    }
+}

@@ -1,0 +1,158 @@
+//! Token ids in the store: the windows of a text, the requests of a task.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::corpus::{Start, Windows};
+use crate::error::{Error, Result};
+use crate::evaluate::choices::{Answering, Choice};
+use crate::evaluate::{Exam, perplexity};
+use crate::model::Load;
+use crate::plan::payload::{LOAD, from_json, load_bytes, to_json};
+use crate::store::{Artifact, Key, Store};
+use crate::tasks::{Items, Request, Sheet};
+
+const IDS: &str = "ids.u32";
+const WINDOWS: &str = "windows.json";
+const REQUESTS: &str = "requests.json";
+/// Of a task's tokens: what its documents are judged by.
+pub(super) const SHEET: &str = "sheet.json";
+
+#[derive(Serialize, Deserialize)]
+struct WindowsRecord {
+    length: usize,
+    corpus_tokens: usize,
+    /// Document and token at which each window begins.
+    starts: Vec<(usize, usize)>,
+}
+
+fn id_bytes(ids: &[u32]) -> Vec<u8> {
+    ids.iter().flat_map(|id| id.to_le_bytes()).collect()
+}
+
+fn ids(artifact: &Artifact) -> Result<Vec<u32>> {
+    Ok(bytemuck::pod_collect_to_vec::<u8, u32>(&artifact.read(IDS)?).into_iter().map(u32::from_le).collect())
+}
+
+/// Stores the windows of a text.
+pub(super) fn store_windows(store: &Store, key: &Key, windows: &Windows, seconds: f64) -> Result<()> {
+    let starts = windows.starts.iter().map(|start| (start.document, start.token)).collect();
+    let record = WindowsRecord { length: windows.length, corpus_tokens: windows.corpus_tokens, starts };
+    let load = Load::windows(windows.ids.len(), windows.length);
+    let payloads = [(IDS, id_bytes(&windows.ids)), (WINDOWS, to_json(&record)?), (LOAD, load_bytes(&load))];
+    put(store, key, seconds, &payloads)
+}
+
+fn put(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> Result<()> {
+    let payloads: Vec<(&str, &[u8])> = payloads.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+    store.put(key, seconds, &payloads).map(drop)
+}
+
+/// The windows of a stored text.
+///
+/// # Errors
+/// Damage.
+pub(super) fn read_windows(artifact: &Artifact) -> Result<Windows> {
+    let WindowsRecord { length, corpus_tokens, starts } = from_json(artifact, WINDOWS)?;
+    let starts: Vec<Start> = starts.into_iter().map(|(document, token)| Start { document, token }).collect();
+    let windows = Windows { ids: ids(artifact)?, length, starts, corpus_tokens };
+    check(artifact, windows.length > 0 && windows.ids.len() == windows.length * windows.count())?;
+    Ok(windows)
+}
+
+fn check(artifact: &Artifact, fits: bool) -> Result<()> {
+    if fits {
+        return Ok(());
+    }
+    Err(Error::damaged("stored tokens do not fit their record").at(artifact.folder().display().to_string()))
+}
+
+/// A task's requests as token ids.
+pub(super) struct TaskTokens {
+    ids: Vec<u32>,
+    /// Document by document and choice by choice: where the input and the continuation stand.
+    places: Vec<Vec<[Range<usize>; 2]>>,
+}
+
+/// Stores the requests of a task.
+pub(super) fn store_requests(
+    store: &Store,
+    key: &Key,
+    items: &Items,
+    requests: &[Request],
+    seconds: f64,
+) -> Result<()> {
+    let mut ids: Vec<u32> = Vec::new();
+    let mut lengths: Vec<Vec<[usize; 2]>> = Vec::new();
+    for of_document in requests.chunk_by(|a, b| a.document == b.document) {
+        for request in of_document {
+            ids.extend(&request.input_ids);
+            ids.extend(&request.continuation_ids);
+        }
+        let length = |request: &Request| [request.input_ids.len(), request.continuation_ids.len()];
+        lengths.push(of_document.iter().map(length).collect());
+    }
+    let tokens = TaskTokens { places: places(&lengths), ids };
+    let choices = tokens.choices();
+    let exam = Answering::new(&choices, 1)?;
+    let load = exam.load(&(0..exam.chunks()).collect::<Vec<_>>());
+    let payloads = [
+        (IDS, id_bytes(&tokens.ids)),
+        (REQUESTS, to_json(&lengths)?),
+        (SHEET, to_json(&Sheet::of(items, requests)?)?),
+        (LOAD, load_bytes(&load)),
+    ];
+    put(store, key, seconds, &payloads)
+}
+
+fn places(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {
+    let mut at = 0;
+    let mut next = |length: usize| {
+        at += length;
+        at - length..at
+    };
+    lengths
+        .iter()
+        .map(|of| of.iter().map(|[input, continuation]| [next(*input), next(*continuation)]).collect())
+        .collect()
+}
+
+impl TaskTokens {
+    /// The requests of a stored task.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn read(artifact: &Artifact) -> Result<Self> {
+        let lengths: Vec<Vec<[usize; 2]>> = from_json(artifact, REQUESTS)?;
+        let tokens = Self { ids: ids(artifact)?, places: places(&lengths) };
+        let end = tokens.places.iter().flatten().last().map_or(0, |[_, continuation]| continuation.end);
+        check(artifact, end == tokens.ids.len())?;
+        Ok(tokens)
+    }
+
+    /// The choices of each document.
+    pub(super) fn choices(&self) -> Vec<Vec<Choice<'_>>> {
+        let choice = |[input, continuation]: &[Range<usize>; 2]| Choice {
+            input: &self.ids[input.clone()],
+            continuation: &self.ids[continuation.clone()],
+        };
+        self.places.iter().map(|of| of.iter().map(choice).collect()).collect()
+    }
+}
+
+/// Stored tokens as something to score on.
+pub(super) enum Text {
+    Windows(Windows),
+    Task(TaskTokens),
+}
+
+impl Text {
+    /// Calls `with` with the exam that the tokens are.
+    pub(super) fn exam<T>(&self, batch_tokens: usize, with: impl FnOnce(&dyn Exam) -> Result<T>) -> Result<T> {
+        match self {
+            Self::Windows(windows) => with(&perplexity::Reading::new(windows, batch_tokens)),
+            Self::Task(tokens) => with(&Answering::new(&tokens.choices(), batch_tokens)?),
+        }
+    }
+}
