@@ -1,8 +1,14 @@
 //! Floor 5: arguments, exit codes, and the only place that prints.
 #![allow(clippy::disallowed_macros)]
 
+mod asked;
+mod cache;
+mod explain;
+mod plan;
 mod progress;
 mod run;
+mod status;
+mod units;
 
 use std::process::ExitCode;
 
@@ -19,14 +25,29 @@ struct Arguments {
 enum Command {
     /// Run a grid: prune, repair and score every cell, and write the table.
     ///
-    /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk), 4 a cell failed, 130 interrupted.
+    /// What is stored already is not computed again; a run that was stopped in any way goes on where it was.
+    /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk), 4 a cell failed, 5 stored data damaged,
+    /// 130 interrupted.
     Run(run::Arguments),
+    /// Say what a run of a grid would do, and why, and what it would cost.
+    Plan(plan::Arguments),
+    /// Show everything that one cell is made from.
+    Explain(explain::Arguments),
+    /// Show runs: how far they are, and what failed. Works while a run goes on and after a crash.
+    Status(status::Arguments),
+    /// Look into the store, check it, clear it up.
+    #[command(subcommand)]
+    Cache(cache::Command),
 }
 
 /// Parses the command line, runs it, prints errors; the process's exit code.
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Cache(command) => cache::run(&command),
     };
     match result {
         Ok(code) => code,

@@ -1,6 +1,7 @@
-//! Progress: one bar for the job and one for the whole on a terminal, plain lines elsewhere.
+//! Progress: a bar for each job and one for the whole on a terminal, plain lines elsewhere, JSON lines where asked for.
 
-use std::io::IsTerminal;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,23 @@ pub(super) fn reporter() -> Box<dyn Reporter> {
     let terminal = std::io::stderr().is_terminal();
     let bars = terminal.then(|| {
         let bars = MultiProgress::new();
-        let job = bars.add(ProgressBar::no_length().with_style(style("{wide_bar:.cyan/blue} {percent:>3} %  {msg}")));
         let whole =
             bars.add(ProgressBar::no_length().with_style(style("{wide_bar:.green/blue} {percent:>3} %  {msg}")));
-        Bars { bars, job, whole }
+        Bars { bars, jobs: BTreeMap::new(), whole }
     });
-    Box::new(Progress { bars, state: Mutex::new(State::default()) })
+    Box::new(Progress { state: Mutex::new(State { bars, ..State::default() }) })
+}
+
+/// Every event as a line of JSON on standard output.
+pub(super) struct JsonLines;
+
+impl Reporter for JsonLines {
+    fn event(&self, event: Event) {
+        if let Ok(line) = serde_json::to_string(&event) {
+            // Whoever reads may have gone; the run goes on.
+            writeln!(std::io::stdout().lock(), "{line}").ok();
+        }
+    }
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -26,24 +38,24 @@ fn style(template: &str) -> ProgressStyle {
 }
 
 struct Progress {
-    bars: Option<Bars>,
     state: Mutex<State>,
 }
 
 struct Bars {
     bars: MultiProgress,
-    job: ProgressBar,
+    jobs: BTreeMap<usize, ProgressBar>,
     whole: ProgressBar,
 }
 
 #[derive(Default)]
 struct State {
-    job: Option<Running>,
+    bars: Option<Bars>,
+    jobs: BTreeMap<usize, Running>,
     /// Floating-point operations of the whole run, and those of finished jobs.
     planned: f64,
     done: f64,
-    /// Seconds spent in finished jobs.
-    spent: f64,
+    /// When the first job began.
+    began: Option<Instant>,
 }
 
 struct Running {
@@ -58,7 +70,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 
 impl Running {
     fn fraction(&self) -> f64 {
-        self.tokens as f64 / self.job.tokens.max(1) as f64
+        if self.job.tokens == 0 { 1.0 } else { self.tokens as f64 / self.job.tokens as f64 }
     }
 
     /// `3,400 tokens/s, 0.50 cells/s, 12 s left`
@@ -75,12 +87,44 @@ impl Running {
 }
 
 impl State {
+    /// What is done, by the cost model.
+    fn done(&self) -> f64 {
+        self.done + self.jobs.values().map(|running| running.job.flops * running.fraction()).sum::<f64>()
+    }
+
     /// Seconds left of the whole run, by the speed so far in the cost model's unit.
     fn left(&self) -> Option<f64> {
-        let running = self.job.as_ref();
-        let done = self.done + running.map_or(0.0, |r| r.job.flops * r.fraction());
-        let spent = self.spent + running.map_or(0.0, |r| r.started.elapsed().as_secs_f64());
+        let (done, spent) = (self.done(), self.began?.elapsed().as_secs_f64());
         (done > 0.0).then(|| (self.planned - done).max(0.0) * spent / done)
+    }
+
+    fn line(&self, text: &str) {
+        match &self.bars {
+            Some(bars) => {
+                bars.bars.println(text).ok();
+            }
+            None => eprintln!("{text}"),
+        }
+    }
+
+    fn show(&mut self, job: usize) {
+        let left = self.left().map(duration);
+        let share = self.done() / self.planned.max(1.0);
+        let Some(running) = self.jobs.get_mut(&job) else { return };
+        if let Some(bars) = &self.bars {
+            if let Some(bar) = bars.jobs.get(&job) {
+                bar.set_position(running.tokens as u64);
+                bar.set_message(format!("{}: {}", running.job.label, running.speed()));
+            }
+            bars.whole.set_position((share * 1000.0).min(1000.0) as u64);
+            bars.whole.set_message(left.map_or(String::new(), |left| format!("the grid: {left} left")));
+        } else if running.last_line.elapsed() >= LINE_EVERY {
+            running.last_line = Instant::now();
+            let percent = 100.0 * running.fraction();
+            let line = format!("{}: {percent:.0} %, {}", running.job.label, running.speed());
+            let whole = left.map_or(String::new(), |left| format!("; the grid: {left} left"));
+            self.line(&(line + &whole));
+        }
     }
 }
 
@@ -92,77 +136,49 @@ impl Reporter for Progress {
     fn event(&self, event: Event) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Planned { flops } => {
+            Event::Planned { cells, complete, flops } => {
                 state.planned = flops;
-                if let Some(bars) = &self.bars {
+                if let Some(bars) = &state.bars {
                     bars.whole.set_length(1000);
                 }
-            }
-            Event::Note(text) => self.line(&text),
-            Event::Started(job) => {
-                if let Some(bars) = &self.bars {
-                    bars.job.reset();
-                    bars.job.set_length(job.tokens as u64);
-                    bars.job.set_message(job.label.clone());
-                } else {
-                    self.line(&format!("{}: {} tokens", job.label, HumanCount(job.tokens as u64)));
+                if complete > 0 {
+                    state.line(&format!("{complete} of {cells} cells are stored already"));
                 }
-                let now = Instant::now();
-                state.job = Some(Running { job, tokens: 0, started: now, last_line: now });
             }
-            Event::Advanced { tokens } => {
-                if let Some(running) = &mut state.job {
+            Event::Note { text } => state.line(&text),
+            Event::Failed { cell, reason } => state.line(&format!("{cell} failed: {reason}")),
+            Event::Started(job) => {
+                let now = Instant::now();
+                state.began.get_or_insert(now);
+                if let Some(bars) = &mut state.bars {
+                    let bar = bars.bars.insert_before(&bars.whole, ProgressBar::new(job.tokens as u64));
+                    bar.set_style(style("{wide_bar:.cyan/blue} {percent:>3} %  {msg}"));
+                    bar.set_message(job.label.clone());
+                    bars.jobs.insert(job.id, bar);
+                } else {
+                    state.line(&format!("{}: {} tokens", job.label, HumanCount(job.tokens as u64)));
+                }
+                state.jobs.insert(job.id, Running { job, tokens: 0, started: now, last_line: now });
+            }
+            Event::Advanced { job, tokens, .. } => {
+                if let Some(running) = state.jobs.get_mut(&job) {
                     running.tokens += tokens;
                 }
-                self.show(&mut state);
+                state.show(job);
             }
-            Event::Finished => {
-                let Some(running) = state.job.take() else { return };
+            Event::Finished { job } => {
+                let Some(running) = state.jobs.remove(&job) else { return };
                 let seconds = running.started.elapsed().as_secs_f64();
                 state.done += running.job.flops;
-                state.spent += seconds;
                 let per_second = HumanCount((running.tokens as f64 / seconds.max(1e-9)) as u64);
-                self.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", running.job.label));
-                if let Some(bars) = &self.bars
-                    && state.done >= state.planned * 0.999
-                {
-                    bars.bars.clear().ok();
+                if let Some(bar) = state.bars.as_mut().and_then(|bars| bars.jobs.remove(&job)) {
+                    bar.finish_and_clear();
                 }
+                state.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", running.job.label));
             }
-        }
-    }
-}
-
-impl Progress {
-    fn line(&self, text: &str) {
-        match &self.bars {
-            Some(bars) => {
-                bars.bars.println(text).ok();
-            }
-            None => eprintln!("{text}"),
-        }
-    }
-
-    fn show(&self, state: &mut State) {
-        let whole = state.left();
-        let (planned, done) = (state.planned, state.done);
-        let Some(running) = &mut state.job else { return };
-        match &self.bars {
-            Some(bars) => {
-                bars.job.set_position(running.tokens as u64);
-                bars.job.set_message(format!("{}: {}", running.job.label, running.speed()));
-                let share = (done + running.job.flops * running.fraction()) / planned.max(1.0);
-                bars.whole.set_position((share * 1000.0).min(1000.0) as u64);
-                bars.whole
-                    .set_message(whole.map_or(String::new(), |left| format!("the grid: {} left", duration(left))));
-            }
-            None => {
-                if running.last_line.elapsed() >= LINE_EVERY {
-                    running.last_line = Instant::now();
-                    let percent = 100.0 * running.fraction();
-                    let line = format!("{}: {percent:.0} %, {}", running.job.label, running.speed());
-                    let whole = whole.map_or(String::new(), |left| format!("; the grid: {} left", duration(left)));
-                    self.line(&(line + &whole));
+            Event::Ended { .. } => {
+                if let Some(bars) = &state.bars {
+                    bars.bars.clear().ok();
                 }
             }
         }

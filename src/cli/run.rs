@@ -9,45 +9,44 @@ use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use super::progress;
+use super::asked::{Asked, Limits};
+use super::progress::{self, JsonLines};
 use crate::error::{Error, Result};
-use crate::exec::{self, CellResult, Methods, Outcome, Settings};
+use crate::exec::{self, CellResult, Outcome, Recorder, Reporter};
+use crate::files::sha256;
 use crate::grid::Grid;
+use crate::machine::{self, Machine};
 use crate::report::{
-    Answers, Host, Measured, Protocol, Provenance, Row, Table, ensure_writable, utc, write_documents, write_lm_eval,
+    Answers, Measured, Protocol, Provenance, Row, Table, ensure_writable, utc, write_documents, write_lm_eval,
 };
-use crate::store::Store;
 use crate::tasks::{Measure, TaskResult, average};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The grid file.
-    grid: PathBuf,
-    /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    overrides: Vec<String>,
+    #[command(flatten)]
+    asked: Asked,
+    #[command(flatten)]
+    limits: Limits,
     /// Where the results' folder is made.
     #[arg(long, default_value = "results")]
     results: PathBuf,
-    /// Where calibration activations and selections are kept: a later run takes them from there.
-    #[arg(long, default_value = "data/store")]
-    store: PathBuf,
-    /// Threads to compute with; all cores by default.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    /// Print every event as a line of JSON instead of progress and table.
+    #[arg(long)]
+    events: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (started, clock) = (SystemTime::now(), Instant::now());
-    let grid = Grid::load(&arguments.grid, &arguments.overrides, &Methods)?;
+    let grid = arguments.asked.grid()?;
     let folder = arguments.results.join(&grid.name);
     ensure_writable(&folder, &Table::FILES)?;
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(arguments.threads.map_or(0, usize::from))
-        .build_global()
-        .map_err(|error| Error::job("cannot start threads").found(error.to_string()))?;
-    let store = Store::open(&arguments.store)?;
-    let outcome = exec::run(&grid, Settings::default(), &store, &*progress::reporter(), &*stop_on_ctrl_c()?)?;
+    arguments.asked.start_threads()?;
+    let store = arguments.asked.store()?;
+    let shown: Box<dyn Reporter> = if arguments.events { Box::new(JsonLines) } else { progress::reporter() };
+    let recorder = Recorder::start(&grid, &folder, &store, &*shown)?;
+    let stop = stop_on_ctrl_c()?;
+    let outcome = exec::run(&grid, arguments.limits.settings(), &store, &recorder, &stop);
+    let outcome = outcome.inspect_err(|error| recorder.end(error))?;
 
     let protocols = protocols(&grid, &outcome);
     let rows: Vec<Row> = outcome.cells.iter().map(row).collect();
@@ -63,14 +62,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         grid: grid.resolved()?,
         protocols,
         inputs: outcome.inputs.clone(),
-        seeds: grid.calibration.iter().map(|calibration| calibration.seed).collect(),
-        host: Host::this(rayon::current_num_threads(), cpu_features()),
+        seeds: seeds(&grid),
+        machine: Machine::this(),
+        peak_memory_bytes: machine::peak_memory(),
+        files: hashes(&files)?,
         started: utc(started),
         finished: utc(SystemTime::now()),
         cells: cells_json(&outcome)?,
     };
     provenance.write(&folder)?;
-    println!("{}", table.on_screen()?);
+    if !arguments.events {
+        println!("{}", table.on_screen()?);
+    }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     eprintln!(
         "{} cells in {:.1} s; written: {}, {}",
@@ -84,6 +87,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::from(4));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn seeds(grid: &Grid) -> Vec<u64> {
+    let mut seeds: Vec<u64> = grid.cells.iter().filter_map(|cell| cell.calibration.as_ref()).map(|c| c.seed).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    seeds
+}
+
+/// SHA-256 of the written files, by name; folders of files are left out.
+fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
+    let hash = |file: &PathBuf| {
+        let (hash, _) = sha256::of_file(file).map_err(|error| Error::io("read", file, &error))?;
+        Ok((file.file_name().unwrap_or_default().to_string_lossy().into_owned(), hash))
+    };
+    files.iter().filter(|file| file.is_file()).map(hash).collect()
 }
 
 /// The first Ctrl-C finishes the current batch and stops; the second stops at once.
@@ -194,20 +213,4 @@ fn crate_versions() -> BTreeMap<String, String> {
         .filter_map(|pair| Some((value(pair[0])?, value(pair[1])?)))
         .filter(|(name, _)| NUMERIC.contains(&name.as_str()))
         .collect()
-}
-
-/// Instruction sets that decide which kernels run, and with them the last digits.
-fn cpu_features() -> Vec<String> {
-    let mut features = Vec::new();
-    #[cfg(target_arch = "x86_64")]
-    for (name, has) in [
-        ("fma", std::arch::is_x86_feature_detected!("fma")),
-        ("avx2", std::arch::is_x86_feature_detected!("avx2")),
-        ("avx512f", std::arch::is_x86_feature_detected!("avx512f")),
-    ] {
-        if has {
-            features.push(name.to_string());
-        }
-    }
-    features
 }

@@ -10,5 +10,5 @@ mod table;
 pub use atomic::{ensure_writable, write_atomically};
 pub use documents::{Answers, write_documents, write_lm_eval};
 pub use protocol::Protocol;
-pub use provenance::{Host, Provenance, utc};
+pub use provenance::{Provenance, utc};
 pub use table::{Measured, Row, Table};

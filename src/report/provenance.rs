@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{Protocol, write_atomically};
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 
 /// The record of a run.
 #[derive(Debug, Clone, Serialize)]
@@ -30,28 +31,16 @@ pub struct Provenance {
     /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
     pub seeds: Vec<u64>,
-    pub host: Host,
+    pub machine: Machine,
+    /// The most bytes of memory that the process held; none where the system does not tell.
+    pub peak_memory_bytes: Option<u64>,
+    /// SHA-256 of each file beside this one, by name.
+    pub files: BTreeMap<String, String>,
     /// RFC 3339, UTC; [`utc`] makes it.
     pub started: String,
     pub finished: String,
     /// What each cell found on its way: selection scores, operators' figures.
     pub cells: serde_json::Value,
-}
-
-/// What of the machine can change a number or a time.
-#[derive(Debug, Clone, Serialize)]
-pub struct Host {
-    pub os: String,
-    pub arch: String,
-    pub threads: usize,
-    pub cpu_features: Vec<String>,
-}
-
-impl Host {
-    /// This machine, computing with `threads` threads and the given instruction sets.
-    pub fn this(threads: usize, cpu_features: Vec<String>) -> Self {
-        Self { os: std::env::consts::OS.to_owned(), arch: std::env::consts::ARCH.to_owned(), threads, cpu_features }
-    }
 }
 
 impl Provenance {
@@ -129,7 +118,9 @@ mod tests {
             }],
             inputs: BTreeMap::from([("a".into(), "ff".into())]),
             seeds: vec![0],
-            host: Host::this(2, vec!["avx2".into()]),
+            machine: Machine::this(),
+            peak_memory_bytes: None,
+            files: BTreeMap::new(),
             started: utc(UNIX_EPOCH),
             finished: utc(UNIX_EPOCH),
             cells: serde_json::json!([]),
@@ -139,7 +130,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["commit"], serde_json::Value::Null);
         assert_eq!(json["protocols"][0]["rule"], "c4");
-        assert_eq!(json["host"]["threads"], 2);
+        assert!(json["machine"]["threads"].as_u64() > Some(0));
         assert_eq!(json["started"], "1970-01-01T00:00:00Z");
     }
 }

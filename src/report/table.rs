@@ -55,6 +55,8 @@ impl Row {
 #[derive(Debug, Clone)]
 pub struct Table {
     frame: DataFrame,
+    /// Of each row. Not in the files: they hold what a repeated run gives again, byte for byte.
+    seconds: Vec<f64>,
     protocols: Vec<Protocol>,
     /// Row and column of each cell that is the best of its backbone, depth and column.
     best: Vec<(usize, usize)>,
@@ -107,15 +109,14 @@ impl Table {
             let errors: Vec<Option<f64>> = rows.iter().map(|row| row.values[i].and_then(|v| v.error)).collect();
             columns.push(Series::new(name.into(), errors).into_column());
         }
-        columns
-            .push(Series::new("seconds".into(), rows.iter().map(|row| row.seconds).collect::<Vec<_>>()).into_column());
         // Most grids have nothing to note.
         if rows.iter().any(|row| !row.notes.is_empty()) {
             columns.push(texts("notes", &|row| row.notes.clone()));
         }
         columns.push(texts("status", &|row| row.status.clone()));
         let frame = DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))?;
-        Ok(Self { frame, protocols: protocols.to_vec(), best: best(rows, protocols) })
+        let seconds = rows.iter().map(|row| row.seconds).collect();
+        Ok(Self { frame, seconds, protocols: protocols.to_vec(), best: best(rows, protocols) })
     }
 
     /// The results as a polars frame; an absent value is null.
@@ -124,17 +125,21 @@ impl Table {
     }
 
     /// What a person reads: everything but the standard errors, which the files hold.
-    fn shown(&self) -> Result<Vec<render::Shown>> {
+    fn shown(&self, frame: &DataFrame) -> Result<Vec<render::Shown>> {
         let errors: Vec<String> = self.protocols.iter().filter_map(Protocol::error_column).collect();
-        Ok(render::show(&self.frame)?.into_iter().filter(|column| !errors.contains(&column.name)).collect())
+        Ok(render::show(frame)?.into_iter().filter(|column| !errors.contains(&column.name)).collect())
     }
 
-    /// The table for a terminal: every row, nothing shortened.
+    /// The table for a terminal: every row, nothing shortened, and what each took.
     ///
     /// # Errors
     /// When polars cannot give a value back.
     pub fn on_screen(&self) -> Result<String> {
-        Ok(render::aligned(&self.shown()?))
+        let mut frame = self.frame.clone();
+        let seconds = Series::new("seconds".into(), &self.seconds).into_column();
+        let place = LEADING + self.protocols.len() + self.protocols.iter().filter_map(Protocol::error_column).count();
+        frame.insert_column(place, seconds).map_err(|error| failed(&error))?;
+        Ok(render::aligned(&self.shown(&frame)?))
     }
 
     /// The table in Markdown, the best pruned value of each backbone and depth in bold, its protocols below it.
@@ -142,7 +147,7 @@ impl Table {
     /// # Errors
     /// When polars cannot give a value back.
     pub fn markdown(&self) -> Result<String> {
-        let mut text = render::markdown(&self.shown()?, |row, column| self.best.contains(&(row, column)));
+        let mut text = render::markdown(&self.shown(&self.frame)?, |row, column| self.best.contains(&(row, column)));
         text.push_str(
             "\nBold: the best of the pruned variants of a backbone at a depth (lowest perplexity, highest accuracy).\n",
         );
@@ -329,7 +334,7 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
         assert!(!table.on_screen().unwrap().contains('±'));
         let folder = tempfile::tempdir().unwrap();
         let csv = std::fs::read_to_string(&table.write(folder.path()).unwrap()[0]).unwrap();
-        assert!(csv.lines().next().unwrap().contains("copa,copa ±,seconds"), "{csv}");
+        assert!(csv.lines().next().unwrap().contains("copa,copa ±,status"), "{csv}");
     }
 
     #[test]
@@ -350,9 +355,9 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(
             lines[0],
-            "backbone,criterion,depth,layers removed,layers,recovery,calibration,ppl wikitext2@512,ppl c4@512,seconds,status"
+            "backbone,criterion,depth,layers removed,layers,recovery,calibration,ppl wikitext2@512,ppl c4@512,status"
         );
-        assert_eq!(lines[1], "english,,0,,16,,,18.1234567890123,250.5,1.25,ok");
+        assert_eq!(lines[1], "english,,0,,16,,,18.1234567890123,250.5,ok");
         assert!(lines[2].contains("123.456,NaN"), "{csv}");
         let back = ParquetReader::new(File::open(&paths[1]).unwrap()).finish().unwrap();
         assert!(back.equals_missing(table().frame()));

@@ -1,0 +1,223 @@
+//! `ghostlab cache`: what the store holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use rayon::prelude::*;
+
+use super::asked::Place;
+use super::units::{bytes, columns, seconds};
+use crate::calibrate::Site;
+use crate::error::{Error, Result};
+use crate::exec::{Methods, Settings};
+use crate::grid::Grid;
+use crate::plan::{BackbonePlan, Plan};
+use crate::store::{Entry, Found, Kind, Store};
+
+#[derive(Subcommand)]
+pub(super) enum Command {
+    /// List what is stored, by kind.
+    Ls {
+        #[command(flatten)]
+        place: Place,
+        /// List every artifact.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Check every byte of every artifact against its hash. Exit code 5 where something is damaged.
+    Verify {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Show what can go, with its size and what it would take to make again; delete it when told to.
+    Gc(Gc),
+    /// Print the folder of an artifact.
+    Path {
+        #[command(flatten)]
+        place: Place,
+        /// The beginning of its key.
+        key: String,
+    },
+}
+
+#[derive(Args)]
+pub(super) struct Gc {
+    #[command(flatten)]
+    place: Place,
+    /// Keep what this grid uses, and throw away whatever no kept grid does. Without a grid to keep, only what no program
+    /// of this version can use goes: damaged artifacts and those of earlier versions.
+    #[arg(long, value_name = "GRID.yaml")]
+    keep: Vec<PathBuf>,
+    /// Only artifacts of this kind: tokens, activations, selection, operator, scores.
+    #[arg(long)]
+    kind: Option<String>,
+    /// Only artifacts that were written at least so many days ago.
+    #[arg(long, value_name = "DAYS")]
+    older: Option<f64>,
+    /// Delete without asking.
+    #[arg(long)]
+    yes: bool,
+}
+
+pub(super) fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Ls { place, all } => list(&place.look()?, *all),
+        Command::Verify { place } => verify(&place.look()?),
+        Command::Gc(gc) => collect(gc),
+        Command::Path { place, key } => path(&place.look()?, key),
+    }
+}
+
+fn list(store: &Store, all: bool) -> Result<ExitCode> {
+    let entries = store.entries();
+    println!("store {}", store.root().display());
+    if all {
+        let mut rows = vec![["key", "kind", "bytes", "made in", ""].map(str::to_string).to_vec()];
+        rows.extend(entries.iter().map(|entry| {
+            vec![entry.hash.clone(), entry.stage.clone(), bytes(entry.bytes()), seconds(entry.seconds()), state(entry)]
+        }));
+        print!("{}", columns(&rows, &[2, 3]));
+    }
+    let mut stages: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+    entries.iter().for_each(|entry| stages.entry(&entry.stage).or_default().push(entry));
+    let mut rows = vec![["kind", "artifacts", "bytes", "made in", ""].map(str::to_string).to_vec()];
+    for (stage, entries) in stages {
+        let states: BTreeSet<String> = entries.iter().map(|entry| state(entry)).filter(|s| !s.is_empty()).collect();
+        rows.push(vec![
+            stage.to_string(),
+            entries.len().to_string(),
+            bytes(entries.iter().map(|entry| entry.bytes()).sum()),
+            seconds(entries.iter().map(|entry| entry.seconds()).sum()),
+            states.into_iter().collect::<Vec<_>>().join("; "),
+        ]);
+    }
+    print!("{}", columns(&rows, &[1, 2, 3]));
+    let journals = store.journals();
+    if !journals.is_empty() {
+        let size = journals.iter().map(|(_, size)| size).sum();
+        println!("unfinished work: {} journals, {}; a run goes on from there", journals.len(), bytes(size));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state(entry: &Entry) -> String {
+    match &entry.found {
+        Found::Damaged(_) => "damaged".to_string(),
+        Found::Whole(_) if !entry.current() => "of another version".to_string(),
+        Found::Whole(_) => String::new(),
+    }
+}
+
+fn verify(store: &Store) -> Result<ExitCode> {
+    let entries = store.entries();
+    let damages: Vec<Error> = entries
+        .into_par_iter()
+        .filter_map(|entry| match entry.found {
+            Found::Damaged(error) => Some(error),
+            Found::Whole(artifact) => artifact.verify().err(),
+        })
+        .collect();
+    for error in &damages {
+        println!("{error}");
+    }
+    let count = store.entries().len();
+    println!("{} of {count} artifacts are whole", count - damages.len());
+    Ok(if damages.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(5) })
+}
+
+fn collect(gc: &Gc) -> Result<ExitCode> {
+    if let Some(kind) = &gc.kind {
+        let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        if !names.contains(&kind.as_str()) {
+            return Err(Error::bad_input("unknown kind of artifact")
+                .expected(format!("one of {}", names.join(", ")))
+                .found(format!("`{kind}`")));
+        }
+    }
+    let store = gc.place.store()?;
+    let mut kept = BTreeSet::new();
+    for file in &gc.keep {
+        let grid = Grid::load(file, &[], &Methods)?;
+        keys(&Plan::new(&grid, &store, Settings::default().batch_tokens)?, &mut kept);
+    }
+    let goes = |entry: &Entry| {
+        let damaged = matches!(entry.found, Found::Damaged(_)) || !entry.current();
+        let unused = !gc.keep.is_empty() && !kept.contains(&entry.hash);
+        let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
+        let old = gc.older.is_none_or(|days| entry.age() >= Duration::from_secs_f64(days.max(0.0) * 86_400.0));
+        // With a kind or an age and nothing to keep, these alone decide.
+        let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
+        (damaged || unused || chosen) && of_kind && old
+    };
+    let going: Vec<Entry> = store.entries().into_iter().filter(goes).collect();
+    if going.is_empty() {
+        println!("nothing to delete");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut stages: BTreeMap<&str, (usize, u64, f64)> = BTreeMap::new();
+    for entry in &going {
+        let sum = stages.entry(&entry.stage).or_default();
+        *sum = (sum.0 + 1, sum.1 + entry.bytes(), sum.2 + entry.seconds());
+    }
+    let mut rows = vec![["to delete", "artifacts", "bytes", "to make again"].map(str::to_string).to_vec()];
+    for (stage, (count, size, time)) in &stages {
+        rows.push(vec![(*stage).to_string(), count.to_string(), bytes(*size), seconds(*time)]);
+    }
+    let total = stages.values().fold((0, 0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1, sum.2 + of.2));
+    rows.push(vec!["all".to_string(), total.0.to_string(), bytes(total.1), seconds(total.2)]);
+    print!("{}", columns(&rows, &[1, 2, 3]));
+    if !gc.yes && !agreed()? {
+        println!("nothing was deleted; --yes deletes without asking");
+        return Ok(ExitCode::SUCCESS);
+    }
+    going.iter().try_for_each(|entry| store.remove(entry))?;
+    println!("deleted");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The hashes of everything that a plan uses, or may use for another depth or recovery: activations of all sites.
+fn keys(plan: &Plan<'_>, kept: &mut BTreeSet<String>) {
+    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
+    let tokens = plan.backbones.iter().flat_map(BackbonePlan::tokens);
+    kept.extend(of_variants.chain(tokens).map(|key| key.hash().to_string()));
+    for backbone in &plan.backbones {
+        for calibration in &backbone.calibrations {
+            let sites = (0..=backbone.config.layers).flat_map(|layer| [Site::Stream(layer), Site::Middle(layer)]);
+            let key = |site: Site| backbone.activations(&calibration.tokens, &site.to_string());
+            kept.extend(sites.map(|site| key(site).hash().to_string()));
+        }
+    }
+}
+
+/// Asks a person; nobody to ask is no.
+fn agreed() -> Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    print!("delete them? [y/N] ");
+    std::io::stdout().flush().ok();
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.map_err(|error| Error::job("cannot read the answer").found(error.to_string()))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn path(store: &Store, key: &str) -> Result<ExitCode> {
+    let found: Vec<Entry> = store.entries().into_iter().filter(|entry| entry.hash.starts_with(key)).collect();
+    match found.as_slice() {
+        [one] => {
+            println!("{}", one.folder.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        [] => Err(Error::missing("no artifact has such a key")
+            .found(format!("`{key}`"))
+            .hint("`cache ls --all` lists all keys")),
+        several => Err(Error::bad_input(format!("{} artifacts have such a key", several.len()))
+            .expected("more digits")
+            .found(format!("`{key}`"))),
+    }
+}

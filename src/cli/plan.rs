@@ -1,0 +1,152 @@
+//! `ghostlab plan GRID.yaml`: what a run would do, and why, and what it would cost.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+
+use super::asked::Asked;
+use super::progress;
+use super::units::{bytes, columns, flops, seconds};
+use crate::error::Result;
+use crate::exec::{self, RunRecord, Settings};
+use crate::linalg::gemm;
+use crate::machine;
+use crate::plan::{BackbonePlan, Estimate, Plan, Reasons, State, Stored, Variant};
+use crate::store::{Key, Kind, Store};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    asked: Asked,
+    /// List every cell that would run, not only the first.
+    #[arg(long)]
+    all: bool,
+}
+
+/// Cells that are listed where not all are asked for.
+const LISTED: usize = 20;
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let grid = arguments.asked.grid()?;
+    arguments.asked.start_threads()?;
+    let store = arguments.asked.store()?;
+    let settings = Settings::default();
+    let plan = Plan::new(&grid, &store, settings.batch_tokens)?;
+    // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
+    exec::prepare(&plan, &store, &*progress::reporter())?;
+    let state = State::read(&plan, &store);
+    let (reasons, estimate) = (Reasons::new(&store), Estimate::of(&plan, &state, settings.spool_bytes)?);
+    let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
+
+    println!("grid {} ({}): {} cells", grid.name, grid.file.display(), grid.cells.len());
+    println!("{} complete, {} to run\n", grid.cells.len() - left.len(), left.len());
+    print!("{}", artifacts(&plan, &state, &reasons));
+    if !left.is_empty() {
+        println!("\ncells to run:");
+        let most = if arguments.all { left.len() } else { LISTED };
+        for (backbone, variant) in left.iter().take(most) {
+            println!("  {}", grid.cells[variant.cell]);
+            for line in why(backbone, variant, &state, &reasons) {
+                println!("    {line}");
+            }
+        }
+        if left.len() > most {
+            println!("  … and {} more (--all lists them)", left.len() - most);
+        }
+    }
+    println!("\n{}", costs(&estimate, &store));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How the artifacts of each kind stand, and why what is missing is.
+fn artifacts(plan: &Plan<'_>, state: &State, reasons: &Reasons) -> String {
+    let mut keys: BTreeMap<Kind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
+    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
+    for key in of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)) {
+        keys.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
+    }
+    let head = ["artifacts", "needed", "stored", "to make", "why"].map(str::to_string).to_vec();
+    let mut rows = vec![head];
+    for (kind, keys) in keys {
+        let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key)).collect();
+        let mut counted: BTreeMap<String, usize> = BTreeMap::new();
+        for key in &missing {
+            *counted.entry(reasons.of(key, state).to_string()).or_default() += 1;
+        }
+        let mut counted: Vec<(String, usize)> = counted.into_iter().collect();
+        counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let mut whys = counted.into_iter().map(|(reason, count)| format!("{count} {reason}"));
+        rows.push(vec![
+            kind.name().to_string(),
+            keys.len().to_string(),
+            (keys.len() - missing.len()).to_string(),
+            missing.len().to_string(),
+            whys.next().unwrap_or_default(),
+        ]);
+        rows.extend(whys.map(|why| vec![String::new(), String::new(), String::new(), String::new(), why]));
+    }
+    columns(&rows, &[1, 2, 3])
+}
+
+/// What is missing of one cell, and why. What follows from a missing selection or operator needs no reason of its own.
+fn why(backbone: &BackbonePlan, variant: &Variant, state: &State, reasons: &Reasons) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, key) in [("selection", &variant.selection), ("operator", &variant.operator)] {
+        match key {
+            Some(key) if !state.has(key) => {
+                lines.push(format!("{name}: {}", reasons.of(key, state)));
+                break;
+            }
+            _ => {}
+        }
+    }
+    let missing = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key));
+    let missing: Vec<_> = missing.collect();
+    if lines.is_empty() || missing.iter().any(|(_, key)| matches!(state.of(key), Stored::Damaged(_))) {
+        lines.extend(missing.iter().map(|(of, key)| format!("{}: {}", of.subject, reasons.of(key, state))));
+    } else {
+        let subjects: Vec<String> = missing.iter().map(|(of, _)| of.subject.to_string()).collect();
+        lines.push(format!("then scored on {}", subjects.join(", ")));
+    }
+    lines
+}
+
+fn costs(estimate: &Estimate, store: &Store) -> String {
+    let Estimate { naive, shared, left, memory, disk, spool } = *estimate;
+    let mut lines = vec![format!(
+        "cost: {} cell by cell, {} shared ({:.0} %), {} left to do",
+        flops(naive),
+        flops(shared),
+        100.0 * shared / naive.max(1.0),
+        flops(left)
+    )];
+    if left > 0.0 {
+        let (rate, how) = match RunRecord::rate(store) {
+            Some(rate) => (rate, "as in the last run with this store"),
+            None => (probe(), "guessed from a short matrix product: the first run measures"),
+        };
+        lines.push(format!("time: about {} at {}/s ({how})", seconds(left / rate), flops(rate)));
+        lines.push(format!("memory: about {} at the peak; {} are free", bytes(memory), bytes(machine::free_memory())));
+        let room = machine::free_disk(store.root()).map_or(String::new(), |free| format!("; {} are free", bytes(free)));
+        lines.push(format!("disk: about {} to stay, {} for a while{room}", bytes(disk), bytes(spool)));
+    }
+    lines.push("downloads: none; all inputs are on this machine".to_string());
+    lines.join("\n")
+}
+
+/// Floating-point operations a second of a run, from those of a plain product: about half the time goes elsewhere.
+fn probe() -> f64 {
+    const SIZE: usize = 768;
+    let x = vec![1.0f32; SIZE * SIZE];
+    let mut y = vec![0.0f32; SIZE * SIZE];
+    let (mut products, started) = (0.0, Instant::now());
+    while products < 3.0 || started.elapsed().as_millis() < 60 {
+        let (a, b) = (gemm::View::rows(&x, SIZE, SIZE), gemm::View::rows(&x, SIZE, SIZE));
+        gemm::gemm_parallel(gemm::ViewMut::rows(&mut y, SIZE, SIZE), gemm::Into::Replace, a, b);
+        products += 1.0;
+    }
+    0.5 * products * 2.0 * (SIZE as f64).powi(3) / started.elapsed().as_secs_f64()
+}
