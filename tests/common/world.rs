@@ -1,5 +1,6 @@
 //! The program as a user runs it, on a tiny backbone that the test writes.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -21,16 +22,6 @@ impl World {
             std::fs::copy(fixture("arch/llama-gqa").join(name), world.path("backbone").join(name)).unwrap();
         }
         world.write("backbone/tokenizer.json", tokenizer(300).to_string());
-        // A deterministic text in which each word depends on the two before it.
-        let words = |seed: usize, count: usize| {
-            let (mut a, mut b) = (seed, seed + 1);
-            let mut text = Vec::new();
-            for _ in 0..count {
-                (a, b) = (b, (a * 31 + b * 17 + 7) % 299);
-                text.push(format!("w{b}"));
-            }
-            text.join(" ")
-        };
         world.write("train.txt", words(3, 6000));
         world.write("test.jsonl", format!("{}\n{}\n", json!({"text": words(5, 400)}), json!({"text": words(8, 300)})));
         world.write(
@@ -45,6 +36,28 @@ impl World {
         world
     }
 
+    /// The same with a grid that takes some seconds: three criteria, five recoveries, two texts and a task.
+    pub fn large() -> Self {
+        let world = Self::new();
+        world.write(
+            "long.jsonl",
+            (0..40).map(|i| format!("{}\n", json!({"text": words(11 + i, 400)}))).collect::<String>(),
+        );
+        let copa = |i: usize| json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2});
+        world.write("copa.jsonl", (0..40).map(|i| format!("{}\n", copa(i))).collect::<String>());
+        world.write(
+            "grid.yaml",
+            "# A comment.\nbackbones:\n  tiny: {path: backbone}\n\
+             corpora:\n  train: {path: train.txt, rule: wikitext2}\n  test: {path: test.jsonl, rule: ptb, limit: 5}\n\
+             \x20 long: {path: long.jsonl, rule: ptb}\ntasks:\n  copa: {path: copa.jsonl}\n\
+             backbone: [tiny]\ncriterion: [llm-streamline, sleb, shortgpt]\ndepth: [1, 2]\n\
+             recovery: [none, prune-and-comp, linearpatch-diag, ghosted, replaceme-ls]\n\
+             calibration:\n  - {corpus: train, sequences: 8, length: 64}\n\
+             evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n    - {corpus: long, length: 64}\n  tasks: [copa]\n",
+        );
+        world
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -54,12 +67,33 @@ impl World {
     }
 
     pub fn run(&self, more: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_ghostlab"))
-            .current_dir(self.folder.path())
-            .args(["run", "grid.yaml"])
-            .args(more)
-            .output()
-            .unwrap()
+        self.ghostlab(&[&["run", "grid.yaml"], more].concat())
+    }
+
+    pub fn ghostlab(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ghostlab"));
+        command.current_dir(self.folder.path()).args(arguments);
+        command
+    }
+
+    /// Runs, expects success, and gives what was said on standard error.
+    pub fn runs(&self, more: &[&str]) -> String {
+        let output = self.run(more);
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{log}");
+        log
+    }
+
+    /// Every file of the results that a repeated run has to give again, by name.
+    pub fn tables(&self) -> BTreeMap<String, Vec<u8>> {
+        let names = ["results.csv", "results.parquet", "results.md", "documents.parquet"];
+        let folder = self.path("results/grid");
+        let read = |name: &str| Some((name.to_string(), std::fs::read(folder.join(name)).ok()?));
+        names.into_iter().filter_map(read).collect()
     }
 
     pub fn change_config(&self, key: &str, value: Value) {
@@ -80,6 +114,17 @@ impl World {
         assert!(text.contains("error: ") && !text.contains("panicked"), "{text}");
         assert!(!self.path("results/grid/results.csv").exists(), "a refused run left a table");
     }
+}
+
+/// A deterministic text in which each word depends on the two before it.
+fn words(seed: usize, count: usize) -> String {
+    let (mut a, mut b) = (seed, seed + 1);
+    let mut text = Vec::new();
+    for _ in 0..count {
+        (a, b) = (b, (a * 31 + b * 17 + 7) % 299);
+        text.push(format!("w{b}"));
+    }
+    text.join(" ")
 }
 
 /// A tokenizer of whole words `w0`, `w1`, …

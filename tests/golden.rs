@@ -1,0 +1,122 @@
+//! Stage versions: a stage whose output changes must get another version, or stored artifacts of the old code would be
+//! taken for those of the new one.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::world::World;
+use common::{fixture, json};
+use ghostlab::store::{Found, Kind, Store};
+use serde_json::{Value, json};
+
+/// Larger than what another instruction set rounds otherwise, smaller than any change of meaning.
+const TOLERANCE: f64 = 1e-4;
+
+/// What an artifact is of, without versions and hashes, which change with other stages.
+fn name(key: &Value) -> String {
+    match key {
+        Value::Object(map) => {
+            let entries = map.iter().filter(|(key, _)| *key != "version");
+            let entries = entries.map(|(key, value)| format!("{key}={}", name(value)));
+            format!("({})", entries.collect::<Vec<_>>().join(" "))
+        }
+        Value::Array(items) => items.iter().map(name).collect::<Vec<_>>().join(","),
+        Value::String(text) if text.len() == 64 => "#".to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// All numbers of a JSON value but times, in order.
+fn numbers(value: &Value, found: &mut Vec<f64>) {
+    match value {
+        Value::Number(number) => found.push(number.as_f64().unwrap()),
+        Value::Array(items) => items.iter().for_each(|item| numbers(item, found)),
+        Value::Object(map) => {
+            map.iter().filter(|(key, _)| !key.contains("seconds")).for_each(|(_, value)| numbers(value, found));
+        }
+        _ => {}
+    }
+}
+
+/// A payload as numbers: ids and small ones one by one, large ones by a few sums.
+fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
+    let values: Vec<f64> = match file.rsplit('.').next().unwrap() {
+        "json" => {
+            let mut found = Vec::new();
+            numbers(&serde_json::from_slice(bytes).unwrap(), &mut found);
+            found
+        }
+        "f64" => bytemuck::pod_collect_to_vec::<u8, f64>(bytes),
+        "f32" => bytemuck::pod_collect_to_vec::<u8, f32>(bytes).into_iter().map(f64::from).collect(),
+        "u32" => bytemuck::pod_collect_to_vec::<u8, u32>(bytes).into_iter().map(f64::from).collect(),
+        other => panic!("a payload of an unknown form: {other}"),
+    };
+    // The place counts, else two numbers could change places unseen.
+    let weighted = |power: i32| values.iter().enumerate().map(|(i, v)| v.powi(power) * (1.0 + (i % 7) as f64)).sum();
+    vec![values.len() as f64, weighted(1), weighted(2)]
+}
+
+/// The outputs of each stage on a small grid of all kinds of methods.
+fn outputs() -> BTreeMap<&'static str, BTreeMap<String, Vec<f64>>> {
+    let world = World::large();
+    world.runs(&["--set", "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-rotate, ghosted]"]);
+    let store = Store::look_at(&world.path("data/store")).unwrap();
+    let mut outputs: BTreeMap<&str, BTreeMap<String, Vec<f64>>> = BTreeMap::new();
+    for entry in store.entries() {
+        let Found::Whole(artifact) = entry.found else { panic!("damaged") };
+        let key = &artifact.meta().key;
+        let kind = Kind::ALL.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
+        for file in artifact.payloads() {
+            let values = payload(file, &artifact.read(file).unwrap());
+            let before = outputs.entry(kind.name()).or_default().insert(format!("{} {file}", name(&key["of"])), values);
+            assert!(before.is_none(), "two artifacts of one name: {}", name(key));
+        }
+    }
+    outputs
+}
+
+fn differ(ours: &[f64], golden: &Value) -> bool {
+    let golden = common::numbers(golden);
+    let near = |(a, b): (&f64, f64)| (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(1e-6);
+    ours.len() != golden.len() || !ours.iter().zip(golden).all(near)
+}
+
+#[test]
+fn a_stage_that_gives_another_output_has_another_version() {
+    let path = fixture("golden.json");
+    let golden = if path.exists() { json(&path) } else { json!({}) };
+    let outputs = outputs();
+    let mut renewed = serde_json::Map::new();
+    for kind in Kind::ALL {
+        let ours = &outputs[kind.name()];
+        let stored = &golden[kind.name()];
+        let changed: Vec<&String> = ours
+            .iter()
+            .filter(|(name, v)| stored["outputs"].get(*name).is_none_or(|g| differ(v, g)))
+            .map(|(name, _)| name)
+            .collect();
+        let same = changed.is_empty() && stored["outputs"].as_object().is_some_and(|all| all.len() == ours.len());
+        let version = kind.version();
+        if stored["version"] == version {
+            assert!(
+                same,
+                "the output of `{}` has changed, its version has not: raise it in src/store/key.rs, then run this test with \
+                 GHOSTLAB_BLESS=1 to renew tests/fixtures/golden.json; first {:?}",
+                kind.name(),
+                changed.first()
+            );
+        } else {
+            assert!(
+                std::env::var_os("GHOSTLAB_BLESS").is_some(),
+                "`{}` has the new version {version}: run this test with GHOSTLAB_BLESS=1 to renew tests/fixtures/golden.json",
+                kind.name()
+            );
+        }
+        renewed.insert(kind.name().to_string(), json!({"version": version, "outputs": ours}));
+    }
+    if std::env::var_os("GHOSTLAB_BLESS").is_some() {
+        std::fs::write(path, serde_json::to_string_pretty(&renewed).unwrap() + "\n").unwrap();
+    }
+}

@@ -1,0 +1,209 @@
+//! Nothing is lost: killed runs, second runs, two processes, changes that count and changes that do not.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::world::World;
+use serde_json::Value;
+
+/// The events of a run that was told to print them.
+fn events(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["event"] == kind).collect()
+}
+
+/// Tokens that a run computed itself.
+fn computed(events: &[Value]) -> u64 {
+    let own = of_kind(events, "advanced").into_iter().filter(|event| event["elsewhere"] == false);
+    own.map(|event| event["tokens"].as_u64().unwrap()).sum()
+}
+
+fn started(world: &World, more: &[&str]) -> Child {
+    let mut command = world.command(&[&["run", "grid.yaml"], more].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn wait_for_a_journal(world: &World, child: &mut Child) {
+    let began = Instant::now();
+    let journals = || std::fs::read_dir(world.path("data/store/journals")).into_iter().flatten().flatten();
+    let written = || journals().flat_map(|e| std::fs::read_dir(e.path()).into_iter().flatten()).count() > 0;
+    while !written() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it had written a chunk");
+        assert!(began.elapsed() < Duration::from_secs(60), "no chunk was written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_again_and_again_gives_the_tables_of_an_undisturbed_one() {
+    let (undisturbed, world) = (World::large(), World::large());
+    let began = Instant::now();
+    undisturbed.runs(&[]);
+    let whole = began.elapsed();
+    // Fractions of an undisturbed run from the digits of pi; early kills hit planning, late ones scoring.
+    let moments = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3];
+    let mut killed = 0;
+    for moment in moments {
+        let mut child = started(&world, &[]);
+        std::thread::sleep(whole.mul_f64(f64::from(moment) / 40.0));
+        killed += usize::from(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Whatever the moment, there is no table or a whole one.
+        let table = std::fs::read_to_string(world.path("results/grid/results.csv"));
+        assert!(table.is_err() || table.unwrap().lines().count() == 1 + 31);
+    }
+    assert!(killed >= 5, "only {killed} of 25 runs were killed before they had finished");
+    world.runs(&[]);
+    assert_eq!(undisturbed.tables().len(), 4);
+    assert!(undisturbed.tables() == world.tables(), "the tables differ");
+    let verified = world.ghostlab(&["cache", "verify"]);
+    assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
+    for left in ["drafts", "claims", "journals", "processes"] {
+        let count = std::fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
+        assert_eq!(count, 0, "{left} of dead processes are left");
+    }
+}
+
+#[test]
+fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
+    let world = World::large();
+    let mut child = started(&world, &[]);
+    wait_for_a_journal(&world, &mut child);
+    let running = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
+    assert!(running.contains("): running") && running.contains("% of what there was to do"), "{running}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let dead = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
+    assert!(dead.contains("): died: the same command goes on where it was"), "{dead}");
+    let (again, whole) = (world.run(&["--events"]), World::large().run(&["--events"]));
+    let (again, whole) = (computed(&events(&again)), computed(&events(&whole)));
+    assert!(again < whole, "{again} of {whole} tokens were computed again");
+    let complete = String::from_utf8(world.ghostlab(&["status", "--all"]).stdout).unwrap();
+    assert!(complete.contains("): complete") && complete.contains("31 of 31 cells complete"), "{complete}");
+    assert!(complete.contains("): died"), "{complete}");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
+    let world = World::large();
+    let mut child = started(&world, &["--events"]);
+    wait_for_a_journal(&world, &mut child);
+    let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{log}");
+    assert!(log.contains("the same command goes on from here"), "{log}");
+    let first = events(&output);
+    assert_eq!(of_kind(&first, "ended")[0]["interrupted"], true);
+    let shown = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
+    assert!(shown.contains("): interrupted"), "{shown}");
+    let second = events(&world.run(&["--events"]));
+    let whole = computed(&events(&World::large().run(&["--events"])));
+    // A calibration pass that was cut off begins anew; whatever was scored is there.
+    assert!(computed(&first) + computed(&second) <= whole + 8 * 64, "chunks were computed twice");
+}
+
+#[test]
+fn a_second_run_computes_nothing_whatever_was_touched_or_moved() {
+    let world = World::large();
+    world.runs(&[]);
+    let tables = world.tables();
+    let again = |world: &World| {
+        let events = events(&world.run(&["--events"]));
+        assert!(of_kind(&events, "started").is_empty(), "{events:?}");
+        assert_eq!(of_kind(&events, "planned")[0]["complete"], 31);
+        assert!(world.tables() == tables);
+    };
+    again(&world);
+    // Comments, blank lines, another order of keys: the grid's meaning is the same.
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let grid = grid.replace("# A comment.\n", "# Another one.\n\n\n");
+    let (corpora, rest) = (&grid[grid.find("corpora").unwrap()..grid.find("tasks").unwrap()], grid.clone());
+    world.write("grid.yaml", rest.replacen(corpora, "", 1) + corpora);
+    again(&world);
+    // Files that were touched, and a clock that jumped to the next century and back.
+    for name in ["backbone/model.safetensors", "backbone/config.json", "train.txt", "data/store/store.json"] {
+        let file = std::fs::File::options().append(true).open(world.path(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() + Duration::from_secs(3_000_000_000)).unwrap();
+    }
+    again(&world);
+    // The whole folder, store included, in another place.
+    let moved = World { folder: tempfile::tempdir().unwrap() };
+    copy(world.folder.path(), moved.folder.path());
+    again(&moved);
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            std::fs::create_dir(&target).unwrap();
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_changed_option_reruns_its_cells_alone_and_the_plan_says_so() {
+    let world = World::large();
+    world.runs(&[]);
+    let change = "recovery=[none, prune-and-comp, linearpatch-diag, ghosted, {name: replaceme-ls, alpha: 0.5}]";
+    let plan = world.ghostlab(&["plan", "grid.yaml", "--all", "--set", change]);
+    let plan = String::from_utf8(plan.stdout).unwrap();
+    assert!(plan.contains("25 complete, 6 to run"), "{plan}");
+    assert!(plan.contains("6 changed: options.alpha: absent → 0.5"), "{plan}");
+    assert!(!plan.contains("/ghosted/"), "{plan}");
+    let events = events(&world.run(&["--events", "--set", change]));
+    assert_eq!(of_kind(&events, "planned")[0]["complete"], 25);
+    let cells: Vec<u64> = of_kind(&events, "started").iter().map(|job| job["cells"].as_u64().unwrap()).collect();
+    assert_eq!(cells, [6, 6, 6], "two texts and a task; the activations are stored");
+}
+
+#[test]
+fn one_byte_of_a_weight_reruns_everything_of_that_backbone() {
+    let world = World::large();
+    world.runs(&[]);
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let plan = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
+    assert!(plan.contains("0 complete, 31 to run"), "{plan}");
+    assert!(plan.contains("changed: ") && plan.contains("backbone: "), "{plan}");
+    let events = events(&world.run(&["--events"]));
+    assert_eq!(of_kind(&events, "planned")[0]["complete"], 0);
+}
+
+#[test]
+fn two_processes_share_the_work_and_agree() {
+    let world = World::large();
+    let whole = computed(&events(&World::large().run(&["--events"])));
+    let children =
+        [0, 1].map(|i| started(&world, &["--events", "--results", if i == 0 { "results" } else { "other" }]));
+    let outputs = children.map(|child| child.wait_with_output().unwrap());
+    for output in &outputs {
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let work = outputs.each_ref().map(|output| computed(&events(output)));
+    let total = work.iter().sum::<u64>() as f64;
+    assert!(total <= 1.1 * whole as f64, "{work:?} of {whole}");
+    for name in ["results.csv", "results.parquet", "results.md", "documents.parquet"] {
+        let read = |folder: &str| std::fs::read(world.path(folder).join("grid").join(name)).unwrap();
+        assert!(read("results") == read("other"), "{name} differs");
+    }
+    assert_eq!(world.ghostlab(&["cache", "verify"]).status.code(), Some(0));
+}
