@@ -1,0 +1,130 @@
+//! What orchestration costs beside the work: planning a grid of 10,000 cells, storing a small artifact (against writing
+//! its bytes durably and nothing else), hashing inputs.
+//!
+//! `cargo bench --bench plan`
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use ghostlab::exec::{Methods, Settings, prepare};
+use ghostlab::files::sha256;
+use ghostlab::grid::Grid;
+use ghostlab::plan::{Estimate, Plan, Reason, Reasons, State};
+use ghostlab::store::{Key, Kind, Lookup, Store};
+use serde_json::json;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {
+    planning();
+    small_artifacts();
+    hashing();
+}
+
+fn planning() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
+    fs::create_dir(path("backbone")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(fixture.join(name), path("backbone").join(name)).unwrap();
+    }
+    let vocab: serde_json::Map<String, serde_json::Value> = (0..300).map(|i| (format!("w{i}"), json!(i))).collect();
+    let tokenizer = json!({
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
+    });
+    fs::write(path("backbone/tokenizer.json"), tokenizer.to_string()).unwrap();
+    let words: Vec<String> = (0..5000).map(|i| format!("w{}", i * 31 % 299)).collect();
+    fs::write(path("text.txt"), words.join(" ")).unwrap();
+    let recoveries: Vec<String> = (0..1000).map(|i| format!("  - {{name: replaceme-ls, alpha: {i}}}\n")).collect();
+    let grid = format!(
+        "backbones:\n  tiny: {{path: backbone}}\ncorpora:\n  text: {{path: text.txt, rule: wikitext2}}\nbackbone: [tiny]\n\
+         criterion: [llm-streamline, shortgpt, sleb, shortened-llama, angular]\ndepth: [1, 2]\nrecovery:\n{}\
+         calibration: [{{corpus: text, sequences: 4, length: 64}}]\nevaluate:\n  perplexity: [{{corpus: text, length: 64}}]\n",
+        recoveries.concat()
+    );
+    fs::write(path("grid.yaml"), grid).unwrap();
+    let store = Store::open(&path("store")).unwrap();
+    for round in 1..=3 {
+        let started = Instant::now();
+        let grid = Grid::load(&path("grid.yaml"), &[], &Methods).unwrap();
+        let read = started.elapsed().as_secs_f64();
+        let plan = Plan::new(&grid, &store, Settings::default().batch_tokens).unwrap();
+        prepare(&plan, &store, &()).unwrap();
+        let state = State::read(&plan, &store);
+        let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes).unwrap();
+        let reasons = Reasons::new(&store);
+        let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
+        let reasons: Vec<Reason> = missing.map(|key| reasons.of(key, &state)).collect();
+        println!(
+            "planning, round {round}: {} cells in {:.2} s ({read:.2} s of it for the YAML); {} reasons, {:.1} GFLOP",
+            grid.cells.len(),
+            started.elapsed().as_secs_f64(),
+            reasons.len(),
+            estimate.left / 1e9
+        );
+    }
+}
+
+fn small_artifacts() {
+    const COUNT: usize = 500;
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("store")).unwrap();
+    let bytes = vec![7u8; 4096];
+    let key = |i: usize| Key::new(Kind::Scores, json!({"i": i}), []);
+    for round in 0..2 {
+        let started = Instant::now();
+        for i in 0..COUNT {
+            store.put(&key(round * COUNT + i), 0.0, &[("values.f64", &bytes)]).unwrap();
+        }
+        let put = started.elapsed().as_secs_f64() / COUNT as f64;
+        let started = Instant::now();
+        for i in 0..COUNT {
+            assert!(matches!(store.get(&key(round * COUNT + i)), Lookup::Whole(_)));
+        }
+        let get = started.elapsed().as_secs_f64() / COUNT as f64;
+        // Two files, synced, in a folder that is renamed: what any atomic store has to do.
+        let started = Instant::now();
+        for i in 0..COUNT {
+            let draft = folder.path().join(format!("draft-{round}-{i}"));
+            fs::create_dir(&draft).unwrap();
+            for name in ["meta.json", "values.f64"] {
+                let mut file = fs::File::create_new(draft.join(name)).unwrap();
+                file.write_all(&bytes).unwrap();
+                file.sync_all().unwrap();
+            }
+            fs::File::open(&draft).unwrap().sync_all().unwrap();
+            fs::rename(&draft, folder.path().join(format!("done-{round}-{i}"))).unwrap();
+            fs::File::open(folder.path()).unwrap().sync_all().unwrap();
+        }
+        let plain = started.elapsed().as_secs_f64() / COUNT as f64;
+        println!(
+            "small artifacts, round {}: stored in {:.2} ms ({:.2} of writing durably and nothing else), found and verified in {:.3} ms",
+            round + 1,
+            put * 1e3,
+            put / plain,
+            get * 1e3
+        );
+    }
+}
+
+fn hashing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights");
+    let bytes: Vec<u8> = (0..256u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(&path, &bytes).unwrap();
+    for round in 1..=3 {
+        let started = Instant::now();
+        sha256::of_bytes(&bytes);
+        let memory = bytes.len() as f64 / started.elapsed().as_secs_f64() / 1e9;
+        let started = Instant::now();
+        sha256::of_file(&path).unwrap();
+        let file = bytes.len() as f64 / started.elapsed().as_secs_f64() / 1e9;
+        println!("hashing, round {round}: {memory:.2} GB/s a core from memory, {file:.2} GB/s from a file");
+    }
+}
