@@ -23,7 +23,7 @@ fn main() {
     let arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
     let (overrides, files): (Vec<String>, Vec<String>) = arguments.partition(|argument| argument.contains('='));
     let file = files.first().map_or(root.join("tests/real/english.yaml"), PathBuf::from);
-    let grid = Grid::load(&file, &overrides, &Methods).unwrap();
+    let grid = Grid::load(&file, None, &overrides, &Methods).unwrap();
     let seconds = |separate: bool| {
         // A store of its own: nothing is taken from an earlier round.
         let folder = tempfile::tempdir().unwrap();
@@ -34,7 +34,7 @@ fn main() {
         assert_eq!(outcome.failed(), 0);
         started.elapsed().as_secs_f64()
     };
-    println!("{} {}: {} cells", file.display(), overrides.join(" "), grid.cells().len());
+    println!("{} {}: {} cells", file.display(), overrides.join(" "), grid.cells.len());
     for round in 1..=2 {
         let (shared, separate) = (seconds(false), seconds(true));
         println!("round {round}: shared {shared:.1} s, separate {separate:.1} s, ratio {:.2}", shared / separate);

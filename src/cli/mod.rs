@@ -3,6 +3,7 @@
 
 mod progress;
 mod run;
+mod schema;
 
 use std::process::ExitCode;
 
@@ -21,12 +22,15 @@ enum Command {
     ///
     /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk), 4 a cell failed, 130 interrupted.
     Run(run::Arguments),
+    /// Print the JSON schema of grid files, for editors.
+    Schema,
 }
 
 /// Parses the command line, runs it, prints errors; the process's exit code.
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Schema => schema::run(),
     };
     match result {
         Ok(code) => code,

@@ -26,6 +26,9 @@ pub(super) struct Arguments {
     /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
+    /// Use this profile of the grid instead of the one that it names.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
     /// Where the results' folder is made.
     #[arg(long, default_value = "results")]
     results: PathBuf,
@@ -39,7 +42,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (started, clock) = (SystemTime::now(), Instant::now());
-    let grid = Grid::load(&arguments.grid, &arguments.overrides, &Methods)?;
+    let grid = Grid::load(&arguments.grid, arguments.profile.as_deref(), &arguments.overrides, &Methods)?;
     let folder = arguments.results.join(&grid.name);
     ensure_writable(&folder, &Table::FILES)?;
     rayon::ThreadPoolBuilder::new()

@@ -12,6 +12,7 @@ use crate::tasks::Task;
 /// SHA-256 of each input file of a grid, by path: the grid itself, configs, tokenizers, weights, corpora, tasks.
 pub(super) fn hashes(grid: &Grid) -> Result<BTreeMap<String, String>> {
     let mut files = vec![grid.file.clone()];
+    files.extend(grid.entries.iter().cloned());
     for backbone in grid.backbones.values() {
         files.extend(["config.json", "tokenizer.json"].map(|name| backbone.path.join(name)));
         files.extend(Weights::files(&backbone.path)?);

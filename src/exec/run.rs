@@ -13,7 +13,7 @@ use crate::corpus::Windows;
 use crate::criterion::{self, Cut};
 use crate::error::{Error, Result};
 use crate::evaluate::{choices, perplexity};
-use crate::grid::Grid;
+use crate::grid::{Cell, Grid};
 use crate::model::trie::Cost;
 use crate::model::{Decoder, Load, Operator, Program, Trie};
 use crate::store::Store;
@@ -40,7 +40,7 @@ impl Default for Settings {
 /// What came of a grid.
 #[derive(Debug)]
 pub struct Outcome {
-    /// In the order of [`Grid::cells`].
+    /// In the order of the grid's.
     pub cells: Vec<CellResult>,
     /// SHA-256 of every file that was read, by path.
     pub inputs: BTreeMap<String, String>,
@@ -69,14 +69,8 @@ pub fn run(
     let inputs = super::inputs::hashes(grid)?;
     let tasks = TaskData::read(grid)?;
     let prepared = prepare(grid, &inputs, &tasks, reporter)?;
-    let mut cells: Vec<CellResult> = grid
-        .cells()
-        .into_iter()
-        .map(|cell| {
-            let layers = grid.backbones[&cell.backbone].layers;
-            CellResult::new(cell, layers)
-        })
-        .collect();
+    let mut cells: Vec<CellResult> =
+        grid.cells.iter().map(|cell| CellResult::new(cell.clone(), grid.backbones[&cell.backbone].layers)).collect();
     let mut first = true;
     for backbone in &prepared {
         let mut own: Vec<&mut CellResult> =
@@ -230,10 +224,11 @@ impl Run<'_> {
 
     /// What the criteria will measure by perplexity: for each the deepest cut, which measures what the others need.
     fn trials(&self, layers: usize) -> Result<Vec<Trie>> {
-        let depth = self.grid.depth.iter().copied().max().unwrap_or(0);
-        let cut = Cut { backbone: &self.backbone.name, layers, depth };
         let mut tries = Vec::new();
         for method in &self.grid.criterion {
+            let own = |cell: &&Cell| cell.backbone == self.backbone.name && cell.criterion.as_ref() == Some(method);
+            let Some(depth) = self.grid.cells.iter().filter(own).map(|cell| cell.depth).max() else { continue };
+            let cut = Cut { backbone: &self.backbone.name, layers, depth };
             let trials = criterion::build(&method.name, &method.options)?.trials(&cut);
             // A step of a greedy search waits for the one before it: each size is a run of its own.
             for run in trials.chunk_by(|a, b| a.len() == b.len()) {
