@@ -8,7 +8,7 @@ use super::tasks::{PreparedTask, TaskData};
 use crate::corpus::{self, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::files::sha256;
-use crate::grid::Grid;
+use crate::grid::{Grid, Method};
 use crate::model::Config;
 use crate::model::weights::Weights;
 use crate::recovery;
@@ -57,7 +57,10 @@ fn prepare_backbone<'a>(
     }
     // The header of each weight file is read and checked here; the weights themselves when the backbone's turn comes.
     Weights::open(&folder)?;
-    for method in &grid.recovery {
+    let used = |method: &&Method| {
+        grid.cells.iter().any(|cell| cell.backbone == name && cell.recovery.as_ref() == Some(*method))
+    };
+    for method in grid.recovery.iter().filter(used) {
         recovery::build(&method.name, &method.options)?
             .check(&config)
             .map_err(|error| error.at(format!("backbone `{name}`, recovery `{method}`")))?;

@@ -106,6 +106,9 @@ impl Run<'_> {
                 .map(|cell| &mut **cell)
                 .filter(|result| result.cell.calibration.as_ref() == Some(calibration))
                 .collect();
+            if own.is_empty() {
+                continue;
+            }
             if !self.settings.separate {
                 Calibrating::new(self, self.store, windows, calibration).repair(&mut own)?;
                 continue;

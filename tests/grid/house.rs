@@ -179,3 +179,18 @@ pub fn good_but(from: &str, to: &str) -> String {
 pub fn labels(cells: &[Cell]) -> Vec<String> {
     cells.iter().map(ToString::to_string).collect()
 }
+
+/// The good grid with more keys at its end.
+pub fn with(more: &str) -> String {
+    format!("{GOOD}{more}")
+}
+
+/// The blocks of YAML in one of the project's documents that stand for a whole grid.
+pub fn examples(document: &str) -> Vec<String> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
+    let blocks = text.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned());
+    let grids: Vec<String> =
+        blocks.filter(|block| block.contains("evaluate:") && block.contains("backbone:")).collect();
+    assert!(!grids.is_empty(), "{document} has no example");
+    grids
+}

@@ -11,6 +11,7 @@ mod cells;
 mod house;
 mod mistakes;
 mod named;
+mod patterns;
 mod profiles;
 mod read;
 mod schema;

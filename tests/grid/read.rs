@@ -3,9 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use ghostlab::grid::Grid;
+use ghostlab::error::Result;
+use ghostlab::exec::Methods;
+use ghostlab::grid::{Grid, Method, Registry};
+use ghostlab::options::Described;
 
-use super::house::{GOOD, House, Place, good_but};
+use super::house::{GOOD, House, Place, examples, good_but};
 
 #[test]
 fn a_good_grid_is_read_with_its_defaults() {
@@ -111,4 +114,72 @@ fn the_real_grid_is_sound() {
     assert_eq!(grid.cells[8].to_string(), "english/llm-streamline/5/ghosted/wikitext2-validation:32x512@0");
     assert_eq!(grid.corpora["c4"].limit, Some(100));
     assert!(grid.backbones["english"].path.ends_with("backbones/../../../../shared/real/backbone"));
+}
+
+/// The program's methods, and backbones of 32 layers that need not be there.
+struct Deep;
+
+impl Registry for Deep {
+    fn layers(&self, _: &Path) -> Result<usize> {
+        Ok(32)
+    }
+
+    fn criteria(&self) -> Vec<Described> {
+        Methods.criteria()
+    }
+
+    fn recoveries(&self) -> Vec<Described> {
+        Methods.recoveries()
+    }
+
+    fn check_criterion(&self, method: &Method) -> Result<()> {
+        Methods.check_criterion(method)
+    }
+
+    fn check_recovery(&self, method: &Method) -> Result<()> {
+        Methods.check_recovery(method)
+    }
+
+    fn rules(&self) -> &[&str] {
+        Methods.rules()
+    }
+
+    fn tasks(&self) -> Vec<&str> {
+        Methods.tasks()
+    }
+
+    fn check_depth(&self, criterion: &Method, backbone: &str, depth: usize, layers: usize) -> Result<()> {
+        Methods.check_depth(criterion, backbone, depth, layers)
+    }
+}
+
+#[test]
+fn the_examples_of_the_documents_can_be_run() {
+    let place = Place::new();
+    for model in ["my-llama", "small-llama", "large-llama"] {
+        place.backbone(model, 32);
+    }
+    for file in [
+        "text/train.jsonl.gz",
+        "text/test.parquet",
+        "text/reviews.jsonl",
+        "tasks/hellaswag.jsonl",
+        "tasks/my_copa.jsonl",
+    ] {
+        place.write(&format!("grids/{file}"), "");
+    }
+    fs::create_dir_all(place.root.path().join("grids/tasks/arc_easy")).unwrap();
+    let load = |document: &str, profile: Option<&str>| {
+        let text = examples(document).remove(0);
+        place.write("grids/grid.yaml", &text);
+        Grid::load(&place.root.path().join("grids/grid.yaml"), profile, &[], &Deep).unwrap()
+    };
+    // 3 criteria, 3 depths (25 % is 8), 5 recoveries; the dense backbone.
+    assert_eq!(load("README.md", None).cells.len(), 1 + 3 * 3 * 5);
+    let grid = load("docs/grid.md", None);
+    // Of 2 backbones 3 criteria, depths 7, 8 and 12, 4 recoveries (3 of the large one), 6 calibrations (2 at depth 7).
+    // The included criterion comes without recovery on 6 calibrations.
+    assert_eq!(grid.cells.len(), 2 + 3 * (4 + 3) * (2 + 6 + 6) + 2 * 6);
+    assert_eq!((grid.depth, grid.profile.as_deref()), (vec![7, 8, 12], Some("full")));
+    assert_eq!(load("docs/grid.md", Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
 }

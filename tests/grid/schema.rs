@@ -2,27 +2,45 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use ghostlab::exec::Methods;
 use ghostlab::grid::{Registry, json_schema};
 use ghostlab::{criterion, recovery};
 use serde_json::{Map, Value, json};
 
-use super::house::{GOOD, Place, good_but};
+use super::house::{GOOD, Place, examples, good_but};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]
-fn the_committed_schema_is_that_of_this_program() {
+fn the_committed_schema_is_what_the_program_prints() {
     let file = root().join("experiments/grid.schema.json");
-    let committed: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap_or_default()).unwrap_or_default();
+    let committed = fs::read_to_string(&file).unwrap_or_default();
+    let printed = Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("schema").output().unwrap();
     assert!(
-        committed == json_schema(&Methods),
+        committed.as_bytes() == printed.stdout,
         "{} is stale; renew it: cargo run --release -- schema > experiments/grid.schema.json",
         file.display()
     );
+    assert_eq!(serde_json::from_str::<Value>(&committed).unwrap(), json_schema(&Methods));
+}
+
+#[test]
+fn the_profile_is_chosen_on_the_command_line() {
+    let place = Place::new();
+    place.write("grid.yaml", &format!("{GOOD}profiles: {{tiny: {{depth: 3}}}}\n"));
+    let run = |more: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("run").arg(place.file()).args(more).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(run(&[]).contains("no profile is chosen"));
+    assert!(run(&["--profile", "tny"]).contains("did you mean `tiny`?"));
+    // The next thing that is wrong is the backbone, which is empty.
+    assert!(run(&["--profile", "tiny"]).contains("config.json"));
 }
 
 /// The keys that a refusal lists, in alphabetical order.
@@ -173,12 +191,6 @@ fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap()
 }
 
-/// The blocks of YAML in a text that stand for a whole grid.
-fn grids_in(markdown: &str) -> Vec<String> {
-    let blocks = markdown.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned());
-    blocks.filter(|block| block.contains("evaluate:") && block.contains("backbone:")).collect()
-}
-
 #[test]
 fn every_sample_is_sound_by_the_schema() {
     let schema = json_schema(&Methods);
@@ -193,9 +205,7 @@ fn every_sample_is_sound_by_the_schema() {
         }
     }
     for name in ["README.md", "docs/grid.md"] {
-        let grids = grids_in(&fs::read_to_string(root().join(name)).unwrap());
-        assert!(!grids.is_empty(), "{name} has no example");
-        samples.extend(grids.into_iter().map(|text| (name.into(), text)));
+        samples.extend(examples(name).into_iter().map(|text| (name.into(), text)));
     }
     for (file, text) in samples {
         assert_eq!(problem(&schema, &yaml(&text), &schema), None, "{}", file.display());
