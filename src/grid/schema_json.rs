@@ -105,12 +105,29 @@ fn partial(schema: &mut Value, definitions: &Value) {
     }
 }
 
+/// A number of 32 bits as it was written: `0.0001`, not `0.00009999999747378752`.
+#[allow(clippy::cast_possible_truncation, reason = "whether anything is lost is what it asks")]
+fn shortest(value: f64) -> f64 {
+    let narrow = value as f32;
+    if f64::from(narrow) == value { narrow.to_string().parse().unwrap_or(value) } else { value }
+}
+
 /// Leaves out what only Rust knows: `uint32` means nothing to an editor.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {
             if keys.get("format").is_some_and(Value::is_string) {
                 keys.remove("format");
+            }
+            match keys.get("default") {
+                // That nothing is written is no value that anyone would write.
+                Some(Value::Null) => drop(keys.remove("default")),
+                Some(Value::Object(default)) if default.is_empty() => drop(keys.remove("default")),
+                Some(Value::Number(number)) if number.is_f64() => {
+                    let shortest = number.as_f64().map(shortest);
+                    keys.insert("default".to_owned(), json!(shortest));
+                }
+                _ => {}
             }
             keys.values_mut().for_each(tidy);
         }
