@@ -52,7 +52,7 @@ fn planning() {
     let store = Store::open(&path("store")).unwrap();
     for round in 1..=3 {
         let started = Instant::now();
-        let grid = Grid::load(&path("grid.yaml"), &[], &Methods).unwrap();
+        let grid = Grid::load(&path("grid.yaml"), None, &[], &Methods).unwrap();
         let read = started.elapsed().as_secs_f64();
         let plan = Plan::new(&grid, &store, Settings::default().batch_tokens).unwrap();
         prepare(&plan, &store, &()).unwrap();

@@ -1,5 +1,7 @@
 //! Options of a method, as a grid wrote them: read by the method itself, strictly. Floor 0.
 
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -7,6 +9,55 @@ use crate::error::{Error, Result, nearest};
 
 /// A method's options by name.
 pub type Options = Map<String, Value>;
+
+/// A method in a registry: its name in a grid, what builds it, and what its options are.
+pub struct Entry<B> {
+    pub name: &'static str,
+    pub build: B,
+    schema: fn() -> Value,
+}
+
+/// A method as the grid sees it before it is built.
+#[derive(Debug, Clone)]
+pub struct Described {
+    pub name: String,
+    /// The JSON schema of its options, an object.
+    pub options: Value,
+}
+
+impl<B> Entry<B> {
+    /// An entry whose options are the struct `T`, the one that [`read`] is called with.
+    pub const fn new<T: JsonSchema>(name: &'static str, build: B) -> Self {
+        Self { name, build, schema: schema::<T> }
+    }
+
+    /// What editors and the grid's reader have to know of it.
+    pub fn described(&self) -> Described {
+        Described { name: self.name.to_string(), options: (self.schema)() }
+    }
+}
+
+impl Described {
+    /// Whether there is an option of this name.
+    pub fn has(&self, option: &str) -> bool {
+        self.options["properties"].get(option).is_some()
+    }
+
+    /// Whether an option is a list by itself, so that only a list of lists makes an axis of it.
+    pub fn takes_list(&self, option: &str) -> bool {
+        match &self.options["properties"][option]["type"] {
+            Value::String(kind) => kind == "array",
+            Value::Array(kinds) => kinds.iter().any(|kind| kind == "array"),
+            _ => false,
+        }
+    }
+}
+
+/// Draft 7, without references: the dialect that editors' YAML servers read.
+fn schema<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    settings.into_generator().into_root_schema_for::<T>().to_value()
+}
 
 /// Reads options into the method's own struct (which has `#[serde(default, deny_unknown_fields)]`).
 ///
@@ -21,9 +72,9 @@ pub fn read<T: DeserializeOwned>(method: &str, options: &Options) -> Result<T> {
 ///
 /// # Errors
 /// An unknown name, with the known ones and the nearest.
-pub fn lookup<'a, T>(what: &str, name: &str, entries: &'a [(&'static str, T)]) -> Result<&'a T> {
-    entries.iter().find(|(known, _)| *known == name).map(|(_, entry)| entry).ok_or_else(|| {
-        let names: Vec<&str> = entries.iter().map(|(name, _)| *name).collect();
+pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Entry<B>]) -> Result<&'a B> {
+    entries.iter().find(|entry| entry.name == name).map(|entry| &entry.build).ok_or_else(|| {
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
         let error = Error::bad_input(format!("unknown {what} `{name}`"))
             .expected(format!("one of {}", names.join(", ")))
             .found(format!("`{name}`"));

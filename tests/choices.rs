@@ -101,7 +101,7 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
         names.map(uses).concat()
     );
     std::fs::write(world.path().join("grid.yaml"), grid).unwrap();
-    let grid = Grid::load(&world.path().join("grid.yaml"), &[], &Methods).unwrap();
+    let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
     let store = Store::open(&world.path().join("store")).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let outcome = exec::run(&grid, Settings::default(), &store, &(), &stop).unwrap();

@@ -211,7 +211,7 @@ fn a_run_that_is_asked_to_stop_says_so() {
     use ghostlab::exec::{Methods, Settings, run};
     use ghostlab::grid::Grid;
     let world = World::new();
-    let grid = Grid::load(&world.path("grid.yaml"), &[], &Methods).unwrap();
+    let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
     let store = ghostlab::store::Store::open(&world.path("store")).unwrap();
     let error = run(&grid, Settings::default(), &store, &(), &std::sync::atomic::AtomicBool::new(true)).unwrap_err();
     assert_eq!(error.exit_code(), 130);

@@ -175,7 +175,7 @@ fn a_second_pass_and_separate_runs_give_the_same_perplexities() {
     use ghostlab::exec::{Methods, Settings, run};
     use ghostlab::grid::{Cell, Grid};
     let world = World::new();
-    let grid = Grid::load(&world.path("grid.yaml"), &[], &Methods).unwrap();
+    let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
     let perplexities = |cells: &[Cell], settings: Settings| -> Vec<f64> {
         let folder = TempDir::new().unwrap();
         let store = ghostlab::store::Store::open(folder.path()).unwrap();

@@ -42,7 +42,7 @@ fn the_grid_equals_the_reference_on_all_windows() {
         // Above the 911 windows that there are: all of them.
         "corpora.wikitext2-test.limit=100000".to_string(),
     ];
-    let grid = Grid::load(&grid, &overrides, &Methods).unwrap();
+    let grid = Grid::load(&grid, None, &overrides, &Methods).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     let outcome = exec::run(&grid, Settings::default(), &store, &(), &AtomicBool::new(false)).unwrap();

@@ -17,6 +17,9 @@ pub(super) struct Asked {
     /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
+    /// Use this profile of the grid instead of the one that it names.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
     #[command(flatten)]
     place: Place,
     /// Threads to compute with; all cores by default.
@@ -47,7 +50,7 @@ pub(super) struct Limits {
 
 impl Asked {
     pub(super) fn grid(&self) -> Result<Grid> {
-        Grid::load(&self.grid, &self.overrides, &Methods)
+        Grid::load(&self.grid, self.profile.as_deref(), &self.overrides, &Methods)
     }
 
     pub(super) fn start_threads(&self) -> Result<()> {

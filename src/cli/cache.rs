@@ -141,7 +141,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let store = gc.place.store()?;
     let mut kept = BTreeSet::new();
     for file in &gc.keep {
-        let grid = Grid::load(file, &[], &Methods)?;
+        let grid = Grid::load(file, None, &[], &Methods)?;
         keys(&Plan::new(&grid, &store, Settings::default().batch_tokens)?, &mut kept);
     }
     let goes = |entry: &Entry| {

@@ -7,6 +7,7 @@ mod explain;
 mod plan;
 mod progress;
 mod run;
+mod schema;
 mod status;
 mod units;
 
@@ -35,6 +36,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Show runs: how far they are, and what failed. Works while a run goes on and after a crash.
     Status(status::Arguments),
+    /// Print the JSON schema of grid files, for editors.
+    Schema,
     /// Look into the store, check it, clear it up.
     #[command(subcommand)]
     Cache(cache::Command),
@@ -47,6 +50,7 @@ pub fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Schema => schema::run(),
         Command::Cache(command) => cache::run(&command),
     };
     match result {

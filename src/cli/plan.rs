@@ -41,7 +41,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (reasons, estimate) = (Reasons::new(&store), Estimate::of(&plan, &state, settings.spool_bytes)?);
     let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
 
-    println!("grid {} ({}): {} cells", grid.name, grid.file.display(), grid.cells.len());
+    let profile = grid.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
+    println!("grid {} ({}{profile}): {} cells", grid.name, grid.file.display(), grid.cells.len());
     println!("{} complete, {} to run\n", grid.cells.len() - left.len(), left.len());
     print!("{}", artifacts(&plan, &state, &reasons));
     if !left.is_empty() {

@@ -1,20 +1,22 @@
 //! The block of least angular distance at the last token (Gromov et al.; used by ReplaceMe; design §6).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Criterion, Cut, Evidence, Selection, at_most};
+use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
 use crate::calibrate::{Axis, Pair};
 use crate::error::Result;
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "angular";
+const NAME: &str = "angular";
+pub(super) const ENTRY: Entry = Entry::new::<Angular>(NAME, build);
 
 /// Starts `s` in `0..=L−n`; the least mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token; the first minimum wins.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Angular {}
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+fn build(options: &Options) -> Result<Box<dyn Criterion>> {
     Ok(Box::new(options::read::<Angular>(NAME, options)?))
 }
 

@@ -1,18 +1,22 @@
 //! The layers that the grid lists (design §6).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Criterion, Cut, Evidence, Selection};
+use super::{Criterion, Cut, Entry, Evidence, Selection};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "explicit";
+const NAME: &str = "explicit";
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, build);
 
-/// `layers`: exactly these. `order`: the first `depth` of these, for a sweep over depths.
-#[derive(Debug, Default, Deserialize)]
+/// The layers that the grid lists: either `layers` or `order`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
+    /// Exactly these.
     layers: Option<Vec<usize>>,
+    /// The first `depth` of these, for a sweep over depths.
     order: Option<Vec<usize>>,
 }
 
@@ -22,7 +26,7 @@ struct Explicit {
     exact: bool,
 }
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+fn build(options: &Options) -> Result<Box<dyn Criterion>> {
     let settings: Settings = options::read(NAME, options)?;
     let (layers, exact) = match (settings.layers, settings.order) {
         (Some(layers), None) => (layers, true),

@@ -1,18 +1,22 @@
 //! LLM-Streamline: the one block whose input and output are most alike (design §6).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::similarity::Cosine;
-use super::{Criterion, Cut, Evidence, Selection, at_most};
+use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
 use crate::calibrate::{Axis, Pair};
 use crate::error::Result;
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "llm-streamline";
+const NAME: &str = "llm-streamline";
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, build);
 
-#[derive(Debug, Default, Deserialize)]
+/// The one block whose two ends are most alike; the first and the last layer stay.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
+    /// What the cosine of the two ends is taken over.
     cosine: Cosine,
 }
 
@@ -21,7 +25,7 @@ struct LlmStreamline {
     axis: Axis,
 }
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+fn build(options: &Options) -> Result<Box<dyn Criterion>> {
     let settings: Settings = options::read(NAME, options)?;
     Ok(Box::new(LlmStreamline { axis: settings.cosine.axis() }))
 }

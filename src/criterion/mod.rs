@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Pair;
 use crate::error::{Error, Result};
-use crate::options::{self, Options};
+use crate::options::{self, Described, Options};
 
 /// What a rule is asked for: so many layers out of a backbone.
 #[derive(Debug, Clone, Copy)]
@@ -117,16 +117,18 @@ fn at_most(name: &str, why: &str, most: usize, cut: &Cut<'_>) -> Result<()> {
         .found(cut.depth.to_string()))
 }
 
+type Entry = options::Entry<Build>;
 type Build = fn(&Options) -> Result<Box<dyn Criterion>>;
 
-/// Every criterion by its name in a grid.
-const ENTRIES: &[(&str, Build)] = &[
-    (llm_streamline::NAME, llm_streamline::build),
-    (shortgpt::NAME, shortgpt::build),
-    (shortened_llama::NAME, shortened_llama::build),
-    (sleb::NAME, sleb::build),
-    (angular::NAME, angular::build),
-    (explicit::NAME, explicit::build),
+/// Every criterion that a grid may name.
+#[rustfmt::skip] // One line each.
+const ENTRIES: &[Entry] = &[
+    llm_streamline::ENTRY,
+    shortgpt::ENTRY,
+    shortened_llama::ENTRY,
+    sleb::ENTRY,
+    angular::ENTRY,
+    explicit::ENTRY,
 ];
 
 /// The criterion of a name, with its options.
@@ -135,6 +137,11 @@ const ENTRIES: &[(&str, Build)] = &[
 /// An unknown name (with the nearest), an unknown option or a wrong value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     options::lookup("criterion", name, ENTRIES)?(options)
+}
+
+/// The names of all criteria and what their options are.
+pub fn described() -> Vec<Described> {
+    ENTRIES.iter().map(Entry::described).collect()
 }
 
 #[cfg(test)]

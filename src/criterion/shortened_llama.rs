@@ -1,19 +1,23 @@
 //! Shortened LLaMA: the layers whose removal, one at a time, raises the perplexity least (design §6).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Criterion, Cut, Evidence, Selection, at_most};
+use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "shortened-llama";
+const NAME: &str = "shortened-llama";
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, build);
 
 /// The orders that the reference repository publishes, with the backbones and scores that they belong to.
 const RELEASED: &str = include_str!("../../data/released_orders.csv");
 
-#[derive(Debug, Default, Deserialize)]
+/// The layers whose removal, one at a time, raises the perplexity least.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
+    /// Where the order of the layers comes from.
     order: Order,
     /// Which score of the released orders.
     score: Option<Score>,
@@ -21,7 +25,7 @@ struct Settings {
     backbone: Option<String>,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Order {
     /// Leave-one-out perplexity on the calibration windows; the `n` lowest go.
@@ -31,7 +35,7 @@ enum Order {
     Released,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Score {
     Ppl,
@@ -43,7 +47,7 @@ enum ShortenedLlama {
     Released { score: &'static str, backbone: Option<String> },
 }
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+fn build(options: &Options) -> Result<Box<dyn Criterion>> {
     let Settings { order, score, backbone } = options::read(NAME, options)?;
     if order == Order::Measured && (score.is_some() || backbone.is_some()) {
         return Err(Error::bad_input(format!("wrong options for `{NAME}`"))

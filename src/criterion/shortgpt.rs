@@ -1,24 +1,28 @@
 //! ShortGPT: the layers that change the residual stream least (design §6).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::similarity::Cosine;
-use super::{Criterion, Cut, Evidence, Selection, at_most};
+use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
 use crate::calibrate::Pair;
 use crate::error::Result;
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "shortgpt";
+const NAME: &str = "shortgpt";
+pub(super) const ENTRY: Entry = Entry::new::<ShortGpt>(NAME, build);
 
 /// Block influence `BI_l = 1 − cos(X_l, X_{l+1})`; the `n` lowest go.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ShortGpt {
+    /// What the cosine is taken over.
     cosine: Cosine,
+    /// Whether the last layer may go.
     last_layer: LastLayer,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum LastLayer {
     /// As the reference code, which never removes it.
@@ -27,7 +31,7 @@ enum LastLayer {
     Allow,
 }
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+fn build(options: &Options) -> Result<Box<dyn Criterion>> {
     Ok(Box::new(options::read::<ShortGpt>(NAME, options)?))
 }
 

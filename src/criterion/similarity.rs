@@ -1,15 +1,17 @@
 //! The option that two rules share: what their cosine is taken over.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::calibrate::Axis;
 
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Cosine {
-    /// What the reference code does.
+    /// Over the positions of each channel, as the reference code does.
     #[default]
     ChannelSeries,
+    /// Over the channels of each token.
     Token,
 }
 

@@ -1,20 +1,22 @@
 //! SLEB: the layer whose removal raises the perplexity least goes, then again (design §6).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Criterion, Cut, Evidence, Selection, at_most};
+use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "sleb";
+const NAME: &str = "sleb";
+pub(super) const ENTRY: Entry = Entry::new::<Sleb>(NAME, build);
 
 /// Greedy; of equal perplexities the first layer goes. The scores are the layers in the order in which they went, each
 /// with the perplexity after it.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Sleb {}
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+fn build(options: &Options) -> Result<Box<dyn Criterion>> {
     Ok(Box::new(options::read::<Sleb>(NAME, options)?))
 }
 

@@ -6,6 +6,7 @@ use crate::criterion::Cut;
 use crate::error::Result;
 use crate::grid::{Method, Registry};
 use crate::model::Config;
+use crate::options::Described;
 use crate::tasks::TASKS;
 use crate::{criterion, recovery};
 
@@ -17,6 +18,14 @@ const RULES: [&str; 3] = ["wikitext2", "ptb", "c4"];
 impl Registry for Methods {
     fn layers(&self, backbone_folder: &Path) -> Result<usize> {
         Ok(Config::read(backbone_folder)?.layers)
+    }
+
+    fn criteria(&self) -> Vec<Described> {
+        criterion::described()
+    }
+
+    fn recoveries(&self) -> Vec<Described> {
+        recovery::described()
     }
 
     fn check_criterion(&self, method: &Method) -> Result<()> {

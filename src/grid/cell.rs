@@ -1,10 +1,10 @@
-//! From axes to cells.
+//! One variant of a grid.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::{Grid, Method};
+use super::Method;
 
 /// Which text the activations come from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
@@ -30,7 +30,7 @@ impl fmt::Display for Calibration {
 }
 
 /// One variant of the grid. The dense backbone is the one without criterion, recovery and calibration.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Cell {
     /// A name in [`Grid::backbones`].
     pub backbone: String,
@@ -42,6 +42,11 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// The whole backbone.
+    pub(super) fn dense(backbone: &str) -> Self {
+        Self { backbone: backbone.to_owned(), criterion: None, depth: 0, recovery: None, calibration: None }
+    }
+
     /// Whether nothing is removed.
     pub fn is_dense(&self) -> bool {
         self.criterion.is_none()
@@ -57,33 +62,5 @@ impl fmt::Display for Cell {
             return f.write_str("/dense");
         };
         write!(f, "/{criterion}/{}/{recovery}/{calibration}", self.depth)
-    }
-}
-
-impl Grid {
-    /// All variants: for each backbone the dense one, then criterion by criterion, in it depth by depth, then recovery,
-    /// then calibration, each in the order of the file.
-    pub fn cells(&self) -> Vec<Cell> {
-        let mut cells = Vec::new();
-        for backbone in &self.backbone {
-            let backbone = || backbone.clone();
-            cells.push(Cell { backbone: backbone(), criterion: None, depth: 0, recovery: None, calibration: None });
-            for criterion in &self.criterion {
-                for &depth in &self.depth {
-                    for recovery in &self.recovery {
-                        for calibration in &self.calibration {
-                            cells.push(Cell {
-                                backbone: backbone(),
-                                criterion: Some(criterion.clone()),
-                                depth,
-                                recovery: Some(recovery.clone()),
-                                calibration: Some(calibration.clone()),
-                            });
-                        }
-                    }
-                }
-            }
-        }
-        cells
     }
 }

@@ -1,13 +1,27 @@
 //! Grid files: what one YAML file asks for, checked before anything runs, and the cells it stands for.
 //!
-//! The text becomes a tree in which every value knows its place (`node`), overrides change the tree (`overrides`), typed
-//! structs are read from it (`typed`, `schema`), their meaning is checked (`check`), and the axes are expanded (`cell`).
+//! The text becomes a tree in which every value knows its place (`source`, `node`). Four layers make it up, each laid upon
+//! the one before: the files of named entries (`named`), the grid itself, a profile (`profile`), overrides (`overrides`).
+//! Typed structs are read from the tree (`typed`, `schema`), their meaning is checked (`check`, `axes`, `depth`), and the
+//! axes become cells (`expand`, `pattern`). `schema_json` shows the same structs to editors.
 
+mod axes;
 mod cell;
 mod check;
+mod depth;
+mod evaluate;
+mod expand;
+mod many;
+mod method;
+mod named;
 mod node;
 mod overrides;
+mod pattern;
+mod profile;
+mod references;
 mod schema;
+mod schema_json;
+mod source;
 mod typed;
 
 use std::collections::BTreeMap;
@@ -16,9 +30,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use cell::{Calibration, Cell};
-pub use schema::{Corpus, Evaluate, Method, Perplexity, TaskData, TaskUse};
+pub use evaluate::{Evaluate, Perplexity, TaskUse};
+pub use method::Method;
+pub use schema::{Corpus, TaskData};
+pub use schema_json::json_schema;
 
 use crate::error::{Error, Result};
+use crate::options::Described;
 
 /// What the grid has to ask other floors to be able to refuse a cell before anything runs.
 pub trait Registry {
@@ -27,6 +45,12 @@ pub trait Registry {
     /// # Errors
     /// When the folder holds no backbone that can be read.
     fn layers(&self, backbone_folder: &Path) -> Result<usize>;
+
+    /// The criteria and their options.
+    fn criteria(&self) -> Vec<Described>;
+
+    /// The recoveries and their options.
+    fn recoveries(&self) -> Vec<Described>;
 
     /// Refuses an unknown criterion and unknown or wrong options.
     ///
@@ -72,53 +96,65 @@ pub struct Grid {
     pub name: String,
     /// The file it was read from.
     pub file: PathBuf,
-    /// The backbones on the axis, by name. A definition that no axis uses is neither kept nor looked for on disk.
+    /// The files of named entries that were read besides.
+    pub entries: Vec<PathBuf>,
+    /// The profile that was laid upon it.
+    pub profile: Option<String>,
+    /// The backbones of the cells, by name. A definition that no cell uses is neither kept nor looked for on disk.
     pub backbones: BTreeMap<String, Backbone>,
     /// The corpora of calibration and evaluation, by name; unused ones are left out likewise.
     pub corpora: BTreeMap<String, Corpus>,
     /// The data of the tasks that are scored, by name; unused ones are left out likewise.
     pub tasks: BTreeMap<String, TaskData>,
+    /// This and the four below: the different values over all cells, in the order in which they first appear.
     pub backbone: Vec<String>,
     pub criterion: Vec<Method>,
     pub depth: Vec<usize>,
     pub recovery: Vec<Method>,
     pub calibration: Vec<Calibration>,
     pub evaluate: Evaluate,
-    /// All variants, each backbone's together, its dense one first.
+    /// All variants, those of a backbone one after the other: the dense one; of the product of the axes what is not
+    /// excluded, criterion by criterion, in it depth by depth, then recovery, then calibration, each in the order of the
+    /// file; what is included besides. No cell stands here twice.
     pub cells: Vec<Cell>,
 }
 
 impl Grid {
-    /// Reads the grid file at `path`, applies the `--set` arguments (each `key=value`) in order, and checks everything.
+    /// Reads the grid file at `path`, lays the profile upon it, applies the `--set` arguments (each `key=value`) in order,
+    /// and checks everything. Without `profile` it is the one that the file's key `profile` names, if any.
     ///
-    /// Paths in the file are relative to the file's folder, paths in `overrides` to the current folder.
+    /// Paths in a file are relative to the file's folder, paths in `overrides` to the current folder.
     ///
     /// # Errors
     /// Names file, line and column, what was expected and what was found.
-    pub fn load(path: &Path, overrides: &[String], registry: &dyn Registry) -> Result<Grid> {
-        let bytes = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
-        let file = path.display().to_string();
-        let text = String::from_utf8(bytes).map_err(|error| not_utf8(&file, &error))?;
-        let mut root = if is_blank(&text) { None } else { Some(node::parse(&text, &file)?) }
-            .filter(|root| !matches!(root.value, node::Value::Null))
-            .ok_or_else(|| {
-                Error::bad_input("the grid is empty")
-                    .at(file.as_str())
-                    .expected("a map with backbones, corpora and axes")
-                    .hint("tests/real/english.yaml is a complete example")
-            })?;
-        let source = check::Source { path, file: &file };
-        if !matches!(root.value, node::Value::Map(_)) {
-            return Err(Error::bad_input("the grid is not a map")
-                .at(source.show(&root.place))
-                .expected("a map with backbones, corpora and axes")
-                .found(root.describe())
-                .hint("each line at the left margin is `key: value`"));
+    pub fn load(path: &Path, profile: Option<&str>, overrides: &[String], registry: &dyn Registry) -> Result<Grid> {
+        let mut root = source::read(
+            path,
+            &source::Shape {
+                what: "the grid",
+                expected: "a map with axes, and what they name",
+                hint: "docs/grid.md begins with a complete example",
+            },
+        )?;
+        let profile = profile::take(&mut root, profile)?;
+        let library = named::Library::around(path);
+
+        // Which files are needed is known only after profile and overrides; what they change is, once the files are read.
+        let mut preview = root.clone();
+        if let Some(profile) = &profile {
+            preview.merge(profile.changes.clone());
         }
+        overrides::try_apply(&mut preview, overrides);
+        let entries = library.load(&mut root, &preview)?;
+
+        let name = profile.map(|profile| {
+            root.merge(profile.changes);
+            profile.name
+        });
         overrides::apply(&mut root, overrides)?;
-        let schema = schema::Schema::deserialize(typed::FromNode::root(&root))
-            .map_err(|fault| fault.into_error(|place| source.show(place)))?;
-        check::check(schema, &root, &source, registry)
+        let schema = schema::Schema::deserialize(typed::FromNode::root(&root)).map_err(typed::Fault::into_error)?;
+        let source = check::Source { file: path.to_owned(), library, entries, profile: name };
+        check::check(&schema, &root, &source, registry)
     }
 
     /// The grid as it will run, with overrides, defaults and paths filled in, for the record of the run.
@@ -129,22 +165,4 @@ impl Grid {
         serde_json::to_value(self)
             .map_err(|error| Error::bad_input("the grid has no JSON form").found(error.to_string()))
     }
-}
-
-/// Whether there is nothing but blank lines, comments and document marks.
-fn is_blank(text: &str) -> bool {
-    text.trim_start_matches('\u{feff}').lines().all(|line| {
-        let line = line.trim();
-        line.is_empty() || line.starts_with('#') || line == "---"
-    })
-}
-
-fn not_utf8(file: &str, error: &std::string::FromUtf8Error) -> Error {
-    let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-    let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
-    Error::bad_input("the grid is not UTF-8 text")
-        .at(format!("{file}:{line}"))
-        .expected("UTF-8")
-        .found(format!("the byte 0x{:02x}", error.as_bytes().get(good.len()).copied().unwrap_or_default()))
-        .hint("save the file as UTF-8")
 }

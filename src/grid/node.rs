@@ -4,6 +4,7 @@
 //! because every later complaint about a value must be able to name the line that holds it.
 
 use std::fmt;
+use std::path::Path;
 use std::rc::Rc;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -14,10 +15,20 @@ use crate::error::{Error, Result};
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the grid's file; both count from 1.
-    File { line: u64, column: u64 },
+    /// In the grid's file, or in the file of a named entry; line and column count from 1.
+    File { file: Rc<Path>, line: u64, column: u64 },
     /// In a `--set` argument, kept as it was typed.
     Set(Rc<str>),
+}
+
+/// As messages name it: `grid.yaml:7:3`, or the argument.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File { file, line, column } => write!(f, "{}:{line}:{column}", file.display()),
+            Place::Set(text) => f.write_str(text),
+        }
+    }
 }
 
 /// A value and its place.
@@ -82,23 +93,84 @@ impl Node {
         }
     }
 
-    /// The same value as if all of it had been written at `place`.
-    pub(super) fn moved_to(self, place: &Place) -> Node {
-        let value = match self.value {
-            Value::List(nodes) => Value::List(nodes.into_iter().map(|node| node.moved_to(place)).collect()),
-            Value::Map(entries) => Value::Map(
-                entries
-                    .into_iter()
-                    .map(|Entry { key, node, .. }| Entry { key, key_place: place.clone(), node: node.moved_to(place) })
-                    .collect(),
-            ),
-            plain => plain,
+    /// The value of a key, where this is a map that has it.
+    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+        self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+    }
+
+    /// The entries of a map; of anything else, none.
+    pub(super) fn entries(&self) -> &[Entry] {
+        if let Value::Map(entries) = &self.value { entries } else { &[] }
+    }
+
+    /// The items of a list, or the one value that stands for a list of one. Nothing is no item.
+    pub(super) fn items(&self) -> &[Node] {
+        match &self.value {
+            Value::List(nodes) => nodes,
+            Value::Null => &[],
+            _ => std::slice::from_ref(self),
+        }
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Value::Text(text) = &self.value { Some(text) } else { None }
+    }
+
+    /// Lays `over` upon this: maps are merged key by key, everything else is replaced. So is a map whose `name` is
+    /// another one: a method's options mean nothing to another method.
+    pub(super) fn merge(&mut self, over: Node) {
+        let differs = |a: Option<&Node>, b: Option<&Node>| match (a, b) {
+            (Some(a), Some(b)) => a.text() != b.text(),
+            _ => false,
         };
-        Node { place: place.clone(), value }
+        let renamed = differs(self.get("name"), over.get("name"));
+        match (&mut self.value, over.value) {
+            (Value::Map(own), Value::Map(entries)) if !renamed => {
+                for entry in entries {
+                    match own.iter_mut().find(|known| known.key == entry.key) {
+                        Some(known) => known.node.merge(entry.node),
+                        None => own.push(entry),
+                    }
+                }
+            }
+            (_, value) => *self = Node { place: over.place, value },
+        }
+    }
+
+    /// Changes the place of this value and of all keys and values in it.
+    fn relocate(&mut self, place: &impl Fn(&Place) -> Place) {
+        self.place = place(&self.place);
+        match &mut self.value {
+            Value::List(nodes) => nodes.iter_mut().for_each(|node| node.relocate(place)),
+            Value::Map(entries) => {
+                for entry in entries {
+                    entry.key_place = place(&entry.key_place);
+                    entry.node.relocate(place);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The same value as if all of it had been written at `place`.
+    pub(super) fn moved_to(mut self, place: &Place) -> Node {
+        self.relocate(&|_| place.clone());
+        self
     }
 }
 
-/// Reads YAML text; `file` is how messages name it.
+/// Reads the YAML text of a file.
+pub(super) fn parse_file(text: &str, path: &Path) -> Result<Node> {
+    let mut root = parse(text, &path.display().to_string())?;
+    let file: Rc<Path> = path.into();
+    root.relocate(&|place| match place {
+        &Place::File { line, column, .. } => Place::File { file: Rc::clone(&file), line, column },
+        set @ Place::Set(_) => set.clone(),
+    });
+    Ok(root)
+}
+
+/// Reads YAML text; `file` is how messages name it. The places in it name no file yet: serde has no way to tell them.
 pub(super) fn parse(text: &str, file: &str) -> Result<Node> {
     let options = serde_saphyr::options! {
         // `no`, `on` and `off` are words here: a recovery or a corpus may be called so.
@@ -157,7 +229,7 @@ fn node_of(spanned: Spanned<Value>) -> Node {
 
 fn place_of<T>(spanned: &Spanned<T>) -> Place {
     // For an alias this is the line that uses the value, which is the one the user has to think about.
-    Place::File { line: spanned.referenced.line(), column: spanned.referenced.column() }
+    Place::File { file: Path::new("").into(), line: spanned.referenced.line(), column: spanned.referenced.column() }
 }
 
 impl<'de> Deserialize<'de> for Value {
@@ -228,19 +300,36 @@ mod tests {
 
     #[test]
     fn every_value_and_key_knows_its_line_and_column() {
-        let root = parse("a: 1\nb:\n  - {c: x, d: no}\n", "g.yaml").unwrap();
-        let place = |steps: &[Step<'_>]| root.deepest(steps).place.clone();
-        assert_eq!(place(&[Step::Key("a")]), Place::File { line: 1, column: 4 });
-        assert_eq!(place(&[Step::Key("b"), Step::Item(0), Step::Key("c")]), Place::File { line: 3, column: 9 });
+        let root = parse_file("a: 1\nb:\n  - {c: x, d: no}\n", Path::new("g.yaml")).unwrap();
+        let place = |steps: &[Step<'_>]| root.deepest(steps).place.to_string();
+        assert_eq!(place(&[Step::Key("a")]), "g.yaml:1:4");
+        assert_eq!(place(&[Step::Key("b"), Step::Item(0), Step::Key("c")]), "g.yaml:3:9");
         let Value::Map(entries) = &root.deepest(&[Step::Key("b"), Step::Item(0)]).value else { panic!("no map") };
-        assert_eq!(entries[1].key_place, Place::File { line: 3, column: 12 });
+        assert_eq!(entries[1].key_place.to_string(), "g.yaml:3:12");
         assert!(matches!(&entries[1].node.value, Value::Text(text) if text == "no"));
     }
 
     #[test]
     fn the_place_of_an_absent_key_is_that_of_its_map() {
-        let root = parse("a: {b: 1}\n", "g.yaml").unwrap();
-        assert_eq!(root.deepest(&[Step::Key("a"), Step::Key("z")]).place, Place::File { line: 1, column: 4 });
+        let root = parse_file("a: {b: 1}\n", Path::new("g.yaml")).unwrap();
+        assert_eq!(root.deepest(&[Step::Key("a"), Step::Key("z")]).place.to_string(), "g.yaml:1:4");
+    }
+
+    #[test]
+    fn maps_are_merged_key_by_key_and_everything_else_is_replaced() {
+        let mut root =
+            parse_file("a: {b: 1, c: [1, 2]}\nm: {name: x, o: 1}\nn: {name: x, o: 1}\n", Path::new("g.yaml")).unwrap();
+        root.merge(parse_file("a: {c: 3, d: 4}\nm: {name: y}\nn: {o: 2}\n", Path::new("p.yaml")).unwrap());
+        let shown = |keys: [&str; 2]| {
+            let node = root.deepest(&keys.map(Step::Key));
+            format!("{} at {}", node.describe(), node.place)
+        };
+        assert_eq!(shown(["a", "b"]), "the number 1 at g.yaml:1:8");
+        assert_eq!(shown(["a", "c"]), "the number 3 at p.yaml:1:8");
+        assert_eq!(shown(["a", "d"]), "the number 4 at p.yaml:1:14");
+        assert_eq!(shown(["n", "name"]), "the text `x` at g.yaml:3:11");
+        assert_eq!(shown(["n", "o"]), "the number 2 at p.yaml:3:8");
+        assert!(root.get("m").unwrap().get("o").is_none(), "another method's options stayed");
     }
 
     #[test]

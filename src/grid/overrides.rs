@@ -12,9 +12,31 @@ use crate::error::{Error, Result, nearest};
 pub(super) fn apply(root: &mut Node, overrides: &[String]) -> Result<()> {
     for text in overrides {
         let (key, node) = read(text)?;
-        assign(root, key, "", &node).map_err(|error| error.at(format!("--set {text}")))?;
+        refuse_profile(key)
+            .and_then(|()| assign(root, key, "", &node))
+            .map_err(|error| error.at(format!("--set {text}")))?;
     }
     Ok(())
+}
+
+/// Applies those that can be applied: enough to see which names the grid will use. What is wrong is told by [`apply`].
+pub(super) fn try_apply(root: &mut Node, overrides: &[String]) {
+    for text in overrides {
+        if let Ok((key, node)) = read(text) {
+            // An entry of a file that is not read yet cannot be changed yet either.
+            let _ = assign(root, key, "", &node);
+        }
+    }
+}
+
+/// Profiles are laid upon the grid before overrides are: changing one afterwards would change nothing.
+fn refuse_profile(key: &str) -> Result<()> {
+    let hint = match key.split(['.', '[']).next() {
+        Some("profile") => "choose one with --profile NAME",
+        Some("profiles") => "set the key of the grid itself: overrides come after the profile",
+        _ => return Ok(()),
+    };
+    Err(Error::bad_input("an override cannot change the profiles").found(format!("`{key}`")).hint(hint))
 }
 
 fn read(text: &str) -> Result<(&str, Node)> {
@@ -172,6 +194,8 @@ mod tests {
             ("depth[0]=1", "depth has no positions", "leave out `[0]`"),
             ("depth.a=1", "depth has no keys", "the number 3"),
             ("depth=[1", "this is not valid YAML", "--set depth=[1"),
+            ("profile=tiny", "cannot change the profiles", "--profile NAME"),
+            ("profiles.tiny.depth=3", "cannot change the profiles", "overrides come after the profile"),
         ] {
             let error = grid_with(&[text]).unwrap_err();
             let shown = error.to_string();

@@ -36,10 +36,10 @@ impl Fault {
         self
     }
 
-    /// The message; `show` puts a place into words.
-    pub(super) fn into_error(self, show: impl Fn(&Place) -> String) -> Error {
+    /// The message.
+    pub(super) fn into_error(self) -> Error {
         let (path, place) = match &self.at {
-            Some((path, place)) => (path.as_str(), Some(show(place))),
+            Some((path, place)) => (path.as_str(), Some(place.to_string())),
             None => ("", None),
         };
         let subject = if path.is_empty() { "the grid".to_owned() } else { format!("`{path}`") };
@@ -47,18 +47,10 @@ impl Fault {
             Complaint::Type { expected, found } => {
                 Error::bad_input(format!("{subject} has the wrong type")).expected(expected).found(found)
             }
-            Complaint::UnknownKey { key, known } => {
-                let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
-                    .expected(format!("one of {}", known.join(", ")))
-                    .found(format!("`{key}`"));
-                match nearest(&key, known.iter().copied()) {
-                    Some(near) => error.hint(format!("did you mean `{near}`?")),
-                    None => error.hint("remove the key, or write it as a comment"),
-                }
-            }
+            Complaint::UnknownKey { key, known } => unknown_key(&key, &subject, known),
             Complaint::MissingKey { key } => Error::bad_input(format!("{subject} lacks the key `{key}`"))
                 .expected(format!("`{key}: …`"))
-                .hint("tests/real/english.yaml is a complete example"),
+                .hint("docs/grid.md begins with a complete example"),
             Complaint::Other(message) => Error::bad_input(format!("{subject}: {message}")),
         };
         match place {
@@ -95,6 +87,17 @@ impl de::Error for Fault {
 
     fn missing_field(key: &'static str) -> Self {
         Self::new(Complaint::MissingKey { key: key.to_owned() })
+    }
+}
+
+/// A key that a map may not have; `subject` is how messages name the map.
+pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
+    let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
+        .expected(format!("one of {}", known.join(", ")))
+        .found(format!("`{key}`"));
+    match nearest(key, known.iter().copied()) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => error.hint("remove the key, or write it as a comment"),
     }
 }
 

@@ -1,17 +1,19 @@
 //! Ghosted Layers: the least-squares map of what the removed layers added (paper §3, Theorem 1; design §7).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::boundary::{Placement, pre_and_delta};
 use super::least_squares::{self, Solved};
-use super::{Boundary, Recovery, Repair, Solution, Span, System};
+use super::{Boundary, Entry, Recovery, Repair, Solution, Span, System};
 use crate::error::Result;
 use crate::linalg::solve::Normal;
 use crate::linalg::tall::Tall;
 use crate::model::Operator;
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "ghosted";
+const NAME: &str = "ghosted";
+pub(super) const ENTRY: Entry = Entry::new::<Ghosted>(NAME, build);
 
 /// Added to the diagonal of `XᵀX`, as the reference code does.
 const RIDGE: f64 = 1e-6;
@@ -20,14 +22,16 @@ const RIDGE: f64 = 1e-6;
 const CUTOFF: f64 = 1e-6;
 
 /// `W = I + M` with `M = argmin ‖X_pre·M − Δ‖`, over the operator sequences.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Ghosted {
+    /// How the least-squares problem is solved.
     solver: Solver,
+    /// What gets an operator each.
     boundary: Placement,
 }
 
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Solver {
     /// `(XᵀX + 1e-6·I)·M = XᵀΔ` by Cholesky in f64.
@@ -37,7 +41,7 @@ enum Solver {
     Svd,
 }
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+fn build(options: &Options) -> Result<Box<dyn Recovery>> {
     Ok(Box::new(options::read::<Ghosted>(NAME, options)?))
 }
 

@@ -1,23 +1,28 @@
 //! LinearPatch: one scale a channel, in the given basis or in a rotated one (reference: the LinearPatch repository; design §7).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::boundary::{Placement, add_magnitudes};
-use super::{Boundary, Recovery, Repair, Solution, Span};
+use super::{Boundary, Entry, Recovery, Repair, Solution, Span};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};
 use crate::options::{self, Options};
 
-pub(super) const DIAG: &str = "linearpatch-diag";
-pub(super) const ROTATE: &str = "linearpatch-rotate";
+const DIAG: &str = "linearpatch-diag";
+const ROTATE: &str = "linearpatch-rotate";
+pub(super) const DIAG_ENTRY: Entry = Entry::new::<Settings>(DIAG, build_diag);
+pub(super) const ROTATE_ENTRY: Entry = Entry::new::<Settings>(ROTATE, build_rotate);
 
 /// What the reference code adds to the magnitude before a removed layer where it repairs layer by layer.
 const LEAST_MAGNITUDE: f64 = 1e-8;
 
-#[derive(Debug, Default, Deserialize)]
+/// A scale for each channel, of the stream as it is (`diag`) or turned by a Hadamard matrix (`rotate`).
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
+    /// What gets an operator each.
     boundary: Placement,
 }
 
@@ -31,12 +36,12 @@ struct LinearPatch {
     placement: Placement,
 }
 
-pub(super) fn build_diag(options: &Options) -> Result<Box<dyn Recovery>> {
+fn build_diag(options: &Options) -> Result<Box<dyn Recovery>> {
     let Settings { boundary } = options::read(DIAG, options)?;
     Ok(Box::new(LinearPatch { rotate: false, placement: boundary }))
 }
 
-pub(super) fn build_rotate(options: &Options) -> Result<Box<dyn Recovery>> {
+fn build_rotate(options: &Options) -> Result<Box<dyn Recovery>> {
     let Settings { boundary } = options::read(ROTATE, options)?;
     Ok(Box::new(LinearPatch { rotate: true, placement: boundary }))
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::calibrate::Site;
 use crate::error::Result;
 use crate::model::{Config, Operator};
-use crate::options::{self, Options};
+use crate::options::{self, Described, Options};
 
 pub use boundary::{Boundary, Span};
 pub use numbers::Numbers;
@@ -99,17 +99,19 @@ impl Solution {
     }
 }
 
+type Entry = options::Entry<Build>;
 type Build = fn(&Options) -> Result<Box<dyn Recovery>>;
 
-/// Every recovery by its name in a grid.
-const ENTRIES: &[(&str, Build)] = &[
-    (none::NAME, none::build),
-    (prune_and_comp::NAME, prune_and_comp::build),
-    (replaceme_ls::NAME, replaceme_ls::build),
-    (replaceme_cos::NAME, replaceme_cos::build),
-    (linearpatch::DIAG, linearpatch::build_diag),
-    (linearpatch::ROTATE, linearpatch::build_rotate),
-    (ghosted::NAME, ghosted::build),
+/// Every recovery that a grid may name.
+#[rustfmt::skip] // One line each.
+const ENTRIES: &[Entry] = &[
+    none::ENTRY,
+    prune_and_comp::ENTRY,
+    replaceme_ls::ENTRY,
+    replaceme_cos::ENTRY,
+    linearpatch::DIAG_ENTRY,
+    linearpatch::ROTATE_ENTRY,
+    ghosted::ENTRY,
 ];
 
 /// The recovery of a name, with its options.
@@ -118,4 +120,9 @@ const ENTRIES: &[(&str, Build)] = &[
 /// An unknown name (with the nearest), an unknown option or a wrong value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     options::lookup("recovery", name, ENTRIES)?(options)
+}
+
+/// The names of all recoveries and what their options are.
+pub fn described() -> Vec<Described> {
+    ENTRIES.iter().map(Entry::described).collect()
 }

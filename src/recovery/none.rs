@@ -1,18 +1,21 @@
 //! No recovery: the layers are removed, nothing else.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Boundary, Recovery, Repair, Solution};
+use super::{Boundary, Entry, Recovery, Repair, Solution};
 use crate::error::Result;
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "none";
+const NAME: &str = "none";
+pub(super) const ENTRY: Entry = Entry::new::<None>(NAME, build);
 
-#[derive(Deserialize)]
+/// Nothing: the layers are removed.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct None {}
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+fn build(options: &Options) -> Result<Box<dyn Recovery>> {
     Ok(Box::new(options::read::<None>(NAME, options)?))
 }
 

@@ -1,15 +1,17 @@
 //! Prune&Comp: magnitudes made up for, in weights that are there already (Chen et al. 2025; paper appendix A; design §7).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::boundary::add_magnitudes;
-use super::{Boundary, Recovery, Repair, Solution, Span};
+use super::{Boundary, Entry, Recovery, Repair, Solution, Span};
 use crate::calibrate::Site;
 use crate::error::{Error, Result};
 use crate::model::Operator;
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "prune-and-comp";
+const NAME: &str = "prune-and-comp";
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, build);
 
 /// `d = mean|X_post| / mean|X_pre|` over all sequences.
 ///
@@ -19,21 +21,23 @@ pub(super) const NAME: &str = "prune-and-comp";
 ///   `down_proj` before the region. A root-mean-square norm does not see the scale of what it norms, so every branch
 ///   before the region stays as it is and the stream arrives scaled: which is what one factor on the stream at the
 ///   boundary gives, exactly, and with all steps before it shared.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
+    /// One factor for each channel, or one for all.
     granularity: Option<Granularity>,
+    /// What is scaled; it follows from `granularity`.
     target: Option<Target>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Granularity {
     Channel,
     Scalar,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Target {
     Boundary,
@@ -46,7 +50,7 @@ enum PruneAndComp {
     Scalar,
 }
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+fn build(options: &Options) -> Result<Box<dyn Recovery>> {
     let Settings { granularity, target } = options::read(NAME, options)?;
     let form = match (granularity, target) {
         (None | Some(Granularity::Channel), None | Some(Target::Boundary)) => PruneAndComp::Channel,

@@ -1,35 +1,40 @@
 //! ReplaceMe by cosine: the map of the MLP output that points where it should (reference: the ReplaceMe repository; design §7).
 
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::replaceme_ls::{on_branch, sites};
-use super::{Boundary, Recovery, Solution, Span};
+use super::{Boundary, Entry, Recovery, Solution, Span};
 use crate::calibrate::Site;
 use crate::corpus::PythonRandom;
 use crate::error::{Error, Result};
 use crate::linalg::gemm::{Into, View, ViewMut, gemm_parallel};
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "replaceme-cos";
+const NAME: &str = "replaceme-cos";
+pub(super) const ENTRY: Entry = Entry::new::<Cosine>(NAME, build);
 
 /// As `torch.nn.functional.cosine_similarity`: a norm counts as at least this.
 const LEAST_NORM: f32 = 1e-8;
 
 /// `T` from `I` by Adam on `1 − mean cos(A·T, Y)`, over all sequences; `A` and `Y` as in `replaceme-ls`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Cosine {
+    /// Of Adam.
     learning_rate: f32,
+    /// How often all tokens are gone through.
     epochs: usize,
     /// Tokens of a step.
     batch: usize,
+    /// The order of the tokens.
     order: Order,
     /// Of the shuffle.
     seed: u64,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Order {
     /// Another order of all tokens in each epoch.
@@ -46,7 +51,7 @@ impl Default for Cosine {
     }
 }
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+fn build(options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: Cosine = options::read(NAME, options)?;
     let wrong = |what: &str, found: String| {
         Err(Error::bad_input(format!("wrong options for `{NAME}`")).expected(what).found(found))

@@ -1,26 +1,29 @@
 //! ReplaceMe by least squares: a linear map of the MLP output before the region (reference: the ReplaceMe repository; design §7).
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::boundary::branch_and_target;
 use super::least_squares::{self, Solved};
-use super::{Boundary, Recovery, Repair, Solution, Span};
+use super::{Boundary, Entry, Recovery, Repair, Solution, Span};
 use crate::calibrate::Site;
 use crate::error::{Error, Result};
 use crate::linalg::solve::Normal;
 use crate::model::{Config, Half, Operator};
 use crate::options::{self, Options};
 
-pub(super) const NAME: &str = "replaceme-ls";
+const NAME: &str = "replaceme-ls";
+pub(super) const ENTRY: Entry = Entry::new::<LeastSquares>(NAME, build);
 
 /// `T = (AᵀA + αI)⁻¹AᵀY` with `A` the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all sequences.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LeastSquares {
+    /// The ridge that is added to the diagonal.
     alpha: f64,
 }
 
-pub(super) fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+fn build(options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: LeastSquares = options::read(NAME, options)?;
     if !settings.alpha.is_finite() || settings.alpha < 0.0 {
         return Err(Error::bad_input(format!("wrong options for `{NAME}`"))

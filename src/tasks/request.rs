@@ -33,7 +33,7 @@ pub struct Prefix {
 
 /// Whether contexts begin with the tokenizer's special tokens. Part of the protocol: published values of Llama models
 /// made before lm-eval 0.4.9.2 are those of [`Bos::Never`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bos {
     /// As the tokenizer does by itself.

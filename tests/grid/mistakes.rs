@@ -1,184 +1,8 @@
-//! Grid files as a user writes them: what is accepted, what is refused, and where the message points.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper of a test fails like a test: by a panic")]
+//! What is refused, and where the message points.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use ghostlab::grid::Grid;
 
-use ghostlab::error::{Error, Result};
-use ghostlab::grid::{Grid, Method, Registry};
-use tempfile::TempDir;
-
-/// A house with one backbone of 16 layers, one criterion and two recoveries.
-struct House;
-
-impl Registry for House {
-    fn layers(&self, backbone_folder: &Path) -> Result<usize> {
-        match fs::read_to_string(backbone_folder.join("layers")) {
-            Ok(text) => Ok(text.trim().parse().unwrap()),
-            Err(_) => Err(Error::bad_input("no backbone").at("config.json")),
-        }
-    }
-
-    fn check_criterion(&self, method: &Method) -> Result<()> {
-        match (method.name.as_str(), method.options.keys().find(|key| *key != "cosine")) {
-            ("llm-streamline", None) => Ok(()),
-            ("llm-streamline", Some(option)) => Err(Error::bad_input(format!("unknown option `{option}`"))),
-            (other, _) => Err(Error::bad_input(format!("unknown criterion `{other}`")).hint("did you mean it?")),
-        }
-    }
-
-    fn check_recovery(&self, method: &Method) -> Result<()> {
-        match method.name.as_str() {
-            "none" | "linearpatch-diag" | "linearpatch-rotate" | "ghosted" => Ok(()),
-            other => Err(Error::bad_input(format!("unknown recovery `{other}`"))),
-        }
-    }
-
-    fn rules(&self) -> &[&str] {
-        &["wikitext2", "ptb", "c4"]
-    }
-
-    fn tasks(&self) -> Vec<&str> {
-        vec!["arc_easy", "copa"]
-    }
-
-    fn check_depth(&self, _criterion: &Method, _backbone: &str, depth: usize, layers: usize) -> Result<()> {
-        if depth + 2 <= layers { Ok(()) } else { Err(Error::bad_input("the criterion keeps the first and last layer")) }
-    }
-}
-
-/// Line numbers in the tests below count from the first line of this text.
-const GOOD: &str = "\
-backbones:
-  english: {path: models/english}
-corpora:
-  wiki: {path: wiki.txt, rule: wikitext2}
-  c4: {path: c4.txt, rule: c4, limit: 100}
-backbone: english
-criterion: llm-streamline
-depth: [3, 5]
-recovery: [none, ghosted]
-calibration:
-  - {corpus: wiki, sequences: 32, length: 512}
-evaluate:
-  perplexity:
-    - {corpus: wiki, length: 512}
-    - {corpus: c4, length: 512}
-";
-
-struct Place {
-    root: TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir_all(root.path().join("models/english")).unwrap();
-        fs::write(root.path().join("models/english/layers"), "16").unwrap();
-        fs::create_dir_all(root.path().join("models/hollow")).unwrap();
-        fs::write(root.path().join("wiki.txt"), "text").unwrap();
-        fs::write(root.path().join("c4.txt"), "text").unwrap();
-        Self { root }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.root.path().join("grid.yaml")
-    }
-
-    fn load(&self, text: impl AsRef<[u8]>, overrides: &[&str]) -> Result<Grid> {
-        fs::write(self.file(), text).unwrap();
-        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-        Grid::load(&self.file(), &overrides, &House)
-    }
-
-    /// The message that the grid is refused with, the temporary folder cut off its places.
-    fn refusal(&self, text: impl AsRef<[u8]>, overrides: &[&str]) -> (String, u8) {
-        let error = self.load(text, overrides).expect_err("the grid was accepted");
-        (error.to_string().replace(&format!("{}/", self.root.path().display()), ""), error.exit_code())
-    }
-}
-
-/// The good grid with `from` replaced; the text must be there, or a test would test nothing.
-fn good_but(from: &str, to: &str) -> String {
-    assert_eq!(GOOD.matches(from).count(), 1, "`{from}` must occur once");
-    GOOD.replace(from, to)
-}
-
-#[test]
-fn a_good_grid_is_read_with_its_defaults() {
-    let place = Place::new();
-    let grid = place.load(GOOD, &[]).unwrap();
-    assert_eq!(grid.name, "grid");
-    assert_eq!(grid.depth, [3, 5]);
-    assert_eq!(grid.backbones["english"].layers, 16);
-    assert_eq!(grid.backbones["english"].path, place.root.path().join("models/english"));
-    assert_eq!(grid.corpora["c4"].limit, Some(100));
-    assert_eq!(grid.corpora["wiki"].limit, None);
-    assert_eq!((grid.calibration[0].seed, grid.calibration[0].operator_sequences), (0, 32));
-    assert_eq!(grid.calibration[0].to_string(), "wiki:32x512@0");
-    let resolved = grid.resolved().unwrap();
-    assert_eq!(resolved["calibration"][0]["seed"], 0);
-    assert_eq!(resolved["corpora"]["wiki"]["path"], place.root.path().join("wiki.txt").to_str().unwrap());
-}
-
-#[test]
-fn cells_come_in_the_order_of_the_axes_with_one_dense_cell_per_backbone() {
-    let place = Place::new();
-    let text = good_but("recovery: [none, ghosted]", "recovery: [none, {name: ghosted, solver: svd}]")
-        .replace("backbone: english", "backbone: [english, again]")
-        .replace("models/english}", "models/english}\n  again: {path: models/english}")
-        .replace(
-            "length: 512}\nevaluate",
-            "length: 512}\n  - {corpus: c4, sequences: 8, length: 64, seed: 7, operator_sequences: 2}\nevaluate",
-        );
-    let cells = place.load(text, &[]).unwrap().cells();
-    assert_eq!(cells.len(), 2 * (1 + 2 * 2 * 2));
-    assert_eq!(cells.iter().filter(|cell| cell.is_dense()).count(), 2);
-    let labels: Vec<String> = cells.iter().take(10).map(ToString::to_string).collect();
-    assert_eq!(
-        labels,
-        [
-            "english/dense",
-            "english/llm-streamline/3/none/wiki:32x512@0",
-            "english/llm-streamline/3/none/c4:8x64@7(operator_sequences=2)",
-            "english/llm-streamline/3/ghosted(solver=svd)/wiki:32x512@0",
-            "english/llm-streamline/3/ghosted(solver=svd)/c4:8x64@7(operator_sequences=2)",
-            "english/llm-streamline/5/none/wiki:32x512@0",
-            "english/llm-streamline/5/none/c4:8x64@7(operator_sequences=2)",
-            "english/llm-streamline/5/ghosted(solver=svd)/wiki:32x512@0",
-            "english/llm-streamline/5/ghosted(solver=svd)/c4:8x64@7(operator_sequences=2)",
-            "again/dense",
-        ]
-    );
-    let dense = &cells[0];
-    assert_eq!((dense.depth, &dense.recovery, &dense.calibration), (0, &None, &None));
-}
-
-#[test]
-fn overrides_change_the_grid_before_it_is_checked() {
-    let place = Place::new();
-    let grid = place
-        .load(
-            GOOD,
-            &[
-                "depth=7,9,11",
-                "calibration.sequences=64",
-                "evaluate.perplexity[1].length=128",
-                "name=wide",
-                "corpora.c4.limit=5",
-            ],
-        )
-        .unwrap();
-    assert_eq!(grid.depth, [7, 9, 11]);
-    assert_eq!(grid.calibration[0].sequences, 64);
-    assert_eq!((grid.evaluate.perplexity[0].length, grid.evaluate.perplexity[1].length), (512, 128));
-    assert_eq!((grid.name.as_str(), grid.corpora["c4"].limit), ("wide", Some(5)));
-    let grid = place.load(GOOD, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
-    assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![2]));
-    // A path typed on the command line starts from the current folder; this package has such a file.
-    let grid = place.load(GOOD, &["corpora.wiki.path=Cargo.toml"]).unwrap();
-    assert_eq!(grid.corpora["wiki"].path, Path::new("Cargo.toml"));
-}
+use super::house::{GOOD, House, Place, good_but};
 
 #[test]
 fn a_wrong_value_is_refused_where_it_stands() {
@@ -213,16 +37,22 @@ fn a_wrong_value_is_refused_where_it_stands() {
             "depth: [3, 5]",
             "depth: [3, many]",
             "8:12",
-            &["`depth[1]` has the wrong type", "expected: a whole number, 0 or more", "found:    the text `many`"],
+            &["neither a count nor a share", "a share of the layers such as `25%`", "found:    the text `many`"],
         ),
         ("depth: [3, 5]", "depth: -3", "8:8", &["`depth` has the wrong type", "found:    the number -3"]),
         ("depth: [3, 5]", "depth: [3.5]", "8:9", &["`depth[0]` has the wrong type", "found:    the number 3.5"]),
         ("depth: [3, 5]", "depth:", "8:", &["`depth` has the wrong type", "expected: a list", "found:    nothing"]),
         (
+            "rule: c4",
+            "rule: [c4]",
+            "5:28",
+            &["`corpora.c4.rule` has the wrong type", "expected: text", "found:    a list"],
+        ),
+        (
             "sequences: 32",
-            "sequences: [32]",
-            "11:31",
-            &["`calibration[0].sequences` has the wrong type", "found:    a list"],
+            "sequences: [[32]]",
+            "11:32",
+            &["`calibration[0].sequences[0]` has the wrong type", "found:    a list"],
         ),
         (
             "{path: models/english}",
@@ -360,13 +190,7 @@ fn a_wrong_value_is_refused_where_it_stands() {
         ),
         ("depth: [3, 5]", "depth: *three", "8:8", &["this is not valid YAML", "depth: *three\n                   ^"]),
     ] {
-        let (message, code) = place.refusal(good_but(from, to), &[]);
-        assert!(message.contains(&format!("where:    grid.yaml:{at}")), "{to}: expected {at} in\n{message}");
-        for part in parts {
-            assert!(message.contains(part), "{to}: expected `{part}` in\n{message}");
-        }
-        assert_eq!(code, 2, "{message}");
-        assert!(message.lines().all(|line| line.len() < 200), "a line is too long:\n{message}");
+        place.refuses(&good_but(from, to), &[], at, parts);
     }
 }
 
@@ -394,7 +218,7 @@ fn what_is_not_there_has_exit_code_3_and_the_line_that_names_it() {
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         assert_eq!(code, 3);
     }
-    let error = Grid::load(&place.root.path().join("gird.yaml"), &[], &House).unwrap_err();
+    let error = Grid::load(&place.root.path().join("gird.yaml"), None, &[], &House).unwrap_err();
     assert!(error.to_string().contains("gird.yaml") && error.exit_code() == 3, "{error}");
 }
 
@@ -445,23 +269,4 @@ fn a_wrong_override_is_blamed_by_its_own_text() {
     }
     let (message, code) = place.refusal(GOOD, &["corpora.wiki.path=wiki.txt"]);
     assert!(message.contains("starts from the current folder") && code == 3, "{message}");
-}
-
-#[test]
-fn the_real_grid_is_sound() {
-    // The same folders as around a checkout, with empty files in place of the real ones.
-    let root = tempfile::tempdir().unwrap();
-    let real = root.path().join("shared/real");
-    fs::create_dir_all(real.join("backbone")).unwrap();
-    fs::create_dir_all(real.join("corpora")).unwrap();
-    fs::write(real.join("backbone/layers"), "16").unwrap();
-    for corpus in ["wikitext2-validation.parquet", "wikitext2-test.parquet", "c4-sample.jsonl.gz"] {
-        fs::write(real.join("corpora").join(corpus), "").unwrap();
-    }
-    let folder = root.path().join("checkout/tests/real");
-    fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("english.yaml"), include_str!("real/english.yaml")).unwrap();
-    let grid = Grid::load(&folder.join("english.yaml"), &[], &House).unwrap();
-    assert_eq!((grid.name.as_str(), grid.cells().len()), ("english", 9));
-    assert_eq!(grid.cells()[8].to_string(), "english/llm-streamline/5/ghosted/wikitext2-validation:32x512@0");
 }

@@ -1,0 +1,198 @@
+//! How many layers go: a count, or a share of what a backbone has.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+use crate::error::{Error, Result};
+
+/// Most digits after the point of a share: enough for any number of layers, and no sum below overflows.
+const DECIMALS: usize = 6;
+
+/// What the file says; whether a text is a share is told by [`Depth::read`].
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum DepthEntry {
+    Count(usize),
+    Text(String),
+}
+
+/// A count of layers, or hundredths of `L` in units of `10^-6`, so that a half is exactly a half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Depth {
+    Count(usize),
+    Share { millionths: u64 },
+}
+
+impl Depth {
+    /// # Errors
+    /// A depth of 0, or a text that is not a share above 0% and below 100%; the caller adds the place.
+    pub(super) fn read(entry: &DepthEntry) -> Result<Self> {
+        match entry {
+            DepthEntry::Count(0) => Err(Error::bad_input("a depth is 0")
+                .expected("how many layers to remove, 1 or more")
+                .found("0")
+                .hint("leave it out: the dense backbone is in every grid")),
+            DepthEntry::Count(count) => Ok(Self::Count(*count)),
+            DepthEntry::Text(text) => Self::share(text),
+        }
+    }
+
+    fn share(text: &str) -> Result<Self> {
+        let bad = |what: &str| {
+            Error::bad_input(what)
+                .expected("a count such as `7`, or a share of the layers such as `25%`")
+                .found(format!("the text `{text}`"))
+        };
+        let Some(number) = text.strip_suffix('%') else {
+            let error = bad("a depth is neither a count nor a share of the layers");
+            return Err(match text.trim().parse::<f64>() {
+                Ok(number) => error.hint(format!("`{number}` without quotes is a count, `{number}%` a share")),
+                Err(_) => error,
+            });
+        };
+        let Some(millionths) = millionths(number) else {
+            let error = bad("a share of the layers cannot be read");
+            return Err(match millionths(number.trim()) {
+                Some(_) => error.hint(format!("write `{}%`, without a space", number.trim())),
+                None => error.hint(format!("digits, with at most {DECIMALS} after a point, then `%`")),
+            });
+        };
+        if millionths == 0 || millionths >= 100_000_000 {
+            return Err(bad("a share of the layers is out of range")
+                .expected("more than 0% and less than 100%")
+                .hint("the dense backbone is in every grid, and a cut has to leave a layer"));
+        }
+        Ok(Self::Share { millionths })
+    }
+
+    /// The count on a backbone of so many layers: a share is rounded half up, and is at least 1.
+    pub(super) fn of(self, layers: usize) -> usize {
+        match self {
+            Self::Count(count) => count,
+            Self::Share { millionths } => {
+                let exact = u128::from(millionths) * layers as u128;
+                usize::try_from((exact + 50_000_000) / 100_000_000).unwrap_or(usize::MAX).max(1)
+            }
+        }
+    }
+}
+
+/// `7`, or `12.5%`.
+impl fmt::Display for Depth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Share { millionths } => {
+                let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
+                let digits = format!("{rest:06}");
+                match digits.trim_end_matches('0') {
+                    "" => write!(f, "{whole}%"),
+                    digits => write!(f, "{whole}.{digits}%"),
+                }
+            }
+        }
+    }
+}
+
+/// `12.5` in millionths. No sign, no exponent, nothing but digits and one point between them.
+fn millionths(text: &str) -> Option<u64> {
+    let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_digits(whole) || !is_digits(rest) || rest.len() > DECIMALS {
+        return None;
+    }
+    format!("{whole}{rest:0<6}").parse().ok()
+}
+
+impl<'de> Deserialize<'de> for DepthEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl Visitor<'_> for Read {
+            type Value = DepthEntry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a count such as `7`, or a share of the layers such as `25%`")
+            }
+
+            fn visit_u64<E: de::Error>(self, count: u64) -> Result<DepthEntry, E> {
+                Ok(DepthEntry::Count(usize::try_from(count).unwrap_or(usize::MAX)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<DepthEntry, E> {
+                Ok(DepthEntry::Text(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Read)
+    }
+}
+
+impl JsonSchema for DepthEntry {
+    fn schema_name() -> Cow<'static, str> {
+        "Depth".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [
+            {"description": "How many layers.", "type": "integer", "minimum": 1},
+            {
+                "description": "A share of the backbone's layers, rounded half up.",
+                "type": "string",
+                "pattern": format!(r"^[0-9]+(\.[0-9]{{1,{DECIMALS}}})?%$"),
+            },
+        ]})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(text: &str) -> Result<Depth> {
+        Depth::read(&DepthEntry::Text(text.to_owned()))
+    }
+
+    #[test]
+    fn a_share_is_rounded_half_up_and_is_at_least_one_layer() {
+        for (text, layers, count) in [
+            ("25%", 16, 4),
+            ("25%", 32, 8),
+            ("25%", 10, 3),
+            ("25%", 9, 2),
+            ("1%", 16, 1),
+            ("12.5%", 4, 1),
+            ("21.875%", 32, 7),
+            ("35%", 10, 4),
+            ("34.999999%", 10, 3),
+            ("99.999999%", 80, 80),
+        ] {
+            assert_eq!(share(text).unwrap().of(layers), count, "{text} of {layers}");
+            assert_eq!(share(text).unwrap().to_string(), text);
+        }
+        assert_eq!(share("12.50%").unwrap(), share("12.5%").unwrap());
+    }
+
+    #[test]
+    fn a_text_that_is_no_share_is_refused_with_a_hint() {
+        for (text, words) in [
+            ("25 %", "write `25%`, without a space"),
+            (" 25%", "write `25%`, without a space"),
+            ("0%", "more than 0% and less than 100%"),
+            ("0.0%", "more than 0%"),
+            ("100%", "less than 100%"),
+            ("250%", "less than 100%"),
+            ("-5%", "digits"),
+            ("1e1%", "digits"),
+            ("%", "digits"),
+            ("1.1234567%", "at most 6"),
+            ("99999999999999999999%", "digits"),
+            ("7", "`7` without quotes is a count, `7%` a share"),
+            ("many", "neither a count nor a share"),
+            ("", "neither a count nor a share"),
+        ] {
+            let message = share(text).unwrap_err().to_string();
+            assert!(message.contains(words) && message.contains(&format!("`{text}`")), "{text}: {message}");
+        }
+    }
+}

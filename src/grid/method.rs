@@ -1,0 +1,95 @@
+//! A criterion or a recovery, as it is written and as a cell has it.
+
+use std::fmt;
+
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A criterion or a recovery: a name and its options. The grid knows neither; the caller's registry checks both.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Method {
+    pub name: String,
+    pub options: serde_json::Map<String, Value>,
+}
+
+impl Method {
+    /// A method without options.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), options: serde_json::Map::new() }
+    }
+}
+
+/// `llm-streamline`, or `llm-streamline(cosine=token)`. Options come in the order of their names, whatever their order in
+/// the file, so that equal methods have equal labels.
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options: Vec<_> = self.options.iter().collect();
+        options.sort_by_key(|(name, _)| *name);
+        let options: Vec<String> = options
+            .into_iter()
+            .map(|(name, value)| match value {
+                Value::String(text) => format!("{name}={text}"),
+                other => format!("{name}={other}"),
+            })
+            .collect();
+        f.write_str(&self.name)?;
+        if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
+    }
+}
+
+/// What the file says. An option may be a list of values, and stands for several methods then.
+#[derive(Debug, Clone)]
+pub(super) struct MethodEntry {
+    pub(super) name: String,
+    /// In the order of the file, which is the order of the methods.
+    pub(super) options: Vec<(String, Value)>,
+}
+
+impl<'de> Deserialize<'de> for MethodEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(EntryVisitor)
+    }
+}
+
+struct EntryVisitor;
+
+impl<'de> Visitor<'de> for EntryVisitor {
+    type Value = MethodEntry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name, or a map with `name` and options")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<MethodEntry, E> {
+        Ok(MethodEntry { name: name.to_owned(), options: Vec::new() })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MethodEntry, A::Error> {
+        let mut name = None;
+        let mut options = Vec::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if key == "name" {
+                name = Some(map.next_value()?);
+            } else {
+                options.push((key, map.next_value()?));
+            }
+        }
+        let name = name.ok_or_else(|| de::Error::missing_field("name"))?;
+        Ok(MethodEntry { name, options })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_the_options_in_one_order() {
+        assert_eq!(Method::named("none").to_string(), "none");
+        let mut method = Method::named("m");
+        method.options.insert("z".into(), 1.into());
+        method.options.insert("a".into(), "token".into());
+        assert_eq!(method.to_string(), "m(a=token,z=1)");
+    }
+}

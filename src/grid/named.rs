@@ -1,0 +1,204 @@
+//! Backbones, corpora and tasks that grids share: each in a file of its own, found by its name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use super::node::{Entry, Node, Value};
+use super::source::{self, Shape};
+use crate::error::{Error, Result};
+
+/// How many folders above the grid's own are looked into.
+const LEVELS: usize = 3;
+
+/// What can have a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Backbone,
+    Corpus,
+    Task,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Backbone, Kind::Corpus, Kind::Task];
+
+    /// The key of a grid that holds entries of this kind, and the folder that holds their files.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Kind::Backbone => "backbones",
+            Kind::Corpus => "corpora",
+            Kind::Task => "tasks",
+        }
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Kind::Backbone => "backbone",
+            Kind::Corpus => "corpus",
+            Kind::Task => "task",
+        }
+    }
+
+    /// The names of this kind that a tree uses. What has another shape than it should is left to `typed`.
+    fn used(self, root: &Node) -> BTreeSet<String> {
+        let below = |node: &Node, key: &str| node.get(key).map(Node::items).unwrap_or_default().to_vec();
+        let includes = below(root, "include");
+        let axis =
+            |key: &str| [root].into_iter().chain(&includes).flat_map(|node| below(node, key)).collect::<Vec<_>>();
+        let evaluate = root.get("evaluate");
+        let evaluated = |key: &str| evaluate.map(|node| below(node, key)).unwrap_or_default();
+        let nodes = match self {
+            Kind::Backbone => axis("backbone"),
+            Kind::Corpus => {
+                let users = axis("calibration").into_iter().chain(evaluated("perplexity"));
+                users.flat_map(|user| below(&user, "corpus")).collect()
+            }
+            Kind::Task => {
+                let name = |task: Node| task.get("name").cloned().unwrap_or(task);
+                evaluated("tasks").into_iter().map(name).collect()
+            }
+        };
+        nodes.iter().filter_map(|node| node.text().map(str::to_owned)).collect()
+    }
+}
+
+/// The files of named entries around a grid.
+#[derive(Debug)]
+pub(super) struct Library {
+    /// The folders that were looked into, nearest first.
+    folders: Vec<PathBuf>,
+    files: BTreeMap<(Kind, String), PathBuf>,
+}
+
+impl Library {
+    /// Lists `backbones/*.yaml`, `corpora/*.yaml` and `tasks/*.yaml` in the grid's folder, in those above it and in
+    /// `experiments`. Of two files of the same name the nearer one counts.
+    pub(super) fn around(grid: &Path) -> Self {
+        let nearest = grid.parent().unwrap_or(Path::new("")).to_owned();
+        let upwards = std::iter::successors(Some(nearest), |folder| above(folder)).take(1 + LEVELS);
+        let folders: Vec<PathBuf> = upwards.chain([PathBuf::from("experiments")]).collect();
+        let mut files = BTreeMap::new();
+        for folder in &folders {
+            for kind in Kind::ALL {
+                // A folder that is not there, or that may not be read, holds no entries.
+                let Ok(listing) = std::fs::read_dir(folder.join(kind.key())) else { continue };
+                for path in listing.filter_map(|item| Some(item.ok()?.path())) {
+                    let name = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
+                    let Some(name) = name.filter(|_| path.extension().is_some_and(|ending| ending == "yaml")) else {
+                        continue;
+                    };
+                    files.entry((kind, name)).or_insert(path);
+                }
+            }
+        }
+        Self { folders, files }
+    }
+
+    /// The names of a kind that have a file.
+    pub(super) fn names(&self, kind: Kind) -> impl Iterator<Item = &str> {
+        self.files.keys().filter(move |(known, _)| *known == kind).map(|(_, name)| name.as_str())
+    }
+
+    /// Where a file of this kind is looked for, a line each.
+    pub(super) fn looked(&self, kind: Kind) -> String {
+        let lines = self.folders.iter().map(|folder| folder.join(kind.key()).display().to_string());
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Puts the entries that `use_of` uses and `root` does not define into `root`. One that `root` defines without a
+    /// `path` is laid upon the file's. The files that were read.
+    pub(super) fn load(&self, root: &mut Node, use_of: &Node) -> Result<Vec<PathBuf>> {
+        let mut read = Vec::new();
+        for kind in Kind::ALL {
+            for name in kind.used(use_of) {
+                let Some(path) = self.files.get(&(kind, name.clone())) else { continue };
+                let inline = root.get(kind.key()).and_then(|entries| entries.get(&name)).cloned();
+                if inline.as_ref().is_some_and(|own| own.get("path").is_some() || own.entries().is_empty()) {
+                    continue;
+                }
+                let mut node = read_entry(kind, &name, path)?;
+                read.push(path.clone());
+                if let Some(inline) = inline {
+                    node.merge(inline);
+                }
+                put(root, kind, name, node);
+            }
+        }
+        Ok(read)
+    }
+}
+
+fn read_entry(kind: Kind, name: &str, path: &Path) -> Result<Node> {
+    let expected = match kind {
+        Kind::Backbone => "`path: …`",
+        Kind::Corpus => "`path: …` and `rule: …`",
+        Kind::Task => "`path: …`, and `task: …` where the file's name is not the task's",
+    };
+    let what = format!("the {} `{name}`", kind.word());
+    let hint = format!("the file holds what would stand behind `{name}:` in a grid's `{}`", kind.key());
+    source::read(path, &Shape { what: &what, expected, hint: &hint })
+}
+
+fn put(root: &mut Node, kind: Kind, name: String, node: Node) {
+    let entry = Entry { key: name, key_place: node.place.clone(), node };
+    let Value::Map(keys) = &mut root.value else { return };
+    match keys.iter_mut().find(|known| known.key == kind.key()).map(|known| &mut known.node.value) {
+        Some(Value::Map(entries)) => match entries.iter_mut().find(|known| known.key == entry.key) {
+            Some(known) => *known = entry,
+            None => entries.push(entry),
+        },
+        // `corpora: 3` is for `typed` to refuse.
+        Some(_) => {}
+        None => {
+            let (key, place) = (kind.key().to_owned(), root.place.clone());
+            keys.push(Entry { key, key_place: place.clone(), node: Node { place, value: Value::Map(vec![entry]) } });
+        }
+    }
+}
+
+/// The folder above, by name: messages show a path as it was given, not what it resolves to.
+fn above(folder: &Path) -> Option<PathBuf> {
+    match folder.components().next_back() {
+        Some(Component::Normal(_)) => folder.parent().map(Path::to_owned),
+        Some(Component::RootDir | Component::Prefix(_)) => None,
+        Some(Component::CurDir) | None => Some(PathBuf::from("..")),
+        Some(Component::ParentDir) => Some(folder.join("..")),
+    }
+}
+
+/// A name that neither the grid nor a file defines.
+pub(super) fn unknown<'a>(
+    library: &'a Library,
+    kind: Kind,
+    name: &str,
+    inline: impl Iterator<Item = &'a str>,
+    place: String,
+) -> Error {
+    let known: BTreeSet<&str> = inline.chain(library.names(kind)).collect();
+    let error = Error::bad_input(format!("unknown {} `{name}`", kind.word())).at(place).found(format!("`{name}`"));
+    let error = if known.is_empty() {
+        error.expected(format!("the name of a {} that the grid or a file defines; there is none", kind.word()))
+    } else {
+        error.expected(format!("one of {}", known.iter().copied().collect::<Vec<_>>().join(", ")))
+    };
+    let near = crate::error::nearest(name, known).map(|near| format!("did you mean `{near}`?\n")).unwrap_or_default();
+    let key = kind.key();
+    let looked = library.looked(kind);
+    error.hint(format!("{near}it is not in the grid's `{key}`, and there is no `{name}.yaml` in\n{looked}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folders_above_are_found_from_every_kind_of_path() {
+        let climb = |from: &str| {
+            let steps = std::iter::successors(Some(PathBuf::from(from)), |folder| above(folder)).take(4);
+            steps.map(|folder| folder.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(climb("a/b"), ["a/b", "a", "", ".."]);
+        assert_eq!(climb("."), [".", "..", "../..", "../../.."]);
+        assert_eq!(climb("../x"), ["../x", "..", "../..", "../../.."]);
+        assert_eq!(climb("/a/b"), ["/a/b", "/a", "/"]);
+    }
+}

@@ -1,0 +1,121 @@
+//! Profiles: named changes to a grid, one of which is laid upon it before it is read.
+
+use super::node::{Node, Value};
+use super::typed::unknown_key;
+use crate::error::{Error, Result, nearest};
+
+/// The keys of a grid that a profile may set.
+const KEYS: [&str; 11] = [
+    "backbones",
+    "corpora",
+    "tasks",
+    "backbone",
+    "criterion",
+    "depth",
+    "recovery",
+    "calibration",
+    "exclude",
+    "include",
+    "evaluate",
+];
+
+/// The profile in use.
+#[derive(Debug)]
+pub(super) struct Profile {
+    pub(super) name: String,
+    pub(super) changes: Node,
+}
+
+/// Takes `profile` and `profiles` out of the tree. `chosen` comes from the command line and wins over `profile`.
+pub(super) fn take(root: &mut Node, chosen: Option<&str>) -> Result<Option<Profile>> {
+    let Value::Map(keys) = &mut root.value else { return Ok(None) };
+    let mut extract = |key: &str| {
+        let position = keys.iter().position(|entry| entry.key == key)?;
+        Some(keys.remove(position).node)
+    };
+    let (default, profiles) = (extract("profile"), extract("profiles"));
+    if let Some(profiles) = &profiles {
+        check(profiles)?;
+    }
+    let (name, place) = match (chosen, &default) {
+        (Some(name), _) => (name, format!("--profile {name}")),
+        (None, Some(node)) => match node.text() {
+            Some(name) => (name, node.place.to_string()),
+            None => {
+                return Err(Error::bad_input("`profile` has the wrong type")
+                    .at(node.place.to_string())
+                    .expected("the name of a profile")
+                    .found(node.describe()));
+            }
+        },
+        (None, None) => {
+            return match profiles {
+                Some(profiles) => Err(Error::bad_input("no profile is chosen")
+                    .at(profiles.place.to_string())
+                    .expected(format!("one of {}", names(&profiles).join(", ")))
+                    .found("neither `--profile` nor a key `profile`")
+                    .hint(format!(
+                        "--profile {}, or `profile: …` in the grid for a default",
+                        names(&profiles).first().unwrap_or(&"")
+                    ))),
+                None => Ok(None),
+            };
+        }
+    };
+    let unknown = |what: String| Error::bad_input(what).at(place.clone()).found(format!("`{name}`"));
+    let Some(profiles) = profiles else {
+        return Err(unknown("the grid has no profiles".to_owned())
+            .expected("a grid with a map `profiles`")
+            .hint("leave the profile out, or write `profiles: {NAME: {…}}` into the grid"));
+    };
+    match profiles.get(name) {
+        Some(changes) => Ok(Some(Profile { name: name.to_owned(), changes: changes.clone() })),
+        None => {
+            let known = names(&profiles);
+            let error = unknown(format!("unknown profile `{name}`")).expected(format!("one of {}", known.join(", ")));
+            Err(match nearest(name, known) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None => error.hint(format!("the profiles stand at {}", profiles.place)),
+            })
+        }
+    }
+}
+
+fn names(profiles: &Node) -> Vec<&str> {
+    profiles.entries().iter().map(|entry| entry.key.as_str()).collect()
+}
+
+/// The shape of all profiles, also of those not in use: a typing error is found before the profile is needed.
+fn check(profiles: &Node) -> Result<()> {
+    if profiles.entries().is_empty() {
+        return Err(Error::bad_input("`profiles` holds no profile")
+            .at(profiles.place.to_string())
+            .expected("a map from names to changes, such as `tiny: {depth: 3}`")
+            .found(profiles.describe())
+            .hint("leave the key out where there are none"));
+    }
+    for profile in profiles.entries() {
+        let subject = format!("`profiles.{}`", profile.key);
+        let Value::Map(changes) = &profile.node.value else {
+            return Err(Error::bad_input(format!("{subject} has the wrong type"))
+                .at(profile.node.place.to_string())
+                .expected("a map of keys of the grid")
+                .found(profile.node.describe())
+                .hint("`{}` is a profile that changes nothing"));
+        };
+        for change in changes {
+            let key = change.key.as_str();
+            if matches!(key, "name" | "profile" | "profiles") {
+                return Err(Error::bad_input(format!("{subject} cannot set `{key}`"))
+                    .at(change.key_place.to_string())
+                    .expected(format!("one of {}", KEYS.join(", ")))
+                    .found(format!("`{key}`"))
+                    .hint("it belongs to the grid as a whole: write it at the left margin"));
+            }
+            if !KEYS.contains(&key) {
+                return Err(unknown_key(key, &subject, &KEYS).at(change.key_place.to_string()));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! The JSON schema of grid files, for editors: completion, and typing errors underlined while one types.
+
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::Registry;
+use super::schema::Schema;
+use crate::options::Described;
+
+/// The schema, in draft 7, which is what editors' YAML servers read. Keys come from the structs that the reader uses,
+/// names and options from the registry.
+pub fn json_schema(registry: &dyn Registry) -> Value {
+    let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<Schema>().to_value();
+    let names = |names: Vec<&str>, what: &str| json!({"description": what, "type": "string", "enum": names});
+    for key in ["backbones", "corpora", "tasks"] {
+        // An entry may leave to its file what it does not change.
+        let definitions = schema["definitions"].clone();
+        partial(&mut schema["properties"][key], &definitions);
+    }
+    let profile = profile(&schema);
+    schema["title"] = json!("A grid of ghostlab");
+    let of_registry = json!({
+        "Criterion": methods(&registry.criteria(), "A rule that picks the layers to remove."),
+        "Recovery": methods(&registry.recoveries(), "What is put at the cut."),
+        "WindowRule": names(registry.rules().to_vec(), "How rows are joined and windows drawn."),
+        "Task": names(registry.tasks(), "A multiple-choice task."),
+        "Profile": profile,
+    });
+    if let (Some(definitions), Value::Object(more)) = (schema["definitions"].as_object_mut(), of_registry) {
+        definitions.extend(more);
+    }
+    tidy(&mut schema);
+    schema
+}
+
+/// Names, and for each name a map with its options, single or as lists.
+fn methods(methods: &[Described], what: &str) -> Value {
+    let text = |described: &Described| described.options["description"].clone();
+    let name = |described: &Described| json!({"const": described.name, "description": text(described)});
+    let names: Vec<Value> = methods.iter().map(name).collect();
+    let map = |described: &Described| {
+        let mut properties = Map::from_iter([("name".to_owned(), json!({"const": described.name}))]);
+        let options = described.options["properties"].as_object().cloned().unwrap_or_default();
+        properties.extend(options.into_iter().map(|(key, option)| (key, option_or_list(option))));
+        json!({
+            "description": text(described),
+            "type": "object",
+            "properties": properties,
+            "required": ["name"],
+            "additionalProperties": false,
+        })
+    };
+    let forms: Vec<Value> = [json!({"oneOf": names})].into_iter().chain(methods.iter().map(map)).collect();
+    json!({"description": what, "anyOf": forms})
+}
+
+/// An option and, beside it, its use as an axis.
+fn option_or_list(mut option: Value) -> Value {
+    let mut outer = Map::new();
+    if let Some(own) = option.as_object_mut() {
+        for key in ["description", "default"] {
+            outer.extend(own.remove(key).filter(|value| !value.is_null()).map(|value| (key.to_owned(), value)));
+        }
+        // An option that is left out is null to Rust; nobody writes so.
+        for key in ["type", "enum"] {
+            if let Some(values) = own.get_mut(key).and_then(Value::as_array_mut) {
+                values.retain(|value| !value.is_null() && value != "null");
+            }
+        }
+    }
+    let list = json!({"type": "array", "items": option, "minItems": 1});
+    outer.insert("anyOf".to_owned(), json!([option, list]));
+    outer.into()
+}
+
+/// A profile has the grid's keys. It is merged into the grid, so that a map may leave out what the grid says already;
+/// in a list, which replaces the grid's, it may not.
+fn profile(grid: &Value) -> Value {
+    let mut profile = json!({"description": "Changes to the grid.", "type": "object", "additionalProperties": false});
+    let mut properties = grid["properties"].clone();
+    if let Some(keys) = properties.as_object_mut() {
+        keys.retain(|key, _| !matches!(key.as_str(), "name" | "profile" | "profiles"));
+        keys.values_mut().for_each(|key| partial(key, &grid["definitions"]));
+    }
+    profile["properties"] = properties;
+    profile
+}
+
+/// The same without required keys in the maps that a merge reaches. What lists hold stays whole.
+fn partial(schema: &mut Value, definitions: &Value) {
+    let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/definitions/"));
+    if let Some(definition) = reference.and_then(|name| definitions.get(name)) {
+        *schema = definition.clone();
+    }
+    let Some(keys) = schema.as_object_mut() else { return };
+    keys.remove("required");
+    for (key, value) in keys.iter_mut() {
+        let inner: Vec<&mut Value> = match key.as_str() {
+            "properties" => value.as_object_mut().into_iter().flat_map(Map::values_mut).collect(),
+            "anyOf" | "allOf" => value.as_array_mut().into_iter().flatten().collect(),
+            "additionalProperties" => vec![value],
+            _ => Vec::new(),
+        };
+        inner.into_iter().for_each(|inner| partial(inner, definitions));
+    }
+}
+
+/// A number of 32 bits as it was written: `0.0001`, not `0.00009999999747378752`.
+#[allow(clippy::cast_possible_truncation, reason = "whether anything is lost is what it asks")]
+fn shortest(value: f64) -> f64 {
+    let narrow = value as f32;
+    if f64::from(narrow) == value { narrow.to_string().parse().unwrap_or(value) } else { value }
+}
+
+/// Leaves out what only Rust knows: `uint32` means nothing to an editor.
+fn tidy(schema: &mut Value) {
+    match schema {
+        Value::Object(keys) => {
+            if keys.get("format").is_some_and(Value::is_string) {
+                keys.remove("format");
+            }
+            match keys.get("default") {
+                // That nothing is written is no value that anyone would write.
+                Some(Value::Null) => drop(keys.remove("default")),
+                Some(Value::Object(default)) if default.is_empty() => drop(keys.remove("default")),
+                Some(Value::Number(number)) if number.is_f64() => {
+                    let shortest = number.as_f64().map(shortest);
+                    keys.insert("default".to_owned(), json!(shortest));
+                }
+                _ => {}
+            }
+            keys.values_mut().for_each(tidy);
+        }
+        Value::Array(items) => items.iter_mut().for_each(tidy),
+        _ => {}
+    }
+}

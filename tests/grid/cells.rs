@@ -1,0 +1,260 @@
+//! From axes to cells: shares of the layers, and lists.
+
+use super::house::{Place, good_but, labels, with};
+
+const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
+
+#[test]
+fn a_share_of_the_layers_is_counted_out_on_each_backbone() {
+    let place = Place::new();
+    place.backbone("deep", 32);
+    let text = good_but("depth: [3, 5]", "depth: [4, 25%, 12.5%]")
+        .replace("[none, ghosted]", "none")
+        .replace("backbone: english", "backbone: [english, deep]")
+        .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
+    let grid = place.load(&text, &[]).unwrap();
+    let cells: Vec<String> = labels(&grid.cells).iter().map(|cell| cell.replace("/none/wiki:32x512@0", "")).collect();
+    assert_eq!(
+        cells,
+        [
+            "english/dense",
+            "english/llm-streamline/4",
+            "english/llm-streamline/2",
+            "deep/dense",
+            "deep/llm-streamline/4",
+            "deep/llm-streamline/8",
+        ]
+    );
+    assert_eq!(grid.depth, [4, 2, 8], "the distinct counts, in the order of the cells");
+}
+
+#[test]
+fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
+    let place = Place::new();
+    place.backbone("deep", 32);
+    let text = with("exclude: {recovery: none}\ninclude: {backbone: deep, depth: 25%, calibration: {corpus: c4, sequences: 2, length: 8}}\n")
+        .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
+    let grid = place.load(&text, &[]).unwrap();
+    assert_eq!(grid.backbone, ["english", "deep"]);
+    assert_eq!(grid.depth, [3, 5, 8]);
+    let recoveries: Vec<String> = grid.recovery.iter().map(ToString::to_string).collect();
+    assert_eq!(recoveries, ["ghosted", "none"], "`none` comes back with the include");
+    assert_eq!(grid.calibration.iter().map(ToString::to_string).collect::<Vec<_>>(), ["wiki:32x512@0", "c4:2x8@0"]);
+    assert_eq!(
+        labels(&grid.cells)[3..],
+        ["deep/dense", "deep/llm-streamline/8/none/c4:2x8@0", "deep/llm-streamline/8/ghosted/c4:2x8@0"]
+    );
+    // What no cell uses is not kept.
+    let grid = place.load(with("exclude: {depth: 3}\n"), &["evaluate.perplexity=[{corpus: wiki, length: 8}]"]).unwrap();
+    assert_eq!((grid.depth, grid.corpora.len()), (vec![5], 1));
+}
+
+#[test]
+fn lists_in_a_calibration_are_multiplied_out_in_the_order_of_its_keys() {
+    let place = Place::new();
+    let text = good_but(
+        CALIBRATION,
+        "  - {seed: [0, 1], length: 64, sequences: [8, 4], corpus: [wiki, c4], operator_sequences: [4, 2]}\n",
+    );
+    let grid = place.load(&text, &[]).unwrap();
+    let calibrations: Vec<String> = grid.calibration.iter().map(ToString::to_string).collect();
+    assert_eq!(calibrations.len(), 16);
+    assert_eq!(
+        calibrations[..6],
+        [
+            "wiki:8x64@0(operator_sequences=4)",
+            "wiki:8x64@0(operator_sequences=2)",
+            "wiki:8x64@1(operator_sequences=4)",
+            "wiki:8x64@1(operator_sequences=2)",
+            "wiki:4x64@0",
+            "wiki:4x64@0(operator_sequences=2)",
+        ]
+    );
+    assert_eq!(calibrations[8], "c4:8x64@0(operator_sequences=4)");
+}
+
+#[test]
+fn lists_of_options_and_of_lengths_are_axes() {
+    let place = Place::new();
+    let text = good_but("[none, ghosted]", "[none, {name: ghosted, solver: [svd, normal], boundary: [layer, region]}]")
+        .replace(
+            "criterion: llm-streamline",
+            "criterion: [{name: explicit, layers: [[3, 7, 8], [4, 8, 9]]}, {name: explicit, layers: [1, 2, 3]}]",
+        )
+        .replace("depth: [3, 5]", "depth: 3")
+        .replace("{corpus: c4, length: 512}", "{corpus: c4, length: [64, 128]}");
+    let grid = place.load(&text, &[]).unwrap();
+    let shown = |methods: &[ghostlab::grid::Method]| methods.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(
+        shown(&grid.recovery),
+        [
+            "none",
+            "ghosted(boundary=layer,solver=svd)",
+            "ghosted(boundary=region,solver=svd)",
+            "ghosted(boundary=layer,solver=normal)",
+            "ghosted(boundary=region,solver=normal)",
+        ]
+    );
+    assert_eq!(
+        shown(&grid.criterion),
+        ["explicit(layers=[3,7,8])", "explicit(layers=[4,8,9])", "explicit(layers=[1,2,3])"]
+    );
+    let texts: Vec<String> = grid.evaluate.perplexity.iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["wiki@512", "c4@64", "c4@128"]);
+}
+
+#[test]
+fn mistakes_about_depths_and_lists_are_placed() {
+    let place = Place::new();
+    for (from, to, at, parts) in [
+        (
+            "depth: [3, 5]",
+            "depth: [3, 25 %]",
+            "8:12",
+            &["cannot be read", "found:    the text `25 %`", "write `25%`, without a space"][..],
+        ),
+        (
+            "depth: [3, 5]",
+            "depth: 0%",
+            "8:8",
+            &["a share of the layers is out of range", "more than 0% and less than 100%"],
+        ),
+        ("depth: [3, 5]", "depth: [100%]", "8:9", &["a share of the layers is out of range", "`100%`"]),
+        (
+            "depth: [3, 5]",
+            "depth: '3'",
+            "8:8",
+            &["neither a count nor a share", "`3` without quotes is a count, `3%` a share"],
+        ),
+        (
+            "depth: [3, 5]",
+            "depth: [25%, 25.0%]",
+            "8:14",
+            &["the axis `depth` has the same value twice", "`25%`, which stands already at grid.yaml:8:9"],
+        ),
+        (
+            "depth: [3, 5]",
+            "depth: 99%",
+            "8:8",
+            &["would leave nothing of the backbone `english`", "`99%`, which is 16 layers of `english`", "at most 15"],
+        ),
+        ("depth: [3, 5]", "depth: 93%", "8:8", &["the criterion keeps the first and last layer"]),
+        ("sequences: 32", "sequences: []", "11:31", &["the axis `calibration[0].sequences` is empty"]),
+        (
+            "corpus: wiki, sequences",
+            "corpus: [wiki, wiki], sequences",
+            "11:21",
+            &["the axis `calibration[0].corpus` has the same value twice", "grid.yaml:11:15"],
+        ),
+        (
+            "corpus: wiki, sequences",
+            "corpus: [wiki, wki], sequences",
+            "11:21",
+            &["unknown corpus `wki`", "did you mean `wiki`?"],
+        ),
+        (
+            "length: 512}\nevaluate",
+            "length: [512, 1]}\nevaluate",
+            "11:49",
+            &["the length of a calibration sequence is too small"],
+        ),
+        (
+            "length: 512}\nevaluate",
+            "length: 512, seed: [1, x]}\nevaluate",
+            "11:58",
+            &["`calibration[0].seed[1]` has the wrong type"],
+        ),
+        (
+            "length: 512}\nevaluate",
+            "length: 512, seed: }\nevaluate",
+            "11:52",
+            &["`calibration[0].seed` has the wrong type", "found:    nothing"],
+        ),
+        (
+            "sequences: 32, length: 512}",
+            "sequences: [8, 16], length: 64, operator_sequences: [8, 16]}",
+            "11:76",
+            &[
+                "the operator wants more sequences than there are",
+                "at most 8",
+                "16, in the combination `wiki:8x64@0(operator_sequences=16)`",
+                "entries of their own",
+            ],
+        ),
+        (
+            "length: 512}\nevaluate",
+            "length: 512}\n  - {corpus: [c4, wiki], sequences: 32, length: 512}\nevaluate",
+            "12:19",
+            &[
+                "the axis `calibration` has the same value twice",
+                "`wiki:32x512@0`, which stands already at grid.yaml:11:5",
+            ],
+        ),
+        ("[none, ghosted]", "{name: ghosted, solver: [svd, smd]}", "9:41", &["wrong `solver`", "found:    \"smd\""]),
+        ("[none, ghosted]", "{name: ghosted, solver: []}", "9:35", &["the axis `recovery[0].solver` is empty"]),
+        (
+            "[none, ghosted]",
+            "{name: ghosted, solver: [svd, svd]}",
+            "9:41",
+            &["the axis `recovery[0].solver` has the same value twice"],
+        ),
+        ("[none, ghosted]", "{name: ghosted, solvr: [svd, normal]}", "9:11", &["unknown option `solvr`"]),
+        (
+            "[none, ghosted]",
+            "{name: ghosted, solver: [svd, normal], boundary: [layer, lair]}",
+            "9:11, ghosted(boundary=lair,solver=svd)",
+            &["wrong `boundary`"],
+        ),
+        (
+            "[none, ghosted]",
+            "[{name: ghosted, solver: svd}, {name: ghosted, solver: [normal, svd]}]",
+            "9:75",
+            &[
+                "the axis `recovery` has the same value twice",
+                "`ghosted(solver=svd)`, which stands already at grid.yaml:9:12",
+            ],
+        ),
+        (
+            "[none, ghosted]",
+            "[ghsted, {name: [none, ghosted]}]",
+            "9:27",
+            &["`recovery[1].name` has the wrong type", "expected: text", "found:    a list"],
+        ),
+        ("criterion: llm-streamline", "criterion: {name: explicit, layers: [3, x]}", "7:12", &["wrong `layers`"]),
+        (
+            "criterion: llm-streamline",
+            "criterion: {name: explicit, layers: [[3, 4, 5], [3, x]]}",
+            "7:49",
+            &["wrong `layers`", "[3,\"x\"]"],
+        ),
+        (
+            "criterion: llm-streamline",
+            "criterion: {name: explicit, layers: [3, 4]}",
+            "8:9",
+            &["the list is not the depth"],
+        ),
+        (
+            "{corpus: c4, length: 512}",
+            "{corpus: [c4], length: 512}",
+            "15:16",
+            &["`evaluate.perplexity[1].corpus` has the wrong type", "found:    a list"],
+        ),
+        (
+            "{corpus: c4, length: 512}",
+            "{corpus: c4, length: []}",
+            "15:28",
+            &["the axis `evaluate.perplexity[1].length` is empty"],
+        ),
+        (
+            "{corpus: c4, length: 512}",
+            "{corpus: wiki, length: [64, 512]}",
+            "15:35",
+            &[
+                "the axis `evaluate.perplexity` has the same value twice",
+                "`wiki@512`, which stands already at grid.yaml:14:7",
+            ],
+        ),
+    ] {
+        place.refuses(&good_but(from, to), &[], at, parts);
+    }
+}

@@ -1,0 +1,17 @@
+//! Grid files as a user writes them: what is accepted, what is refused, and where the message points.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    unreachable_pub,
+    reason = "a helper of a test fails like a test: by a panic"
+)]
+
+mod cells;
+mod house;
+mod mistakes;
+mod named;
+mod patterns;
+mod profiles;
+mod read;
+mod schema;

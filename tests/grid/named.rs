@@ -1,0 +1,131 @@
+//! Backbones, corpora and tasks in files of their own.
+
+use super::house::{GOOD, Place, good_but};
+
+/// The good grid without its corpus `c4`, which a file defines.
+fn shared() -> String {
+    good_but("  c4: {path: c4.txt, rule: c4, limit: 100}\n", "")
+}
+
+#[test]
+fn what_the_grid_does_not_define_is_taken_from_files_beside_and_above_it() {
+    let place = Place::new();
+    place.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
+    place.write("corpora/wiki.yaml", "path: nowhere.txt\nrule: nothing\n");
+    let grid = place.load(shared(), &[]).unwrap();
+    assert_eq!(grid.corpora["c4"].limit, Some(9));
+    assert_eq!(grid.corpora["c4"].path, place.root.path().join("corpora/../c4.txt"), "from the file's folder");
+    assert!(grid.corpora["wiki"].path.ends_with("wiki.txt"), "what the grid defines wins");
+    assert_eq!(grid.entries, [place.root.path().join("corpora/c4.yaml")], "the other file is not read");
+
+    // From three levels up, all three kinds, without any definition in the grid.
+    place.write("backbones/english.yaml", "path: ../models/english\n");
+    place.write("corpora/wiki.yaml", "path: ../wiki.txt\nrule: wikitext2\n");
+    place.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
+    let axes = &GOOD[GOOD.find("backbone:").unwrap()..];
+    place.write("a/b/c/grid.yaml", &format!("{axes}  tasks: [easy, {{name: easy, bos: never}}]\n"));
+    let load = |file: &str| ghostlab::grid::Grid::load(&place.root.path().join(file), None, &[], &super::house::House);
+    let grid = load("a/b/c/grid.yaml").unwrap();
+    assert_eq!((grid.entries.len(), grid.backbones["english"].layers), (4, 16));
+    assert_eq!(grid.tasks["easy"].task.as_deref(), Some("arc_easy"));
+    place.write("a/b/c/d/grid.yaml", axes);
+    assert!(load("a/b/c/d/grid.yaml").is_err(), "four levels are too many");
+    // The nearer file wins.
+    place.write("a/b/corpora/c4.yaml", "path: ../../../c4.txt\nrule: ptb\n");
+    assert_eq!(load("a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
+}
+
+#[test]
+fn grid_profile_and_overrides_are_laid_upon_a_file_in_this_order() {
+    let place = Place::new();
+    place.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
+    let refined = good_but("c4: {path: c4.txt, rule: c4, limit: 100}", "c4: {limit: 8}");
+    let limit = |text: &str, overrides: &[&str]| place.load(text, overrides).unwrap().corpora["c4"].limit;
+    assert_eq!(limit(&shared(), &[]), Some(9));
+    assert_eq!(limit(&refined, &[]), Some(8));
+    let profiled = format!("{refined}profile: tiny\nprofiles: {{tiny: {{corpora: {{c4: {{limit: 7}}}}}}}}\n");
+    assert_eq!(limit(&profiled, &[]), Some(7));
+    assert_eq!(limit(&profiled, &["corpora.c4.limit=6"]), Some(6));
+    assert_eq!(limit(&shared(), &["corpora.c4.limit=6"]), Some(6));
+    assert_eq!(limit(&shared(), &["corpora.c4.limit="]), None);
+
+    // A name that only an override or a profile uses has its file too.
+    place.write("corpora/other.yaml", "path: ../wiki.txt\nrule: ptb\n");
+    let grid = place.load(GOOD, &["calibration.corpus=other", "corpora.other.limit=3"]).unwrap();
+    assert_eq!((grid.calibration[0].corpus.as_str(), grid.corpora["other"].limit), ("other", Some(3)));
+    let text =
+        format!("{GOOD}profile: p\nprofiles: {{p: {{evaluate: {{perplexity: {{corpus: other, length: 8}}}}}}}}\n");
+    assert!(place.load(text, &[]).unwrap().corpora.contains_key("other"));
+    let text = format!("{GOOD}include: {{calibration: {{corpus: [other], sequences: 2, length: 8}}}}\n");
+    assert!(place.load(text, &[]).unwrap().corpora.contains_key("other"));
+}
+
+#[test]
+fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
+    let place = Place::new();
+    for (text, at, parts) in [
+        ("path: ../c4.txt\nrule: c5\n", "corpora/c4.yaml:2:7", &["unknown window rule `c5`", "did you mean `c4`?"][..]),
+        (
+            "path: ../c4.txt\nrule: c4\nlimt: 3\n",
+            "corpora/c4.yaml:3:1",
+            &["unknown key `limt` in `corpora.c4`", "did you mean `limit`?"],
+        ),
+        ("path: ../c4.txt\n", "corpora/c4.yaml:1:1", &["`corpora.c4` lacks the key `rule`"]),
+        ("path: [a]\nrule: c4\n", "corpora/c4.yaml:1:7", &["`corpora.c4.path` has the wrong type", "found:    a list"]),
+        (
+            "# nothing\n",
+            "corpora/c4.yaml",
+            &["the corpus `c4` is empty", "`path: …` and `rule: …`", "in a grid's `corpora`"],
+        ),
+        ("- a\n", "corpora/c4.yaml:1:1", &["the corpus `c4` is not a map"]),
+        ("path: [\n", "corpora/c4.yaml", &["this is not valid YAML"]),
+        ("path: a\npath: b\n", "corpora/c4.yaml:2:1", &["the key `path` stands twice"]),
+    ] {
+        place.write("corpora/c4.yaml", text);
+        let (message, code) = place.refusal(shared(), &[]);
+        assert!(message.contains(&format!("where:    {at}")), "expected {at} in\n{message}");
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+        assert_eq!(code, 2);
+    }
+    place.write("corpora/c4.yaml", "path: c4.txt\nrule: c4\n");
+    let (message, code) = place.refusal(shared(), &[]);
+    assert!(message.contains("where:    corpora/c4.yaml:1:7\n") && code == 3, "{message}");
+    assert!(
+        message.contains("a file at corpora/c4.txt") && message.contains("starts from that file's folder"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_unknown_name_tells_what_there_is_and_where_it_was_looked_for() {
+    let place = Place::new();
+    place.write("corpora/c44.yaml", "path: ../c4.txt\nrule: c4\n");
+    place.write("corpora/notes.txt", "");
+    let (message, code) = place.refusal(shared(), &[]);
+    for part in [
+        "unknown corpus `c4`",
+        "where:    grid.yaml:14:16",
+        "expected: one of c44, wiki",
+        "did you mean `c44`?",
+        "there is no `c4.yaml` in",
+        "\n            corpora\n",
+        "\n            experiments/corpora",
+    ] {
+        assert!(message.contains(part), "expected `{part}` in\n{message}");
+    }
+    assert_eq!(code, 2);
+    place.refuses(
+        GOOD,
+        &["backbone=french"],
+        "--set backbone=french",
+        &["unknown backbone `french`", "one of english"],
+    );
+    let text = format!("{GOOD}  tasks: [copa]\n");
+    place.refuses(&text, &[], "16:11", &["unknown task `copa`", "that the grid or a file defines; there is none"]);
+    place.refuses(
+        GOOD,
+        &["corpora.c44.limit=3"],
+        "--set corpora.c44.limit=3",
+        &["there is no `corpora.c44`", "did you mean `corpora.c4`?"],
+    );
+}

@@ -1,0 +1,119 @@
+//! Profiles: which one is used, what it changes, and what is wrong with it.
+
+use ghostlab::error::Result;
+use ghostlab::grid::Grid;
+
+use super::house::{GOOD, House, Place};
+
+const PROFILES: &str = "\
+profiles:
+  tiny:
+    depth: 3
+    recovery: none
+    corpora: {c4: {limit: 2}}
+    calibration: {corpus: wiki, sequences: 4, length: 16}
+  full: {}
+";
+
+impl Place {
+    fn with_profile(&self, text: &str, profile: Option<&str>, overrides: &[&str]) -> Result<Grid> {
+        std::fs::write(self.file(), text).unwrap();
+        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        Grid::load(&self.file(), profile, &overrides, &House)
+    }
+
+    fn refusal_of(&self, text: &str, profile: Option<&str>) -> String {
+        let message = self.with_profile(text, profile, &[]).expect_err("the grid was accepted").to_string();
+        message.replace(&format!("{}/", self.root.path().display()), "")
+    }
+}
+
+#[test]
+fn a_profile_is_laid_upon_the_grid_and_overrides_upon_the_profile() {
+    let place = Place::new();
+    let text = format!("{GOOD}profile: tiny\n{PROFILES}");
+    let grid = place.with_profile(&text, None, &[]).unwrap();
+    assert_eq!(grid.profile.as_deref(), Some("tiny"));
+    assert_eq!((grid.cells.len(), grid.depth.as_slice()), (2, &[3][..]));
+    assert_eq!(grid.corpora["c4"].limit, Some(2));
+    assert!(grid.corpora["c4"].path.ends_with("c4.txt"), "maps are merged by key");
+    assert_eq!(grid.calibration[0].to_string(), "wiki:4x16@0");
+
+    let grid = place.with_profile(&text, Some("full"), &[]).unwrap();
+    assert_eq!((grid.profile.as_deref(), grid.cells.len()), (Some("full"), 5));
+    let grid = place.with_profile(&text, None, &["depth=[4, 5]", "corpora.c4.limit=7", "calibration.seed=3"]).unwrap();
+    assert_eq!((grid.depth.as_slice(), grid.corpora["c4"].limit, grid.calibration[0].seed), (&[4, 5][..], Some(7), 3));
+    assert_eq!(place.with_profile(GOOD, None, &[]).unwrap().profile, None);
+}
+
+#[test]
+fn a_profile_may_give_what_the_grid_leaves_out() {
+    let place = Place::new();
+    let text = GOOD.replace("depth: [3, 5]\n", "") + "profiles: {tiny: {depth: 3}}\n";
+    assert_eq!(place.with_profile(&text, Some("tiny"), &[]).unwrap().depth, [3]);
+}
+
+#[test]
+fn a_wrong_value_of_a_profile_is_blamed_on_its_own_line() {
+    let place = Place::new();
+    for (from, to, at, parts) in [
+        ("depth: 3", "depth: 16", "19:12", &["would leave nothing"][..]),
+        ("recovery: none", "recovery: [none, nine]", "20:22", &["unknown recovery `nine`"]),
+        ("limit: 2", "limt: 2", "21:20", &["unknown key `limt` in `corpora.c4`", "did you mean `limit`?"]),
+        (
+            "{corpus: wiki, sequences: 4",
+            "{corpus: wiki, sequences: x",
+            "22:44",
+            &["`calibration.sequences` has the wrong type"],
+        ),
+        ("{corpus: wiki, sequences: 4, ", "{corpus: wiki, ", "22:18", &["lacks the key `sequences`"]),
+        ("depth: 3", "dpeth: 3", "19:5", &["unknown key `dpeth` in `profiles.tiny`", "did you mean `depth`?"]),
+        ("depth: 3", "name: x", "19:5", &["`profiles.tiny` cannot set `name`"]),
+        ("depth: 3", "profile: full", "19:5", &["cannot set `profile`"]),
+        // One that is not in use.
+        (
+            "full: {}",
+            "full: {recovry: none}",
+            "23:10",
+            &["unknown key `recovry` in `profiles.full`", "did you mean `recovery`?"],
+        ),
+        (
+            "full: {}",
+            "full: ",
+            "23:",
+            &["`profiles.full` has the wrong type", "`{}` is a profile that changes nothing"],
+        ),
+        ("full: {}", "full: 3", "23:9", &["`profiles.full` has the wrong type", "found:    the number 3"]),
+        (
+            "profile: tiny",
+            "profile: tny",
+            "16:10",
+            &["unknown profile `tny`", "one of tiny, full", "did you mean `tiny`?"],
+        ),
+        ("profile: tiny", "profile: [tiny]", "16:10", &["`profile` has the wrong type", "found:    a list"]),
+        ("profile: tiny\n", "", "17:3", &["no profile is chosen", "one of tiny, full", "--profile tiny"]),
+    ] {
+        let text = format!("{GOOD}profile: tiny\n{PROFILES}");
+        assert_eq!(text.matches(from).count(), 1, "`{from}` must occur once");
+        place.refuses(&text.replace(from, to), &[], at, parts);
+    }
+    for (more, at, parts) in [
+        ("profiles: {}", "16:11", &["`profiles` holds no profile"][..]),
+        ("profiles: 3", "16:11", &["`profiles` holds no profile", "found:    the number 3"]),
+        ("profile: tiny", "16:10", &["the grid has no profiles"]),
+    ] {
+        place.refuses(&format!("{GOOD}{more}\n"), &[], at, parts);
+    }
+}
+
+#[test]
+fn an_unknown_profile_on_the_command_line_is_blamed_there() {
+    let place = Place::new();
+    let message = place.refusal_of(&format!("{GOOD}{PROFILES}"), Some("ful"));
+    for part in ["unknown profile `ful`", "where:    --profile ful", "one of tiny, full", "did you mean `full`?"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let message = place.refusal_of(GOOD, Some("tiny"));
+    assert!(message.contains("the grid has no profiles") && message.contains("--profile tiny"), "{message}");
+    place.refuses(GOOD, &["profile=tiny"], "--set profile=tiny", &["choose one with --profile NAME"]);
+}

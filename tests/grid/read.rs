@@ -1,0 +1,185 @@
+//! What is accepted, and what comes of it.
+
+use std::fs;
+use std::path::Path;
+
+use ghostlab::error::Result;
+use ghostlab::exec::Methods;
+use ghostlab::grid::{Grid, Method, Registry};
+use ghostlab::options::Described;
+
+use super::house::{GOOD, House, Place, examples, good_but};
+
+#[test]
+fn a_good_grid_is_read_with_its_defaults() {
+    let place = Place::new();
+    let grid = place.load(GOOD, &[]).unwrap();
+    assert_eq!(grid.name, "grid");
+    assert_eq!(grid.depth, [3, 5]);
+    assert_eq!(grid.backbones["english"].layers, 16);
+    assert_eq!(grid.backbones["english"].path, place.root.path().join("models/english"));
+    assert_eq!(grid.corpora["c4"].limit, Some(100));
+    assert_eq!(grid.corpora["wiki"].limit, None);
+    assert_eq!((grid.calibration[0].seed, grid.calibration[0].operator_sequences), (0, 32));
+    assert_eq!(grid.calibration[0].to_string(), "wiki:32x512@0");
+    let resolved = grid.resolved().unwrap();
+    assert_eq!(resolved["calibration"][0]["seed"], 0);
+    assert_eq!(resolved["corpora"]["wiki"]["path"], place.root.path().join("wiki.txt").to_str().unwrap());
+}
+
+#[test]
+fn cells_come_in_the_order_of_the_axes_with_one_dense_cell_per_backbone() {
+    let place = Place::new();
+    let text = good_but("recovery: [none, ghosted]", "recovery: [none, {name: ghosted, solver: svd}]")
+        .replace("backbone: english", "backbone: [english, again]")
+        .replace("models/english}", "models/english}\n  again: {path: models/english}")
+        .replace(
+            "length: 512}\nevaluate",
+            "length: 512}\n  - {corpus: c4, sequences: 8, length: 64, seed: 7, operator_sequences: 2}\nevaluate",
+        );
+    let cells = place.load(text, &[]).unwrap().cells;
+    assert_eq!(cells.len(), 2 * (1 + 2 * 2 * 2));
+    assert_eq!(cells.iter().filter(|cell| cell.is_dense()).count(), 2);
+    let labels: Vec<String> = cells.iter().take(10).map(ToString::to_string).collect();
+    assert_eq!(
+        labels,
+        [
+            "english/dense",
+            "english/llm-streamline/3/none/wiki:32x512@0",
+            "english/llm-streamline/3/none/c4:8x64@7(operator_sequences=2)",
+            "english/llm-streamline/3/ghosted(solver=svd)/wiki:32x512@0",
+            "english/llm-streamline/3/ghosted(solver=svd)/c4:8x64@7(operator_sequences=2)",
+            "english/llm-streamline/5/none/wiki:32x512@0",
+            "english/llm-streamline/5/none/c4:8x64@7(operator_sequences=2)",
+            "english/llm-streamline/5/ghosted(solver=svd)/wiki:32x512@0",
+            "english/llm-streamline/5/ghosted(solver=svd)/c4:8x64@7(operator_sequences=2)",
+            "again/dense",
+        ]
+    );
+    let dense = &cells[0];
+    assert_eq!((dense.depth, &dense.recovery, &dense.calibration), (0, &None, &None));
+}
+
+#[test]
+fn overrides_change_the_grid_before_it_is_checked() {
+    let place = Place::new();
+    let grid = place
+        .load(
+            GOOD,
+            &[
+                "depth=7,9,11",
+                "calibration.sequences=64",
+                "evaluate.perplexity[1].length=128",
+                "name=wide",
+                "corpora.c4.limit=5",
+            ],
+        )
+        .unwrap();
+    assert_eq!(grid.depth, [7, 9, 11]);
+    assert_eq!(grid.calibration[0].sequences, 64);
+    assert_eq!((grid.evaluate.perplexity[0].length, grid.evaluate.perplexity[1].length), (512, 128));
+    assert_eq!((grid.name.as_str(), grid.corpora["c4"].limit), ("wide", Some(5)));
+    let grid = place.load(GOOD, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
+    assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![2]));
+    // A path typed on the command line starts from the current folder; this package has such a file.
+    let grid = place.load(GOOD, &["corpora.wiki.path=Cargo.toml"]).unwrap();
+    assert_eq!(grid.corpora["wiki"].path, Path::new("Cargo.toml"));
+}
+
+#[test]
+fn the_real_grid_is_sound() {
+    // The same folders as around a checkout, with empty files in place of the real ones.
+    let root = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        let path = root.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    put("shared/real/backbone/layers", "16");
+    for corpus in ["wikitext2-validation.parquet", "wikitext2-test.parquet", "c4-sample.jsonl.gz"] {
+        put(&format!("shared/real/corpora/{corpus}"), "");
+    }
+    let real = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real");
+    for folder in ["", "backbones", "corpora", "tasks"] {
+        for file in fs::read_dir(real.join(folder)).unwrap().map(|file| file.unwrap().path()) {
+            if file.is_file() {
+                let name = Path::new("checkout/tests/real").join(file.strip_prefix(&real).unwrap());
+                put(name.to_str().unwrap(), &fs::read_to_string(&file).unwrap());
+            }
+        }
+    }
+    let file = root.path().join("checkout/tests/real/english.yaml");
+    let grid = Grid::load(&file, None, &[], &House).unwrap();
+    assert_eq!((grid.name.as_str(), grid.cells.len(), grid.entries.len()), ("english", 9, 4));
+    assert_eq!(grid.cells[8].to_string(), "english/llm-streamline/5/ghosted/wikitext2-validation:32x512@0");
+    assert_eq!(grid.corpora["c4"].limit, Some(100));
+    assert!(grid.backbones["english"].path.ends_with("backbones/../../../../shared/real/backbone"));
+}
+
+/// The program's methods, and backbones of 32 layers that need not be there.
+struct Deep;
+
+impl Registry for Deep {
+    fn layers(&self, _: &Path) -> Result<usize> {
+        Ok(32)
+    }
+
+    fn criteria(&self) -> Vec<Described> {
+        Methods.criteria()
+    }
+
+    fn recoveries(&self) -> Vec<Described> {
+        Methods.recoveries()
+    }
+
+    fn check_criterion(&self, method: &Method) -> Result<()> {
+        Methods.check_criterion(method)
+    }
+
+    fn check_recovery(&self, method: &Method) -> Result<()> {
+        Methods.check_recovery(method)
+    }
+
+    fn rules(&self) -> &[&str] {
+        Methods.rules()
+    }
+
+    fn tasks(&self) -> Vec<&str> {
+        Methods.tasks()
+    }
+
+    fn check_depth(&self, criterion: &Method, backbone: &str, depth: usize, layers: usize) -> Result<()> {
+        Methods.check_depth(criterion, backbone, depth, layers)
+    }
+}
+
+#[test]
+fn the_examples_of_the_documents_can_be_run() {
+    let place = Place::new();
+    for model in ["my-llama", "small-llama", "large-llama"] {
+        place.backbone(model, 32);
+    }
+    for file in [
+        "text/train.jsonl.gz",
+        "text/test.parquet",
+        "text/reviews.jsonl",
+        "tasks/hellaswag.jsonl",
+        "tasks/my_copa.jsonl",
+    ] {
+        place.write(&format!("grids/{file}"), "");
+    }
+    fs::create_dir_all(place.root.path().join("grids/tasks/arc_easy")).unwrap();
+    let load = |document: &str, profile: Option<&str>| {
+        let text = examples(document).remove(0);
+        place.write("grids/grid.yaml", &text);
+        Grid::load(&place.root.path().join("grids/grid.yaml"), profile, &[], &Deep).unwrap()
+    };
+    // 3 criteria, 3 depths (25 % is 8), 5 recoveries; the dense backbone.
+    assert_eq!(load("README.md", None).cells.len(), 1 + 3 * 3 * 5);
+    let grid = load("docs/grid.md", None);
+    // Of 2 backbones 3 criteria, depths 7, 8 and 12, 4 recoveries (3 of the large one), 6 calibrations (2 at depth 7).
+    // The included criterion comes without recovery on 6 calibrations.
+    assert_eq!(grid.cells.len(), 2 + 3 * (4 + 3) * (2 + 6 + 6) + 2 * 6);
+    assert_eq!((grid.depth, grid.profile.as_deref()), (vec![7, 8, 12], Some("full")));
+    assert_eq!(load("docs/grid.md", Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
+}

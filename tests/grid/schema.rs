@@ -1,0 +1,249 @@
+//! The JSON schema for editors: fresh, and of the same mind as the reader.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ghostlab::exec::Methods;
+use ghostlab::grid::{Registry, json_schema};
+use ghostlab::{criterion, recovery};
+use serde_json::{Map, Value, json};
+
+use super::house::{GOOD, Place, examples, good_but};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_committed_schema_is_what_the_program_prints() {
+    let file = root().join("experiments/grid.schema.json");
+    let committed = fs::read_to_string(&file).unwrap_or_default();
+    let printed = Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("schema").output().unwrap();
+    assert!(
+        committed.as_bytes() == printed.stdout,
+        "{} is stale; renew it: cargo run --release -- schema > experiments/grid.schema.json",
+        file.display()
+    );
+    assert_eq!(serde_json::from_str::<Value>(&committed).unwrap(), json_schema(&Methods));
+}
+
+#[test]
+fn the_profile_is_chosen_on_the_command_line() {
+    let place = Place::new();
+    place.write("grid.yaml", &format!("{GOOD}profiles: {{tiny: {{depth: 3}}}}\n"));
+    let run = |more: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("run").arg(place.file()).args(more).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(run(&[]).contains("no profile is chosen"));
+    assert!(run(&["--profile", "tny"]).contains("did you mean `tiny`?"));
+    // The next thing that is wrong is the backbone, which is empty.
+    assert!(run(&["--profile", "tiny"]).contains("config.json"));
+}
+
+/// The keys that a refusal lists, in alphabetical order.
+fn listed(message: &str) -> Vec<String> {
+    let line = message.lines().find(|line| line.contains("expected: one of ")).expect("no list of keys");
+    let mut keys: Vec<String> = line.split("one of ").nth(1).unwrap().split(", ").map(str::to_owned).collect();
+    keys.sort();
+    keys
+}
+
+/// What a reference leads to.
+fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+    let inner = schema.pointer("/allOf/0").unwrap_or(schema);
+    match inner["$ref"].as_str() {
+        Some(reference) => root.pointer(reference.trim_start_matches('#')).expect("a dead reference"),
+        None => inner,
+    }
+}
+
+/// The schema at the end of a path, through references.
+fn walk<'a>(root: &'a Value, path: &str) -> &'a Value {
+    path.split('/').filter(|step| !step.is_empty()).fold(root, |schema, step| {
+        let next = match schema {
+            Value::Array(forms) => forms.get(step.parse::<usize>().unwrap()),
+            other => followed(other, root).get(step),
+        };
+        next.unwrap_or_else(|| panic!("nothing at {step} of {path}"))
+    })
+}
+
+fn keys(schema: &Value) -> Vec<String> {
+    assert_eq!(schema["additionalProperties"], false, "{schema}");
+    schema["properties"].as_object().expect("no properties").keys().cloned().collect()
+}
+
+#[test]
+fn the_schema_has_exactly_the_keys_that_the_reader_accepts() {
+    let place = Place::new();
+    let schema = json_schema(&Methods);
+    let of = |path: &str| keys(followed(walk(&schema, path), &schema));
+    let read = |from: &str, to: &str| listed(&place.refusal(good_but(from, to), &[]).0);
+    let more = |text: &str| listed(&place.refusal(format!("{GOOD}{text}\n"), &[]).0);
+    assert_eq!(of(""), more("zzz: 1"));
+    assert_eq!(of("/definitions/Profile"), more("profiles: {p: {zzz: 1}}"));
+    assert_eq!(of("/properties/backbones/additionalProperties"), read("{path: models/english}", "{zzz: 1}"));
+    assert_eq!(of("/properties/corpora/additionalProperties"), read("path: c4.txt,", "zzz: 1,"));
+    assert_eq!(of("/properties/tasks/additionalProperties"), more("tasks: {copa: {zzz: 1}}"));
+    assert_eq!(of("/properties/calibration/anyOf/0"), read("corpus: wiki, sequences", "zzz: 1, sequences"));
+    assert_eq!(of("/properties/exclude/anyOf/0"), more("exclude: {zzz: 1}"));
+    assert_eq!(
+        of("/properties/exclude/anyOf/0/properties/calibration/anyOf/0"),
+        more("exclude: {calibration: {zzz: 1}}")
+    );
+    assert_eq!(of("/properties/include/anyOf/0"), more("include: {zzz: 1}"));
+    assert_eq!(of("/properties/evaluate"), read("  perplexity:", "  zzz: 1\n  perplexity:"));
+    let evaluate = "/properties/evaluate/properties";
+    assert_eq!(of(&format!("{evaluate}/perplexity/anyOf/0")), read("{corpus: c4, length", "{zzz: 1, length"));
+    assert_eq!(of(&format!("{evaluate}/tasks/anyOf/0/anyOf/1")), more("  tasks: [{zzz: 1}]"));
+}
+
+#[test]
+fn the_schema_has_exactly_the_options_that_the_methods_accept() {
+    let schema = json_schema(&Methods);
+    let zzz: Map<String, Value> = Map::from_iter([("zzz".to_owned(), json!(1))]);
+    for (definition, described) in [("Criterion", Methods.criteria()), ("Recovery", Methods.recoveries())] {
+        let forms = schema["definitions"][definition]["anyOf"].as_array().unwrap();
+        let names: Vec<&Value> = forms[0]["oneOf"].as_array().unwrap().iter().map(|form| &form["const"]).collect();
+        assert_eq!(names, described.iter().map(|method| &method.name).collect::<Vec<_>>());
+        for (method, form) in described.iter().zip(&forms[1..]) {
+            let refused = match definition {
+                "Criterion" => criterion::build(&method.name, &zzz).err(),
+                _ => recovery::build(&method.name, &zzz).err(),
+            };
+            let message = refused.unwrap().to_string();
+            // serde lists the fields between backticks, after the unknown one.
+            let mut accepted: Vec<&str> =
+                message.split('`').skip(1).step_by(2).filter(|word| *word != method.name).collect();
+            accepted.retain(|word| *word != "zzz");
+            accepted.push("name");
+            accepted.sort_unstable();
+            assert_eq!(keys(form), accepted, "{}: {message}", method.name);
+            assert!(form["description"].is_string(), "{} has no description", method.name);
+        }
+    }
+}
+
+/// What is wrong with a value, by the part of JSON schema that ours uses.
+fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
+    for (key, rule) in schema.as_object()? {
+        let refused = match key.as_str() {
+            "$ref" => {
+                let pointer = rule.as_str().unwrap().trim_start_matches('#');
+                problem(root.pointer(pointer).expect("a dead reference"), value, root)
+            }
+            "anyOf" | "oneOf" => {
+                let problems: Vec<_> = rule.as_array().unwrap().iter().map(|form| problem(form, value, root)).collect();
+                if problems.contains(&None) { None } else { Some(format!("{value}: {problems:?}")) }
+            }
+            "allOf" => rule.as_array().unwrap().iter().find_map(|form| problem(form, value, root)),
+            "const" => (rule != value).then(|| format!("{value} is not {rule}")),
+            "enum" => (!rule.as_array().unwrap().contains(value)).then(|| format!("{value} is not in {rule}")),
+            "type" => {
+                let kinds = if let Value::Array(kinds) = rule { kinds.clone() } else { vec![rule.clone()] };
+                let fits = |kind: &Value| match kind.as_str().unwrap() {
+                    "object" => value.is_object(),
+                    "array" => value.is_array(),
+                    "string" => value.is_string(),
+                    "integer" => value.is_u64() || value.is_i64(),
+                    "number" => value.is_number(),
+                    "null" => value.is_null(),
+                    other => panic!("the checker does not know the type {other}"),
+                };
+                (!kinds.iter().any(fits)).then(|| format!("{value} is no {rule}"))
+            }
+            "required" => {
+                let absent = |key: &&Value| value.is_object() && value.get(key.as_str().unwrap()).is_none();
+                rule.as_array().unwrap().iter().find(absent).map(|key| format!("{value} lacks {key}"))
+            }
+            "properties" => value.as_object().into_iter().flatten().find_map(|(key, inner)| {
+                rule.get(key).and_then(|schema| problem(schema, inner, root)).map(|text| format!("{key}: {text}"))
+            }),
+            "additionalProperties" => value.as_object().into_iter().flatten().find_map(|(key, inner)| {
+                let known = schema.get("properties").is_some_and(|known| known.get(key).is_some());
+                match rule {
+                    _ if known => None,
+                    Value::Bool(false) => Some(format!("unknown key {key}")),
+                    rule => problem(rule, inner, root),
+                }
+            }),
+            "items" => value.as_array().into_iter().flatten().find_map(|item| problem(rule, item, root)),
+            "minItems" => {
+                value.as_array().filter(|items| (items.len() as u64) < rule.as_u64().unwrap()).map(|_| "too few".into())
+            }
+            "minProperties" => value.as_object().filter(|map| map.is_empty()).map(|_| "too few".into()),
+            "minimum" => value.as_f64().filter(|number| *number < rule.as_f64().unwrap()).map(|_| "too small".into()),
+            // What the reader says better; and what is for people.
+            "pattern" | "description" | "title" | "default" | "definitions" | "$schema" => None,
+            other => panic!("the checker does not know the rule {other}"),
+        };
+        if refused.is_some() {
+            return refused;
+        }
+    }
+    None
+}
+
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+#[test]
+fn every_sample_is_sound_by_the_schema() {
+    let schema = json_schema(&Methods);
+    let mut samples: Vec<(PathBuf, String)> = Vec::new();
+    for folder in ["tests/real", "experiments"] {
+        for file in fs::read_dir(root().join(folder)).unwrap().map(|file| file.unwrap().path()) {
+            if file.extension().is_some_and(|ending| ending == "yaml") {
+                let text = fs::read_to_string(&file).unwrap();
+                assert!(text.starts_with("# yaml-language-server: $schema="), "{} names no schema", file.display());
+                samples.push((file, text));
+            }
+        }
+    }
+    for name in ["README.md", "docs/grid.md"] {
+        samples.extend(examples(name).into_iter().map(|text| (name.into(), text)));
+    }
+    for (file, text) in samples {
+        assert_eq!(problem(&schema, &yaml(&text), &schema), None, "{}", file.display());
+    }
+}
+
+#[test]
+fn the_schema_refuses_what_the_reader_refuses() {
+    let schema = json_schema(&Methods);
+    assert_eq!(problem(&schema, &yaml(GOOD), &schema), None);
+    for (from, to) in [
+        ("depth: [3, 5]", "depth: [0]"),
+        ("depth: [3, 5]", "depth: []"),
+        ("depth: [3, 5]", "dpeth: 3"),
+        ("depth: [3, 5]", "depth: 3\nexclude: {dpeth: 3}"),
+        ("depth: [3, 5]", "depth: 3\nprofiles: {p: {name: x}}"),
+        ("criterion: llm-streamline", "criterion: {name: llm-streamline, cosine: tokn}"),
+        ("criterion: llm-streamline", "criterion: llm_streamline"),
+        ("criterion: llm-streamline", "criterion: {name: explicit, layers: 3}"),
+        ("rule: c4", "rule: c5"),
+        ("rule: c4", "rule: [c4]"),
+        ("sequences: 32", "sequences: many"),
+        ("sequences: 32, ", ""),
+        ("length: 512}\nevaluate", "length: 1}\nevaluate"),
+        ("evaluate:", "evaluation:"),
+    ] {
+        assert!(problem(&schema, &yaml(&good_but(from, to)), &schema).is_some(), "{to}");
+    }
+    for (from, to) in [
+        ("depth: [3, 5]", "depth: [3, 12.5%]"),
+        (
+            "criterion: llm-streamline",
+            "criterion: [{name: explicit, layers: [[1], [2]]}, {name: explicit, order: [1, 2]}]",
+        ),
+        ("[none, ghosted]", "{name: ghosted, solver: [svd, normal], boundary: layer}"),
+        ("depth: [3, 5]", "depth: 3\nprofiles: {p: {corpora: {c4: {limit: 3}}, calibration: {sequences: 3}}}"),
+        ("depth: [3, 5]", "depth: 3\nexclude: [{recovery: ghosted, calibration: {seed: [1, 2]}}]\ninclude: []"),
+    ] {
+        assert_eq!(problem(&schema, &yaml(&good_but(from, to)), &schema), None, "{to}");
+    }
+}
