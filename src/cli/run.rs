@@ -38,7 +38,8 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (started, clock) = (SystemTime::now(), Instant::now());
     let grid = arguments.asked.grid()?;
-    let folder = arguments.results.join(&grid.name);
+    // Two profiles of a grid are two results.
+    let folder = arguments.results.join(&grid.name).join(grid.profile.as_deref().unwrap_or_default());
     ensure_writable(&folder, &Table::FILES)?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;

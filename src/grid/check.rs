@@ -90,11 +90,7 @@ impl Checker<'_> {
     fn name(&self) -> Result<String> {
         let stem = self.source.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let name = self.schema.name.clone().or(stem).unwrap_or_default();
-        let is_plain = !name.is_empty()
-            && !name.starts_with('.')
-            && name.trim() == name
-            && !name.contains(|c: char| c.is_control() || matches!(c, '/' | '\\' | ':'));
-        if is_plain {
+        if is_plain(&name) {
             return Ok(name);
         }
         Err(self
@@ -264,4 +260,12 @@ impl Checker<'_> {
             Place::Set(_) => path.to_owned(),
         }
     }
+}
+
+/// Whether a folder can be called so, wherever it is made.
+pub(super) fn is_plain(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with('.')
+        && name.trim() == name
+        && !name.contains(|c: char| c.is_control() || matches!(c, '/' | '\\' | ':'))
 }

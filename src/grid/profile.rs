@@ -1,5 +1,6 @@
 //! Profiles: named changes to a grid, one of which is laid upon it before it is read.
 
+use super::check::is_plain;
 use super::node::{Node, Value};
 use super::typed::unknown_key;
 use crate::error::{Error, Result, nearest};
@@ -103,6 +104,13 @@ fn check(profiles: &Node) -> Result<()> {
                 .found(profile.node.describe())
                 .hint("`{}` is a profile that changes nothing"));
         };
+        if !is_plain(&profile.key) {
+            return Err(Error::bad_input("the profile's name cannot name a folder")
+                .at(profile.key_place.to_string())
+                .expected("a plain name without `/`, `\\` or `:`, not starting with a dot")
+                .found(format!("`{}`", profile.key))
+                .hint("its results are written to a folder of this name"));
+        }
         for change in changes {
             let key = change.key.as_str();
             if matches!(key, "name" | "profile" | "profiles") {

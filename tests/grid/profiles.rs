@@ -99,6 +99,7 @@ fn a_wrong_value_of_a_profile_is_blamed_on_its_own_line() {
     }
     for (more, at, parts) in [
         ("profiles: {}", "16:11", &["`profiles` holds no profile"][..]),
+        ("profiles: {../up: {}}", "16:12", &["the profile's name cannot name a folder", "`../up`"]),
         ("profiles: 3", "16:11", &["`profiles` holds no profile", "found:    the number 3"]),
         ("profile: tiny", "16:10", &["the grid has no profiles"]),
     ] {
