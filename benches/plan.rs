@@ -118,6 +118,8 @@ fn hashing() {
     let path = folder.path().join("weights");
     let bytes: Vec<u8> = (0..256u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     fs::write(&path, &bytes).unwrap();
+    #[cfg(target_arch = "x86_64")]
+    println!("hashing: SHA instructions: {}", std::arch::is_x86_feature_detected!("sha"));
     for round in 1..=3 {
         let started = Instant::now();
         sha256::of_bytes(&bytes);

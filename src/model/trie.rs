@@ -1,5 +1,6 @@
 //! Many programs of one backbone, run together: what they share runs once (design §3).
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use super::program::{Program, Step};
@@ -64,11 +65,14 @@ impl Trie {
     pub fn new(programs: &[Program]) -> Self {
         let root = Node { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0 };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()) };
+        // A node of a large grid has thousands of children.
+        let mut known: HashMap<(usize, &Step), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
             assert_eq!(program.0.first(), Some(&Step::Embed), "a program begins with Embed");
             let mut path = vec![0];
             for step in &program.0[1..] {
-                let node = trie.child(path[path.len() - 1], step);
+                let parent = path[path.len() - 1];
+                let node = *known.entry((parent, step)).or_insert_with(|| trie.add(parent, step));
                 path.push(node);
             }
             for &node in &path {
@@ -80,14 +84,11 @@ impl Trie {
         trie
     }
 
-    fn child(&mut self, parent: usize, step: &Step) -> usize {
-        let existing = self.nodes[parent].children.iter().copied().find(|&child| self.nodes[child].step == *step);
-        existing.unwrap_or_else(|| {
-            let node = self.nodes.len();
-            self.nodes.push(Node { step: step.clone(), children: Vec::new(), ends: Vec::new(), programs: 0 });
-            self.nodes[parent].children.push(node);
-            node
-        })
+    fn add(&mut self, parent: usize, step: &Step) -> usize {
+        let node = self.nodes.len();
+        self.nodes.push(Node { step: step.clone(), children: Vec::new(), ends: Vec::new(), programs: 0 });
+        self.nodes[parent].children.push(node);
+        node
     }
 
     /// The number of steps that a batch runs.

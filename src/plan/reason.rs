@@ -92,8 +92,8 @@ impl Reasons {
             return Reason::Damaged(error.one_line());
         }
         let kind = key.kind().name();
-        let wanted = leaves(&key.readable());
         let Some(stored) = self.stored.get(kind) else { return Reason::First };
+        let wanted = leaves(&key.readable());
         let single = wanted.keys().find_map(|field| self.nearly.get(&(kind, all_but(&wanted, field))));
         let nearest = match single {
             Some(&index) => Some(differences(&stored[index], &wanted)),
