@@ -19,3 +19,11 @@ check:
 # Benchmarks: `just bench forward`.
 bench *arguments:
     cargo bench {{ if arguments == "" { "" } else { "--bench " + arguments } }}
+
+# What a run of a grid would do, and why, and what it would cost.
+plan grid *arguments:
+    cargo run --release -- plan {{grid}} {{arguments}}
+
+# Runs: how far they are, what failed.
+status *arguments:
+    cargo run --release -- status {{arguments}}

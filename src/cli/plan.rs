@@ -46,6 +46,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     println!("{} complete, {} to run\n", grid.cells.len() - left.len(), left.len());
     print!("{}", artifacts(&plan, &state, &reasons));
     if !left.is_empty() {
+        println!("\njobs:");
+        plan.backbones.iter().flat_map(|backbone| jobs(backbone, &state)).for_each(|job| println!("  {job}"));
         println!("\ncells to run:");
         let most = if arguments.all { left.len() } else { LISTED };
         for (backbone, variant) in left.iter().take(most) {
@@ -60,6 +62,27 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     println!("\n{}", costs(&estimate, &store));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The jobs of one backbone, in the order in which they run.
+fn jobs(backbone: &BackbonePlan, state: &State) -> Vec<String> {
+    let mut jobs = Vec::new();
+    let cells = |count: usize| if count == 1 { "1 cell".to_string() } else { format!("{count} cells") };
+    let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
+    for (place, calibration) in backbone.calibrations.iter().enumerate() {
+        let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
+        let missing = own.filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
+        if missing > 0 {
+            jobs.push(format!("calibrate {} on {}: repair {}", backbone.name, calibration.calibration, cells(missing)));
+        }
+    }
+    for (place, evaluation) in backbone.evaluations.iter().enumerate() {
+        let missing = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place])).count();
+        if missing > 0 {
+            jobs.push(format!("score {} on {}: {}", backbone.name, evaluation.subject, cells(missing)));
+        }
+    }
+    jobs
 }
 
 /// How the artifacts of each kind stand, and why what is missing is.

@@ -21,13 +21,16 @@ pub struct Estimate {
     pub shared: f64,
     /// What is not stored yet, shared.
     pub left: f64,
-    /// Bytes of memory at the peak.
+    /// Bytes of memory at the peak, mapped files included.
     pub memory: u64,
     /// Bytes that will be written to the store.
     pub disk: u64,
     /// Bytes of activations that are written for a while, beyond those that stay.
     pub spool: u64,
 }
+
+/// What the program takes by itself, with tokenizers and tables: measured on a grid of a tiny backbone.
+const PROGRAM: u64 = 40 << 20;
 
 /// An operator that stands for one that is not known yet, unlike the others: equal programs would count once.
 pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
@@ -75,7 +78,7 @@ fn of_backbone(plan: &Plan<'_>, backbone: &BackbonePlan, state: &State, spool_by
         }
     }
     let c = config.hidden as f64;
-    let mut operators = 0;
+    let (mut operators, mut mapped) = (0, 0);
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
         let Some(load) = load(state, &calibration.tokens) else { continue };
         let own: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(place)).collect();
@@ -97,16 +100,19 @@ fn of_backbone(plan: &Plan<'_>, backbone: &BackbonePlan, state: &State, spool_by
         let (kept, spooled) = sites(plan.grid, backbone, &missing, state)?;
         let site_bytes = (4 * load.tokens * config.hidden) as u64;
         total.disk += kept as u64 * site_bytes;
+        mapped = mapped.max(kept as u64 * site_bytes);
         total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
     }
     let matrix = 4 * (config.hidden * config.hidden) as u64;
     total.disk += operators as u64 * matrix;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
-        // Four matrices in f64 are the most that solving holds; branches of a trie keep a few streams.
-        let solving = if operators > 0 { 8 * matrix } else { 0 };
-        let scoring = left as u64 * matrix + config.batch_bytes(plan.batch_tokens, 4);
-        total.memory = config.weight_bytes() + solving.max(scoring);
+        // Four matrices in f64 are the most that solving holds, beside the activations that it maps; branches of a trie
+        // keep a few streams. The weight files, mapped too, are about half the weights in memory.
+        let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
+        let batch = config.batch_bytes(plan.batch_tokens, 4);
+        let scoring = left as u64 * matrix + batch;
+        total.memory = PROGRAM + config.weight_bytes() / 2 * 3 + (solving + batch).max(scoring);
     }
     Ok(total)
 }
