@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use serde_json::Value;
@@ -20,7 +20,7 @@ use crate::model::weights::Weights;
 use crate::plan::payload::LOAD;
 use crate::plan::{BackbonePlan, Plan, Subject};
 use crate::recovery;
-use crate::store::{Key, Lookup, Store};
+use crate::store::{Claim, Key, Lease, Lookup, Store};
 use crate::tasks::{self, Items, Limit, Task};
 
 /// Something to tokenise for one backbone.
@@ -45,9 +45,16 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter) -> Resul
     for backbone in &plan.backbones {
         check(plan.grid, backbone, reporter)?;
     }
-    let missing: Vec<(&BackbonePlan, Vec<Wanted<'_>>)> =
-        plan.backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter))).collect();
-    let missing: Vec<_> = missing.into_iter().filter(|(_, wanted)| !wanted.is_empty()).collect();
+    let look = || -> Vec<(&BackbonePlan, Vec<Wanted<'_>>)> {
+        let all = plan.backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter)));
+        all.filter(|(_, wanted)| !wanted.is_empty()).collect()
+    };
+    if look().is_empty() {
+        return Ok(());
+    }
+    let _lease = claim(store)?;
+    // Another process may have made them while this one waited.
+    let missing = look();
     if missing.is_empty() {
         return Ok(());
     }
@@ -59,6 +66,17 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter) -> Resul
         wanted.par_iter().try_for_each(|wanted| tokenise(plan.grid, backbone, wanted, &tokenizer, &sources, store))?;
     }
     Ok(())
+}
+
+/// Claims the making of tokens, waiting for another process that is at it. One claim for all of them: a thread that
+/// waited for one while it makes another could wait for itself.
+fn claim(store: &Store) -> Result<Lease> {
+    loop {
+        if let Claim::Mine(lease) = store.claim("tokenising")? {
+            return Ok(lease);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
@@ -117,17 +135,21 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
         if missing.iter().any(|wanted| wanted.key == key) {
             continue;
         }
-        let stored = match store.look(key) {
-            Lookup::Absent => false,
-            Lookup::Damaged(error) => damaged(reporter, &error),
-            // The ids themselves are verified by whoever reads them; see `remake`.
-            Lookup::Whole(artifact) => artifact.read(LOAD).map_or_else(|error| damaged(reporter, &error), |_| true),
-        };
-        if !stored {
+        if !stored(key, store, reporter) {
             missing.push(Wanted { key, what });
         }
     }
     missing
+}
+
+/// Whether tokens are stored, as far as is cheap to see.
+fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
+    match store.look(key) {
+        Lookup::Absent => false,
+        Lookup::Damaged(error) => damaged(reporter, &error),
+        // The ids themselves are verified by whoever reads them; see `remake`.
+        Lookup::Whole(artifact) => artifact.read(LOAD).map_or_else(|error| damaged(reporter, &error), |_| true),
+    }
 }
 
 fn damaged(reporter: &dyn Reporter, error: &Error) -> bool {
