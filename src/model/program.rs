@@ -153,9 +153,11 @@ pub enum Step {
     Head,
 }
 
+/// What tells steps apart: kind, layer, operator key.
+pub(super) type Content<'a> = (u8, usize, &'a [u8]);
+
 impl Step {
-    /// What tells steps apart: kind, layer, operator key.
-    fn content(&self) -> (u8, usize, &[u8]) {
+    pub(super) fn content(&self) -> Content<'_> {
         match self {
             Self::Embed => (0, 0, &[]),
             Self::Attention(layer) => (1, *layer, &[]),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::program::{Program, Step};
+use super::program::{Content, Program, Step};
 use crate::error::Result;
 
 /// What the trie needs of a model. The decoder is one; tests use a model that only counts.
@@ -66,13 +66,13 @@ impl Trie {
         let root = Node { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0 };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()) };
         // A node of a large grid has thousands of children.
-        let mut known: HashMap<(usize, &Step), usize> = HashMap::new();
+        let mut known: HashMap<(usize, Content<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
             assert_eq!(program.0.first(), Some(&Step::Embed), "a program begins with Embed");
             let mut path = vec![0];
             for step in &program.0[1..] {
                 let parent = path[path.len() - 1];
-                let node = *known.entry((parent, step)).or_insert_with(|| trie.add(parent, step));
+                let node = *known.entry((parent, step.content())).or_insert_with(|| trie.add(parent, step));
                 path.push(node);
             }
             for &node in &path {
