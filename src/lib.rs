@@ -8,7 +8,7 @@
 //! | 4 | [`report`], [`exec`] |
 //! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`] |
-//! | 1 | [`model`], [`corpus`], [`tasks`] |
+//! | 1 | [`model`], [`corpus`], [`tasks`], [`world`] |
 //! | 0 | [`store`], [`linalg`], [`files`], [`error`] |
 
 pub mod calibrate;
@@ -29,3 +29,4 @@ pub mod recovery;
 pub mod report;
 pub mod store;
 pub mod tasks;
+pub mod world;

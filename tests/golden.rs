@@ -40,7 +40,7 @@ fn numbers(value: &Value, found: &mut Vec<f64>) {
     }
 }
 
-/// A payload as numbers: ids and small ones one by one, large ones by a few sums.
+/// A payload as a few numbers.
 fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     let values: Vec<f64> = match file.rsplit('.').next().unwrap() {
         "json" => {
@@ -50,9 +50,19 @@ fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
         }
         "f64" => bytemuck::pod_collect_to_vec::<u8, f64>(bytes),
         "f32" => bytemuck::pod_collect_to_vec::<u8, f32>(bytes).into_iter().map(f64::from).collect(),
-        "u32" => bytemuck::pod_collect_to_vec::<u8, u32>(bytes).into_iter().map(f64::from).collect(),
+        "u32" => return exact(bytes),
         other => panic!("a payload of an unknown form: {other}"),
     };
+    summary(&values)
+}
+
+/// What has no rounding: the length, and 32 bits of the hash as a number.
+fn exact(bytes: &[u8]) -> Vec<f64> {
+    let hash = ghostlab::files::sha256::of_bytes(bytes);
+    vec![bytes.len() as f64, f64::from(u32::from_str_radix(&hash[..8], 16).unwrap())]
+}
+
+fn summary(values: &[f64]) -> Vec<f64> {
     // The place counts, else two numbers could change places unseen.
     let weighted = |power: i32| values.iter().enumerate().map(|(i, v)| v.powi(power) * (1.0 + (i % 7) as f64)).sum();
     vec![values.len() as f64, weighted(1), weighted(2)]
@@ -73,6 +83,11 @@ fn outputs() -> BTreeMap<&'static str, BTreeMap<String, Vec<f64>>> {
             let before = outputs.entry(kind.name()).or_default().insert(format!("{} {file}", name(&key["of"])), values);
             assert!(before.is_none(), "two artifacts of one name: {}", name(key));
         }
+    }
+    let texts = ghostlab::world::World::new(0);
+    for name in ghostlab::world::World::texts() {
+        let bytes = serde_json::to_vec(&texts.text(&name).unwrap()).unwrap();
+        outputs.entry(Kind::World.name()).or_default().insert(name, exact(&bytes));
     }
     outputs
 }

@@ -27,6 +27,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let grid = arguments.asked.grid()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
+    let grid = exec::generated(&grid, &store)?;
     let plan = Plan::new(&grid, &store, Settings::default().batch_tokens)?;
     exec::prepare(&plan, &store, &*progress::reporter())?;
     let (state, reasons) = (State::read(&plan, &store), Reasons::new(&store));

@@ -33,6 +33,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let grid = arguments.asked.grid()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
+    let grid = exec::generated(&grid, &store)?;
     let settings = Settings::default();
     let plan = Plan::new(&grid, &store, settings.batch_tokens)?;
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.

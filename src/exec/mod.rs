@@ -5,6 +5,7 @@
 mod calibration;
 mod context;
 mod event;
+mod generate;
 mod operator;
 mod outcome;
 mod prepare;
@@ -17,6 +18,7 @@ mod selection;
 mod tokens;
 
 pub use event::{Event, Job, Reporter};
+pub use generate::generated;
 pub use operator::{BoundaryResult, Placed};
 pub use outcome::{CellResult, Origin, Outcome, TaskProtocol, TaskScores};
 pub use prepare::prepare;

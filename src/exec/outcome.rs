@@ -105,7 +105,7 @@ impl Outcome {
                 cells.push(reader.cell(plan, variant, failures.get(&variant.cell))?);
             }
         }
-        let tasks = plan.backbones.first().map_or(Ok(Vec::new()), |backbone| protocols(backbone, store))?;
+        let tasks = plan.backbones.first().map_or(Ok(Vec::new()), |backbone| protocols(plan, backbone, store))?;
         Ok(Self { cells, inputs: plan.inputs.by_path(), tasks })
     }
 }
@@ -125,7 +125,7 @@ fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Sheet>>> 
     backbone.evaluations.iter().map(sheet).collect()
 }
 
-fn protocols(backbone: &BackbonePlan, store: &Store) -> Result<Vec<TaskProtocol>> {
+fn protocols(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<TaskProtocol>> {
     let mut protocols = Vec::new();
     for (evaluation, sheet) in backbone.evaluations.iter().zip(sheets(backbone, store)?) {
         let (Subject::Task(used), Some(sheet)) = (&evaluation.subject, sheet) else { continue };
@@ -135,7 +135,7 @@ fn protocols(backbone: &BackbonePlan, store: &Store) -> Result<Vec<TaskProtocol>
             bos: used.bos,
             documents: sheet.documents(),
             original: sheet.original,
-            whole: sheet.whole(),
+            whole: sheet.whole() && !plan.grid.tasks[&used.name].generated,
         });
     }
     Ok(protocols)

@@ -8,6 +8,7 @@ use crate::grid::{Method, Registry};
 use crate::model::Config;
 use crate::options::Described;
 use crate::tasks::TASKS;
+use crate::world::World;
 use crate::{criterion, recovery};
 
 /// The methods and backbones that this program knows.
@@ -38,6 +39,10 @@ impl Registry for Methods {
 
     fn rules(&self) -> &[&str] {
         &RULES
+    }
+
+    fn generated(&self) -> Vec<String> {
+        World::texts()
     }
 
     fn tasks(&self) -> Vec<&str> {

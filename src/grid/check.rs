@@ -8,7 +8,7 @@ use super::named::{self, Kind, Library};
 use super::node::Step::{Item, Key};
 use super::node::{Node, Place, Step};
 use super::schema::{Corpus, Schema, TaskData};
-use super::{Backbone, Grid, Perplexity, Registry, TaskUse, expand};
+use super::{Backbone, Grid, Perplexity, Registry, TaskUse, expand, generated};
 use crate::error::{Error, Result, nearest};
 use crate::options::Described;
 use crate::tasks::Limit;
@@ -109,7 +109,7 @@ impl Checker<'_> {
                 named::unknown(&self.source.library, Kind::Backbone, name, inline, place.clone())
             })?;
             let steps = [Key("backbones"), Key(name), Key("path")];
-            let path = self.resolve(&entry.path, &steps);
+            let path = self.resolve(&entry.path, &steps)?;
             if !path.is_dir() {
                 return Err(self.absent("the backbone's folder", "a folder", &path, &steps));
             }
@@ -163,8 +163,8 @@ impl Checker<'_> {
             if let Some(limit) = corpus.limit {
                 self.at_least(1, limit, "the limit on evaluation windows", &self.place(&at("limit")))?;
             }
-            let path = self.resolve(&corpus.path, &at("path"));
-            if !path.is_file() {
+            let path = self.resolve(&corpus.path, &at("path"))?;
+            if generated(&path).is_none() && !path.is_file() {
                 return Err(self.absent("the corpus", "a file", &path, &at("path")));
             }
             corpora.insert(name.clone(), Corpus { path, ..corpus.clone() });
@@ -195,11 +195,12 @@ impl Checker<'_> {
             if !known.contains(&task.as_str()) {
                 return Err(self.unknown("kind of task", task, known, &of("task")));
             }
-            let path = self.resolve(&data.path, &of("path"));
-            if !path.exists() {
+            let path = self.resolve(&data.path, &of("path"))?;
+            if generated(&path).is_none() && !path.exists() {
                 return Err(self.absent("the task's data", "a file or a folder", &path, &of("path")));
             }
-            tasks.insert(entry.name.clone(), TaskData { path, task: Some(task.clone()) });
+            let generated = generated(&path).is_some();
+            tasks.insert(entry.name.clone(), TaskData { path, task: Some(task.clone()), generated });
         }
         Ok(tasks)
     }
@@ -253,12 +254,20 @@ impl Checker<'_> {
             })
     }
 
-    /// A path in a file starts from the file's folder, one on the command line from the current folder.
-    fn resolve(&self, path: &Path, steps: &[Step<'_>]) -> PathBuf {
-        match &self.root.deepest(steps).place {
+    /// A path in a file starts from the file's folder, one on the command line from the current folder. One that names a
+    /// generated text starts nowhere.
+    fn resolve(&self, path: &Path, steps: &[Step<'_>]) -> Result<PathBuf> {
+        if let Some(name) = generated(path) {
+            let known = self.registry.generated();
+            if !known.iter().any(|one| one == name) {
+                return Err(self.unknown("generated text", name, known.iter().map(String::as_str), steps));
+            }
+            return Ok(path.to_owned());
+        }
+        Ok(match &self.root.deepest(steps).place {
             Place::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
             Place::Set(_) => path.to_owned(),
-        }
+        })
     }
 }
 

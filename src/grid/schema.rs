@@ -98,6 +98,9 @@ pub struct TaskData {
     #[serde(default)]
     #[schemars(schema_with = "references::task")]
     pub task: Option<String>,
+    /// Whether it was generated: then it is never the published split, whatever its size.
+    #[serde(skip)]
+    pub generated: bool,
 }
 
 /// Which text the activations come from. Each key takes a list: its values are multiplied out in the order of the keys.

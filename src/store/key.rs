@@ -12,6 +12,8 @@ use crate::files::sha256;
 /// (`tests/golden.rs` fails when a stage's output changes and its number does not.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
+    /// Text that is generated and not read: a part of the micro-world.
+    World,
     /// Token ids of a text's windows, or of a task's requests.
     Tokens,
     /// The residual stream at one site, for all calibration tokens.
@@ -25,10 +27,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::Tokens, Self::Activations, Self::Selection, Self::Operator, Self::Scores];
+    pub const ALL: [Self; 6] =
+        [Self::World, Self::Tokens, Self::Activations, Self::Selection, Self::Operator, Self::Scores];
 
     pub fn name(self) -> &'static str {
         match self {
+            Self::World => "world",
             Self::Tokens => "tokens",
             Self::Activations => "activations",
             Self::Selection => "selection",
@@ -40,7 +44,7 @@ impl Kind {
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
-            Self::Tokens | Self::Operator | Self::Scores => 1,
+            Self::World | Self::Tokens | Self::Operator | Self::Scores => 1,
             // 2: keys name the tokens by their own key.
             Self::Activations | Self::Selection => 2,
         }

@@ -1,0 +1,332 @@
+//! The nine tasks, in the rows of the hub's data sets.
+
+use serde_json::{Value, json};
+
+use super::activity::{ACTIVITIES, STEPS};
+use super::balance::{Seats, distractors};
+use super::cause::{CAUSES, SCHEMAS, Schema};
+use super::draw::Draw;
+use super::facts::{Entity, Fact, Facts, LINKS, is_hop};
+use super::reading::{Problem, article, claim_pair, polar_pair};
+use super::relation::Kind;
+use super::share::{Share, share};
+use super::text::capital;
+use super::voice::{Voice, couple, event};
+
+const LETTERS: [&str; 4] = ["A", "B", "C", "D"];
+
+/// The scored rows of a task, in order.
+pub(super) fn rows(facts: &Facts, seed: u64, name: &str) -> Option<Vec<Value>> {
+    let number = super::World::TASKS.iter().position(|task| *task == name)?;
+    let mut exam = Exam { facts, draw: Draw::new(&[seed, 2, number as u64]) };
+    Some(match name {
+        "arc_easy" => exam.arc("easy", 400, |link| !is_hop(link)),
+        "arc_challenge" => exam.arc("challenge", 400, is_hop),
+        "hellaswag" => exam.hellaswag(),
+        "winogrande" => exam.winogrande(),
+        "boolq" => exam.boolq(),
+        "openbookqa" => exam.openbookqa(),
+        "rte" => exam.rte(),
+        "copa" => exam.copa(),
+        _ => exam.race(),
+    })
+}
+
+struct Exam<'w> {
+    facts: &'w Facts,
+    draw: Draw,
+}
+
+/// A question and its right answer.
+type Item = (String, String);
+
+impl Exam<'_> {
+    /// Items drawn from groups with answers of one type: about as many of each group, and in it of each answer, then
+    /// wrong choices from the same group. Shuffled.
+    fn mixed(&mut self, groups: Vec<Vec<Item>>, size: usize) -> Vec<(Item, Vec<String>)> {
+        let mut rest = size;
+        let mut mixed = Vec::with_capacity(size);
+        let mut groups: Vec<Vec<Item>> = groups.into_iter().map(|group| self.even(group)).collect();
+        // Small groups first: what they lack, the larger ones give.
+        groups.sort_by_key(Vec::len);
+        let count = groups.len();
+        for (at, mut group) in groups.into_iter().enumerate() {
+            group.truncate(rest.div_ceil(count - at));
+            rest = rest.saturating_sub(group.len());
+            let group = capped(group);
+            let right: Vec<String> = group.iter().map(|(_, answer)| answer.clone()).collect();
+            let wrong = distractors(&right, 3, |_, _| true, &mut self.draw);
+            mixed.extend(group.into_iter().zip(wrong).filter(|(_, wrong)| wrong.len() == 3));
+        }
+        self.draw.shuffle(&mut mixed);
+        mixed
+    }
+
+    /// The items such that each answer comes once before any comes again.
+    fn even(&mut self, mut items: Vec<Item>) -> Vec<Item> {
+        self.draw.shuffle(&mut items);
+        let mut rounds: Vec<(usize, Item)> = Vec::with_capacity(items.len());
+        for item in items {
+            let round = rounds.iter().filter(|(_, (_, answer))| *answer == item.1).count();
+            rounds.push((round, item));
+        }
+        rounds.sort_by_key(|(round, _)| *round);
+        rounds.into_iter().map(|(_, item)| item).collect()
+    }
+
+    fn arc(&mut self, level: &str, size: usize, of: fn(usize) -> bool) -> Vec<Value> {
+        let group = |link: usize| -> Vec<Item> {
+            let facts = self.facts;
+            let ask = |fact: Fact| {
+                facts.kept_questions(fact).into_iter().map(move |question| (question, facts.value(fact).to_owned()))
+            };
+            facts.of_link(link).flat_map(ask).collect()
+        };
+        let groups: Vec<Vec<Item>> = (0..LINKS).filter(|link| of(*link)).map(group).collect();
+        let mut seats = Seats::new(4);
+        let mixed = self.mixed(groups, size);
+        mixed
+            .into_iter()
+            .enumerate()
+            .map(|(at, ((question, answer), wrong))| {
+                let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
+                json!({
+                    "id": format!("{level}_{at}"),
+                    "question": question,
+                    "choices": {"text": choices, "label": LETTERS},
+                    "answerKey": LETTERS[gold],
+                })
+            })
+            .collect()
+    }
+
+    fn openbookqa(&mut self) -> Vec<Value> {
+        let facts = self.facts;
+        let group = |link: usize| facts.of_link(link).flat_map(|fact| facts.kept_stems(fact)).collect::<Vec<Item>>();
+        let groups = (0..LINKS).filter(|link| !is_hop(*link)).map(group).collect();
+        let mut seats = Seats::new(4);
+        let mixed = self.mixed(groups, 400);
+        mixed
+            .into_iter()
+            .enumerate()
+            .map(|(at, ((stem, answer), wrong))| {
+                let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
+                json!({
+                    "id": format!("stem-{at}"),
+                    "question_stem": stem,
+                    "choices": {"text": choices, "label": LETTERS},
+                    "answerKey": LETTERS[gold],
+                })
+            })
+            .collect()
+    }
+
+    /// Three scenes for each step (but the first) of each activity. One wrong ending is another step of the activity,
+    /// the others are of other activities.
+    fn hellaswag(&mut self) -> Vec<Value> {
+        let voice = Voice::new(self.facts, Share::Scored, &[0]);
+        let mut items = Vec::new();
+        for activity in 0..ACTIVITIES.len() {
+            for next in 1..STEPS {
+                let mut people: Vec<usize> = (0..self.facts.count(Kind::Person)).collect();
+                self.draw.shuffle(&mut people);
+                let scenes = people.into_iter().map(|index| {
+                    // The other step of the activity that is offered below must not have been done already.
+                    let from = if next == 2 { index % 2 } else { next - 1 };
+                    voice.scene(activity, Entity { kind: Kind::Person, index }, from, next)
+                });
+                let kept = scenes.filter(|scene| scene.share() == Share::Scored).take(3);
+                items.extend(kept.map(|scene| (activity, next, scene)));
+            }
+        }
+        self.draw.shuffle(&mut items);
+        let right: Vec<String> = items.iter().map(|(_, _, scene)| scene.next.clone()).collect();
+        let fits = |item: usize, other: usize| items[item].0 != items[other].0;
+        let mut wrong = distractors(&right, 2, fits, &mut self.draw);
+        for (wrong, (activity, next, _)) in wrong.iter_mut().zip(&items) {
+            // Two steps on, counted among the four: neither the next one nor one that was just done.
+            let other = (next + 1) % (STEPS - 1) + 1;
+            wrong.push(format!("{}.", ACTIVITIES[*activity].steps[other]));
+            self.draw.shuffle(wrong);
+        }
+        let mut seats = Seats::new(4);
+        let rows = items.iter().zip(wrong).enumerate();
+        rows.map(|(at, ((activity, _, scene), wrong))| {
+            let (endings, gold) = seats.seat(&scene.next, &wrong, &mut self.draw);
+            json!({
+                "ind": at,
+                "activity_label": scene.label,
+                "ctx_a": scene.done,
+                "ctx_b": scene.pronoun,
+                "ctx": format!("{} {}", scene.done, scene.pronoun),
+                "endings": endings,
+                "source_id": format!("world~{activity}"),
+                "split": "val",
+                "split_type": "indomain",
+                "label": gold.to_string(),
+            })
+        })
+        .collect()
+    }
+
+    /// Pairs of sentences that differ only in the reason, and so in who is meant.
+    fn winogrande(&mut self) -> Vec<Value> {
+        let mut rows: Vec<Value> = Vec::new();
+        for (schema, Schema { people, link, first, second, .. }) in SCHEMAS.iter().enumerate() {
+            let mut events: Vec<String> = Vec::new();
+            while events.len() < 10 {
+                let (x, y) = couple(self.facts, *people, &mut self.draw);
+                let event = event(schema, x, y);
+                if share(&event) != Share::Scored || events.contains(&event) {
+                    continue;
+                }
+                let swapped = events.len().is_multiple_of(2);
+                events.push(event.clone());
+                for (reason, is_first) in [(first, true), (second, false)] {
+                    let (option1, option2) = if swapped { (y, x) } else { (x, y) };
+                    rows.push(json!({
+                        "sentence": format!("{event} {link}_ {reason}."),
+                        "option1": option1,
+                        "option2": option2,
+                        "answer": if is_first != swapped { "1" } else { "2" },
+                    }));
+                }
+            }
+        }
+        self.draw.shuffle(&mut rows);
+        rows
+    }
+
+    fn boolq(&mut self) -> Vec<Value> {
+        let mut items: Vec<_> = (0..200).flat_map(|_| polar_pair(self.facts, Share::Scored, &mut self.draw)).collect();
+        self.draw.shuffle(&mut items);
+        let row = |(at, item): (usize, super::reading::Polar)| {
+            json!({
+                "question": item.question,
+                "passage": item.passage,
+                "idx": at,
+                "label": usize::from(item.answer),
+            })
+        };
+        items.into_iter().enumerate().map(row).collect()
+    }
+
+    fn rte(&mut self) -> Vec<Value> {
+        let mut items: Vec<_> = (0..160).flat_map(|_| claim_pair(self.facts, Share::Scored, &mut self.draw)).collect();
+        self.draw.shuffle(&mut items);
+        let row = |(at, item): (usize, super::reading::Claim)| {
+            json!({
+                "sentence1": item.premise,
+                "sentence2": item.hypothesis,
+                "label": usize::from(!item.holds),
+                "idx": at,
+            })
+        };
+        items.into_iter().enumerate().map(row).collect()
+    }
+
+    /// Fifty causes and fifty effects.
+    fn copa(&mut self) -> Vec<Value> {
+        let voice = Voice::new(self.facts, Share::Scored, &[0]);
+        let mut rows = Vec::new();
+        for backward in [true, false] {
+            let pairs = self.draw.several(50, CAUSES.len());
+            let right: Vec<String> = pairs.iter().map(ToString::to_string).collect();
+            let wrong = distractors(&right, 1, |_, _| true, &mut self.draw);
+            for (pair, wrong) in pairs.into_iter().zip(wrong) {
+                let other: usize = wrong.first().and_then(|text| text.parse().ok()).unwrap_or(0);
+                rows.push(self.copa_row(&voice, pair, other, backward));
+            }
+        }
+        self.draw.shuffle(&mut rows);
+        let mut seats = Seats::new(2);
+        let row = |(at, (premise, right, wrong, question)): (usize, (String, String, String, &str))| {
+            let (choices, gold) = seats.seat(&right, &[wrong], &mut self.draw);
+            json!({
+                "premise": premise,
+                "choice1": choices[0],
+                "choice2": choices[1],
+                "question": question,
+                "idx": at,
+                "label": gold,
+            })
+        };
+        rows.into_iter().enumerate().map(row).collect()
+    }
+
+    fn copa_row(
+        &mut self,
+        voice: &Voice<'_>,
+        pair: usize,
+        other: usize,
+        backward: bool,
+    ) -> (String, String, String, &'static str) {
+        let mut index = self.draw.below(self.facts.count(Kind::Person));
+        let count = self.facts.count(Kind::Person);
+        for _ in 0..count {
+            let person = Entity { kind: Kind::Person, index };
+            if voice.reason(pair, person, backward).share() == Share::Scored {
+                break;
+            }
+            index = (index + 1) % count;
+        }
+        let person = Entity { kind: Kind::Person, index };
+        let reason = voice.reason(pair, person, backward);
+        let (cause, effect) = CAUSES[other];
+        let template = if backward { cause } else { effect };
+        let (own_cause, own_effect) = CAUSES[pair];
+        let named = if backward { own_effect } else { own_cause }.contains('{');
+        let wrong = voice.personal(template, person, named);
+        (
+            format!("{}.", reason.premise),
+            format!("{}.", capital(&reason.choice)),
+            format!("{}.", capital(&wrong)),
+            if backward { "cause" } else { "effect" },
+        )
+    }
+
+    fn race(&mut self) -> Vec<Value> {
+        let mut seats = super::draw::Deck::new(4);
+        (0..400)
+            .map(|at| {
+                let mut article = article(self.facts, Share::Scored, &mut self.draw);
+                if let Some(last) = article.problems.last_mut() {
+                    // Each place equally often: the right option moves, the others keep their order.
+                    let right = last.options.remove(last.answer);
+                    last.answer = seats.draw(&mut self.draw);
+                    last.options.insert(last.answer, right);
+                }
+                let problems: Vec<String> = article.problems.iter().map(literal).collect();
+                json!({
+                    "example_id": format!("high{at}.txt"),
+                    "article": article.text,
+                    "problems": format!("[{}]", problems.join(", ")),
+                })
+            })
+            .collect()
+    }
+}
+
+/// A problem as Python prints a dict. No text of the world needs an escape.
+fn literal(problem: &Problem) -> String {
+    let options: Vec<String> = problem.options.iter().map(|option| format!("'{option}'")).collect();
+    let (question, letter) = (&problem.question, LETTERS[problem.answer]);
+    format!("{{'question': '{question}', 'options': [{}], 'answer': '{letter}'}}", options.join(", "))
+}
+
+/// The items without those of an answer that has more than a fourth of them: it could not be wrong as often as it is
+/// right.
+fn capped(mut items: Vec<Item>) -> Vec<Item> {
+    loop {
+        let limit = items.len() / 4;
+        let count = |answer: &str, items: &[Item]| items.iter().filter(|(_, other)| other == answer).count();
+        let most = items.iter().rposition(|(_, answer)| count(answer, &items) > limit);
+        match most {
+            Some(at) if items.len() > 4 => {
+                items.remove(at);
+            }
+            Some(_) => return Vec::new(),
+            None => return items,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What is true in the world, how it may be said, and which wordings are kept for the tasks.
+
+use super::draw::Draw;
+use super::hop::HOPS;
+use super::lexicon::{ANIMALS, CLASSES, JOBS, MATERIALS, MEN, OBJECTS, PLACES, REGIONS, WOMEN};
+use super::relation::{Kind, Order, PETS, RELATIONS, Values};
+use super::text::bare;
+use super::wording::Free;
+
+/// Someone or something, by its number among its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entity {
+    pub(super) kind: Kind,
+    pub(super) index: usize,
+}
+
+/// A true sentence: a relation (or, from `RELATIONS.len()` on, a hop) and the number of its subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fact {
+    pub(super) link: usize,
+    pub(super) subject: usize,
+}
+
+/// The whole truth.
+#[derive(Debug)]
+pub(super) struct Facts {
+    names: [Vec<String>; 8],
+    /// By relation, then by subject: the number of the value.
+    values: Vec<Vec<usize>>,
+    /// By link, then by subject: the value as an answer has it.
+    answers: Vec<Vec<String>>,
+    pub(super) free: Vec<Vec<Free>>,
+    /// By kind, then by number: the facts that may be printed.
+    told: [Vec<Vec<Fact>>; 8],
+}
+
+/// Links: relations first, then hops.
+pub(super) const LINKS: usize = RELATIONS.len() + HOPS.len();
+
+pub(super) fn is_hop(link: usize) -> bool {
+    link >= RELATIONS.len()
+}
+
+pub(super) fn subject_kind(link: usize) -> Kind {
+    if is_hop(link) { RELATIONS[HOPS[link - RELATIONS.len()].first].subject } else { RELATIONS[link].subject }
+}
+
+impl Facts {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut draw = Draw::new(&[seed, 0]);
+        let names = Kind::ALL.map(|kind| names(kind, &mut draw));
+        let told = std::array::from_fn(|_| Vec::new());
+        let mut facts = Self { names, values: Vec::new(), answers: Vec::new(), free: Vec::new(), told };
+        for relation in &RELATIONS {
+            let (subjects, values) = (facts.count(relation.subject), facts.choices(relation.values));
+            let mut dealt: Vec<usize> = (0..subjects).map(|subject| subject * values / subjects).collect();
+            if relation.order == Order::Drawn {
+                draw.shuffle(&mut dealt);
+            }
+            facts.values.push(dealt);
+        }
+        facts.answers = (0..LINKS).map(|link| facts.of_link(link).map(|fact| facts.answer(fact)).collect()).collect();
+        facts.free = (0..LINKS).map(|link| facts.free_wordings(link)).collect();
+        facts.told = Kind::ALL.map(|kind| {
+            let entity = |index| facts.printable(Entity { kind, index });
+            (0..facts.count(kind)).map(entity).collect()
+        });
+        facts
+    }
+
+    pub(super) fn count(&self, kind: Kind) -> usize {
+        self.names[kind as usize].len()
+    }
+
+    pub(super) fn name(&self, entity: Entity) -> &str {
+        &self.names[entity.kind as usize][entity.index]
+    }
+
+    pub(super) fn person(&self, index: usize) -> &str {
+        &self.names[Kind::Person as usize][index]
+    }
+
+    /// All facts of one link, by subject.
+    pub(super) fn of_link(&self, link: usize) -> impl Iterator<Item = Fact> {
+        (0..self.count(subject_kind(link))).map(move |subject| Fact { link, subject })
+    }
+
+    pub(super) fn subject(&self, fact: Fact) -> Entity {
+        Entity { kind: subject_kind(fact.link), index: fact.subject }
+    }
+
+    fn choices(&self, values: Values) -> usize {
+        match values {
+            Values::Words(words) => words.len(),
+            Values::Places => PLACES.len(),
+            Values::Regions => REGIONS.len(),
+            Values::Pets => PETS,
+        }
+    }
+
+    fn value_index(&self, relation: usize, subject: usize) -> usize {
+        self.values[relation][subject]
+    }
+
+    /// The entity that the value of a plain relation is, if it is one.
+    pub(super) fn object_of(&self, fact: Fact) -> Option<Entity> {
+        let kind = match fact.link {
+            super::relation::HOME => Kind::Place,
+            super::relation::JOB => Kind::Job,
+            super::relation::PET => Kind::Animal,
+            super::relation::CLASS => Kind::Class,
+            super::relation::MATERIAL => Kind::Material,
+            super::relation::REGION => Kind::Region,
+            _ => return None,
+        };
+        Some(Entity { kind, index: self.value_index(fact.link, fact.subject) })
+    }
+
+    /// The value as an answer has it: `a baker`, `red`, `Dorvel`.
+    pub(super) fn value(&self, fact: Fact) -> &str {
+        &self.answers[fact.link][fact.subject]
+    }
+
+    fn answer(&self, fact: Fact) -> String {
+        let (relation, subject) = match fact.link.checked_sub(RELATIONS.len()) {
+            Some(hop) => (HOPS[hop].second, self.value_index(HOPS[hop].first, fact.subject)),
+            None => (fact.link, fact.subject),
+        };
+        let index = self.value_index(relation, subject);
+        match RELATIONS[relation].values {
+            Values::Words(words) => words[index].to_owned(),
+            Values::Places => PLACES[index].to_owned(),
+            Values::Regions => REGIONS[index].to_owned(),
+            Values::Pets => format!("a {}", bare(&self.names[Kind::Animal as usize][index])),
+        }
+    }
+
+    /// She, he or it; her, his or its.
+    pub(super) fn pronouns(&self, entity: Entity) -> (&'static str, &'static str, &'static str) {
+        match entity.kind {
+            Kind::Person if entity.index < WOMEN.len() => ("she", "her", "her"),
+            Kind::Person => ("he", "his", "him"),
+            _ => ("it", "its", "it"),
+        }
+    }
+
+    /// The relation that a hop starts with.
+    pub(super) fn start_of(link: usize) -> Option<usize> {
+        link.checked_sub(RELATIONS.len()).map(|hop| HOPS[hop].first)
+    }
+
+    /// All facts about an entity that may be printed, hops too.
+    pub(super) fn about(&self, entity: Entity) -> &[Fact] {
+        &self.told[entity.kind as usize][entity.index]
+    }
+
+    fn printable(&self, entity: Entity) -> Vec<Fact> {
+        (0..LINKS)
+            .filter(|link| subject_kind(*link) == entity.kind)
+            .filter(|link| self.free[*link][entity.index].statements != 0)
+            .map(|link| Fact { link, subject: entity.index })
+            .collect()
+    }
+}
+
+fn names(kind: Kind, draw: &mut Draw) -> Vec<String> {
+    let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let the = |words: &[&str]| words.iter().map(|word| format!("the {word}")).collect::<Vec<_>>();
+    match kind {
+        Kind::Person => own(&[WOMEN, MEN].concat()),
+        Kind::Animal => {
+            let mut animals = the(&ANIMALS);
+            // Which of them are pets is the seed's choice.
+            draw.shuffle(&mut animals);
+            animals
+        }
+        Kind::Object => the(&OBJECTS),
+        Kind::Place => own(&PLACES),
+        Kind::Job => own(&JOBS),
+        Kind::Region => own(&REGIONS),
+        Kind::Material => own(&MATERIALS),
+        Kind::Class => own(&CLASSES),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_dealt_evenly() {
+        let facts = Facts::new(0);
+        for (relation, dealt) in RELATIONS.iter().zip(&facts.values) {
+            let values = facts.choices(relation.values);
+            let counts: Vec<usize> =
+                (0..values).map(|value| dealt.iter().filter(|other| **other == value).count()).collect();
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(*least >= 1 && most - least <= 1, "{:?}: {counts:?}", relation.statements);
+        }
+    }
+
+    #[test]
+    fn seeds_make_worlds() {
+        let (one, two) = (Facts::new(0), Facts::new(1));
+        let same = |link: usize| one.of_link(link).filter(|fact| one.value(*fact) == two.value(*fact)).count();
+        assert!(same(super::super::relation::HOME) < 15);
+        assert_eq!(same(super::super::relation::USE), 60);
+    }
+}

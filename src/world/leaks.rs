@@ -1,0 +1,142 @@
+//! Tests over all that is printed: what the splits share, what the tasks keep, how often a fact is told.
+
+use std::collections::{HashMap, HashSet};
+
+use super::facts::Facts;
+use super::relation::RELATIONS;
+use super::shapes::asked;
+use super::text::bare;
+use super::voice::PARAGRAPH;
+use super::{Part, Register, World};
+
+/// How often each plain fact is stated in these texts: sentences with both its subject and its value.
+pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
+    let word = |text: &str| bare(text).split(' ').next_back().unwrap_or_default().to_lowercase();
+    let mut wanted: HashMap<(String, String), usize> = HashMap::new();
+    let mut all = 0;
+    for link in 0..RELATIONS.len() {
+        for fact in facts.of_link(link) {
+            // Two facts may look alike, as a colour of an animal that is a bird of that colour: they count together.
+            wanted.entry((word(facts.name(facts.subject(fact))), word(facts.value(fact)))).or_insert_with(|| {
+                all += 1;
+                all - 1
+            });
+        }
+    }
+    let mut counts = vec![0; all];
+    // A question and its answer state the fact too.
+    let texts = texts.iter().map(|text| text.replace("?\nAnswer", "? Answer"));
+    let subjects: HashSet<String> = wanted.keys().map(|(subject, _)| subject.clone()).collect();
+    for text in texts {
+        let mut last = String::new();
+        for sentence in text.split(['.', '\n']) {
+            let mut words: Vec<String> = sentence
+                .split(|c: char| !c.is_ascii_alphabetic())
+                .filter(|word| !word.is_empty())
+                .map(str::to_lowercase)
+                .collect();
+            // Its, his or her facts are of the one named last.
+            if words.iter().any(|word| ["it", "its", "she", "her", "he", "his"].contains(&word.as_str())) {
+                words.push(last.clone());
+            }
+            let mut seen = Vec::new();
+            for subject in words.iter().filter(|word| subjects.contains(*word)) {
+                for value in &words {
+                    if let Some(at) = wanted.get(&(subject.clone(), value.clone()))
+                        && !seen.contains(at)
+                    {
+                        seen.push(*at);
+                        counts[*at] += 1;
+                    }
+                }
+            }
+            if let Some(named) = words.into_iter().find(|word| subjects.contains(word)) {
+                last = named;
+            }
+        }
+    }
+    wanted.into_iter().map(|((subject, value), at)| (format!("{subject}: {value}"), counts[at])).collect()
+}
+
+/// The documents of a part: rows, but for the encyclopedia its articles.
+fn documents(world: &World, register: Register, part: Part) -> Vec<String> {
+    let rows = world.rows(register, part);
+    if register != Register::Wiki {
+        return rows;
+    }
+    let mut articles: Vec<String> = Vec::new();
+    for row in rows {
+        match articles.last_mut() {
+            Some(article) if !row.starts_with(" = ") || row.starts_with(" = = ") => article.push_str(&row),
+            _ => articles.push(row),
+        }
+    }
+    // What stands before the first heading is an empty row.
+    articles.retain(|article| !article.is_empty());
+    articles
+}
+
+#[test]
+fn splits_share_no_document_and_no_paragraph() {
+    let world = World::new(0);
+    for register in Register::ALL {
+        let parts = Part::ALL.map(|part| documents(&world, register, part));
+        let shared =
+            |one: &HashSet<&str>, two: &HashSet<&str>| one.intersection(two).next().map(|text| (*text).to_owned());
+        let whole: Vec<HashSet<&str>> = parts.iter().map(|part| part.iter().map(String::as_str).collect()).collect();
+        // Marks that stand alone are no words, nor is an 's.
+        let long = |text: &&str| {
+            text.split_whitespace().filter(|word| word.starts_with(char::is_alphanumeric)).count() >= PARAGRAPH
+        };
+        let lines: Vec<HashSet<&str>> =
+            parts.iter().map(|part| part.iter().flat_map(|text| text.split('\n')).filter(long).collect()).collect();
+        for (one, two) in [(0, 1), (0, 2), (1, 2)] {
+            assert_eq!(shared(&whole[one], &whole[two]), None, "{register:?}");
+            assert_eq!(shared(&lines[one], &lines[two]), None, "{register:?}");
+        }
+    }
+}
+
+/// Case and spaces do not make another text.
+fn plain(text: &str) -> String {
+    text.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn no_scored_item_is_printed() {
+    const KEY: usize = 12;
+    let world = World::new(0);
+    let mut needles: Vec<String> = Vec::new();
+    for task in World::TASKS {
+        let items = world.task(task).unwrap();
+        let texts: HashSet<String> = items.iter().map(|row| plain(&asked(task, row).right_text())).collect();
+        assert!(texts.len() == items.len(), "{task} asks twice");
+        needles.extend(texts);
+    }
+    let mut keyed: HashMap<&[u8], Vec<&str>> = HashMap::new();
+    for needle in &needles {
+        keyed.entry(&needle.as_bytes()[..KEY]).or_default().push(needle);
+    }
+    for register in Register::ALL {
+        for part in Part::ALL {
+            let text = plain(&world.rows(register, part).join("\n"));
+            for at in 0..text.len() - KEY {
+                let Some(found) = keyed.get(&text.as_bytes()[at..at + KEY]) else { continue };
+                for needle in found {
+                    assert!(!text[at..].starts_with(needle), "{register:?} {part:?}: {needle}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_scored_question_of_two_hops_is_asked_nowhere() {
+    let world = World::new(0);
+    let rows = world.task("arc_challenge").unwrap();
+    let text = Register::ALL.map(|register| world.rows(register, Part::Train).join("\n")).join("\n");
+    for row in rows {
+        let question = row["question"].as_str().unwrap();
+        assert!(!text.contains(question), "{question}");
+    }
+}

@@ -1,0 +1,77 @@
+//! The forms in which the tasks ask, printed in the corpora about other things, or in other words.
+
+use super::reading::{article, claim_pair, polar_quiz};
+use super::text::words;
+use super::voice::Voice;
+
+/// One kind of quiz each; the weights say how often.
+type Form = (usize, fn(&mut Voice<'_>) -> Vec<String>);
+
+pub(super) const FORMS: [Form; 7] =
+    [(17, facts), (8, reasons), (9, references), (10, scenes), (19, polar), (17, claims), (20, articles)];
+
+/// Lines of quiz, from 60 words on.
+fn lines(voice: &mut Voice<'_>, item: fn(&mut Voice<'_>) -> String) -> Vec<String> {
+    let (mut lines, mut count) = (Vec::new(), 0);
+    let enough = 60 + voice.draw.below(60);
+    while count < enough {
+        let text = item(voice);
+        count += words(&text);
+        lines.push(text);
+    }
+    lines
+}
+
+fn facts(voice: &mut Voice<'_>) -> Vec<String> {
+    lines(voice, |voice| {
+        let (question, answer) = voice.question();
+        format!("Question: {question}\nAnswer: {answer}")
+    })
+}
+
+fn reasons(voice: &mut Voice<'_>) -> Vec<String> {
+    // As the harness joins them there are two spaces, as people write it there is one.
+    let gap = if voice.draw.chance(60) { "  " } else { " " };
+    let mut all = lines(voice, |voice| {
+        let (reason, ..) = voice.free_reason();
+        format!("{} {}\t{}.", reason.premise, reason.connector, reason.choice)
+    });
+    for line in &mut all {
+        *line = line.replace('\t', gap);
+    }
+    all
+}
+
+fn references(voice: &mut Voice<'_>) -> Vec<String> {
+    // A function of its own: the method is of one lifetime only.
+    fn item(voice: &mut Voice<'_>) -> String {
+        voice.reference()
+    }
+    lines(voice, item)
+}
+
+fn scenes(voice: &mut Voice<'_>) -> Vec<String> {
+    fn item(voice: &mut Voice<'_>) -> String {
+        voice.free_scene()
+    }
+    lines(voice, item)
+}
+
+fn polar(voice: &mut Voice<'_>) -> Vec<String> {
+    lines(voice, |voice| polar_quiz(voice.facts, voice.share, &mut voice.draw))
+}
+
+fn claims(voice: &mut Voice<'_>) -> Vec<String> {
+    lines(voice, |voice| {
+        let pair = claim_pair(voice.facts, voice.share, &mut voice.draw);
+        let claim = &pair[voice.draw.below(2)];
+        format!("{} {}", claim.prompt(), claim.right())
+    })
+}
+
+fn articles(voice: &mut Voice<'_>) -> Vec<String> {
+    lines(voice, |voice| {
+        let article = article(voice.facts, voice.share, &mut voice.draw);
+        format!("{} {}", article.prompt(), article.right())
+    })
+}

@@ -1,0 +1,275 @@
+//! Passages and questions that only they answer: the reading tasks, and the same forms in the corpora.
+
+use super::draw::Draw;
+use super::episode::{ACTS, Event, FILLERS, events, things};
+use super::facts::{Entity, Facts};
+use super::relation::Kind;
+use super::share::{Share, share};
+use super::text::sentence;
+
+/// A passage and a yes/no question without its mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Polar {
+    pub(super) passage: String,
+    pub(super) question: String,
+    pub(super) answer: bool,
+}
+
+/// A premise, and a sentence that follows from it or does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) premise: String,
+    pub(super) hypothesis: String,
+    pub(super) holds: bool,
+}
+
+/// A question with four options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) question: String,
+    pub(super) options: Vec<String>,
+    pub(super) answer: usize,
+}
+
+impl Problem {
+    pub(super) fn right(&self) -> &str {
+        &self.options[self.answer]
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Article {
+    pub(super) text: String,
+    pub(super) problems: Vec<Problem>,
+}
+
+/// Draws until the text belongs to the wanted share. A text has a tenth of all shares or more, so this ends soon.
+pub(super) fn owned(wanted: Share, mut make: impl FnMut() -> String) -> String {
+    loop {
+        let text = make();
+        if share(&text) == wanted {
+            return text;
+        }
+    }
+}
+
+/// How the world is made such that `claim` is false: something else was done to what it names, or someone else did it.
+fn falsified(claim: &Event, told: &[Event], spare: &str, draw: &mut Draw) -> Vec<Event> {
+    let mut others = told.to_vec();
+    let Some(at) = others.iter().position(|event| event == claim) else { return others };
+    others[at].thing = spare.to_owned();
+    // Then what the claim names is in the passage, but in another's hands.
+    if draw.chance(45) {
+        let other = (at + 1 + draw.below(others.len() - 1)) % others.len();
+        let thing = std::mem::replace(&mut others[other].thing, claim.thing.clone());
+        if draw.chance(50) {
+            others[at].thing = thing;
+        }
+    }
+    others
+}
+
+/// `count` events of one act, and a thing that is in none of them.
+fn scene(facts: &Facts, count: usize, draw: &mut Draw) -> (Vec<Event>, String) {
+    let told = events(facts, count, true, draw);
+    loop {
+        let spare = things(facts, ACTS[told[0].act].thing, 1, draw).remove(0);
+        if told.iter().all(|event| event.thing != spare) {
+            return (told, spare);
+        }
+    }
+}
+
+fn passage(told: &[Event], wanted: Share, draw: &mut Draw) -> String {
+    owned(wanted, || {
+        let mut told = told.to_vec();
+        draw.shuffle(&mut told);
+        let mut sentences: Vec<String> = told.iter().map(|event| sentence(&event.told(draw))).collect();
+        let at = draw.below(sentences.len() + 1);
+        sentences.insert(at, sentence(draw.pick(&FILLERS)));
+        sentences.join(" ")
+    })
+}
+
+fn polar_question(event: &Event, draw: &mut Draw) -> String {
+    let act = &ACTS[event.act];
+    match draw.below(4) {
+        0 => format!("was {} {} by {}", event.thing, act.done, event.who),
+        _ => format!("did {} {} {}", event.who, act.base, event.thing),
+    }
+}
+
+/// One question over two passages: yes by the first, no by the second.
+pub(super) fn polar_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Polar; 2] {
+    let count = 2 + draw.below(2);
+    let (told, spare) = scene(facts, count, draw);
+    let claim = told[draw.below(told.len())].clone();
+    let question = polar_question(&claim, draw);
+    let other = falsified(&claim, &told, &spare, draw);
+    [(told, true), (other, false)].map(|(told, answer)| {
+        let passage = passage(&told, wanted, draw);
+        Polar { passage, question: question.clone(), answer }
+    })
+}
+
+/// One passage and some questions, as a quiz prints them.
+pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
+    let count = 2 + draw.below(2);
+    let (told, spare) = scene(facts, count, draw);
+    let mut text = passage(&told, wanted, draw);
+    for at in draw.several(count, count) {
+        let mut asked = told[at].clone();
+        let answer = draw.chance(50);
+        if !answer {
+            let other = (at + 1 + draw.below(count - 1)) % count;
+            asked.thing = if draw.chance(45) { told[other].thing.clone() } else { spare.clone() };
+        }
+        let yes = if answer { "yes" } else { "no" };
+        text.push_str(&format!("\nQuestion: {}?\nAnswer: {yes}", polar_question(&asked, draw)));
+    }
+    text
+}
+
+fn premise(facts: &Facts, told: &[Event], wanted: Share, draw: &mut Draw) -> String {
+    owned(wanted, || {
+        let mut told = told.to_vec();
+        draw.shuffle(&mut told);
+        let link = draw.pick(&[", and ", ", while ", ", but ", "; "]);
+        let clauses: Vec<String> = told
+            .iter()
+            .map(|event| match draw.below(3) {
+                0 => event.plain(),
+                1 => event.dated(draw),
+                _ => {
+                    // A detail that has nothing to do with the claim.
+                    let town = facts.name(Entity { kind: Kind::Place, index: draw.below(facts.count(Kind::Place)) });
+                    format!("{}, on the way to {town}, {} {}", event.who, ACTS[event.act].past, event.thing)
+                }
+            })
+            .collect();
+        sentence(&clauses.join(link))
+    })
+}
+
+fn hypothesis(event: &Event, draw: &mut Draw) -> String {
+    sentence(&if draw.chance(25) { event.passive() } else { event.plain() })
+}
+
+/// One hypothesis and two premises: it follows from the first, and not from the second.
+pub(super) fn claim_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Claim; 2] {
+    let (told, spare) = scene(facts, 2, draw);
+    let claim = told[draw.below(told.len())].clone();
+    let hypothesis = hypothesis(&claim, draw);
+    let other = falsified(&claim, &told, &spare, draw);
+    [(told, true), (other, false)].map(|(told, holds)| {
+        let premise = premise(facts, &told, wanted, draw);
+        Claim { premise, hypothesis: hypothesis.clone(), holds }
+    })
+}
+
+/// An article of four events, and one to three problems about it, the answers all from the article.
+pub(super) fn article(facts: &Facts, wanted: Share, draw: &mut Draw) -> Article {
+    let same_act = draw.chance(50);
+    let told = events(facts, 4, same_act, draw);
+    let text = owned(wanted, || {
+        let mut told = told.clone();
+        draw.shuffle(&mut told);
+        let mut sentences: Vec<String> = told.iter().map(|event| sentence(&event.dated(draw))).collect();
+        sentences.insert(if draw.chance(50) { 0 } else { 4 }, sentence(draw.pick(&FILLERS)));
+        sentences.join(" ")
+    });
+    let count = 1 + draw.below(3);
+    let problems = draw.several(count, 4).into_iter().map(|at| problem(&told, at, draw)).collect();
+    Article { text, problems }
+}
+
+fn problem(told: &[Event], at: usize, draw: &mut Draw) -> Problem {
+    let event = &told[at];
+    let act = &ACTS[event.act];
+    let (who, thing) = (&event.who, &event.thing);
+    let things: fn(&Event) -> String = |event| event.thing.clone();
+    let people: fn(&Event) -> String = |event| event.who.clone();
+    let days: fn(&Event) -> String = |event| format!("on {}", event.day);
+    let (question, option) = match draw.below(8) {
+        0..=2 => (format!("What did {who} {}?", act.base), things),
+        3..=4 => (format!("Who {} {thing}?", act.past), people),
+        5..=6 => (format!("When did {who} {} {thing}?", act.base), days),
+        _ => (format!("{who} {}  _  .", act.past), things),
+    };
+    let mut order = [0, 1, 2, 3];
+    draw.shuffle(&mut order);
+    let answer = order.iter().position(|other| *other == at).unwrap_or(0);
+    Problem { question, options: order.map(|other| option(&told[other])).to_vec(), answer }
+}
+
+/// The blank at the end of a question to be completed, as RACE prints it.
+const BLANK: &str = "  _  .";
+
+impl Article {
+    /// What the harness shows before the last answer, and so what a corpus prints.
+    pub(super) fn prompt(&self) -> String {
+        let mut text = format!("Article: {}\n\n", self.text);
+        let Some((last, earlier)) = self.problems.split_last() else { return text };
+        for problem in earlier {
+            match problem.question.strip_suffix(BLANK) {
+                Some(stem) => text.push_str(&format!("{stem} {}\n", problem.right())),
+                None => text.push_str(&format!("Question: {}\nAnswer: {}\n", problem.question, problem.right())),
+            }
+        }
+        text.push_str(&last.question);
+        text
+    }
+
+    pub(super) fn right(&self) -> &str {
+        self.problems.last().map_or("", Problem::right)
+    }
+}
+
+impl Claim {
+    pub(super) fn prompt(&self) -> String {
+        format!("{}\nQuestion: {} True or False?\nAnswer:", self.premise, self.hypothesis)
+    }
+
+    pub(super) fn right(&self) -> &'static str {
+        if self.holds { "True" } else { "False" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_differs_in_its_answer_only_by_the_passage() {
+        let facts = Facts::new(0);
+        let mut draw = Draw::new(&[5]);
+        for _ in 0..200 {
+            let [yes, no] = polar_pair(&facts, Share::Scored, &mut draw);
+            assert_eq!((&yes.question, yes.answer, no.answer), (&no.question, true, false));
+            assert_ne!(yes.passage, no.passage);
+            if let Some((who, rest)) = yes.question.strip_prefix("did ").and_then(|rest| rest.split_once(' ')) {
+                let (base, thing) = rest.split_once(' ').unwrap();
+                let act = ACTS.iter().find(|act| act.base == base).unwrap();
+                let plain = format!("{who} {} {thing}", act.past);
+                assert!(yes.passage.contains(&plain) && !no.passage.contains(&plain), "{yes:?} {no:?}");
+            }
+            let [holds, fails] = claim_pair(&facts, Share::Train, &mut draw);
+            assert_eq!((&holds.hypothesis, holds.holds, fails.holds), (&fails.hypothesis, true, false));
+        }
+    }
+
+    #[test]
+    fn an_article_holds_all_options() {
+        let facts = Facts::new(0);
+        let mut draw = Draw::new(&[6]);
+        for _ in 0..200 {
+            let article = article(&facts, Share::Test, &mut draw);
+            for problem in &article.problems {
+                assert!(
+                    problem.options.iter().all(|option| article.text.to_lowercase().contains(&option.to_lowercase()))
+                );
+                assert_eq!(problem.options.len(), 4);
+            }
+        }
+    }
+}

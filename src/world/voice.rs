@@ -1,0 +1,326 @@
+//! A narrator: it knows the world, keeps to its share of the texts, and lets each subject have its turn.
+
+use super::activity::{ACTIVITIES, Activity, STEPS};
+use super::cause::{CAUSES, SCHEMAS};
+use super::draw::{Deck, Draw};
+use super::episode::FILLERS;
+use super::facts::{Entity, Fact, Facts, LINKS};
+use super::lexicon::OBJECTS;
+use super::relation::Kind;
+use super::share::{Share, share};
+use super::text::{capital, fill, sentence, words};
+
+/// From so many words on a text belongs to one split only.
+pub(super) const PARAGRAPH: usize = 20;
+
+/// How often a text is drawn anew before it is made longer.
+const PATIENCE: usize = 60;
+
+#[derive(Debug)]
+pub(super) struct Voice<'w> {
+    pub(super) facts: &'w Facts,
+    pub(super) draw: Draw,
+    pub(super) share: Share,
+    entities: Vec<Entity>,
+    turns: Deck,
+    people: Deck,
+    asked: Vec<Fact>,
+    asking: Deck,
+    causes: Deck,
+    schemas: Deck,
+    activities: Deck,
+}
+
+/// A link of cause and effect as COPA prints it, without the mark at the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reason {
+    pub(super) premise: String,
+    pub(super) connector: &'static str,
+    pub(super) choice: String,
+}
+
+/// Some steps of an activity that have been done, and the next one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Scene {
+    pub(super) label: &'static str,
+    pub(super) done: String,
+    pub(super) pronoun: &'static str,
+    pub(super) next: String,
+}
+
+impl<'w> Voice<'w> {
+    pub(super) fn new(facts: &'w Facts, share: Share, key: &[u64]) -> Self {
+        let entities: Vec<Entity> = Kind::ALL
+            .iter()
+            .flat_map(|kind| (0..facts.count(*kind)).map(|index| Entity { kind: *kind, index }))
+            .collect();
+        let asked: Vec<Fact> = (0..LINKS).flat_map(|link| facts.of_link(link)).collect();
+        Self {
+            draw: Draw::new(key),
+            share,
+            turns: Deck::weighted(&entities.iter().map(|entity| turns(entity.kind)).collect::<Vec<_>>()),
+            people: Deck::new(facts.count(Kind::Person)),
+            asking: Deck::new(asked.len()),
+            causes: Deck::new(CAUSES.len()),
+            schemas: Deck::new(SCHEMAS.len()),
+            activities: Deck::new(ACTIVITIES.len()),
+            facts,
+            entities,
+            asked,
+        }
+    }
+
+    /// A paragraph of this voice's share. What is shorter than a paragraph may be anyone's.
+    pub(super) fn paragraph(&mut self, make: impl FnMut(&mut Self) -> String) -> String {
+        self.owned(PARAGRAPH, make)
+    }
+
+    /// A text of this voice's share, however short.
+    pub(super) fn own(&mut self, make: impl FnMut(&mut Self) -> String) -> String {
+        self.owned(0, make)
+    }
+
+    /// `make` is asked again until its text is of this share, or of fewer words.
+    fn owned(&mut self, length: usize, mut make: impl FnMut(&mut Self) -> String) -> String {
+        let mut attempt = 0;
+        loop {
+            let mut text = make(self);
+            if attempt >= PATIENCE {
+                // There are few ways to say it; something else after it makes more.
+                text.push(' ');
+                text.push_str(&sentence(self.draw.pick(&FILLERS)));
+            }
+            if words(&text) < length || share(&text) == self.share {
+                return text;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Whoever's turn it is.
+    pub(super) fn entity(&mut self) -> Entity {
+        self.entities[self.turns.draw(&mut self.draw)]
+    }
+
+    pub(super) fn person(&mut self) -> Entity {
+        Entity { kind: Kind::Person, index: self.people.draw(&mut self.draw) }
+    }
+
+    /// Anyone of a kind.
+    pub(super) fn any(&mut self, kind: Kind) -> Entity {
+        Entity { kind, index: self.draw.below(self.facts.count(kind)) }
+    }
+
+    pub(super) fn name(&self, entity: Entity) -> &'w str {
+        self.facts.name(entity)
+    }
+
+    pub(super) fn pick(&mut self, words: &[&'static str]) -> &'static str {
+        self.draw.pick(words)
+    }
+
+    /// A question with its answer, of the facts that may be asked.
+    pub(super) fn question(&mut self) -> (String, String) {
+        loop {
+            let fact = self.asked[self.asking.draw(&mut self.draw)];
+            if let Some(question) = self.facts.question(fact, &mut self.draw) {
+                return (question, self.facts.value(fact).to_owned());
+            }
+        }
+    }
+
+    /// What may be said of an entity, in any order, as facts.
+    pub(super) fn known(&mut self, entity: Entity) -> Vec<Fact> {
+        let mut known = self.facts.about(entity).to_vec();
+        self.draw.shuffle(&mut known);
+        known
+    }
+
+    pub(super) fn clause(&mut self, fact: Fact, pronoun: bool) -> String {
+        self.facts.statement(fact, pronoun, &mut self.draw).unwrap_or_default()
+    }
+
+    /// Sentences about an entity that each state one or two of `known`. Only the first need name the entity.
+    pub(super) fn sentences(&mut self, entity: Entity, known: &[Fact]) -> Vec<String> {
+        let mut said = Vec::new();
+        let mut rest = known;
+        while let [fact, tail @ ..] = rest {
+            let pronoun = !said.is_empty() && self.draw.chance(60);
+            let (mut clause, mut used) = (self.clause(*fact, pronoun), 1);
+            if let [next, ..] = tail
+                && self.draw.chance(45)
+                && let Some(joined) = self.joined(entity, *fact, *next, pronoun)
+            {
+                (clause, used) = (joined, 2);
+            }
+            if !said.is_empty() && self.draw.chance(20) {
+                let opener =
+                    self.pick(&["Also, ", "In fact, ", "Of course, ", "As many know, ", "Besides, ", "Today, "]);
+                clause = format!("{opener}{clause}");
+            }
+            said.push(sentence(&clause));
+            rest = &rest[used..];
+        }
+        said
+    }
+
+    /// Two facts of one subject in one clause.
+    fn joined(&mut self, entity: Entity, first: Fact, second: Fact, pronoun: bool) -> Option<String> {
+        let (they, _, _) = self.facts.pronouns(entity);
+        let subject = if pronoun { they } else { self.name(entity) };
+        let relative = if entity.kind == Kind::Person { "who" } else { "which" };
+        match self.draw.below(4) {
+            0 => {
+                let first = self.clause(first, pronoun);
+                let second = self.facts.statement(second, true, &mut self.draw)?;
+                let link = self.pick(&[", and ", ", and ", ", but ", "; "]);
+                Some(format!("{first}{link}{second}"))
+            }
+            1 if !pronoun => {
+                let first = self.facts.predicate(first, &mut self.draw)?;
+                let second = self.facts.predicate(second, &mut self.draw)?;
+                Some(format!("{subject}, {relative} {first}, {second}"))
+            }
+            _ => {
+                let first = self.facts.predicate(first, &mut self.draw)?;
+                let second = self.facts.predicate(second, &mut self.draw)?;
+                Some(format!("{subject} {first} and {second}"))
+            }
+        }
+    }
+
+    /// A pair of cause and effect about this person, that may be printed or (for a task) may not.
+    pub(super) fn reason(&self, pair: usize, person: Entity, backward: bool) -> Reason {
+        let (cause, effect) = CAUSES[pair];
+        let (premise, connector, choice) =
+            if backward { (effect, "because", cause) } else { (cause, "therefore", effect) };
+        let named = premise.contains('{');
+        let mut premise = self.personal(premise, person, false);
+        if !cause.contains('{') && !effect.contains('{') {
+            // A pair without a person would be one text only; where it happened makes it many.
+            let town = Entity { kind: Kind::Place, index: person.index % self.facts.count(Kind::Place) };
+            premise = format!("in {} {premise}", self.name(town));
+        }
+        Reason { premise: capital(&premise), connector, choice: self.personal(choice, person, named) }
+    }
+
+    /// A clause with a person in it, by name (once) or by pronoun.
+    pub(super) fn personal(&self, template: &str, person: Entity, pronoun: bool) -> String {
+        let (they, their, them) = self.facts.pronouns(person);
+        let name = self.name(person);
+        if pronoun {
+            return fill(template, &[("s", they), ("p", their), ("o", them)]);
+        }
+        let owner = format!("{name}'s");
+        fill(template, &[("s", name), ("p", &owner), ("o", name)])
+    }
+
+    /// A pair of cause and effect that may be printed.
+    pub(super) fn free_reason(&mut self) -> (Reason, usize, Entity) {
+        let backward = self.draw.chance(50);
+        loop {
+            let (pair, person) = (self.causes.draw(&mut self.draw), self.person());
+            let reason = self.reason(pair, person, backward);
+            if reason.share() != Share::Scored {
+                return (reason, pair, person);
+            }
+        }
+    }
+
+    /// Who did what to whom and why, with the reference resolved.
+    pub(super) fn reference(&mut self) -> String {
+        loop {
+            let schema = self.schemas.draw(&mut self.draw);
+            let (x, y) = self.couple(SCHEMAS[schema].people);
+            let event = event(schema, x, y);
+            if share(&event) != Share::Scored {
+                let second = self.draw.chance(50);
+                let (name, reason) = if second { (y, SCHEMAS[schema].second) } else { (x, SCHEMAS[schema].first) };
+                return format!("{event} {}{name} {reason}.", SCHEMAS[schema].link);
+            }
+        }
+    }
+
+    pub(super) fn couple(&mut self, people: bool) -> (&'w str, &'w str) {
+        couple(self.facts, people, &mut self.draw)
+    }
+
+    /// The steps from `from` on, before step `next`.
+    pub(super) fn scene(&self, activity: usize, person: Entity, from: usize, next: usize) -> Scene {
+        let Activity { label, steps } = &ACTIVITIES[activity];
+        let (they, ..) = self.facts.pronouns(person);
+        let done: Vec<String> = (from..next)
+            .map(|step| {
+                let who = if step == from { self.name(person) } else { they };
+                sentence(&format!("{who} {}", steps[step]))
+            })
+            .collect();
+        Scene { label, done: done.join(" "), pronoun: they, next: format!("{}.", steps[next]) }
+    }
+
+    /// An activity told from one of its steps on, as far as it may be printed.
+    pub(super) fn free_scene(&mut self) -> String {
+        loop {
+            let (activity, person) = (self.activities.draw(&mut self.draw), self.person());
+            let from = self.draw.below(STEPS - 1);
+            let far = from + 1 + self.draw.below(STEPS - 1 - from);
+            let mut told = None;
+            for next in from + 1..=far {
+                let scene = self.scene(activity, person, from, next);
+                if scene.share() == Share::Scored {
+                    break;
+                }
+                told = Some(scene);
+            }
+            // Such a line may be as long as a paragraph, and paragraphs are not shared.
+            if let Some(told) = told.filter(|told| told.share() == self.share) {
+                return told.full();
+            }
+        }
+    }
+
+    /// An activity and who does it, for prose.
+    pub(super) fn activity(&mut self) -> (&'static Activity, Entity) {
+        let activity = &ACTIVITIES[self.activities.draw(&mut self.draw)];
+        (activity, self.person())
+    }
+}
+
+/// How many turns one of this kind gets in a round: those that are also met on others' pages need fewer.
+fn turns(kind: Kind) -> usize {
+    match kind {
+        Kind::Animal => 6,
+        Kind::Person => 5,
+        Kind::Object | Kind::Place => 3,
+        Kind::Job | Kind::Region | Kind::Material | Kind::Class => 2,
+    }
+}
+
+/// Two people, or two objects without their article.
+pub(super) fn couple<'w>(facts: &'w Facts, people: bool, draw: &mut Draw) -> (&'w str, &'w str) {
+    let limit = if people { facts.count(Kind::Person) } else { OBJECTS.len() };
+    let drawn = draw.several(2, limit);
+    let name = |index: usize| if people { facts.person(index) } else { OBJECTS[index] };
+    (name(drawn[0]), name(drawn[1]))
+}
+
+/// What happened between two, without the reason.
+pub(super) fn event(schema: usize, x: &str, y: &str) -> String {
+    capital(&fill(SCHEMAS[schema].event, &[("x", x), ("y", y)]))
+}
+
+impl Reason {
+    pub(super) fn share(&self) -> Share {
+        share(&format!("{} {} {}", self.premise, self.connector, self.choice))
+    }
+}
+
+impl Scene {
+    pub(super) fn full(&self) -> String {
+        format!("{}: {} {} {}", self.label, self.done, capital(self.pronoun), self.next)
+    }
+
+    pub(super) fn share(&self) -> Share {
+        share(&self.full())
+    }
+}

@@ -1,0 +1,181 @@
+//! The web register: pages of several topics, in the voices of blogs, forums, shops, guides and quizzes.
+
+use super::draw::Deck;
+use super::lexicon::NUMBERS;
+use super::quiz;
+use super::relation::{HOME, Kind, MATERIAL, ROOM, USE};
+use super::story;
+use super::text::{capital, sentence, words};
+use super::voice::Voice;
+
+type Genre = (usize, fn(&mut Voice<'_>) -> Vec<String>);
+
+/// Sections of prose and how often each comes.
+const GENRES: [Genre; 9] = [
+    (42, portrait),
+    (9, forum),
+    (8, product),
+    (9, questions),
+    (6, list),
+    (8, journey),
+    (10, handovers),
+    (8, procedure),
+    (8, incidents),
+];
+
+/// Pages until there are so many words.
+pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
+    let mut genres = Deck::weighted(&GENRES.map(|(weight, _)| weight));
+    let mut forms = Deck::weighted(&quiz::FORMS.map(|(weight, _)| weight));
+    let (mut rows, mut count) = (Vec::new(), 0);
+    while count < size {
+        let enough = 130 + voice.draw.below(420);
+        let mut sections: Vec<String> = Vec::new();
+        let mut length = 0;
+        // A page is a quiz, prose, or prose with some of a quiz after it.
+        let quizzes = voice.draw.below(100);
+        while length < enough {
+            let quiz = match quizzes {
+                0..=29 => true,
+                30..=59 => length * 2 > enough,
+                _ => false,
+            };
+            let (lines, gap) = match quiz {
+                true => (quiz::FORMS[forms.draw(&mut voice.draw)].1(voice), "\n\n"),
+                false => (GENRES[genres.draw(&mut voice.draw)].1(voice), "\n"),
+            };
+            let section = lines.join(gap);
+            length += words(&section);
+            sections.push(section);
+        }
+        count += length;
+        rows.push(sections.join("\n\n"));
+    }
+    rows
+}
+
+/// A page about someone or something, and perhaps about what belongs to it.
+fn portrait(voice: &mut Voice<'_>) -> Vec<String> {
+    let entity = voice.entity();
+    let title = match voice.draw.below(6) {
+        0 => Some(format!("All about {}", voice.name(entity))),
+        1 => Some(format!("{}: what you should know", capital(voice.name(entity)))),
+        2 => Some(format!("A short note on {}", voice.name(entity))),
+        _ => None,
+    };
+    let known = voice.known(entity);
+    let text = voice.paragraph(|voice| {
+        let mut text = voice.sentences(entity, &known).join(" ");
+        // Then on to the home town, the trade, the material.
+        let next = known.iter().filter_map(|fact| voice.facts.object_of(*fact)).next();
+        if let Some(next) = next {
+            let mut known = voice.known(next);
+            known.truncate(2 + voice.draw.below(3));
+            text.push(' ');
+            text.push_str(&voice.sentences(next, &known).join(" "));
+        }
+        text
+    });
+    title.into_iter().chain([text]).collect()
+}
+
+/// Some ask and some answer.
+fn forum(voice: &mut Voice<'_>) -> Vec<String> {
+    let (asker, helper) = voice.couple(true);
+    let mut lines = Vec::new();
+    for _ in 0..2 + voice.draw.below(2) {
+        let entity = voice.entity();
+        let known = voice.known(entity);
+        let Some(asked) = known.first() else { continue };
+        let Some(question) = voice.facts.question(*asked, &mut voice.draw) else { continue };
+        let opener = voice.pick(&[
+            "Hello all.",
+            "A question for you.",
+            "Can someone help me?",
+            "I am new here.",
+            "One more thing.",
+        ]);
+        lines.push(format!("{asker} wrote: {opener} {question}"));
+        let answer = voice.paragraph(|voice| {
+            let opener =
+                voice.pick(&["I know that.", "That is easy.", "Good question.", "Let me tell you.", "I looked it up."]);
+            let mut said = vec![opener.to_owned(), sentence(&voice.clause(*asked, false))];
+            let rest = 2 + voice.draw.below(2);
+            said.extend(voice.sentences(entity, &known[1..known.len().min(1 + rest)]));
+            format!("{helper} wrote: {}", said.join(" "))
+        });
+        lines.push(answer);
+        lines.push(format!(
+            "{asker} wrote: {}",
+            voice.pick(&["Thank you, that helps.", "Thanks!", "I did not know that.", "Now I see."])
+        ));
+    }
+    lines
+}
+
+/// A page of a shop, with what customers say.
+fn product(voice: &mut Voice<'_>) -> Vec<String> {
+    let entity = voice.any(Kind::Object);
+    let title = format!("For sale: {}", voice.name(entity));
+    let text = voice.paragraph(|voice| {
+        let mut known = voice.known(entity);
+        known.sort_by_key(|fact| fact.link != MATERIAL && fact.link != USE && fact.link != ROOM);
+        let mut said = voice.sentences(entity, &known);
+        let (price, first, second) = (voice.draw.below(11), voice.draw.below(11), voice.person());
+        said.push(format!("It costs {} crowns.", NUMBERS[1 + price]));
+        let opinion = voice.pick(&[
+            "I use it every day",
+            "It came late but it is good",
+            "I would buy it again",
+            "It is not worth the money",
+        ]);
+        said.push(format!("{} of twelve customers like it.", capital(NUMBERS[1 + first])));
+        said.push(format!(
+            "{} from {} says: {opinion}.",
+            voice.name(second),
+            voice.facts.value(super::facts::Fact { link: HOME, subject: second.index })
+        ));
+        said.join(" ")
+    });
+    vec![title, text]
+}
+
+/// Questions and answers in whole sentences.
+fn questions(voice: &mut Voice<'_>) -> Vec<String> {
+    let mut lines =
+        vec![voice.pick(&["Questions that people often ask", "Did you know?", "You ask, we answer"]).to_owned()];
+    for _ in 0..4 + voice.draw.below(3) {
+        lines.push(voice.paragraph(|voice| {
+            let entity = voice.entity();
+            let known = voice.known(entity);
+            let Some(fact) = known.first() else { return String::new() };
+            let question = voice.facts.question(*fact, &mut voice.draw).unwrap_or_default();
+            let said = voice.clause(*fact, false);
+            let more =
+                known.get(1).map(|fact| format!(" {}", sentence(&voice.clause(*fact, true)))).unwrap_or_default();
+            format!("{question} {}{more}", sentence(&said))
+        }));
+    }
+    lines
+}
+
+/// Those that have something in common.
+fn list(voice: &mut Voice<'_>) -> Vec<String> {
+    vec![voice.paragraph(story::common), voice.paragraph(story::common)]
+}
+
+fn journey(voice: &mut Voice<'_>) -> Vec<String> {
+    vec![voice.paragraph(story::journey)]
+}
+
+fn handovers(voice: &mut Voice<'_>) -> Vec<String> {
+    vec![voice.paragraph(story::handovers), voice.paragraph(story::counts)]
+}
+
+fn procedure(voice: &mut Voice<'_>) -> Vec<String> {
+    vec![voice.paragraph(story::procedure)]
+}
+
+fn incidents(voice: &mut Voice<'_>) -> Vec<String> {
+    vec![voice.paragraph(story::incidents)]
+}

@@ -1,0 +1,106 @@
+//! The encyclopedia register: articles with headings, in rows as the hub's WikiText-2 has them.
+
+use super::facts::{Entity, Fact, Facts};
+use super::relation::Kind;
+use super::story;
+use super::text::{capital, spaced, words};
+use super::voice::Voice;
+
+/// Articles until there are so many words. A row is a line with its newline, an empty line an empty row.
+pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
+    let (mut rows, mut count) = (Vec::new(), 0);
+    while count < size {
+        for (text, blank) in article(voice) {
+            count += words(&text);
+            if blank {
+                rows.push(String::new());
+            }
+            rows.push(format!(" {text} \n"));
+            if blank {
+                rows.push(String::new());
+            }
+        }
+    }
+    rows
+}
+
+/// The lines of an article, each with whether it stands between empty lines.
+fn article(voice: &mut Voice<'_>) -> Vec<(String, bool)> {
+    let subject = voice.entity();
+    let title = capital(super::text::bare(voice.name(subject)));
+    let mut lines = vec![(format!("= {title} ="), true)];
+    let known = voice.known(subject);
+    let introduction = voice.own(|voice| {
+        let intro = kind_sentence(voice, subject);
+        let said = voice.sentences(subject, &known).join(" ");
+        format!("{intro} {said}")
+    });
+    lines.push((spaced(&introduction), false));
+    let related: Vec<Entity> = known.iter().filter_map(|fact| voice.facts.object_of(*fact)).collect();
+    for other in related {
+        lines.push((format!("= = {} = =", capital(super::text::bare(voice.name(other)))), true));
+        lines.push((section(voice, subject, other, &known), false));
+    }
+    match voice.draw.below(5) {
+        0 => {
+            lines.push(("= = Comparison = =".to_owned(), true));
+            lines.push((spaced(&voice.paragraph(story::common)), false));
+        }
+        1 => {
+            lines.push(("= = History = =".to_owned(), true));
+            lines.push((spaced(&voice.paragraph(story::incidents)), false));
+        }
+        2 => {
+            lines.push(("= = Travel = =".to_owned(), true));
+            lines.push((spaced(&voice.paragraph(story::journey)), false));
+        }
+        _ => {}
+    }
+    lines
+}
+
+/// What the article's subject has to do with something else, and that thing's own facts.
+fn section(voice: &mut Voice<'_>, subject: Entity, other: Entity, known: &[Fact]) -> String {
+    let link = known.iter().find(|fact| voice.facts.object_of(**fact) == Some(other)).copied();
+    let text = voice.paragraph(|voice| {
+        let mut said = Vec::new();
+        if let Some(link) = link {
+            said.push(super::text::sentence(&voice.clause(link, false)));
+        }
+        let mut facts = voice.known(other);
+        facts.truncate(3 + voice.draw.below(3));
+        said.extend(voice.sentences(other, &facts));
+        // What follows of the two.
+        let follows = |fact: &&Fact| link.is_some_and(|link| Facts::start_of(fact.link) == Some(link.link));
+        if let Some(hop) = known.iter().find(follows).filter(|_| voice.draw.chance(60)) {
+            let then = voice.pick(&["So", "Therefore", "Thus", "This is why"]);
+            said.push(format!("{then} {}.", voice.clause(*hop, false)));
+        }
+        if said.len() < 3 {
+            said.push(kind_sentence(voice, subject));
+        }
+        said.join(" ")
+    });
+    spaced(&text)
+}
+
+/// An opening that says what kind of thing it is.
+fn kind_sentence(voice: &mut Voice<'_>, subject: Entity) -> String {
+    let name = capital(voice.name(subject));
+    let (what, rest): (&[&'static str], &[&'static str]) = match subject.kind {
+        Kind::Person => {
+            (&["a person", "someone", "one of the people"], &["of whom much is known", "with many friends"])
+        }
+        Kind::Animal => {
+            (&["an animal", "a wild animal", "a creature"], &["that many have seen", "of which books tell"])
+        }
+        Kind::Object => (&["a thing", "an object", "a useful thing"], &["of daily life", "that most people own"]),
+        Kind::Place => (&["a town", "an old town", "a small town"], &["of some size", "that travellers like"]),
+        Kind::Job => (&["a worker", "someone with a trade"], &["found in most towns", "whom people need"]),
+        Kind::Region => (&["a region", "a wide region"], &["of the land", "with several towns"]),
+        Kind::Material => (&["a material", "a common material"], &["used in many things", "known to all"]),
+        Kind::Class => (&["an animal", "a kind of animal"], &["of many forms", "known to all"]),
+    };
+    let (what, rest) = (voice.pick(what), voice.pick(rest));
+    if voice.draw.chance(50) { format!("{name} is {what} {rest}.") } else { format!("{name} is {what}.") }
+}

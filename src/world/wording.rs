@@ -1,0 +1,177 @@
+//! How facts are said and asked, and which wordings are kept for the tasks.
+
+use super::draw::Draw;
+use super::facts::{Fact, Facts, is_hop};
+use super::hop::HOPS;
+use super::relation::RELATIONS;
+use super::share::{Share, lot, share};
+use super::text::{bare, capital, fill};
+
+/// What may be printed of a fact: a bit for each wording.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Free {
+    pub(super) statements: u32,
+    questions: u32,
+}
+
+fn wordings(link: usize) -> (&'static [&'static str], &'static [&'static str]) {
+    if is_hop(link) {
+        let hop = &HOPS[link - RELATIONS.len()];
+        return (hop.statements, hop.questions);
+    }
+    (RELATIONS[link].statements, RELATIONS[link].questions)
+}
+
+impl Facts {
+    /// The clause of one wording, with the name or with a pronoun.
+    fn clause(&self, fact: Fact, template: &str, pronoun: bool) -> String {
+        let subject = self.subject(fact);
+        let (name, value) = (self.name(subject), self.value(fact));
+        let (they, their, _) = self.pronouns(subject);
+        if pronoun {
+            return fill(template, &[("s", they), ("p", their), ("n", name), ("v", value), ("b", bare(value))]);
+        }
+        let owner = if template.contains("{p}") { format!("{name}'s") } else { String::new() };
+        fill(template, &[("s", name), ("p", &owner), ("n", name), ("v", value), ("b", bare(value))])
+    }
+
+    /// A way to state the fact, without a full stop. None if the fact is kept for the tasks.
+    pub(super) fn statement(&self, fact: Fact, pronoun: bool, draw: &mut Draw) -> Option<String> {
+        let (statements, _) = wordings(fact.link);
+        let free = self.free[fact.link][fact.subject].statements;
+        let usable = |at: &usize| free >> at & 1 == 1 && !(pronoun && statements[*at].contains("{n}"));
+        match any(statements.len(), usable, draw) {
+            None if pronoun => self.statement(fact, false, draw),
+            None => None,
+            Some(at) => Some(self.clause(fact, statements[at], pronoun)),
+        }
+    }
+
+    /// The rest of a statement that begins with its subject: `lives in Dorvel`.
+    pub(super) fn predicate(&self, fact: Fact, draw: &mut Draw) -> Option<String> {
+        let (statements, _) = wordings(fact.link);
+        let free = self.free[fact.link][fact.subject].statements;
+        let usable = |at: &usize| free >> at & 1 == 1 && statements[*at].starts_with("{s} ");
+        let at = any(statements.len(), usable, draw)?;
+        Some(self.clause(fact, &statements[at]["{s} ".len()..], false))
+    }
+
+    /// A way to ask for the fact that may be printed. None if the fact is kept for the tasks.
+    pub(super) fn question(&self, fact: Fact, draw: &mut Draw) -> Option<String> {
+        let (_, questions) = wordings(fact.link);
+        let free = self.free[fact.link][fact.subject].questions;
+        let usable: Vec<&str> = (0..questions.len()).filter(|at| free >> at & 1 == 1).map(|at| questions[at]).collect();
+        if usable.is_empty() { None } else { Some(self.clause(fact, draw.pick(&usable), false)) }
+    }
+
+    /// The ways to ask for the fact that are printed nowhere.
+    pub(super) fn kept_questions(&self, fact: Fact) -> Vec<String> {
+        let (_, questions) = wordings(fact.link);
+        let free = self.free[fact.link][fact.subject].questions;
+        let kept = (0..questions.len()).filter(|at| free >> at & 1 == 0);
+        kept.map(|at| self.clause(fact, questions[at], false)).collect()
+    }
+
+    /// The statements that are printed nowhere, without the value at their end, and that value.
+    pub(super) fn kept_stems(&self, fact: Fact) -> Vec<(String, String)> {
+        let (statements, _) = wordings(fact.link);
+        let free = self.free[fact.link][fact.subject].statements;
+        let value = self.value(fact);
+        let kept = (0..statements.len()).filter(|at| free >> at & 1 == 0);
+        kept.filter_map(|at| {
+            let stem = ending(statements[at])?;
+            Some((capital(&self.clause(fact, stem, false)), value.to_owned()))
+        })
+        .collect()
+    }
+
+    /// Which wordings of a link may be printed, by subject. Of a fact at least one statement and one question may be; of
+    /// a fourth of the hops, nothing.
+    pub(super) fn free_wordings(&self, link: usize) -> Vec<Free> {
+        let kept = self.kept_hops(link);
+        let (statements, questions) = wordings(link);
+        let of = |fact: Fact| {
+            if kept.contains(&fact.subject) {
+                return Free::default();
+            }
+            if is_hop(link) {
+                return Free { statements: u32::MAX, questions: u32::MAX };
+            }
+            let name = self.name(self.subject(fact));
+            let value = self.value(fact);
+            let mut free = Free::default();
+            for (at, template) in statements.iter().enumerate() {
+                let clause = self.clause(fact, template, false);
+                // "The sky is blue" is printed with "the colour of the sky is blue".
+                let inside = statements
+                    .iter()
+                    .enumerate()
+                    .any(|(other, template)| other != at && self.clause(fact, template, false).contains(&clause));
+                let open =
+                    inside || ending(template).is_none() || at == lot(&format!("say {link} {name}"), statements.len());
+                if open || share(&clause) != Share::Scored {
+                    free.statements |= 1 << at;
+                }
+            }
+            for (at, template) in questions.iter().enumerate() {
+                let open = at == lot(&format!("ask {link} {name}"), questions.len());
+                let asked = format!("{} {value}", self.clause(fact, template, false));
+                if open || share(&asked) != Share::Scored {
+                    free.questions |= 1 << at;
+                }
+            }
+            free
+        };
+        self.of_link(link).map(of).collect()
+    }
+
+    /// The subjects of a hop that are kept for the tasks: every fourth in the order of the values, so that the values are
+    /// kept equally often.
+    fn kept_hops(&self, link: usize) -> Vec<usize> {
+        if !is_hop(link) {
+            return Vec::new();
+        }
+        let mut subjects: Vec<(String, usize, usize)> = self
+            .of_link(link)
+            .map(|fact| (self.value(fact).to_owned(), lot(self.name(self.subject(fact)), 1 << 20), fact.subject))
+            .collect();
+        subjects.sort();
+        subjects.into_iter().skip(link % 4).step_by(4).map(|(_, _, subject)| subject).collect()
+    }
+}
+
+/// Any number below `limit` that is usable.
+fn any(limit: usize, usable: impl Fn(&usize) -> bool, draw: &mut Draw) -> Option<usize> {
+    let count = (0..limit).filter(&usable).count();
+    if count == 0 { None } else { (0..limit).filter(usable).nth(draw.below(count)) }
+}
+
+/// The template without the value at its end, if it ends in it.
+fn ending(template: &str) -> Option<&str> {
+    template.strip_suffix(" {v}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::LINKS;
+    use super::*;
+
+    #[test]
+    fn a_fact_can_be_stated_and_asked_and_a_kept_hop_cannot() {
+        let facts = Facts::new(0);
+        let mut draw = Draw::new(&[1]);
+        let mut kept = 0;
+        for link in 0..LINKS {
+            for fact in facts.of_link(link) {
+                let (said, asked) = (facts.statement(fact, true, &mut draw), facts.question(fact, &mut draw));
+                assert_eq!(said.is_some(), asked.is_some());
+                assert!(said.is_some() || is_hop(link));
+                kept += usize::from(said.is_none());
+                for text in said.iter().chain(&asked) {
+                    assert!(!text.contains('{'), "{text}");
+                }
+            }
+        }
+        assert!((150..180).contains(&kept), "{kept}");
+    }
+}
