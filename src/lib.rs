@@ -7,9 +7,9 @@
 //! | 5 | [`cli`] |
 //! | 4 | [`report`], [`exec`] |
 //! | 3 | [`plan`], [`grid`] |
-//! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`] |
+//! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
 //! | 1 | [`model`], [`corpus`], [`tasks`], [`world`] |
-//! | 0 | [`store`], [`linalg`], [`files`], [`error`] |
+//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`] |
 
 pub mod calibrate;
 pub mod cli;
@@ -29,4 +29,5 @@ pub mod recovery;
 pub mod report;
 pub mod store;
 pub mod tasks;
+pub mod train;
 pub mod world;

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
 use super::asked::{Asked, Limits};
 use super::progress::{self, JsonLines};
+use super::stop;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, Outcome, Recorder, Reporter};
 use crate::files::sha256;
@@ -45,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.asked.store()?;
     let shown: Box<dyn Reporter> = if arguments.events { Box::new(JsonLines) } else { progress::reporter() };
     let recorder = Recorder::start(&grid, &folder, &store, &*shown)?;
-    let stop = stop_on_ctrl_c()?;
+    let stop = stop::on_ctrl_c()?;
     let outcome = exec::run(&grid, arguments.limits.settings(), &store, &recorder, &stop);
     let outcome = outcome.inspect_err(|error| recorder.end(error))?;
 
@@ -104,20 +103,6 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
         Ok((file.file_name().unwrap_or_default().to_string_lossy().into_owned(), hash))
     };
     files.iter().filter(|file| file.is_file()).map(hash).collect()
-}
-
-/// The first Ctrl-C finishes the current batch and stops; the second stops at once.
-fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || {
-        if flag.swap(true, Relaxed) {
-            std::process::exit(130);
-        }
-        eprintln!("stopping after this batch; press Ctrl-C again to stop at once");
-    })
-    .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
-    Ok(stop)
 }
 
 /// One column for each perplexity, each task, and the average of the tasks where there are several.

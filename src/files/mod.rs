@@ -1,5 +1,6 @@
-//! Floor 0: files that somebody else wrote: their hashes, and what the readers of their formats do on damage.
+//! Floor 0: files: written whole or not at all, hashed, and what the readers of other people's formats do on damage.
 
+pub mod atomic;
 pub mod gzip;
 pub mod number;
 pub mod parquet;

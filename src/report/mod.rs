@@ -1,13 +1,12 @@
 //! What a run leaves behind: the table on screen and in files, and the record of how its numbers were made.
 
-mod atomic;
 mod documents;
 mod protocol;
 mod provenance;
 mod render;
 mod table;
 
-pub use atomic::{ensure_writable, write_atomically};
+pub use crate::files::atomic::{ensure_writable, write_atomically};
 pub use documents::{Answers, write_documents, write_lm_eval};
 pub use protocol::Protocol;
 pub use provenance::{Provenance, utc};
