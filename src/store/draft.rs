@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use serde_json::Value;
@@ -95,7 +95,8 @@ impl Draft {
         write().map_err(|error| Error::io("write", &path, &error))?;
         let parent = place.parent().unwrap_or(place);
         fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
-        let aside = folder.with_extension("old");
+        // Of this draft alone: others may be putting something aside at the same moment.
+        let aside = drafts_name(folder, "old");
         let moved = fs::rename(folder, place).or_else(|error| {
             if !place.exists() {
                 return Err(error);
@@ -114,6 +115,14 @@ impl Draft {
             .and_then(|()| File::open(parent)?.sync_all())
             .map_err(|error| Error::io("move into its place", place, &error))
     }
+}
+
+/// The path of a folder with something after its whole name.
+fn drafts_name(folder: &Path, after: &str) -> PathBuf {
+    let mut name = folder.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(after);
+    folder.with_file_name(name)
 }
 
 impl Payload {

@@ -305,6 +305,20 @@ mod tests {
     }
 
     #[test]
+    fn many_damaged_artifacts_are_mended_at_the_same_time() {
+        use rayon::prelude::*;
+        let (_folder, store) = store();
+        let spoil = |key: &Key| fs::write(store.place(key).join("a.bin"), b"hellx").unwrap();
+        for _ in 0..20 {
+            let keys: Vec<Key> = (0..16).map(key).collect();
+            keys.iter().for_each(|key| drop(write(&store, key, b"hello")));
+            keys.iter().for_each(spoil);
+            keys.par_iter().for_each(|key| drop(write(&store, key, b"hello")));
+            assert!(keys.iter().all(|key| matches!(store.get(key), Lookup::Whole(_))));
+        }
+    }
+
+    #[test]
     fn an_abandoned_draft_leaves_nothing_behind() {
         let (folder, store) = store();
         let mut draft = store.draft().unwrap();
