@@ -102,7 +102,7 @@ impl Sitting<'_> {
     fn fill(&self, job: usize, journal: &mut Journal, candidates: &mut [Candidate], left: Vec<usize>) -> Result<()> {
         let mut left = left;
         let mut tries = Tries::default();
-        let mut pending = Pending { leases: Vec::new(), since: Instant::now() };
+        let mut pending = Pending::default();
         while !left.is_empty() {
             let mut others = Vec::new();
             for chunk in std::mem::take(&mut left) {
@@ -122,7 +122,7 @@ impl Sitting<'_> {
                 }
                 let result = self.compute(chunk, journal, candidates, &mut tries);
                 pending.leases.push(lease);
-                if result.is_err() || pending.since.elapsed() >= FLUSH_EVERY {
+                if result.is_err() || pending.due() {
                     pending.flush(journal)?;
                 }
                 result?;
@@ -183,16 +183,22 @@ impl Sitting<'_> {
 }
 
 /// Chunks whose records are not on the disk yet: others may have them after that.
+#[derive(Default)]
 struct Pending {
     leases: Vec<Lease>,
-    since: Instant,
+    /// When records were last written; the first are written at once.
+    since: Option<Instant>,
 }
 
 impl Pending {
+    fn due(&self) -> bool {
+        self.since.is_none_or(|since| since.elapsed() >= FLUSH_EVERY)
+    }
+
     fn flush(&mut self, journal: &mut Journal) -> Result<()> {
         journal.flush()?;
         self.leases.clear();
-        self.since = Instant::now();
+        self.since = Some(Instant::now());
         Ok(())
     }
 }
