@@ -8,9 +8,10 @@
 //! | 4 | [`report`], [`exec`] |
 //! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
-//! | 1 | [`model`], [`corpus`], [`tasks`], [`world`] |
-//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`] |
+//! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`audit`] |
+//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`paper`], [`significance`] |
 
+pub mod audit;
 pub mod calibrate;
 pub mod cli;
 pub mod corpus;
@@ -24,9 +25,12 @@ pub mod linalg;
 pub mod machine;
 pub mod model;
 pub mod options;
+pub mod paper;
 pub mod plan;
+pub mod record;
 pub mod recovery;
 pub mod report;
+pub mod significance;
 pub mod store;
 pub mod tasks;
 pub mod train;

@@ -1,0 +1,256 @@
+//! What an accuracy can be: counts of right answers, and chance.
+
+use super::EPSILON;
+use super::finding::{Check, Finding, Kind};
+use super::row::{Row, agree};
+use crate::paper::Entry;
+use crate::record::TASKS;
+
+/// What is known of a task without its documents.
+struct Facts {
+    name: &'static str,
+    /// Documents of the split that is scored.
+    documents: u32,
+    /// Percent right of one who knows nothing. First by drawing among the choices; then, for the tasks of two fixed
+    /// answers, by giving always one of them, which is what a collapsed model does: both shares of the split's labels.
+    chance: &'static [f64],
+}
+
+/// The nine tasks. Shares of labels: BoolQ's validation split has 2033 yes and 1237 no, RTE's 146 entailments and 131
+/// others, COPA's 55 first and 45 second choices. The choices of the other tasks are texts of their own in every
+/// document, where whoever knows nothing is near one in their number (WinoGrande 2, the others 4; a few documents of
+/// ARC have 3 or 5). That holds for accuracies by plain likelihood and by likelihood per character alike, if the scores
+/// carry no information; a model that still prefers short or common words is above it, and is then not at chance.
+const FACTS: [Facts; 9] = [
+    Facts { name: "arc_easy", documents: 2376, chance: &[25.0] },
+    Facts { name: "arc_challenge", documents: 1172, chance: &[25.0] },
+    Facts { name: "hellaswag", documents: 10042, chance: &[25.0] },
+    Facts { name: "winogrande", documents: 1267, chance: &[50.0] },
+    Facts { name: "boolq", documents: 3270, chance: &[50.0, 100.0 * 2033.0 / 3270.0, 100.0 * 1237.0 / 3270.0] },
+    Facts { name: "openbookqa", documents: 500, chance: &[25.0] },
+    Facts { name: "rte", documents: 277, chance: &[50.0, 100.0 * 146.0 / 277.0, 100.0 * 131.0 / 277.0] },
+    Facts { name: "copa", documents: 100, chance: &[50.0, 55.0, 45.0] },
+    Facts { name: "race", documents: 1045, chance: &[25.0] },
+];
+
+fn facts(task: &str) -> Option<&'static Facts> {
+    FACTS.iter().find(|facts| facts.name == task)
+}
+
+/// The counts of right answers that print as the entry's value, with their accuracies in percent; None where the metric
+/// is no task. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
+/// than there are values of two decimals, so every value of its is possible, and some have two counts.
+pub(super) fn counts(entry: &Entry) -> Option<Vec<(u32, f64)>> {
+    let (facts, value) = (facts(&entry.record.metric)?, entry.record.value?);
+    let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
+    Some(around(facts, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
+}
+
+/// The counts whose accuracies are within `reach` of a value, and the next on both sides.
+fn around(facts: &'static Facts, value: f64, reach: f64) -> impl Iterator<Item = (u32, f64)> {
+    let documents = f64::from(facts.documents);
+    // A conversion from f64 saturates, so a value that is no percentage has no counts or the last.
+    let count = |percent: f64| (percent / 100.0 * documents).floor() as u32;
+    let (first, last) =
+        (count(value - reach).min(facts.documents), count(value + reach).saturating_add(1).min(facts.documents));
+    (first..=last).map(move |count| (count, 100.0 * f64::from(count) / documents))
+}
+
+pub(super) fn check_counts(entries: &[Entry], findings: &mut Vec<Finding>) {
+    for entry in entries {
+        let (Some(fitting), Some(facts), Some(value)) =
+            (counts(entry), facts(&entry.record.metric), entry.record.value)
+        else {
+            continue;
+        };
+        if !fitting.is_empty() {
+            continue;
+        }
+        let places = entry.decimals();
+        let below = around(facts, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
+        let above = around(facts, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
+        let shown: Vec<String> = below
+            .into_iter()
+            .chain(above)
+            .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{})", facts.documents))
+            .collect();
+        let (kind, note) = explanation(entry, value, &[below, above]);
+        findings.push(
+            Finding::new(Check::Count, kind, &entry.record.condition, &[entry])
+                .expected(shown.join(" or "))
+                .found(&entry.printed)
+                .note(note),
+        );
+    }
+}
+
+/// How a value that no count gives may have come about.
+fn explanation(entry: &Entry, value: f64, near: &[Option<(u32, f64)>]) -> (Kind, &'static str) {
+    let unit = entry.unit();
+    let near = || near.iter().flatten().map(|(_, accuracy)| *accuracy);
+    if near().any(|accuracy| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
+        return (Kind::Remark, "cut off instead of rounded, the count above prints so");
+    }
+    if entry.printed.ends_with('0') && near().any(|accuracy| (accuracy - value).abs() <= 5.0 * unit + EPSILON) {
+        return (Kind::Suspicion, "a count prints so with one digit less");
+    }
+    (Kind::Contradiction, "no count of right answers prints so")
+}
+
+/// Standard errors around chance within which a task is taken to be at chance.
+const WIDTH: f64 = 3.0;
+
+/// Rows whose nine accuracies are all at chance: what is left of a backbone that overflowed or was cut to pieces. One
+/// task above chance, or below it, is enough to be spared.
+pub(super) fn check_chance(rows: &[Row], findings: &mut Vec<Finding>) {
+    for row in rows {
+        let Some(cells) = row.all(&TASKS) else { continue };
+        let Some(farthest) = cells.iter().map(|(cell, value)| distance(cell, *value)).collect::<Option<Vec<_>>>()
+        else {
+            continue;
+        };
+        let farthest = farthest.into_iter().fold(0.0, f64::max);
+        if farthest > WIDTH {
+            continue;
+        }
+        let of = |task| row.get(task).map_or("", |(cell, _)| cell.printed.as_str());
+        let cells: Vec<&Entry> = cells.iter().map(|(cell, _)| *cell).collect();
+        let mut finding = Finding::new(Check::Chance, Kind::Suspicion, row.condition, &cells)
+            .expected("a task above chance")
+            .found(format!("all nine within {farthest:.1} standard errors of chance"))
+            .note(match constant(row) {
+                true => format!(
+                    "BoolQ {}, RTE {} and COPA {} are exactly the shares of one label: always the same answer, as when \
+                     all scores are equal or not a number",
+                    of("boolq"),
+                    of("rte"),
+                    of("copa")
+                ),
+                false => "the model has collapsed".to_owned(),
+            });
+        "all nine tasks".clone_into(&mut finding.column);
+        findings.push(finding);
+    }
+}
+
+/// Standard errors between an accuracy and the nearest rate of chance.
+fn distance(cell: &Entry, value: f64) -> Option<f64> {
+    let facts = facts(&cell.record.metric)?;
+    let errors = facts.chance.iter().map(|chance| {
+        let share = chance / 100.0;
+        (value - chance).abs() / (100.0 * (share * (1.0 - share) / f64::from(facts.documents)).sqrt())
+    });
+    Some(errors.fold(f64::INFINITY, f64::min))
+}
+
+/// Whether every task of fixed answers is at the share of one label, to the last printed digit.
+fn constant(row: &Row) -> bool {
+    FACTS.iter().filter(|facts| facts.chance.len() > 1).all(|facts| {
+        row.get(facts.name).is_some_and(|(cell, value)| {
+            facts.chance[1..].iter().any(|share| (value - share).abs() <= cell.unit() / 2.0 + EPSILON)
+        })
+    })
+}
+
+/// Whether a row and another of the same values are at chance: then they agree because nothing is left in either.
+pub(super) fn both_at_chance(one: &Row, other: &Row) -> bool {
+    one.all(&TASKS).is_some_and(|cells| {
+        cells.iter().all(|(cell, value)| {
+            distance(cell, *value).is_some_and(|errors| errors <= WIDTH)
+                && other.get(&cell.record.metric).is_some_and(|(twin, _)| agree(cell, twin))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::paper_test::entries;
+
+    fn count_kind(task: &str, printed: &str) -> Option<(Kind, String)> {
+        let mut findings = Vec::new();
+        check_counts(&entries("t", "b,32,7,sleb,none,false,c4", &[(task, printed)]), &mut findings);
+        findings.pop().map(|finding| (finding.kind, finding.expected))
+    }
+
+    #[test]
+    fn sizes_are_those_that_the_tasks_are_scored_on() {
+        for facts in &FACTS {
+            let task = crate::tasks::Task::find(facts.name).unwrap();
+            assert_eq!(u64::from(facts.documents), task.documents as u64, "{}", facts.name);
+        }
+    }
+
+    #[test]
+    fn every_count_prints_as_a_possible_accuracy() {
+        for facts in &FACTS {
+            for count in (0..=facts.documents).step_by(7).chain([facts.documents]) {
+                let printed = format!("{:.2}", 100.0 * f64::from(count) / f64::from(facts.documents));
+                assert_eq!(count_kind(facts.name, &printed), None, "{count} of {}", facts.name);
+            }
+        }
+    }
+
+    #[test]
+    fn no_accuracy_is_halfway_between_two_values_of_two_decimals() {
+        for facts in &FACTS {
+            // Halfway is an odd number of 1/20000.
+            let halfway = |count: &u64| {
+                let (parts, documents) = (20_000 * count, u64::from(facts.documents));
+                parts.is_multiple_of(documents) && !(parts / documents).is_multiple_of(2)
+            };
+            assert_eq!((0..=u64::from(facts.documents)).find(halfway), None, "{}", facts.name);
+        }
+    }
+
+    #[test]
+    fn an_openbookqa_accuracy_is_a_multiple_of_a_fifth() {
+        for fifth in 0..500 {
+            for (hundredths, possible) in [(0, true), (7, false), (10, false), (13, false)] {
+                let value = fifth * 20 + hundredths;
+                let printed = format!("{}.{:02}", value / 100, value % 100);
+                assert_eq!(count_kind("openbookqa", &printed).is_none(), possible, "{printed}");
+            }
+        }
+        assert_eq!(
+            count_kind("openbookqa", "37.87"),
+            Some((Kind::Contradiction, "37.80 (189/500) or 38.00 (190/500)".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_cut_off_digit_is_told_from_a_wrong_one() {
+        // 1608 of 2376 is 67.6768; 1955 of 3270 is 59.7859; 418 of 1045 is 40.
+        assert_eq!(count_kind("arc_easy", "67.67").unwrap().0, Kind::Remark);
+        assert_eq!(count_kind("boolq", "59.80").unwrap().0, Kind::Suspicion);
+        assert_eq!(count_kind("race", "40.04").unwrap().0, Kind::Contradiction);
+    }
+
+    #[test]
+    fn what_is_no_percentage_is_no_accuracy() {
+        assert_eq!(count_kind("copa", "101.00"), Some((Kind::Contradiction, "100.00 (100/100)".to_owned())));
+        assert_eq!(count_kind("ppl_c4", "101.37"), None);
+    }
+
+    #[test]
+    fn a_row_is_at_chance_only_in_all_nine_tasks() {
+        let at_chance = ["25.08", "22.70", "25.04", "49.57", "37.83", "27.60", "52.71", "55.00", "25.93"];
+        let found = |columns: &[&str]| {
+            let metrics: Vec<(&str, &str)> = TASKS.into_iter().zip(columns.iter().copied()).collect();
+            let entries = entries("t", "b,32,7,sleb,none,false,c4", &metrics);
+            let mut findings = Vec::new();
+            check_chance(&Row::group(&entries), &mut findings);
+            findings
+        };
+        let findings = found(&at_chance);
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].note.contains("exactly the shares"), "{}", findings[0].note);
+        // 3 standard errors of ARC easy are 2.66: 28.79 is above chance. 10.00 is as far from it as 40.00.
+        for (task, value) in [(0, "28.79"), (0, "10.00"), (8, "40.00"), (6, "70.04")] {
+            let mut columns = at_chance;
+            columns[task] = value;
+            assert!(found(&columns).is_empty(), "{value}");
+        }
+        assert!(found(&at_chance[..8]).is_empty(), "a task is missing");
+    }
+}

@@ -1,0 +1,244 @@
+//! Two conditions with one row; one metric twice.
+
+use super::accuracy::both_at_chance;
+use super::finding::{Check, Finding, Kind};
+use super::row::{Row, agree, loose, words};
+use crate::paper::Entry;
+use crate::record::{Condition, PERPLEXITIES};
+
+/// Scores that must agree for it to be no chance.
+const ENOUGH: usize = 3;
+
+/// Perplexities that must agree where other scores do not: two equal ones of four digits are no chance either.
+const ENOUGH_PERPLEXITIES: usize = 2;
+
+/// Every row is held against those before it, whatever their tables; it is reported against the first that it agrees
+/// with, so that three equal rows are two findings. Latencies, speedups and memory take no part: equal costs are no
+/// copies.
+pub(super) fn check_rows(rows: &[Row], findings: &mut Vec<Finding>) {
+    let conditions: Vec<Condition> = rows.iter().map(|row| loose(row.condition)).collect();
+    for (index, row) in rows.iter().enumerate() {
+        let before = rows.iter().zip(&conditions).take(index);
+        let others = before.filter(|(_, condition)| **condition != conditions[index]).map(|(other, _)| other);
+        let (mut whole, mut part) = (None, None);
+        for other in others {
+            let shared = other.shared_scores(row);
+            let agreeing: Vec<_> = shared.iter().copied().filter(|(one, other)| agree(one, other)).collect();
+            let perplexities =
+                agreeing.iter().filter(|(one, _)| PERPLEXITIES.contains(&one.record.metric.as_str())).count();
+            if agreeing.len() == shared.len() && shared.len() >= ENOUGH {
+                whole = whole.or(Some((other, shared)));
+            } else if perplexities >= ENOUGH_PERPLEXITIES {
+                part = part.or(Some((other, shared)));
+            }
+        }
+        if let Some((other, shared)) = whole.or(part) {
+            findings.push(copy(rows, other, row, &shared));
+        }
+    }
+}
+
+fn copy(rows: &[Row], first: &Row, row: &Row, shared: &[(&Entry, &Entry)]) -> Finding {
+    let differing: Vec<_> = shared.iter().filter(|(a, b)| !agree(a, b)).collect();
+    let (kind, mut note) = judge(rows, first, row, differing.is_empty());
+    if !differing.is_empty() {
+        let pairs = differing.iter().map(|(a, b)| format!("{} {} and {}", a.record.metric, a.printed, b.printed));
+        note.push_str(&format!("; but {}", pairs.collect::<Vec<_>>().join(", ")));
+    }
+    let cells: Vec<&Entry> = shared.iter().filter(|(a, b)| agree(a, b)).flat_map(|(a, b)| [*a, *b]).collect();
+    let mut finding = Finding::new(Check::Copy, kind, row.condition, &cells)
+        .expected("a row of its own")
+        .found(format!("that of {} ({})", words(first.condition), first.artifact))
+        .note(note);
+    if differing.is_empty() {
+        finding.column = format!("all {} scores", shared.len());
+    }
+    finding
+}
+
+fn judge(rows: &[Row], one: &Row, other: &Row, entirely: bool) -> (Kind, String) {
+    let (a, b) = (one.condition, other.condition);
+    if a.backbone != b.backbone {
+        let part = if entirely { "" } else { "a part of " };
+        return (Kind::Contradiction, format!("{part}one row of values under two backbones"));
+    }
+    let same_cut = a.depth == b.depth && a.finetuned == b.finetuned && a.calibration == b.calibration;
+    if same_cut && a.recovery == b.recovery {
+        // The criterion alone differs. Equal selections give equal rows, whatever the recovery and the metric.
+        return match (entirely, unlike(rows, one, other)) {
+            (true, None) => (Kind::Remark, "the same selection, or copied".to_owned()),
+            (true, Some(elsewhere)) => {
+                (Kind::Suspicion, format!("the same selection, or copied; but the criteria differ in {elsewhere}"))
+            }
+            (false, None) => (Kind::Suspicion, "the same selection, or copied in part".to_owned()),
+            (false, Some(elsewhere)) => {
+                (Kind::Contradiction, format!("copied in part: the criteria differ in {elsewhere}"))
+            }
+        };
+    }
+    if both_at_chance(one, other) {
+        return (Kind::Suspicion, "both have collapsed, so they agree because nothing is left, or copied".to_owned());
+    }
+    let words = match (entirely, same_cut) {
+        (true, true) => "a recovery that changed nothing, or copied",
+        (true, false) => "copied",
+        (false, _) => "copied in part",
+    };
+    (Kind::Suspicion, words.to_owned())
+}
+
+/// A recovery and a table in which the criteria of two rows differ in every score on the same backbone, depth and
+/// calibration: then they did not select the same layers, at least there. One score alone may be a slip. The rows
+/// themselves do not count.
+fn unlike(rows: &[Row], one: &Row, other: &Row) -> Option<String> {
+    let with = |row: &Row, criterion: &str, recovery: &str| {
+        *row.condition
+            == Condition { criterion: criterion.to_owned(), recovery: recovery.to_owned(), ..one.condition.clone() }
+    };
+    rows.iter().find_map(|row| {
+        let recovery = &row.condition.recovery;
+        let itself = row.artifact == one.artifact && *recovery == one.condition.recovery;
+        if itself || !with(row, &one.condition.criterion, recovery) {
+            return None;
+        }
+        let twin = rows
+            .iter()
+            .find(|twin| twin.artifact == row.artifact && with(twin, &other.condition.criterion, recovery))?;
+        let recovery = if recovery == "none" { "pruned" } else { recovery };
+        let shared = row.shared_scores(twin);
+        (!shared.is_empty() && shared.iter().all(|(a, b)| !agree(a, b)))
+            .then(|| format!("{} ({recovery})", row.artifact))
+    })
+}
+
+/// A metric that one table gives twice for one condition, latencies too.
+pub(super) fn check_duplicates(rows: &[Row], findings: &mut Vec<Finding>) {
+    for row in rows {
+        for (index, cell) in row.cells.iter().enumerate() {
+            let Some(first) = row.cells[..index].iter().find(|first| first.record.metric == cell.record.metric) else {
+                continue;
+            };
+            let (kind, note) = if first.record.value == cell.record.value {
+                (Kind::Remark, "given twice, with the same value")
+            } else {
+                (Kind::Contradiction, "given twice, with two values")
+            };
+            findings.push(
+                Finding::new(Check::Duplicate, kind, row.condition, &[first, cell])
+                    .expected(&first.printed)
+                    .found(&cell.printed)
+                    .note(note),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::paper_test::entries;
+
+    type Cells<'a> = (&'a str, &'a str, [&'a str; 4]);
+
+    /// Rows of three perplexities and an accuracy.
+    fn found(rows: &[Cells]) -> Vec<Finding> {
+        let all: Vec<Entry> = rows
+            .iter()
+            .flat_map(|(artifact, condition, values)| {
+                let metrics = PERPLEXITIES.into_iter().chain(["acc_average"]).zip(values.iter().copied());
+                entries(artifact, condition, &metrics.collect::<Vec<_>>())
+            })
+            .collect();
+        let mut findings = Vec::new();
+        check_rows(&Row::group(&all), &mut findings);
+        findings
+    }
+
+    fn kinds(rows: &[Cells]) -> Vec<Kind> {
+        found(rows).iter().map(|finding| finding.kind).collect()
+    }
+
+    const VALUES: [&str; 4] = ["10.01", "20.02", "30.03", "40.04"];
+    const OTHERS: [&str; 4] = ["11.01", "21.02", "31.03", "41.04"];
+
+    #[test]
+    fn one_row_under_two_backbones_contradicts_itself() {
+        let findings = found(&[
+            ("t", "b,32,0,dense,none,false,c4", VALUES),
+            ("u", "c,32,0,dense,none,false,c4", VALUES),
+            ("u", "d,32,0,dense,none,false,c4", OTHERS),
+        ]);
+        assert_eq!(findings.len(), 1);
+        assert_eq!((findings[0].kind, findings[0].row.as_str()), (Kind::Contradiction, "c, dense"));
+        assert_eq!((findings[0].column.as_str(), findings[0].found.as_str()), ("all 4 scores", "that of b, dense (t)"));
+    }
+
+    #[test]
+    fn one_condition_in_two_tables_is_no_copy() {
+        let rows = ["c4", "c4:32"].map(|calibration| format!("b,32,7,sleb,ghosted,false,{calibration}"));
+        assert_eq!(kinds(&[("t", &rows[0], VALUES), ("u", &rows[0], VALUES), ("v", &rows[1], VALUES)]), []);
+        let dense = ["c4", "wikitext2"].map(|calibration| format!("b,32,0,dense,none,false,{calibration}"));
+        assert_eq!(kinds(&[("t", &dense[0], VALUES), ("u", &dense[1], VALUES)]), []);
+    }
+
+    #[test]
+    fn two_criteria_may_select_the_same_layers_unless_they_differ_elsewhere() {
+        let (sleb, shortgpt) = ("b,32,7,sleb,none,false,c4", "b,32,7,shortgpt,none,false,c4");
+        let equal = [("t", sleb, VALUES), ("t", shortgpt, VALUES)];
+        assert_eq!(kinds(&equal), [Kind::Remark]);
+        let (repaired, other) = ("b,32,7,sleb,ghosted,false,c4", "b,32,7,shortgpt,ghosted,false,c4");
+        let unequal = [equal[0], equal[1], ("u", repaired, VALUES.map(|_| "1.00")), ("u", other, OTHERS)];
+        let findings = found(&unequal);
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].kind, Kind::Suspicion);
+        assert!(findings[0].note.ends_with("differ in u (ghosted)"), "{}", findings[0].note);
+    }
+
+    #[test]
+    fn two_equal_perplexities_are_a_copy_in_part() {
+        let (sleb, shortgpt) = ("b,32,7,sleb,none,false,c4", "b,32,7,shortgpt,none,false,c4");
+        let part = ["10.01", "20.02", "35.03", "40.04"];
+        let findings = found(&[("t", sleb, VALUES), ("t", shortgpt, part)]);
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].kind, Kind::Suspicion);
+        assert!(findings[0].note.ends_with("but ppl_ptb 30.03 and 35.03"), "{}", findings[0].note);
+        assert_eq!(kinds(&[("t", sleb, VALUES), ("t", shortgpt, ["10.01", "21.02", "35.03", "40.04"])]), []);
+    }
+
+    #[test]
+    fn a_part_of_a_row_under_another_backbone_is_said_to_be_one() {
+        let part = ["10.01", "20.02", "35.03", "41.04"];
+        let findings = found(&[("t", "b,32,7,sleb,none,false,c4", VALUES), ("t", "c,32,7,sleb,none,false,c4", part)]);
+        assert_eq!((findings.len(), findings[0].kind), (1, Kind::Contradiction));
+        assert_eq!(findings[0].column, "ppl_wikitext2, ppl_c4");
+        assert!(findings[0].note.starts_with("a part of one row"), "{}", findings[0].note);
+    }
+
+    #[test]
+    fn three_equal_rows_are_two_findings_against_the_first() {
+        let row = |recovery| format!("b,32,7,sleb,{recovery},false,c4");
+        let rows = ["none", "ghosted", "replaceme-ls"].map(row);
+        let findings = found(&[("t", &rows[0], VALUES), ("t", &rows[1], VALUES), ("t", &rows[2], VALUES)]);
+        assert_eq!(findings.len(), 2);
+        assert!(findings.iter().all(|finding| finding.found.contains("pruned") && finding.kind == Kind::Suspicion));
+    }
+
+    #[test]
+    fn a_metric_that_is_given_twice_is_a_duplicate() {
+        let condition = "b,32,7,sleb,none,false,c4";
+        let found = |metrics: &[(&str, &str)]| {
+            let entries = entries("t", condition, metrics);
+            let mut findings = Vec::new();
+            check_duplicates(&Row::group(&entries), &mut findings);
+            findings.iter().map(|finding| (finding.kind, finding.places.clone())).collect::<Vec<_>>()
+        };
+        let latency = "prefill_ms:seq=512:batch=1";
+        let places = "t.csv:2, t.csv:4".to_owned();
+        assert_eq!(
+            found(&[(latency, "9.0,0.1"), ("ppl_c4", "9.00"), (latency, "9.1,0.1")]),
+            [(Kind::Contradiction, places.clone())]
+        );
+        assert_eq!(found(&[(latency, "9.0"), ("ppl_c4", "9.00"), (latency, "9.0")]), [(Kind::Remark, places)]);
+        assert_eq!(found(&[(latency, "9.0"), ("prefill_ms:seq=512:batch=4", "9.0")]), []);
+    }
+}

@@ -1,0 +1,147 @@
+//! What was found.
+
+use serde::Serialize;
+
+use super::row::words;
+use crate::paper::Entry;
+use crate::record::Condition;
+
+/// What was checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Check {
+    Average,
+    Agreement,
+    Calibration,
+    Count,
+    Chance,
+    Copy,
+    Duplicate,
+    Speedup,
+}
+
+impl Check {
+    pub const ALL: [Self; 8] = [
+        Self::Average,
+        Self::Agreement,
+        Self::Calibration,
+        Self::Count,
+        Self::Chance,
+        Self::Copy,
+        Self::Duplicate,
+        Self::Speedup,
+    ];
+
+    /// As in the CSV and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Average => "average",
+            Self::Agreement => "agreement",
+            Self::Calibration => "calibration",
+            Self::Count => "count",
+            Self::Chance => "chance",
+            Self::Copy => "copy",
+            Self::Duplicate => "duplicate",
+            Self::Speedup => "speedup",
+        }
+    }
+
+    /// What is compared with what.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Average => "a printed mean is the mean of its columns, as far as rounding allows",
+            Self::Agreement => "one condition has one value, in whatever table",
+            Self::Calibration => "a row without a number of calibration sequences is the row of the stated number",
+            Self::Count => "an accuracy is a whole number of right answers out of the task's documents",
+            Self::Chance => "a row is above chance in some task",
+            Self::Copy => "two conditions have two rows",
+            Self::Duplicate => "a table gives a metric of a condition once",
+            Self::Speedup => "a speedup is the dense latency by the row's own",
+        }
+    }
+}
+
+/// How much a finding says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A number that cannot be, or two that cannot both be.
+    Contradiction,
+    /// Probably wrong, but there is an honest way to it.
+    Suspicion,
+    /// Worth knowing; no more than a last digit, or explained.
+    Remark,
+}
+
+impl Kind {
+    pub const ALL: [Self; 3] = [Self::Contradiction, Self::Suspicion, Self::Remark];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Contradiction => "contradiction",
+            Self::Suspicion => "suspicion",
+            Self::Remark => "remark",
+        }
+    }
+}
+
+/// One finding. Its numbers are as printed in the paper.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub check: Check,
+    pub kind: Kind,
+    /// The table, or the tables with commas: `table3, tableA5`.
+    pub artifact: String,
+    /// The row in words: `llama-3-8b, 7/32, llm-streamline, ghosted, c4`.
+    pub row: String,
+    /// The metric, or the metrics with commas.
+    pub column: String,
+    pub expected: String,
+    pub found: String,
+    pub note: String,
+    /// Lines of the data: `table3.csv:2, tableA5.csv:22`.
+    pub places: String,
+}
+
+impl Finding {
+    /// A finding about `condition`, seen at `entries`: their tables, metrics and lines are named, each once.
+    pub(super) fn new(check: Check, kind: Kind, condition: &Condition, entries: &[&Entry]) -> Self {
+        Self {
+            check,
+            kind,
+            artifact: listed(entries.iter().map(|entry| entry.artifact.clone())),
+            row: words(condition),
+            column: listed(entries.iter().map(|entry| entry.record.metric.clone())),
+            expected: String::new(),
+            found: String::new(),
+            note: String::new(),
+            places: listed(entries.iter().map(|entry| entry.place())),
+        }
+    }
+
+    pub(super) fn expected(mut self, expected: impl Into<String>) -> Self {
+        self.expected = expected.into();
+        self
+    }
+
+    pub(super) fn found(mut self, found: impl Into<String>) -> Self {
+        self.found = found.into();
+        self
+    }
+
+    pub(super) fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+}
+
+/// With commas, each once, in the order of their first coming.
+pub(super) fn listed(items: impl Iterator<Item = String>) -> String {
+    let mut seen: Vec<String> = Vec::new();
+    for item in items {
+        if !seen.contains(&item) {
+            seen.push(item);
+        }
+    }
+    seen.join(", ")
+}

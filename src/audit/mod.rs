@@ -1,0 +1,57 @@
+//! The paper against itself: what its tables say twice and differently, and what no evaluation can have printed.
+//!
+//! | file | noun |
+//! | --- | --- |
+//! | `finding` | what was found, and by which check |
+//! | `render` | findings as text, CSV and JSON |
+//! | `row` | one row of a table |
+//! | `averages` | means that are not the mean of their columns |
+//! | `agreement` | one condition with two values |
+//! | `calibration` | how many calibration sequences an unsized row has |
+//! | `accuracy` | accuracies that no count of right answers gives; rows at chance |
+//! | `copies` | two conditions with one row; one metric twice |
+//! | `speedup` | speedups that are not the ratio of their latencies |
+//!
+//! Everything is judged from printed digits, so every tolerance is what rounding to those digits allows, and no more.
+//! A finding does not say which of two numbers is right.
+
+mod accuracy;
+mod agreement;
+mod averages;
+mod calibration;
+mod copies;
+mod finding;
+#[cfg(test)]
+mod paper_test;
+mod render;
+mod row;
+mod speedup;
+
+pub use finding::{Check, Finding, Kind};
+pub use render::{csv, json, text};
+
+use crate::paper::Entry;
+use row::Row;
+
+/// For sums of decimal fractions, which a binary number does not hold exactly.
+const EPSILON: f64 = 1e-9;
+
+/// All findings in the tables whose numbers are given ([`crate::paper::all`] for the whole paper), by check and then
+/// in the order of the tables.
+///
+/// Entries without a value take part in no check but that for duplicates.
+pub fn run(entries: &[Entry]) -> Vec<Finding> {
+    let rows = Row::group(entries);
+    let mut findings = Vec::new();
+    averages::check(&rows, &mut findings);
+    agreement::check(entries, &mut findings);
+    calibration::check(&rows, &mut findings);
+    accuracy::check_counts(entries, &mut findings);
+    accuracy::check_chance(&rows, &mut findings);
+    copies::check_rows(&rows, &mut findings);
+    copies::check_duplicates(&rows, &mut findings);
+    speedup::check(&rows, &mut findings);
+    // A stable sort: within a check the order of the tables stays.
+    findings.sort_by_key(|finding| (finding.check, finding.kind));
+    findings
+}

@@ -1,0 +1,176 @@
+//! The audit of the whole paper, and entries for the tests of single checks.
+
+use std::sync::LazyLock;
+
+use super::{Check, Finding, Kind, run};
+use crate::paper::{self, Entry};
+
+/// One row of one table; a value may carry its deviation: `9.0,0.1`.
+pub(super) fn entries(artifact: &str, condition: &str, metrics: &[(&str, &str)]) -> Vec<Entry> {
+    let mut text =
+        "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n"
+            .to_owned();
+    for (metric, value) in metrics {
+        let value = if value.contains(',') { (*value).to_owned() } else { format!("{value},") };
+        text.push_str(&format!("{artifact},{condition},{metric},{value}\n"));
+    }
+    Entry::parse(artifact, &text).unwrap()
+}
+
+pub(super) fn entry(artifact: &str, condition: &str, metric: &str, value: &str) -> Entry {
+    entries(artifact, condition, &[(metric, value)]).remove(0)
+}
+
+static AUDIT: LazyLock<Vec<Finding>> = LazyLock::new(|| run(&paper::all().unwrap()));
+
+fn of(check: Check) -> Vec<Finding> {
+    AUDIT.iter().filter(|finding| finding.check == check).cloned().collect()
+}
+
+/// Those of `findings` about one row, as column, expected, found.
+fn about<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> Vec<(&'a str, &'a str, &'a str)> {
+    findings
+        .iter()
+        .filter(|finding| finding.artifact == artifact && finding.row == row)
+        .map(|finding| (finding.column.as_str(), finding.expected.as_str(), finding.found.as_str()))
+        .collect()
+}
+
+fn count(findings: &[Finding], kind: Kind) -> usize {
+    findings.iter().filter(|finding| finding.kind == kind).count()
+}
+
+// The counts below were taken with a script of its own in another language, not from the audit.
+
+#[test]
+fn no_printed_mean_is_beyond_rounding_and_ten_are_of_rounded_columns() {
+    let findings = of(Check::Average);
+    assert_eq!((findings.len(), count(&findings, Kind::Remark)), (10, 10));
+    assert_eq!(about(&findings, "table2", "llama-3.1-8b, dense"), [("acc_average", "67.7645", "67.77")]);
+}
+
+#[test]
+fn the_dense_perplexities_of_llama_3_8b_are_those_of_llama_2_7b() {
+    assert_eq!(
+        about(&of(Check::Agreement), "table3, tableA5", "llama-3-8b, dense"),
+        [
+            ("ppl_wikitext2", "5.47 (table3)", "6.14 (tableA5)"),
+            ("ppl_c4", "6.71 (table3)", "8.61 (tableA5)"),
+            ("ppl_ptb", "22.51 (table3)", "10.58 (tableA5)"),
+            ("ppl_average", "11.56 (table3)", "8.44 (tableA5)"),
+        ]
+    );
+    let copies = of(Check::Copy);
+    let copy = copies.iter().find(|finding| finding.row == "llama-2-7b, dense").unwrap();
+    assert_eq!((copy.kind, copy.found.as_str()), (Kind::Contradiction, "that of llama-3-8b, dense (table3)"));
+}
+
+#[test]
+fn the_pruned_row_of_llama_2_7b_has_two_versions() {
+    let findings = of(Check::Agreement);
+    let row = about(&findings, "tableA4, tableA6", "llama-2-7b, 7/32, llm-streamline, pruned, c4");
+    // All columns but BoolQ, 62.17 in both.
+    assert_eq!(row.len(), 9);
+    assert_eq!(row[0], ("arc_easy", "55.89 (tableA4)", "48.61 (tableA6)"));
+    assert_eq!(row[8], ("acc_average", "54.18 (tableA4)", "51.51 (tableA6)"));
+    assert!(row.iter().all(|(column, ..)| *column != "boolq"));
+}
+
+#[test]
+fn dense_rows_change_with_the_calibration_corpus() {
+    let findings = of(Check::Agreement);
+    let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
+    // 6 columns of LLaMA-3-8B, 7 of LLaMA-3.1-8B, 6 of the distilled one.
+    assert_eq!(dense.count(), 19);
+    assert_eq!((findings.len(), count(&findings, Kind::Remark)), (42, 2));
+}
+
+#[test]
+fn an_average_of_table_3_comes_from_another_calibration() {
+    let findings = of(Check::Agreement);
+    let row = "llama-3-8b, 7/32, shortened-llama, pruned, c4";
+    let finding = findings.iter().find(|finding| finding.row == row).unwrap();
+    assert_eq!((finding.expected.as_str(), finding.found.as_str()), ("49.34 (table2)", "49.39 (table3)"));
+    assert_eq!(finding.note, "49.39 of table3 is what tableA7 has for wikitext2");
+}
+
+#[test]
+fn latencies_that_are_measured_twice_agree_within_their_deviations() {
+    // The farthest dense latencies of tables A8 and A9 are 5368.3 ± 4.6 and 5349.4 ± 4.3: three deviations.
+    assert!(of(Check::Agreement).iter().all(|finding| !finding.column.starts_with("prefill_ms")));
+}
+
+#[test]
+fn the_main_rows_have_32_calibration_sequences() {
+    let findings = of(Check::Calibration);
+    let row = "llama-3.1-8b, 7/32, llm-streamline, ghosted, c4";
+    assert_eq!(
+        about(&findings, "table5, table4", row),
+        [("acc_average, ppl_average", "128 sequences: 60.04 25.89", "32 sequences: 60.01 27.81")]
+    );
+    assert_eq!(about(&findings, "table3, table4", row).len(), 1);
+    assert_eq!(findings.len(), 2);
+}
+
+#[test]
+fn eight_accuracies_are_of_no_count_and_one_is_no_multiple_of_a_fifth() {
+    let findings = of(Check::Count);
+    assert_eq!(findings.len(), 8);
+    let row = "olmo-2-7b, 7/32, llm-streamline, ghosted, c4";
+    let row = about(&findings, "tableA6", row);
+    assert!(row.contains(&("openbookqa", "37.80 (189/500) or 38.00 (190/500)", "37.87")), "{row:?}");
+}
+
+#[test]
+fn two_rows_of_qwen_have_collapsed() {
+    let rows: Vec<String> = of(Check::Chance).into_iter().map(|finding| finding.row).collect();
+    let wanted = ["diag", "rotate"].map(|kind| format!("qwen-3-14b, 13/40, llm-streamline, linearpatch-{kind}, c4"));
+    assert_eq!(rows, wanted);
+}
+
+#[test]
+fn rows_are_copied_between_criteria_recoveries_and_backbones() {
+    let findings = of(Check::Copy);
+    assert_eq!(findings.len(), 16);
+    let find = |artifact: &str, row: &str| {
+        findings.iter().find(|finding| finding.artifact == artifact && finding.row == row).unwrap()
+    };
+    let selection = find("table2", "llama-3-8b, 11/32, shortgpt, pruned, c4");
+    assert_eq!(selection.found, "that of llama-3-8b, 11/32, llm-streamline, pruned, c4 (table2)");
+    assert_eq!(selection.note, "the same selection, or copied; but the criteria differ in table3 (prune-and-comp)");
+    // Another backbone's row, and two perplexities of three.
+    let backbone = find("tableA7", "deepseek-r1-distill-llama-8b, 11/32, llm-streamline, pruned, wikitext2");
+    assert_eq!((backbone.kind, backbone.column.as_str()), (Kind::Contradiction, "all 10 scores"));
+    let slip = find("table3", "llama-3-8b, 11/32, shortgpt, pruned, c4");
+    assert!(slip.note.contains("ppl_ptb 4481.35 and 5481.35"), "{}", slip.note);
+}
+
+#[test]
+fn nothing_is_given_twice_and_speedups_are_ratios() {
+    assert_eq!(of(Check::Duplicate), []);
+    assert_eq!(of(Check::Speedup), []);
+    // The checks see what they are for: a slip in one speedup, a line that stands twice.
+    let mut entries = paper::all().unwrap();
+    let index = entries.iter().position(|entry| entry.record.metric == "speedup" && entry.printed == "1.26").unwrap();
+    entries.push(entries[index].clone());
+    entries[index].record.value = Some(1.29);
+    let findings = run(&entries);
+    let found = |check| findings.iter().filter(|finding| finding.check == check).count();
+    assert_eq!((found(Check::Speedup), found(Check::Duplicate)), (1, 1));
+}
+
+#[test]
+fn findings_come_by_check_and_within_it_by_kind() {
+    let findings = &*AUDIT;
+    assert!(findings.is_sorted_by_key(|finding| (finding.check, finding.kind)));
+    // Every finding says where, what and against what.
+    for finding in findings {
+        let Finding { artifact, row, column, expected, found, places, .. } = finding;
+        assert!([artifact, row, column, expected, found, places].iter().all(|text| !text.is_empty()), "{finding:?}");
+    }
+}
+
+#[test]
+fn nothing_is_found_in_nothing() {
+    assert_eq!(run(&[]), []);
+}

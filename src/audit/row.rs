@@ -1,0 +1,98 @@
+//! One row of a table.
+
+use std::collections::HashMap;
+
+use crate::paper::Entry;
+use crate::record::{Condition, DENSE, PERPLEXITIES, TASKS};
+
+/// The numbers that one table gives for one condition.
+#[derive(Debug)]
+pub(super) struct Row<'a> {
+    pub(super) artifact: &'a str,
+    pub(super) condition: &'a Condition,
+    /// In the table's order; a metric that is given twice is here twice.
+    pub(super) cells: Vec<&'a Entry>,
+    /// The first cell of each metric, by its name: every row is compared with every other.
+    first: HashMap<&'a str, &'a Entry>,
+}
+
+impl<'a> Row<'a> {
+    /// The rows of all tables, in the order of their first cells.
+    pub(super) fn group(entries: &'a [Entry]) -> Vec<Self> {
+        let mut rows: Vec<Self> = Vec::new();
+        let mut known: HashMap<(&str, &Condition), usize> = HashMap::new();
+        for entry in entries {
+            let (artifact, condition) = (entry.artifact.as_str(), &entry.record.condition);
+            let index = *known.entry((artifact, condition)).or_insert_with(|| {
+                rows.push(Row { artifact, condition, cells: Vec::new(), first: HashMap::new() });
+                rows.len() - 1
+            });
+            rows[index].cells.push(entry);
+            rows[index].first.entry(entry.record.metric.as_str()).or_insert(entry);
+        }
+        rows
+    }
+
+    /// The first cell of a metric, with its value; None where it is absent or has none.
+    pub(super) fn get(&self, metric: &str) -> Option<(&'a Entry, f64)> {
+        let cell = *self.first.get(metric)?;
+        Some((cell, cell.record.value?))
+    }
+
+    /// The cells of these metrics with their values; None unless all are there.
+    pub(super) fn all(&self, metrics: &[&str]) -> Option<Vec<(&'a Entry, f64)>> {
+        metrics.iter().map(|metric| self.get(metric)).collect()
+    }
+
+    /// Pairs of cells of the two rows that are scores of the same metric, each once.
+    pub(super) fn shared_scores(&self, other: &Row<'a>) -> Vec<(&'a Entry, &'a Entry)> {
+        let scores = TASKS.iter().chain(&PERPLEXITIES).chain(&["acc_average", "ppl_average"]);
+        scores.filter_map(|metric| Some((self.get(metric)?.0, other.get(metric)?.0))).collect()
+    }
+}
+
+/// Whether two cells have the same value.
+pub(super) fn agree(one: &Entry, other: &Entry) -> bool {
+    matches!((one.record.value, other.record.value), (Some(a), Some(b)) if (a - b).abs() < super::EPSILON)
+}
+
+/// A row in words.
+pub(super) fn words(condition: &Condition) -> String {
+    let Condition { backbone, layers, depth, criterion, recovery, finetuned, calibration } = condition;
+    if criterion == DENSE {
+        return format!("{backbone}, dense");
+    }
+    let recovery = if recovery == "none" { "pruned" } else { recovery };
+    let finetuned = if *finetuned { ", finetuned" } else { "" };
+    format!("{backbone}, {depth}/{layers}, {criterion}, {recovery}{finetuned}, {calibration}")
+}
+
+/// The condition without what cannot change a value: the dense backbone is not calibrated.
+pub(super) fn exact(condition: &Condition) -> Condition {
+    let mut exact = condition.clone();
+    if exact.criterion == DENSE {
+        exact.calibration.clear();
+    }
+    exact
+}
+
+/// Sequences that the paper's code draws for the operator where nothing else is said.
+const DEFAULT_SIZE: &str = "32";
+
+/// The condition without what should not change a value: the solver of the ghost layer, and the number of calibration
+/// sequences where it is the default.
+pub(super) fn loose(condition: &Condition) -> Condition {
+    let mut loose = exact(condition);
+    if let Some((recovery, _solver)) = loose.recovery.split_once(':') {
+        loose.recovery = recovery.to_owned();
+    }
+    if let Some((corpus, DEFAULT_SIZE)) = loose.calibration.split_once(':') {
+        loose.calibration = corpus.to_owned();
+    }
+    loose
+}
+
+/// The corpus and the number of sequences of a calibration, where it is given.
+pub(super) fn sized(calibration: &str) -> (&str, Option<&str>) {
+    calibration.split_once(':').map_or((calibration, None), |(corpus, size)| (corpus, Some(size)))
+}

@@ -1,0 +1,189 @@
+//! One printed number.
+
+use crate::error::{Error, Result};
+use crate::record::{Condition, DENSE, Record};
+
+/// The columns of the files.
+const HEAD: &str =
+    "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
+
+/// A number of the paper, where it stands, and how it is printed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The table: `table2`, …
+    pub artifact: String,
+    /// The line of the table's file, counted from 1; the head is line 1.
+    pub line: usize,
+    /// The value as printed, with its trailing zeros; empty without a value.
+    pub printed: String,
+    pub record: Record,
+}
+
+impl Entry {
+    /// The entries of a table's file.
+    ///
+    /// # Errors
+    /// Another head; a line with too few or too many columns, of another table, or with a field that does not hold what
+    /// it should. The file and the line are named.
+    pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
+        let file = format!("{artifact}.csv");
+        let mut lines = text.lines().zip(1..);
+        let head = lines.next().map_or("", |(head, _)| head);
+        if head != HEAD {
+            return Err(Error::damaged("the table has other columns")
+                .at(format!("{file}:1"))
+                .expected(HEAD)
+                .found(head));
+        }
+        lines
+            .map(|(line, number)| {
+                Self::of_line(artifact, number, line).map_err(|error| error.at(format!("{file}:{number}")))
+            })
+            .collect()
+    }
+
+    fn of_line(artifact: &str, number: usize, line: &str) -> Result<Self> {
+        // No field of these files has a comma or a quote in it.
+        let fields: Vec<&str> = line.split(',').collect();
+        let [table, backbone, layers, depth, criterion, recovery, finetuned, calibration, metric, value, deviation] =
+            fields[..]
+        else {
+            return Err(Error::damaged("the line has another number of columns")
+                .expected(HEAD.split(',').count().to_string())
+                .found(fields.len().to_string()));
+        };
+        if table != artifact {
+            return Err(wrong("artifact", &format!("`{artifact}`"), table));
+        }
+        for (name, field) in [
+            ("backbone", backbone),
+            ("criterion", criterion),
+            ("recovery", recovery),
+            ("calibration", calibration),
+            ("metric", metric),
+        ] {
+            if field.is_empty() || field.contains('"') || field.trim() != field {
+                return Err(wrong(name, "a word", field));
+            }
+        }
+        let condition = Condition {
+            backbone: backbone.to_owned(),
+            layers: count("total_layers", layers)?,
+            depth: count("pruned_layers", depth)?,
+            criterion: criterion.to_owned(),
+            recovery: recovery.to_owned(),
+            finetuned: finetuned.parse().map_err(|_| wrong("finetuned", "`true` or `false`", finetuned))?,
+            calibration: calibration.to_owned(),
+        };
+        if condition.depth >= condition.layers {
+            return Err(wrong("pruned_layers", &format!("less than the {layers} layers"), depth));
+        }
+        if (condition.depth == 0) != (criterion == DENSE) || (criterion == DENSE && recovery != "none") {
+            return Err(wrong("criterion", "`dense` without a recovery where no layer is removed", criterion));
+        }
+        let metric = if metric == "average" { "acc_average" } else { metric };
+        let record = Record {
+            condition,
+            metric: metric.to_owned(),
+            value: decimal("value", value)?,
+            error: decimal("std", deviation)?,
+        };
+        Ok(Self { artifact: artifact.to_owned(), line: number, printed: value.to_owned(), record })
+    }
+
+    /// Digits after the point, as printed.
+    pub fn decimals(&self) -> usize {
+        self.printed.split_once('.').map_or(0, |(_, digits)| digits.len())
+    }
+
+    /// The value of one in the last printed digit: 0.01 for two decimals.
+    pub fn unit(&self) -> f64 {
+        0.1_f64.powi(i32::try_from(self.decimals()).unwrap_or(i32::MAX))
+    }
+
+    /// `table2.csv:7`.
+    pub fn place(&self) -> String {
+        format!("{}.csv:{}", self.artifact, self.line)
+    }
+}
+
+fn wrong(column: &str, expected: &str, found: &str) -> Error {
+    Error::damaged(format!("the column `{column}` is wrong")).expected(expected).found(format!("`{found}`"))
+}
+
+fn count(column: &str, field: &str) -> Result<usize> {
+    field.parse().map_err(|_| wrong(column, "a whole number", field))
+}
+
+/// Digits with at most one point among them; nothing for a cell without a number.
+fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
+    if field.is_empty() {
+        return Ok(None);
+    }
+    // Words such as `inf`, signs and exponents are numbers to `parse` but are not printed in tables.
+    let plain = field.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    match field.parse() {
+        Ok(number) if plain => Ok(Some(number)),
+        _ => Err(wrong(column, "a decimal number, or nothing", field)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(lines: &str) -> Result<Vec<Entry>> {
+        Entry::parse("t", &format!("{HEAD}\n{lines}"))
+    }
+
+    #[test]
+    fn an_empty_value_is_none() {
+        let entries = parse("t,b,32,7,shortgpt,none,true,c4:32,boolq,,\n").unwrap();
+        assert_eq!(entries[0].record.value, None);
+        assert_eq!(entries[0].record.error, None);
+        assert!(entries[0].record.condition.finetuned);
+        assert_eq!((entries[0].decimals(), entries[0].printed.as_str()), (0, ""));
+    }
+
+    #[test]
+    fn the_last_digit_is_as_printed() {
+        for (printed, decimals, unit) in [("45.00", 2, 0.01), ("362.6", 1, 0.1), ("7", 0, 1.0)] {
+            let entry = &parse(&format!("t,b,32,7,shortgpt,none,false,c4,boolq,{printed},")).unwrap()[0];
+            assert_eq!(entry.decimals(), decimals);
+            assert!((entry.unit() - unit).abs() < 1e-15, "{printed}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_line_is_refused_and_named() {
+        let good = "t,b,32,7,shortgpt,none,false,c4,boolq,50.00,";
+        assert!(parse(good).is_ok());
+        for (line, found) in [
+            ("t,b,32,7,shortgpt,none,false,c4,boolq,50.00", "10"),
+            ("t,b,32,7,shortgpt,none,false,c4,boolq,50.00,,", "12"),
+            ("", "1"),
+            ("u,b,32,7,shortgpt,none,false,c4,boolq,50.00,", "`u`"),
+            ("t,,32,7,shortgpt,none,false,c4,boolq,50.00,", "``"),
+            ("t,b,32,7,\"shortgpt\",none,false,c4,boolq,50.00,", "`\"shortgpt\"`"),
+            ("t,b,32,x,shortgpt,none,false,c4,boolq,50.00,", "`x`"),
+            ("t,b,32,32,shortgpt,none,false,c4,boolq,50.00,", "`32`"),
+            ("t,b,32,0,shortgpt,none,false,c4,boolq,50.00,", "`shortgpt`"),
+            ("t,b,32,7,dense,none,false,c4,boolq,50.00,", "`dense`"),
+            ("t,b,32,0,dense,ghosted,false,c4,boolq,50.00,", "`dense`"),
+            ("t,b,32,7,shortgpt,none,no,c4,boolq,50.00,", "`no`"),
+            ("t,b,32,7,shortgpt,none,false,c4,boolq,NaN,", "`NaN`"),
+            ("t,b,32,7,shortgpt,none,false,c4,boolq,5e1,", "`5e1`"),
+            ("t,b,32,7,shortgpt,none,false,c4,boolq,50.00,1.2.3", "`1.2.3`"),
+        ] {
+            let text = parse(&format!("{good}\n{line}\n{good}")).unwrap_err().one_line();
+            assert!(text.contains("at t.csv:3") && text.contains(&format!("found {found}")), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn another_head_is_refused() {
+        for text in ["", "artifact,backbone\n"] {
+            assert!(Entry::parse("t", text).unwrap_err().to_string().contains("t.csv:1"));
+        }
+    }
+}

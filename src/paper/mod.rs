@@ -1,0 +1,111 @@
+//! The paper's numbers, carried in the program: every table of "Ghosted Layers" as data.
+//!
+//! | file | noun |
+//! | --- | --- |
+//! | `table` | the embedded tables and their names |
+//! | `entry` | one printed number, with its place |
+//!
+//! The data is `data/paper/*.csv`, transcribed from the paper's source, one number a line, errors and all: what is
+//! wrong in the paper is wrong here too, and the audit ([`crate::audit`]) says so. Units are the paper's: percent for
+//! accuracies and memory, milliseconds for latencies. Some tables call the mean accuracy `average`; here it is
+//! `acc_average` everywhere, as in [`crate::record`].
+
+mod entry;
+mod table;
+
+pub use entry::Entry;
+pub use table::{Table, tables};
+
+use crate::error::Result;
+use crate::record::Record;
+
+/// The numbers of one table, in its order, with their places.
+///
+/// # Errors
+/// An unknown table, with the known ones and the nearest; embedded data that cannot be read.
+pub fn entries(artifact: &str) -> Result<Vec<Entry>> {
+    Table::find(artifact)?.entries()
+}
+
+/// The numbers of one table, in its order: `table2`, …, `tableA10`.
+///
+/// # Errors
+/// As [`entries`].
+pub fn records(artifact: &str) -> Result<Vec<Record>> {
+    Ok(entries(artifact)?.into_iter().map(|entry| entry.record).collect())
+}
+
+/// The numbers of all tables, table after table. The alias of a table does not repeat it.
+///
+/// # Errors
+/// Embedded data that cannot be read.
+pub fn all() -> Result<Vec<Entry>> {
+    let mut all = Vec::new();
+    for table in tables() {
+        all.extend(table.entries()?);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_every_table_is_one_number() {
+        // Lines of the files without their heads, counted with `wc -l`.
+        let wanted = [
+            ("table2", 570),
+            ("table3", 645),
+            ("table4", 20),
+            ("table5", 75),
+            ("tableA4", 200),
+            ("tableA5", 80),
+            ("tableA6", 570),
+            ("tableA7", 570),
+            ("tableA8", 70),
+            ("tableA9", 70),
+            ("tableA10", 10),
+        ];
+        let found: Vec<(&str, usize)> =
+            tables().iter().map(|table| (table.name, records(table.name).unwrap().len())).collect();
+        assert_eq!(found, wanted);
+        assert_eq!(all().unwrap().len(), 2880);
+    }
+
+    #[test]
+    fn a_number_keeps_its_condition_its_place_and_its_digits() {
+        // Table 2 of the paper, the first row and the sixth column: 45.00.
+        let entry = &entries("table2").unwrap()[5];
+        assert_eq!((entry.artifact.as_str(), entry.line, entry.printed.as_str()), ("table2", 7, "45.00"));
+        assert_eq!(entry.decimals(), 2);
+        let Record { condition, metric, value, error } = &entry.record;
+        assert_eq!((metric.as_str(), *value, *error), ("openbookqa", Some(45.0), None));
+        assert_eq!((condition.backbone.as_str(), condition.layers, condition.depth), ("llama-3-8b", 32, 0));
+        assert_eq!((condition.criterion.as_str(), condition.recovery.as_str()), ("dense", "none"));
+        assert_eq!((condition.finetuned, condition.calibration.as_str()), (false, "c4"));
+        // Table A8: 95.9 ± 0.2.
+        let latency = &records("tableA8").unwrap()[0];
+        assert_eq!((latency.value, latency.error), (Some(95.9), Some(0.2)));
+    }
+
+    #[test]
+    fn the_mean_accuracy_has_one_name() {
+        let all = all().unwrap();
+        assert!(all.iter().all(|entry| entry.record.metric != "average"));
+        // Rows of tables 2, 3, 4, 5, A4, A6, A7 and A10: 57 + 129 + 4 + 15 + 20 + 57 + 57 + 2.
+        assert_eq!(all.iter().filter(|entry| entry.record.metric == "acc_average").count(), 341);
+    }
+
+    #[test]
+    fn an_alias_is_the_table_that_it_stands_for() {
+        assert_eq!(records("tableA3").unwrap(), records("table4").unwrap());
+        assert!(!records("table4").unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_unknown_table_is_refused_with_the_nearest() {
+        let message = records("tabelA6").unwrap_err().to_string();
+        assert!(message.contains("did you mean `tableA6`?") && message.contains("table2"), "{message}");
+    }
+}

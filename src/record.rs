@@ -1,0 +1,52 @@
+//! One number of a table, wherever it comes from: the paper's tables and ours are compared as lists of these.
+//!
+//! The words are those of the paper's tables as data (`data/paper/*.csv`), in both profiles.
+
+use serde::{Deserialize, Serialize};
+
+/// The criterion of the dense backbone.
+pub const DENSE: &str = "dense";
+
+/// What a number was measured on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Condition {
+    /// `llama-3-8b`, `tiny-llama`, …
+    pub backbone: String,
+    /// Layers of the dense backbone.
+    pub layers: usize,
+    /// Layers removed; 0 for the dense backbone.
+    pub depth: usize,
+    /// `llm-streamline`, …, or [`DENSE`].
+    pub criterion: String,
+    /// `none`, `ghosted`, `ghosted:svd`, …; `none` for the dense backbone.
+    pub recovery: String,
+    /// Whether weights were trained after the repair, which only the paper does.
+    pub finetuned: bool,
+    /// The corpus, and after a colon the number of sequences where a table varies it: `c4`, `c4:32`.
+    pub calibration: String,
+}
+
+/// A number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    #[serde(flatten)]
+    pub condition: Condition,
+    /// `arc_easy` … `race`, `acc_average` (percent); `ppl_wikitext2`, `ppl_c4`, `ppl_ptb`, `ppl_average`; `boundary_mae`, …
+    pub metric: String,
+    /// None where the cell failed or was not run.
+    pub value: Option<f64>,
+    /// Its standard error (ours) or standard deviation (the paper's latencies), where it has one.
+    pub error: Option<f64>,
+}
+
+/// The nine tasks, in the order of the paper's columns.
+pub const TASKS: [&str; 9] =
+    ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
+
+/// The three texts, in the order of the paper's columns.
+pub const PERPLEXITIES: [&str; 3] = ["ppl_wikitext2", "ppl_c4", "ppl_ptb"];
+
+/// Whether more is better.
+pub fn higher_is_better(metric: &str) -> bool {
+    matches!(metric, "acc_average" | "speedup" | "channels_reduced_share") || TASKS.contains(&metric)
+}

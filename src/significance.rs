@@ -1,0 +1,323 @@
+//! Whether two variants differ by more than chance: exact tests of counts, and a bootstrap of paired losses.
+//!
+//! All of it is paired or exact: two variants answer the same questions and read the same windows, so the question is
+//! not how far each mean is from its own truth but whether their differences lean to one side.
+
+use rand_mt::Mt64;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Where a difference lies.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// The difference as measured.
+    pub difference: f64,
+    /// The 2.5 % quantile of the resampled differences.
+    pub low: f64,
+    /// The 97.5 % quantile of the resampled differences.
+    pub high: f64,
+    /// Two-sided: how easily the difference could be on the other side of zero, or zero.
+    pub p: f64,
+}
+
+/// The two-sided p of McNemar's test in its exact form: of the questions that only one of two variants answers rightly,
+/// `only_a` are a's and `only_b` are b's, and without a difference each is as likely to be either's.
+///
+/// Twice the smaller tail of a binomial with chance ½, at most 1; 1 where the variants never differ.
+pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
+    let (few, differing) = (only_a.min(only_b), only_a.saturating_add(only_b));
+    (2.0 * at_most(few, differing, 0.5)).min(1.0)
+}
+
+/// The chance of `correct` or more right answers among `total` by guessing, each right with the chance `chance`: the
+/// one-sided exact p of being above chance. NaN for what cannot be: more right answers than questions, or a chance that
+/// is not between 0 and 1.
+pub fn binomial_above_chance(correct: u64, total: u64, chance: f64) -> f64 {
+    if correct > total || !(0.0..=1.0).contains(&chance) {
+        return f64::NAN;
+    }
+    // At least so many right is at most so many wrong.
+    at_most(total - correct, total, 1.0 - chance)
+}
+
+/// The difference of the mean losses, mean(a) − mean(b), of two variants over the same windows: its 95 % percentile
+/// interval and its two-sided p by resampling windows, in pairs, `samples` times.
+///
+/// p is twice the smaller of the shares of resampled differences that are ≤ 0 and ≥ 0, each share with one added to
+/// its count and to `samples` (so p is never 0), at most 1. The same seed gives the same interval on every machine.
+///
+/// # Errors
+/// Lists of different lengths, no windows, no samples, a loss that is not finite.
+pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Result<Interval> {
+    if a.len() != b.len() || a.is_empty() {
+        return Err(Error::bad_input("the losses are not pairs")
+            .expected("as many windows of one variant as of the other, and at least one")
+            .found(format!("{} and {}", a.len(), b.len())));
+    }
+    if samples == 0 {
+        return Err(Error::bad_input("a bootstrap needs samples").expected("a number of samples from 1").found("0"));
+    }
+    let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
+    if let Some(index) = differences.iter().position(|difference| !difference.is_finite()) {
+        return Err(Error::bad_input("a loss is not finite")
+            .at(format!("window {index}"))
+            .expected("two finite losses")
+            .found(format!("{} and {}", a[index], b[index])));
+    }
+    let mut random = Mt64::new(seed);
+    let mut means: Vec<f64> = (0..samples)
+        .map(|_| mean((0..differences.len()).map(|_| differences[below(&mut random, differences.len())])))
+        .collect();
+    means.sort_by(f64::total_cmp);
+    // −0 and 0 are both no difference, so values are compared, not bits.
+    let (not_above, not_below) =
+        (means.iter().filter(|mean| **mean <= 0.0).count(), means.iter().filter(|mean| **mean >= 0.0).count());
+    let smaller = to_f64(not_above.min(not_below));
+    Ok(Interval {
+        difference: mean(differences.iter().copied()),
+        low: quantile(&means, 0.025),
+        high: quantile(&means, 0.975),
+        p: (2.0 * (smaller + 1.0) / (to_f64(samples) + 1.0)).min(1.0),
+    })
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts of windows and samples are far below 2⁵³")]
+fn to_f64(count: usize) -> f64 {
+    count as f64
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = to_f64(values.len());
+    values.sum::<f64>() / count
+}
+
+/// A whole number below `count`, which is not 0: the high half of a product, uniform up to 1 part in 2⁶⁴ / count.
+fn below(random: &mut Mt64, count: usize) -> usize {
+    ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
+}
+
+/// A quantile of sorted values, between the two nearest by their distance.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let place = share * to_f64(sorted.len() - 1);
+    // Not negative and below the length, so the conversion keeps the whole part.
+    let index = place as usize;
+    let next = sorted[(index + 1).min(sorted.len() - 1)];
+    sorted[index] + (next - sorted[index]) * place.fract()
+}
+
+/// P(X ≤ k) of a binomial with n draws and chance p; k ≤ n, 0 ≤ p ≤ 1.
+fn at_most(k: u64, n: u64, p: f64) -> f64 {
+    if k == n || p == 0.0 {
+        return 1.0;
+    }
+    if p == 1.0 {
+        return 0.0;
+    }
+    // The tail that does not hold the mode, whose terms fall from its edge on: it is summed until a term adds nothing.
+    if whole(k) <= whole(n) * p { lower_tail(k, n, p) } else { 1.0 - lower_tail(n - k - 1, n, 1.0 - p) }
+}
+
+fn lower_tail(k: u64, n: u64, p: f64) -> f64 {
+    let odds = (1.0 - p) / p;
+    let (mut term, mut sum) = (1.0, 1.0);
+    for i in (1..=k).rev() {
+        term *= whole(i) / whole(n - i + 1) * odds;
+        sum += term;
+        if term < sum * 1e-17 {
+            break;
+        }
+    }
+    (probability(k, n, p) * sum).min(1.0)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts of answers are far below 2⁵³")]
+fn whole(count: u64) -> f64 {
+    count as f64
+}
+
+/// P(X = k) of a binomial by Loader's saddle point expansion, which neither overflows nor cancels: sums of logarithms
+/// of factorials would lose digits with n. 0 < p < 1.
+fn probability(k: u64, n: u64, p: f64) -> f64 {
+    let q = 1.0 - p;
+    let (x, y, total) = (whole(k), whole(n - k), whole(n));
+    if k == 0 {
+        return (total * (-p).ln_1p()).exp();
+    }
+    if k == n {
+        return (total * (-q).ln_1p()).exp();
+    }
+    let exponent =
+        stirling_error(n) - stirling_error(k) - stirling_error(n - k) - deviance(x, total * p) - deviance(y, total * q);
+    (total / (std::f64::consts::TAU * x * y)).sqrt() * exponent.exp()
+}
+
+/// ln n! − ln(√(2πn) (n/e)ⁿ), for n ≥ 1.
+fn stirling_error(n: u64) -> f64 {
+    let x = whole(n);
+    if n < 16 {
+        let factorial: f64 = (1..=n).map(whole).product();
+        return factorial.ln() - (x + 0.5) * x.ln() + x - 0.5 * std::f64::consts::TAU.ln();
+    }
+    let square = x * x;
+    // Stirling's series; what is left out is below 1e-15 from 16 on.
+    (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / square) / square) / square) / square)
+        / x
+}
+
+/// x ln(x / m) + m − x, without cancellation where x is near m.
+fn deviance(x: f64, m: f64) -> f64 {
+    if (x - m).abs() >= 0.1 * (x + m) {
+        return x * (x / m).ln() + m - x;
+    }
+    let v = (x - m) / (x + m);
+    let (mut sum, mut power) = ((x - m) * v, 2.0 * x * v);
+    // Σ 2 x v^(2j+1) / (2j+1): v is below 0.1, so each term is a hundredth of the one before.
+    for j in 1..20 {
+        power *= v * v;
+        sum += power / f64::from(2 * j + 1);
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn close(found: f64, wanted: f64) {
+        assert!((found - wanted).abs() <= 1e-12 * wanted.abs(), "{found} is not {wanted}");
+    }
+
+    #[test]
+    fn mcnemar_is_the_binomial_by_hand() {
+        // 2 (1 + 12 + 66) / 2¹².
+        close(mcnemar_exact(10, 2), 0.038_574_218_75);
+        close(mcnemar_exact(2, 10), 0.038_574_218_75);
+        // 2 / 2⁶, and 2 (1 + 5) / 2⁵.
+        close(mcnemar_exact(0, 6), 0.031_25);
+        close(mcnemar_exact(1, 4), 0.375);
+        assert_eq!(mcnemar_exact(0, 0), 1.0);
+        assert_eq!(mcnemar_exact(7, 7), 1.0);
+        close(mcnemar_exact(4, 5), 1.0);
+    }
+
+    #[test]
+    fn mcnemar_holds_for_thousands() {
+        // Sums of exact integers, by Python: 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n.
+        close(mcnemar_exact(4800, 5200), 6.593515598672442e-05);
+        close(mcnemar_exact(1000, 1200), 2.1817026407914712e-05);
+        close(mcnemar_exact(100, 900), 1.3403435580012592e-161);
+        // Below the smallest number it is zero, not an error.
+        assert_eq!(mcnemar_exact(0, 1_000_000), 0.0);
+        let huge = mcnemar_exact(5_000_000_000, 5_000_100_000);
+        // The normal tail at z = (100000 − 1) / √10¹⁰ ≈ 1 is 0.3173.
+        assert!((huge - 0.3173).abs() < 1e-4, "{huge}");
+    }
+
+    #[test]
+    fn mcnemar_falls_as_the_counts_part() {
+        let row: Vec<f64> = (0..=500).map(|few| mcnemar_exact(few, 1000 - few)).collect();
+        assert!(row.windows(2).all(|pair| pair[0] < pair[1] || pair[1] == 1.0));
+        assert!(row.iter().all(|p| (0.0..=1.0).contains(p)));
+    }
+
+    #[test]
+    fn above_chance_is_the_binomial_by_hand() {
+        // (1 + 10 + 45) / 2¹⁰.
+        close(binomial_above_chance(8, 10, 0.5), 56.0 / 1024.0);
+        // 1 − (3/4)⁴, and (1/4)⁴.
+        close(binomial_above_chance(1, 4, 0.25), 1.0 - 81.0 / 256.0);
+        close(binomial_above_chance(4, 4, 0.25), 1.0 / 256.0);
+        assert_eq!(binomial_above_chance(0, 10, 0.25), 1.0);
+        assert_eq!(binomial_above_chance(0, 0, 0.25), 1.0);
+        assert_eq!(binomial_above_chance(1, 10, 0.0), 0.0);
+        assert_eq!(binomial_above_chance(10, 10, 1.0), 1.0);
+        close(binomial_above_chance(700, 2376, 0.25), 4.509393625452727e-07);
+        close(binomial_above_chance(550, 2376, 0.25), 0.9831034224752427);
+    }
+
+    #[test]
+    fn the_two_tails_of_a_binomial_make_one() {
+        for (n, p) in [(1_u64, 0.5), (7, 0.2), (500, 0.25), (3270, 0.62)] {
+            for k in (0..n).step_by(1 + usize::try_from(n).unwrap() / 40) {
+                let sum = at_most(k, n, p) + binomial_above_chance(k + 1, n, p);
+                assert!((sum - 1.0).abs() < 1e-12, "{k} of {n}: {sum}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_nan() {
+        assert!(binomial_above_chance(3, 2, 0.5).is_nan());
+        assert!(binomial_above_chance(1, 2, 1.5).is_nan());
+        assert!(binomial_above_chance(1, 2, f64::NAN).is_nan());
+    }
+
+    /// Losses with a spread of 1 and a difference of `shift` with a spread of its own.
+    fn losses(shift: f64) -> (Vec<f64>, Vec<f64>) {
+        let b: Vec<f64> = (0..200).map(|i| 3.0 + (f64::from(i) * 0.7).sin()).collect();
+        let a = b.iter().zip(0..).map(|(b, i)| b + shift + 0.1 * (f64::from(i) * 1.3).cos()).collect();
+        (a, b)
+    }
+
+    #[test]
+    fn a_difference_in_every_pair_is_seen_through_the_spread_of_windows() {
+        let (a, b) = losses(0.05);
+        let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
+        assert!(interval.low > 0.0 && interval.low < interval.difference && interval.difference < interval.high);
+        // The differences have a spread of 0.1 / √2, so ±1.96 standard errors of 200 are a width of 0.0196.
+        assert!((interval.high - interval.low - 0.0196).abs() < 0.003, "{interval:?}");
+        // No sample was on the other side.
+        close(interval.p, 2.0 / 2001.0);
+    }
+
+    #[test]
+    fn without_a_difference_the_interval_holds_zero() {
+        let (a, b) = losses(0.0);
+        let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
+        assert!(interval.low < 0.0 && interval.high > 0.0 && interval.p > 0.3, "{interval:?}");
+        let same = paired_bootstrap(&b, &b, 100, 1).unwrap();
+        assert_eq!(same, Interval { difference: 0.0, low: 0.0, high: 0.0, p: 1.0 });
+    }
+
+    #[test]
+    fn swapped_variants_have_the_mirrored_interval() {
+        let (a, b) = losses(0.003);
+        let (one, other) = (paired_bootstrap(&a, &b, 999, 5).unwrap(), paired_bootstrap(&b, &a, 999, 5).unwrap());
+        assert!((one.low + other.high).abs() < 1e-12 && (one.high + other.low).abs() < 1e-12);
+        assert_eq!(one.p, other.p);
+    }
+
+    #[test]
+    fn a_seed_decides_the_samples() {
+        let (a, b) = losses(0.01);
+        let draw = |seed| paired_bootstrap(&a, &b, 300, seed).unwrap();
+        assert_eq!(draw(3), draw(3));
+        assert_ne!(draw(3), draw(4));
+    }
+
+    #[test]
+    fn a_quantile_lies_between_its_neighbours() {
+        let sorted = [0.0, 10.0, 20.0, 30.0, 40.0];
+        for (share, wanted) in [(0.0, 0.0), (0.025, 1.0), (0.5, 20.0), (0.975, 39.0), (1.0, 40.0)] {
+            close(quantile(&sorted, share), wanted);
+        }
+        assert_eq!(quantile(&[3.0], 0.975), 3.0);
+    }
+
+    #[test]
+    fn losses_that_are_no_pairs_are_refused() {
+        for (a, b, samples, word) in [
+            (&[1.0, 2.0][..], &[1.0][..], 10, "2 and 1"),
+            (&[], &[], 10, "0 and 0"),
+            (&[1.0], &[2.0], 0, "samples"),
+            (&[1.0, f64::NAN], &[2.0, 2.0], 10, "window 1"),
+            (&[f64::INFINITY], &[f64::INFINITY], 10, "window 0"),
+        ] {
+            let error = paired_bootstrap(a, b, samples, 1).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+}
