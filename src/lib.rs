@@ -8,11 +8,12 @@
 //! | 4 | [`report`], [`exec`] |
 //! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
-//! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`audit`] |
+//! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`audit`], [`claims`] |
 //! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`paper`], [`significance`] |
 
 pub mod audit;
 pub mod calibrate;
+pub mod claims;
 pub mod cli;
 pub mod corpus;
 pub mod criterion;

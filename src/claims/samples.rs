@@ -1,0 +1,27 @@
+//! Records for the tests of this module.
+
+use crate::record::{Condition, Record};
+
+/// An `acc_average` on 32 layers pruned by LLM-Streamline; the dense backbone where the depth is 0.
+pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -> Record {
+    Record {
+        condition: Condition {
+            backbone: backbone.to_owned(),
+            layers: 32,
+            depth,
+            criterion: if depth == 0 { "dense" } else { "llm-streamline" }.to_owned(),
+            recovery: recovery.to_owned(),
+            finetuned: false,
+            calibration: "c4".to_owned(),
+        },
+        metric: "acc_average".to_owned(),
+        value: Some(value),
+        error: None,
+    }
+}
+
+/// The same condition, another metric.
+pub(super) fn with_metric(mut record: Record, metric: &str) -> Record {
+    record.metric = metric.to_owned();
+    record
+}
