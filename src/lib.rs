@@ -9,7 +9,7 @@
 //! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
 //! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`audit`], [`claims`] |
-//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`paper`], [`significance`] |
+//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`paper`], [`significance`], [`figure`] |
 
 pub mod audit;
 pub mod calibrate;
@@ -20,6 +20,7 @@ pub mod criterion;
 pub mod error;
 pub mod evaluate;
 pub mod exec;
+pub mod figure;
 pub mod files;
 pub mod grid;
 pub mod linalg;

@@ -1,0 +1,280 @@
+//! An axis: its words, its range, and ticks at numbers that are easy to read.
+
+use serde::{Deserialize, Serialize};
+
+/// How values are spaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scale {
+    #[default]
+    Linear,
+    Log,
+}
+
+/// What an axis says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Axis {
+    pub label: String,
+    /// Shown in brackets after the label; empty where the values have none.
+    #[serde(default)]
+    pub unit: String,
+    #[serde(default)]
+    pub scale: Scale,
+}
+
+impl Axis {
+    /// The label with its unit.
+    pub(super) fn title(&self) -> String {
+        if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
+    }
+}
+
+/// Beyond these a value is no measurement, and sums of squares would not be finite.
+const LARGEST: f64 = 1e150;
+const SMALLEST: f64 = 1e-150;
+
+/// A value that can be drawn: not NaN and not infinite.
+pub(super) fn drawable(value: Option<f64>) -> Option<f64> {
+    value.filter(|v| v.is_finite() && v.abs() <= LARGEST).map(|v| if v.abs() < SMALLEST { 0.0 } else { v })
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tick {
+    pub(super) at: f64,
+    pub(super) text: String,
+}
+
+/// From the least to the largest value of an axis.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Range {
+    low: f64,
+    high: f64,
+    scale: Scale,
+}
+
+impl Range {
+    /// The range of the values that `scale` can show; None where it can show none.
+    pub(super) fn of(values: impl IntoIterator<Item = f64>, scale: Scale) -> Option<Self> {
+        values.into_iter().filter(|v| scale == Scale::Linear || *v > 0.0).fold(None, |range, v| {
+            let (low, high) = range.map_or((v, v), |range: Self| (range.low.min(v), range.high.max(v)));
+            Some(Self { low, high, scale })
+        })
+    }
+
+    /// With 0 for bars, which start there; on a log axis, with the power of ten below the least value.
+    pub(super) fn with_base(self) -> Self {
+        let (low, high) = match self.scale {
+            Scale::Linear if self.low == 0.0 && self.high == 0.0 => (0.0, 1.0),
+            Scale::Linear => (self.low.min(0.0), self.high.max(0.0)),
+            // A bar of no height could not be seen: hence not the value itself.
+            Scale::Log => (10f64.powf((self.low.log10() - 0.1).floor()), self.high),
+        };
+        Self { low, high, ..self }
+    }
+
+    /// With a little room at both ends; where `zero`, down to 0 if that is near.
+    pub(super) fn with_room(self, zero: bool) -> Self {
+        let scale = self.scale;
+        let (mut low, mut high) = (forward(self.low, scale), forward(self.high, scale));
+        if high - low <= 1e-9 * high.abs().max(low.abs()) {
+            let half = if high == 0.0 || scale == Scale::Log { 0.5 } else { high.abs() * 0.05 };
+            (low, high) = (low - half, high + half);
+        }
+        let near_zero = zero && scale == Scale::Linear && low >= 0.0 && low < 0.3 * high;
+        let room = 0.05 * (high - low);
+        let low = if near_zero { 0.0 } else { low - room };
+        Self { low: back(low, scale), high: back(high + room, scale), scale }
+    }
+
+    /// Exactly as far as the values, unless they are all the same.
+    pub(super) fn exactly(self) -> Self {
+        if self.high > self.low { self } else { self.with_room(false) }
+    }
+
+    /// Where a value lies: 0 at the low end, 1 at the high end. What lies beyond is put on the end.
+    pub(super) fn place(&self, value: f64) -> f64 {
+        let (low, high) = (forward(self.low, self.scale), forward(self.high, self.scale));
+        if self.scale == Scale::Log && value <= 0.0 {
+            return 0.0;
+        }
+        ((forward(value, self.scale) - low) / (high - low)).clamp(0.0, 1.0)
+    }
+
+    /// Where bars start.
+    pub(super) fn base(&self) -> f64 {
+        match self.scale {
+            Scale::Linear => 0.0,
+            Scale::Log => self.low,
+        }
+    }
+
+    /// At most about `most` ticks at round numbers.
+    pub(super) fn ticks(&self, most: usize) -> Vec<Tick> {
+        let most = most.clamp(2, 20);
+        if self.scale == Scale::Log
+            && let Some(ticks) = self.powers(most)
+        {
+            return ticks;
+        }
+        let rough = (self.high - self.low) / most as f64;
+        let power = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0]
+            .map(|m| m * power)
+            .into_iter()
+            .find(|step| *step >= rough * (1.0 - 1e-9))
+            .unwrap_or(10.0 * power);
+        let (first, last) = ((self.low / step - 1e-9).ceil(), (self.high / step + 1e-9).floor());
+        let count = (last - first).clamp(-1.0, 40.0) as i64;
+        let numbers =
+            (0..=count).map(|i| (first + i as f64) * step).filter(|at| self.scale == Scale::Linear || *at > 0.0);
+        numbers.map(|at| Tick { at, text: stepped(at, step, self.high.abs().max(self.low.abs())) }).collect()
+    }
+
+    /// Powers of ten, with 2 and 5 times them where there is room; None where fewer than three are in the range.
+    fn powers(&self, most: usize) -> Option<Vec<Tick>> {
+        let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
+        let within = |at: f64| at >= self.low * (1.0 - 1e-9) && at <= self.high * (1.0 + 1e-9);
+        let every = |step: usize, factors: &[f64]| -> Vec<f64> {
+            let powers = (first..=last).filter(|power| power.rem_euclid(step as i32) == 0);
+            powers.flat_map(|p| factors.iter().map(move |f| f * 10f64.powi(p))).filter(|at| within(*at)).collect()
+        };
+        let mut candidates = vec![every(1, &[1.0, 2.0, 5.0]), every(1, &[1.0, 3.0])];
+        candidates.extend((1..=50).map(|step| every(step, &[1.0])));
+        let numbers = candidates.into_iter().find(|numbers| numbers.len() <= most)?;
+        (numbers.len() >= 3).then(|| numbers.into_iter().map(|at| Tick { at, text: significant(at, 1) }).collect())
+    }
+}
+
+fn forward(value: f64, scale: Scale) -> f64 {
+    match scale {
+        Scale::Linear => value,
+        Scale::Log => value.log10(),
+    }
+}
+
+fn back(value: f64, scale: Scale) -> f64 {
+    match scale {
+        Scale::Linear => value,
+        Scale::Log => 10f64.powf(value),
+    }
+}
+
+/// A multiple of `step` with the decimals that the step needs; `largest` decides for all ticks alike about powers of ten.
+fn stepped(at: f64, step: f64, largest: f64) -> String {
+    if at.abs() < step / 2.0 {
+        return "0".to_owned();
+    }
+    if !(1e-3..1e6).contains(&largest) {
+        return scientific(at, 2);
+    }
+    let decimals = (-(step * 1.000_001).log10().floor()).clamp(0.0, 8.0) as usize;
+    format!("{at:.decimals$}")
+}
+
+/// `value` with `digits` significant digits: 0.0123, 4.56, 123, 2×10⁷.
+pub(super) fn significant(value: f64, digits: usize) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-4..1e6).contains(&value.abs()) {
+        return scientific(value, digits);
+    }
+    // Of the rounded value: 9.996 has three digits as 10.0.
+    let rounded: f64 = format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value);
+    let exponent = rounded.abs().log10().floor() as i32;
+    let decimals = (digits as i32 - 1 - exponent).max(0) as usize;
+    format!("{rounded:.decimals$}")
+}
+
+/// `value` with all its digits, and not one more: 7, 0.5.
+pub(super) fn plain(value: f64) -> String {
+    if value == 0.0 || (1e-4..1e6).contains(&value.abs()) { value.to_string() } else { scientific(value, 3) }
+}
+
+/// 1.5×10⁻⁷; 10⁻⁷ where the mantissa is 1 with one digit.
+fn scientific(value: f64, digits: usize) -> String {
+    let text = format!("{value:.*e}", digits.saturating_sub(1));
+    let Some((mantissa, exponent)) = text.split_once('e') else { return text };
+    let raised: String = exponent
+        .chars()
+        .map(|c| match c {
+            '-' => '⁻',
+            '0' => '⁰',
+            '1' => '¹',
+            '2' => '²',
+            '3' => '³',
+            '4' => '⁴',
+            '5' => '⁵',
+            '6' => '⁶',
+            '7' => '⁷',
+            '8' => '⁸',
+            _ => '⁹',
+        })
+        .collect();
+    if mantissa == "1" { format!("10{raised}") } else { format!("{mantissa}×10{raised}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(values: [f64; 2], scale: Scale, most: usize) -> Vec<String> {
+        Range::of(values, scale).unwrap().ticks(most).into_iter().map(|tick| tick.text).collect()
+    }
+
+    #[test]
+    fn ticks_are_round_numbers_with_as_many_decimals_as_they_need() {
+        assert_eq!(texts([0.0, 1.0], Scale::Linear, 5), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
+        assert_eq!(texts([31.2, 67.5], Scale::Linear, 5), ["40", "50", "60"]);
+        assert_eq!(texts([-3.0, 12.0], Scale::Linear, 4), ["0", "5", "10"]);
+    }
+
+    #[test]
+    fn a_log_axis_has_powers_of_ten_and_more_where_it_is_short() {
+        assert_eq!(texts([0.01, 10.0], Scale::Log, 5), ["0.01", "0.1", "1", "10"]);
+        assert_eq!(texts([0.1, 2.0], Scale::Log, 6), ["0.1", "0.2", "0.5", "1", "2"]);
+        assert_eq!(texts([1e-9, 1e3], Scale::Log, 5), ["10⁻⁹", "10⁻⁶", "0.001", "1", "1000"]);
+    }
+
+    #[test]
+    fn a_log_axis_within_one_power_has_ticks_too() {
+        assert_eq!(texts([0.31, 0.39], Scale::Log, 4), ["0.32", "0.34", "0.36", "0.38"]);
+    }
+
+    #[test]
+    fn significant_digits_survive_rounding_up() {
+        assert_eq!(significant(9.996, 3), "10.0");
+        assert_eq!(significant(0.012_345, 3), "0.0123");
+        assert_eq!(significant(1234.5, 3), "1230");
+        assert_eq!(significant(2e7, 1), "2×10⁷");
+        assert_eq!(significant(0.0, 3), "0");
+    }
+
+    #[test]
+    fn a_range_of_one_value_has_a_width() {
+        for (value, scale) in [(0.0, Scale::Linear), (5.0, Scale::Linear), (-2.0, Scale::Linear), (3.0, Scale::Log)] {
+            let range = Range::of([value], scale).unwrap().with_room(true);
+            assert!((range.place(value) - 0.5).abs() < 0.5, "{value}");
+            assert!(range.ticks(5).len() >= 2, "{value}");
+        }
+    }
+
+    #[test]
+    fn extreme_values_have_finite_places() {
+        for (low, high) in [(-1e150, 1e150), (0.0, 1e-149), (1e15, 1e15 + 0.25)] {
+            let range = Range::of([low, high], Scale::Linear).unwrap().with_room(true);
+            assert!(range.place(low).is_finite() && range.place(high).is_finite());
+            assert!(range.ticks(5).len() < 45);
+        }
+        assert_eq!(drawable(Some(f64::NAN)), None);
+        assert_eq!(drawable(Some(f64::NEG_INFINITY)), None);
+        assert_eq!(drawable(Some(1e-300)), Some(0.0));
+    }
+
+    #[test]
+    fn a_log_axis_shows_no_zero() {
+        assert_eq!(Range::of([0.0, -1.0], Scale::Log), None);
+        let range = Range::of([0.0, 0.5, 2.0], Scale::Log).unwrap().with_base();
+        assert_eq!((range.low, range.place(0.0)), (0.1, 0.0));
+    }
+}

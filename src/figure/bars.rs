@@ -1,0 +1,234 @@
+//! Grouped bars: the boundary error by recovery (figure 1), the parts of the operator's norm (figure 3).
+
+use serde::{Deserialize, Serialize};
+
+use super::axis::{Axis, Range, Scale, drawable, significant};
+use super::font;
+use super::frame::{Frame, GAP, HALF, MARGIN, Plan, Width};
+use super::legend::Key;
+use super::palette::{self, Dash, MUTED, SURFACE, TEXT};
+use super::scene::{Anchor, Scene};
+use crate::error::{Error, Result};
+
+/// A number of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Value {
+    /// None, or a number that is not finite: there is no bar, and [`Bars::missing`] in its place.
+    pub value: Option<f64>,
+    /// Half the length of the error bar, in the value's unit.
+    #[serde(default)]
+    pub error: Option<f64>,
+}
+
+impl From<f64> for Value {
+    fn from(value: f64) -> Self {
+        Self { value: Some(value), error: None }
+    }
+}
+
+impl From<Option<f64>> for Value {
+    fn from(value: Option<f64>) -> Self {
+        Self { value, error: None }
+    }
+}
+
+/// The bars of one method.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Decides the colour and the marker: see [`palette::of`].
+    pub method: String,
+    /// Its name in print.
+    pub label: String,
+    /// One per group.
+    pub values: Vec<Value>,
+}
+
+/// Groups of bars, one bar per method in each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bars {
+    /// For readers who hear the figure; not drawn.
+    pub title: String,
+    pub description: String,
+    pub width: Width,
+    pub axis: Axis,
+    /// The groups' names, below the bars.
+    pub groups: Vec<String>,
+    pub series: Vec<Series>,
+    /// What stands where a value is missing: `failed`, `–`.
+    pub missing: String,
+}
+
+/// Digits of the labels above the bars.
+const DIGITS: usize = 3;
+/// A bar is not wider than this, however few there are.
+const WIDEST: f64 = 36.0;
+/// Of a bar's room, the part it fills.
+const FILLED: f64 = 0.82;
+/// Between two groups, in bars.
+const APART: f64 = 0.7;
+/// The row of markers below the bars.
+const MARKERS: f64 = 10.0;
+
+impl Bars {
+    /// # Errors
+    /// When there is no group, no series or no number, or a series has not one value per group.
+    pub(super) fn scene(&self) -> Result<Scene> {
+        let fault = |what: &str| Error::bad_input(what).at(self.title.as_str());
+        if self.groups.is_empty() || self.series.is_empty() {
+            return Err(fault("a figure of bars has nothing to draw")
+                .expected("at least one group and one series")
+                .found(format!("{} groups, {} series", self.groups.len(), self.series.len())));
+        }
+        if let Some(series) = self.series.iter().find(|series| series.values.len() != self.groups.len()) {
+            return Err(fault("a series of bars does not fit the groups")
+                .at(series.label.as_str())
+                .expected(format!("{} values", self.groups.len()))
+                .found(series.values.len().to_string()));
+        }
+        let numbers = self.series.iter().flat_map(|series| &series.values).filter_map(|value| {
+            let number = drawable(value.value)?;
+            let error = drawable(value.error).unwrap_or(0.0).abs();
+            Some([number - error, number, number + error])
+        });
+        let range = Range::of(numbers.flatten(), self.axis.scale).ok_or_else(|| {
+            fault("a figure of bars has no number to draw").hint(match self.axis.scale {
+                Scale::Linear => "every value is missing or not finite",
+                Scale::Log => "a log axis shows positive numbers only",
+            })
+        })?;
+        Ok(self.draw(range.with_base()))
+    }
+
+    /// What stands at a value's bar.
+    fn label(&self, value: Value) -> String {
+        drawable(value.value).map_or_else(|| self.missing.clone(), |number| significant(number, DIGITS))
+    }
+
+    fn draw(&self, range: Range) -> Scene {
+        let mut scene = Scene::new(&self.title, &self.description, self.width.points());
+        let all = || self.series.iter().flat_map(|series| series.values.iter().copied());
+        let labels: Vec<String> = all().map(|value| self.label(value)).collect();
+        let widest = font::widest(labels.iter().map(String::as_str));
+        let places = self.groups.len() as f64 * (self.series.len() as f64 + APART);
+        let written = Written::of(widest, Frame::room(self.width, &range) / places);
+        let room = written.room(widest);
+        let negative = all().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
+        let keys: Vec<(Key, String)> =
+            self.series.iter().map(|s| (Key::Bar(palette::of(&s.method)), s.label.clone())).collect();
+        let frame = Frame::draw(
+            &mut scene,
+            Plan {
+                width: self.width,
+                axis: &self.axis,
+                range,
+                entries: &keys,
+                head: room,
+                foot: if negative { room } else { 0.0 },
+                aside: 0.0,
+            },
+        );
+        let group_width = (frame.right - frame.left) / self.groups.len() as f64;
+        let pitch = (group_width / (self.series.len() as f64 + APART)).min(WIDEST);
+        for (i, series) in self.series.iter().enumerate() {
+            let style = palette::of(&series.method);
+            for (j, value) in series.values.iter().enumerate() {
+                let middle = frame.left + (j as f64 + 0.5) * group_width;
+                let x = middle + (i as f64 + 0.5 - self.series.len() as f64 / 2.0) * pitch;
+                self.bar(&mut scene, &frame, (x, pitch * FILLED / 2.0), *value, style, written);
+                scene.marker(
+                    (x, frame.bottom + MARKERS / 2.0 + 1.0),
+                    style.marker,
+                    style.colour,
+                    (pitch * 0.3).min(2.4),
+                );
+            }
+        }
+        frame.axis_line(&mut scene, frame.base());
+        let below = frame.bottom + MARKERS + GAP;
+        let mut end = below;
+        for (j, group) in self.groups.iter().enumerate() {
+            let middle = frame.left + (j as f64 + 0.5) * group_width;
+            let lines = font::wrap(group, group_width - GAP);
+            end = end.max(scene.lines((middle, below), &lines, Anchor::Middle));
+        }
+        scene.height = end + MARGIN;
+        scene
+    }
+
+    /// A bar about `x` with its error and its label; the label alone where the axis cannot show the value.
+    fn bar(
+        &self,
+        scene: &mut Scene,
+        frame: &Frame,
+        (x, half): (f64, f64),
+        value: Value,
+        style: palette::Style,
+        written: Written,
+    ) {
+        let base = frame.base();
+        let number = drawable(value.value);
+        let shown = number.filter(|number| self.axis.scale == Scale::Linear || *number > 0.0);
+        let mut ends = (base, base);
+        if let Some(number) = shown {
+            let y = frame.y(number);
+            scene.rect((x - half, base), (x + half, y), style.colour);
+            ends = (base.max(y), base.min(y));
+            if let Some(error) = drawable(value.error) {
+                // With an edge, to be seen on the bar too.
+                let (low, high) = (frame.y(number - error.abs()), frame.y(number + error.abs()));
+                scene.line(&[(x, low), (x, high)], SURFACE, 2.4, Dash::Solid);
+                frame.whisker(scene, x, (number - error.abs(), number + error.abs()), TEXT);
+                ends = (ends.0.max(low), ends.1.min(high));
+            }
+        }
+        let colour = if number.is_some() { TEXT } else { MUTED };
+        written.write(scene, x, ends, number.is_some_and(|n| n < 0.0), (&self.label(value), colour));
+    }
+}
+
+/// How the labels are written, the same for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Level,
+    Upwards,
+    /// The bars are too narrow for labels.
+    Not,
+}
+
+impl Written {
+    fn of(widest: f64, pitch: f64) -> Self {
+        if widest + 1.0 <= pitch.min(WIDEST) {
+            Self::Level
+        } else if pitch >= font::SIZE {
+            Self::Upwards
+        } else {
+            Self::Not
+        }
+    }
+
+    fn room(self, widest: f64) -> f64 {
+        match self {
+            Self::Level => font::LINE + 2.0,
+            Self::Upwards => widest + 5.0,
+            Self::Not => 3.0,
+        }
+    }
+
+    /// Writes a label beyond the lower or upper end of a bar.
+    fn write(
+        self,
+        scene: &mut Scene,
+        x: f64,
+        (lower, upper): (f64, f64),
+        below: bool,
+        (text, colour): (&str, palette::Colour),
+    ) {
+        match (self, below) {
+            (Self::Level, false) => scene.text((x, upper - 3.0), text, Anchor::Middle, colour),
+            (Self::Level, true) => scene.text((x, lower + font::LINE), text, Anchor::Middle, colour),
+            (Self::Upwards, false) => scene.upwards((x + HALF, upper - 3.0), text, Anchor::Start, colour),
+            (Self::Upwards, true) => scene.upwards((x + HALF, lower + 3.0), text, Anchor::End, colour),
+            (Self::Not, _) => {}
+        }
+    }
+}

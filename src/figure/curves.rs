@@ -1,0 +1,239 @@
+//! Lines: the error of every channel (figure 4), the accuracy against the depth (figure 5).
+
+use serde::{Deserialize, Serialize};
+
+use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
+use super::font;
+use super::frame::{Frame, GAP, MARGIN, Plan, Width};
+use super::legend::Key;
+use super::palette::{self, Dash, Style, TEXT};
+use super::scene::{Anchor, Place, Scene};
+use crate::error::{Error, Result};
+
+/// A point of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    pub x: f64,
+    /// None, or a number that is not finite: the line has a gap.
+    pub y: Option<f64>,
+    /// Half the length of the error bar, or half the width of the band.
+    #[serde(default)]
+    pub error: Option<f64>,
+}
+
+/// The line of one method.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Decides colour, marker and dash: see [`palette::of`].
+    pub method: String,
+    /// Its name in print.
+    pub label: String,
+    /// From left to right.
+    pub points: Vec<Point>,
+}
+
+/// A value that holds for every x, as a dashed line across: the dense backbone's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    pub method: String,
+    pub label: String,
+    pub value: f64,
+}
+
+/// Lines over the same axes. Lines of few points have markers, dashes and error bars; where one has more than 40 points,
+/// all are thin, without markers, and errors are bands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Curves {
+    /// For readers who hear the figure; not drawn.
+    pub title: String,
+    pub description: String,
+    pub width: Width,
+    pub x: Axis,
+    pub y: Axis,
+    /// The last is drawn on top.
+    pub lines: Vec<Line>,
+    #[serde(default)]
+    pub levels: Vec<Level>,
+}
+
+/// The most points of a line with markers.
+const MARKED: usize = 40;
+/// Points nearer to each other than this, in points of print, are drawn as their least and largest value.
+const COLUMN: f64 = 0.35;
+
+impl Curves {
+    /// # Errors
+    /// When there is no line, or no point with numbers that the axes can show.
+    pub(super) fn scene(&self) -> Result<Scene> {
+        let nothing = || Error::bad_input("a figure of curves has nothing to draw").at(self.title.as_str());
+        if self.lines.is_empty() {
+            return Err(nothing().expected("at least one line").found("none"));
+        }
+        let points = || self.lines.iter().flat_map(|line| &line.points).filter_map(|point| self.seen(point));
+        let xs = Range::of(points().map(|(x, _, _)| x), self.x.scale);
+        let levels = self.levels.iter().filter_map(|level| drawable(Some(level.value)));
+        let errors = points().flat_map(|(_, y, error)| [y - error, y, y + error]);
+        let ys = Range::of(errors.chain(levels), self.y.scale);
+        // A level alone says nothing about x.
+        match (xs, ys) {
+            (Some(xs), Some(ys)) => Ok(self.draw(xs, ys.with_room(true))),
+            _ => Err(nothing().found("no point with two finite numbers").hint(
+                if [self.x.scale, self.y.scale].contains(&Scale::Log) {
+                    "a log axis shows positive numbers only"
+                } else {
+                    "every value is missing or not finite"
+                },
+            )),
+        }
+    }
+
+    /// x, y and error of a point that the axes can show.
+    fn seen(&self, point: &Point) -> Option<(f64, f64, f64)> {
+        let on = |axis: &Axis, value: f64| axis.scale == Scale::Linear || value > 0.0;
+        let (x, y) = (drawable(Some(point.x))?, drawable(point.y)?);
+        (on(&self.x, x) && on(&self.y, y)).then(|| (x, y, drawable(point.error).unwrap_or(0.0).abs()))
+    }
+
+    fn draw(&self, xs: Range, ys: Range) -> Scene {
+        let mut scene = Scene::new(&self.title, &self.description, self.width.points());
+        let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
+        let xs = if marked { xs.with_room(false) } else { xs.exactly() };
+        let ticks = self.x_ticks(&xs, Frame::room(self.width, &ys));
+        let dash = |style: Style| if marked { style.dash } else { Dash::Solid };
+        let line_keys = self.lines.iter().map(|line| {
+            let style = palette::of(&line.method);
+            (Key::Line { style, dash: dash(style), marked }, line.label.clone())
+        });
+        let level_keys = self.levels.iter().map(|level| {
+            let style = palette::of(&level.method);
+            (Key::Line { style, dash: style.dash, marked: false }, level.label.clone())
+        });
+        let entries: Vec<(Key, String)> = line_keys.chain(level_keys).collect();
+        let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
+        let plan = Plan { width: self.width, axis: &self.y, range: ys, entries: &entries, head: 0.0, foot: 0.0, aside };
+        let frame = Frame::draw(&mut scene, plan);
+        let x = |value: f64| frame.left + xs.place(value) * (frame.right - frame.left);
+
+        for level in self
+            .levels
+            .iter()
+            .filter(|level| drawable(Some(level.value)).is_some_and(|v| self.y.scale == Scale::Linear || v > 0.0))
+        {
+            let style = palette::of(&level.method);
+            let y = frame.y(level.value);
+            scene.line(&[(frame.left, y), (frame.right, y)], style.colour, 1.1, style.dash);
+        }
+        for line in &self.lines {
+            let style = palette::of(&line.method);
+            let runs = self.runs(line);
+            for run in &runs {
+                let places: Vec<Place> = run.iter().map(|(px, py, _)| (x(*px), frame.y(*py))).collect();
+                if !marked && run.iter().any(|(_, _, error)| *error > 0.0) {
+                    let upper = run.iter().map(|(px, py, error)| (x(*px), frame.y(py + error)));
+                    let lower = run.iter().rev().map(|(px, py, error)| (x(*px), frame.y(py - error)));
+                    scene.fill(upper.chain(lower).collect(), style.colour, 0.2);
+                }
+                match places.as_slice() {
+                    // A line of one point has no length.
+                    [single] if !marked => scene.marker(*single, palette::Marker::Circle, style.colour, 0.7),
+                    _ => scene.line(&thinned(&places), style.colour, if marked { 1.3 } else { 0.7 }, dash(style)),
+                }
+            }
+            if marked {
+                for (px, py, error) in runs.iter().flatten().copied() {
+                    if error > 0.0 {
+                        frame.whisker(&mut scene, x(px), (py - error, py + error), style.colour);
+                    }
+                    scene.marker((x(px), frame.y(py)), style.marker, style.colour, 2.4);
+                }
+            }
+        }
+        self.x_axis(&mut scene, &frame, &ticks, &xs);
+        scene
+    }
+
+    /// The stretches of a line between its gaps.
+    fn runs(&self, line: &Line) -> Vec<Vec<(f64, f64, f64)>> {
+        let seen: Vec<_> = line.points.iter().map(|point| self.seen(point)).collect();
+        seen.split(Option::is_none)
+            .filter(|run| !run.is_empty())
+            .map(|run| run.iter().flatten().copied().collect())
+            .collect()
+    }
+
+    /// Ticks at every x where there are few, else at round numbers; for an axis of `room` points.
+    fn x_ticks(&self, xs: &Range, room: f64) -> Vec<Tick> {
+        let mut at: Vec<f64> =
+            self.lines.iter().flat_map(|line| &line.points).filter_map(|p| self.seen(p).map(|(x, _, _)| x)).collect();
+        at.sort_by(f64::total_cmp);
+        at.dedup();
+        let own: Vec<Tick> = at.into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
+        let fits = |ticks: &[Tick]| {
+            let ends = |tick: &Tick| (xs.place(tick.at) * room, font::width(&tick.text) / 2.0 + 3.0);
+            ticks.windows(2).all(|pair| {
+                let ((a, half), (b, other)) = (ends(&pair[0]), ends(&pair[1]));
+                a + half <= b - other
+            })
+        };
+        if own.len() < 30 && fits(&own) {
+            return own;
+        }
+        (2..=10).rev().map(|most| xs.ticks(most)).find(|ticks| fits(ticks)).unwrap_or_default()
+    }
+
+    fn x_axis(&self, scene: &mut Scene, frame: &Frame, ticks: &[Tick], xs: &Range) {
+        frame.axis_line(scene, frame.bottom);
+        let baseline = frame.bottom + GAP + font::LINE * 0.8;
+        for tick in ticks {
+            let x = frame.left + xs.place(tick.at) * (frame.right - frame.left);
+            scene.line(&[(x, frame.bottom), (x, frame.bottom + 2.5)], TEXT, 0.8, Dash::Solid);
+            scene.text((x, baseline), &tick.text, Anchor::Middle, TEXT);
+        }
+        let title = font::wrap(&self.x.title(), frame.right - frame.left);
+        let middle = f64::midpoint(frame.left, frame.right);
+        scene.height = scene.lines((middle, baseline + GAP), &title, Anchor::Middle) + MARGIN;
+    }
+}
+
+/// A path with at most four places per [`COLUMN`]: the first, the lowest, the highest and the last, in their order. It
+/// looks the same, and thousands of channels do not make a file of megabytes.
+fn thinned(places: &[Place]) -> Vec<Place> {
+    let mut kept = Vec::new();
+    for column in places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor()) {
+        let by = |better: fn(f64, f64) -> bool| {
+            (0..column.len()).reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best }).unwrap_or(0)
+        };
+        let mut chosen = [0, by(|a, b| a < b), by(|a, b| a > b), column.len() - 1];
+        chosen.sort_unstable();
+        for (i, which) in chosen.iter().enumerate() {
+            if i == 0 || chosen[i - 1] != *which {
+                kept.push(column[*which]);
+            }
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinning_keeps_every_peak() {
+        let at = |i: usize, y: f64| (i as f64 * COLUMN / 100.0, y);
+        let mut places: Vec<Place> = (0..1000).map(|i| at(i, 0.0)).collect();
+        places[333].1 = 7.0;
+        places[777].1 = -7.0;
+        let kept = thinned(&places);
+        assert!(kept.contains(&at(333, 7.0)) && kept.contains(&at(777, -7.0)));
+        // 10 columns of at most 4.
+        assert!(kept.len() <= 40, "{}", kept.len());
+        assert_eq!((kept[0], kept[kept.len() - 1]), (places[0], places[999]));
+    }
+
+    #[test]
+    fn a_path_of_few_points_is_not_thinned() {
+        let places = [(0.0, 1.0), (10.0, 2.0), (20.0, 1.5)];
+        assert_eq!(thinned(&places), places);
+    }
+}

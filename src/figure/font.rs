@@ -1,0 +1,118 @@
+//! The one font of the figures, DejaVu Sans, which is part of the program: widths, wrapping and shortening of text.
+
+use std::sync::OnceLock;
+
+use plotters::style::{FontDesc, FontFamily, FontStyle, register_font};
+
+use crate::error::{Error, Result};
+
+/// Its name, which is also the first that an SVG asks for.
+pub(super) const NAME: &str = "DejaVu Sans";
+
+/// The size of all text, in points: the least that stays legible in the paper's columns.
+pub(super) const SIZE: f64 = 8.0;
+
+/// From one line to the next, in points.
+pub(super) const LINE: f64 = 10.0;
+
+/// How far a line reaches above its baseline, in parts of its size: DejaVu Sans's ascenders.
+pub(super) const ABOVE: f64 = 0.76;
+
+/// plotters' size is the height of a line and not of the em; DejaVu Sans has (1901 + 483) / 2048 of it.
+pub(super) const LINE_PER_EM: f64 = 2384.0 / 2048.0;
+
+/// plotters gives whole pixels; a width is measured at this many to the em.
+const FINE: f64 = 1000.0;
+
+/// Makes the font known to plotters.
+///
+/// # Errors
+/// When plotters does not accept the font, which would be a fault of the build.
+pub(super) fn load() -> Result<()> {
+    static LOADED: OnceLock<bool> = OnceLock::new();
+    let loaded = *LOADED.get_or_init(|| register_font(NAME, FontStyle::Normal, dejavu::sans::regular()).is_ok());
+    if loaded { Ok(()) } else { Err(Error::job("the font of the figures cannot be read").found(NAME)) }
+}
+
+/// The font at a size in pixels to the em.
+pub(super) fn sized(em: f64) -> FontDesc<'static> {
+    FontDesc::new(FontFamily::Name(NAME), em * LINE_PER_EM, FontStyle::Normal)
+}
+
+/// The width of a line at [`SIZE`], in points. The font must be [loaded](load).
+pub(super) fn width(text: &str) -> f64 {
+    match sized(FINE).layout_box(text) {
+        Ok(((left, _), (right, _))) => f64::from(right - left) / FINE * SIZE,
+        // Not reached after `load`; wide enough for any letter.
+        Err(_) => text.chars().count() as f64 * SIZE,
+    }
+}
+
+/// The widest of some lines, in points; 0 of none.
+pub(super) fn widest<'a>(lines: impl IntoIterator<Item = &'a str>) -> f64 {
+    lines.into_iter().map(width).fold(0.0, f64::max)
+}
+
+/// `text` in lines of at most `room` points, broken at spaces and after hyphens; a word that is wider is shortened.
+pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let words = text.split_whitespace().flat_map(|word| {
+        let mut parts: Vec<String> = word.split_inclusive('-').map(str::to_owned).collect();
+        if let Some(last) = parts.last_mut() {
+            last.push(' ');
+        }
+        parts
+    });
+    for word in words {
+        match lines.last_mut() {
+            Some(line) if width(&format!("{line}{}", word.trim_end())) <= room => line.push_str(&word),
+            _ => lines.push(word),
+        }
+    }
+    lines.iter().map(|line| shorten(line.trim_end(), room)).collect()
+}
+
+/// `text`, or as much of it as has room in `room` points before an ellipsis.
+pub(super) fn shorten(text: &str, room: f64) -> String {
+    if width(text) <= room {
+        return text.to_owned();
+    }
+    let mut kept = text.to_owned();
+    while kept.pop().is_some() {
+        let short = format!("{}…", kept.trim_end());
+        if width(&short) <= room {
+            return short;
+        }
+    }
+    String::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_width_is_the_sum_of_the_advances() {
+        load().unwrap();
+        // DejaVu Sans advances every digit by 1303 of 2048 units.
+        assert!((width("00") - 2.0 * 1303.0 / 2048.0 * SIZE).abs() < 0.02);
+    }
+
+    #[test]
+    fn a_long_name_is_broken_at_spaces_and_hyphens() {
+        load().unwrap();
+        assert_eq!(wrap("Linear Patch (Rotate)", 45.0), ["Linear", "Patch", "(Rotate)"]);
+        assert_eq!(wrap("llama-3.1-8b", 36.0), ["llama-", "3.1-8b"]);
+        assert_eq!(wrap("short", 100.0), ["short"]);
+    }
+
+    #[test]
+    fn a_word_without_a_break_is_shortened_to_the_room() {
+        load().unwrap();
+        let lines = wrap("incomprehensibilities", 40.0);
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].ends_with('…'));
+        assert!(width(&lines[0]) <= 40.0);
+        assert_eq!(shorten("word", 0.5), "");
+    }
+}

@@ -1,0 +1,125 @@
+//! What bars and curves share: the place of the plot in its figure, the value axis and its grid.
+
+use serde::{Deserialize, Serialize};
+
+use super::axis::{Axis, Range, Tick};
+use super::font;
+use super::legend::{self, Key};
+use super::palette::{Colour, Dash, GRID, TEXT};
+use super::scene::{Anchor, Scene};
+
+/// How wide a figure is printed. Text has 8 points in both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Width {
+    /// A column of the paper, 3.3 inches.
+    #[default]
+    Column,
+    /// Both columns, 6.8 inches.
+    Page,
+}
+
+impl Width {
+    pub(super) fn points(self) -> f64 {
+        match self {
+            Self::Column => 3.3 * 72.0,
+            Self::Page => 6.8 * 72.0,
+        }
+    }
+
+    fn plot_height(self) -> f64 {
+        match self {
+            Self::Column => 130.0,
+            Self::Page => 165.0,
+        }
+    }
+}
+
+/// Around the figure, in points.
+pub(super) const MARGIN: f64 = 4.0;
+/// Between an axis and its labels.
+pub(super) const GAP: f64 = 4.0;
+/// From the middle of a line of text to its baseline.
+pub(super) const HALF: f64 = font::SIZE * 0.36;
+
+/// The rectangle of the plot with its value axis.
+#[derive(Debug, Clone)]
+pub(super) struct Frame {
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) top: f64,
+    pub(super) bottom: f64,
+    /// Room for labels above the highest and below the lowest value.
+    head: f64,
+    foot: f64,
+    range: Range,
+}
+
+/// What the frame is made for.
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    pub(super) width: Width,
+    pub(super) axis: &'a Axis,
+    pub(super) range: Range,
+    pub(super) entries: &'a [(Key, String)],
+    pub(super) head: f64,
+    pub(super) foot: f64,
+    /// Room right of the plot, for the half of its last label.
+    pub(super) aside: f64,
+}
+
+impl Frame {
+    /// Draws the legend, the axis's title, its ticks and the grid.
+    pub(super) fn draw(scene: &mut Scene, plan: Plan<'_>) -> Self {
+        let Plan { width, axis, range, entries, head, foot, aside } = plan;
+        let (start, end) = (MARGIN, scene.width - MARGIN);
+        let below = legend::draw(scene, entries, (start, end, MARGIN));
+        let title = font::wrap(&axis.title(), end - start);
+        let top = scene.lines((start, below + GAP), &title, Anchor::Start) + font::LINE / 2.0;
+        let bottom = top + width.plot_height() + head + foot;
+        let ticks = Self::ticks(width, &range);
+        let frame = Self { left: end - Self::room(width, &range), right: end - aside, top, bottom, head, foot, range };
+        for tick in &ticks {
+            let y = frame.y(tick.at);
+            scene.line(&[(frame.left, y), (frame.right, y)], GRID, 0.5, Dash::Solid);
+            scene.text((frame.left - GAP, y + HALF), &tick.text, Anchor::End, TEXT);
+        }
+        frame
+    }
+
+    /// The ticks of the value axis.
+    fn ticks(width: Width, range: &Range) -> Vec<Tick> {
+        range.ticks((width.plot_height() / (2.4 * font::LINE)) as usize)
+    }
+
+    /// How wide the plot will be with nothing aside.
+    pub(super) fn room(width: Width, range: &Range) -> f64 {
+        let ticks = Self::ticks(width, range);
+        let widest = font::widest(ticks.iter().map(|tick| tick.text.as_str()));
+        width.points() - 2.0 * MARGIN - GAP - widest
+    }
+
+    /// How far down a value lies.
+    pub(super) fn y(&self, value: f64) -> f64 {
+        self.bottom - self.foot - self.range.place(value) * (self.bottom - self.top - self.head - self.foot)
+    }
+
+    /// Where bars start.
+    pub(super) fn base(&self) -> f64 {
+        self.y(self.range.base())
+    }
+
+    /// The line of an axis.
+    pub(super) fn axis_line(&self, scene: &mut Scene, y: f64) {
+        scene.line(&[(self.left, y), (self.right, y)], TEXT, 0.8, Dash::Solid);
+    }
+
+    /// An error, from the lower to the upper end of its bar, as a line with two caps.
+    pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
+        let (low, high) = (self.y(lower), self.y(upper));
+        for (from, to) in [((x, low), (x, high)), ((x - 2.0, low), (x + 2.0, low)), ((x - 2.0, high), (x + 2.0, high))]
+        {
+            scene.line(&[from, to], colour, 0.8, Dash::Solid);
+        }
+    }
+}

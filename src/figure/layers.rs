@@ -1,0 +1,266 @@
+//! The stacks of layers of the paper's figure 2: dense, pruned, and ghosted.
+
+use serde::{Deserialize, Serialize};
+
+use super::font;
+use super::frame::{GAP, HALF, MARGIN, Width};
+use super::legend::{self, Key, arrow};
+use super::palette::{self, Dash, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
+use super::scene::{Anchor, Scene};
+use crate::error::{Error, Result};
+
+/// Layers that a criterion removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selection {
+    /// Above its stacks: `LLM-Streamline (contiguous)`.
+    pub label: String,
+    /// Layers counted from 0, each once, in any order.
+    pub removed: Vec<usize>,
+}
+
+/// For each selection three stacks side by side. Layer 0 is at the bottom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerDiagram {
+    /// For readers who hear the figure; not drawn.
+    pub title: String,
+    pub description: String,
+    pub width: Width,
+    /// Of the dense backbone.
+    pub layers: usize,
+    /// At most one in a column, two on a page.
+    pub selections: Vec<Selection>,
+}
+
+/// Consecutive removed layers: the first and the last.
+type Region = (usize, usize);
+
+/// From one layer to the next, and a layer's own height.
+const PITCH: f64 = 10.4;
+const BLOCK: f64 = 8.9;
+/// Before and after a region, for the arrows.
+const PAD: f64 = 6.0;
+/// Half the width of a layer.
+const HALF_BLOCK: f64 = 30.5;
+/// How far right of a layer the stream passes a removed region.
+const ASIDE: f64 = 5.0;
+/// The arrows from the embedding and to the head.
+const ENDS: f64 = 9.0;
+
+const GHOST: &str = "Ghosted Layer";
+const STACKS: [(&str, Stack); 3] = [("Dense", Stack::Dense), ("Pruned", Stack::Pruned), ("Ghosted", Stack::Ghosted)];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stack {
+    Dense,
+    Pruned,
+    Ghosted,
+}
+
+impl LayerDiagram {
+    /// # Errors
+    /// When there is no selection or too many, or one removes nothing, a layer twice or one that is not there.
+    pub(super) fn scene(&self) -> Result<Scene> {
+        let fault = |what: &str| Error::bad_input(what).at(self.title.as_str());
+        let most = match self.width {
+            Width::Column => 1,
+            Width::Page => 2,
+        };
+        if self.selections.is_empty() || self.selections.len() > most {
+            return Err(fault("a diagram of layers cannot show so many selections")
+                .expected(format!("1 to {most}"))
+                .found(self.selections.len().to_string()));
+        }
+        let regions = self
+            .selections
+            .iter()
+            .map(|selection| regions(&selection.removed, self.layers).map_err(|e| e.at(selection.label.as_str())))
+            .collect::<Result<Vec<_>>>()
+            .map_err(|error| error.at(self.title.as_str()))?;
+        Ok(self.draw(&regions))
+    }
+
+    fn draw(&self, regions: &[Vec<Region>]) -> Scene {
+        let mut scene = Scene::new(&self.title, &self.description, self.width.points());
+        let ghost = palette::of("ghosted").colour;
+        let entries = [
+            (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
+            (Key::Block { fill: None, border: REMOVED, dash: Dash::Dotted }, "removed layer"),
+            (Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST),
+            (Key::Arrow(STREAM), "hidden state past a cut"),
+        ];
+        let top = legend::draw(
+            &mut scene,
+            &entries.map(|(key, label)| (key, label.to_owned())),
+            (MARGIN, self.width.points() - MARGIN, MARGIN),
+        ) + GAP;
+        let panel = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
+        let mut titled = top;
+        for (i, (selection, regions)) in self.selections.iter().zip(regions).enumerate() {
+            let middle = MARGIN + (i as f64 + 0.5) * panel;
+            let words = format!("{} of {} layers removed: {}", selection.removed.len(), self.layers, ranges(regions));
+            let mut lines = font::wrap(&selection.label, panel - 2.0 * GAP);
+            lines.extend(font::wrap(&words, panel - 2.0 * GAP));
+            titled = titled.max(scene.lines((middle, top), &lines, Anchor::Middle));
+        }
+        // The stacks stand on one line, whatever their heights.
+        let tallest = regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * PITCH;
+        let heads = titled + 2.0 * GAP + font::LINE;
+        let ground = heads + font::LINE + ENDS + tallest;
+        for (i, regions) in regions.iter().enumerate() {
+            for (j, (name, stack)) in STACKS.iter().enumerate() {
+                let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - ASIDE / 2.0;
+                scene.text((x, titled + GAP + HALF * 2.0), name, Anchor::Middle, TEXT);
+                Drawn { scene: &mut scene, x, ground, layers: self.layers, regions }.stack(*stack);
+            }
+        }
+        scene.height = ground + ENDS + font::LINE + MARGIN;
+        scene
+    }
+}
+
+/// A stack while it is drawn.
+struct Drawn<'a> {
+    scene: &'a mut Scene,
+    /// Its middle.
+    x: f64,
+    /// The foot of layer 0.
+    ground: f64,
+    layers: usize,
+    regions: &'a [Region],
+}
+
+impl Drawn<'_> {
+    /// How far down the foot of a layer lies; of the count of layers, the top of the stack.
+    fn foot(&self, layer: usize) -> f64 {
+        let pads: f64 = self
+            .regions
+            .iter()
+            .map(|(first, last)| PAD * (f64::from(u8::from(*first <= layer)) + f64::from(u8::from(*last < layer))))
+            .sum();
+        self.ground - layer as f64 * PITCH - pads
+    }
+
+    fn stack(&mut self, stack: Stack) {
+        let top = self.foot(self.layers);
+        // Behind the layers, and seen between them.
+        let mut from = self.ground + ENDS;
+        if stack != Stack::Dense {
+            for &(first, last) in self.regions {
+                if first > 0 {
+                    let below = self.foot(first - 1) - BLOCK;
+                    self.scene.line(&[(self.x, from), (self.x, below)], TEXT, 1.0, Dash::Solid);
+                }
+                from = self.foot(last + 1);
+            }
+        }
+        if stack == Stack::Dense || self.regions.last().is_none_or(|(_, last)| last + 1 < self.layers) {
+            arrow(self.scene, &[(self.x, from), (self.x, top - ENDS)], TEXT);
+        }
+        for layer in 0..self.layers {
+            let removed = stack != Stack::Dense && self.regions.iter().any(|(a, b)| (*a..=*b).contains(&layer));
+            if !(removed && stack == Stack::Ghosted) {
+                self.layer(layer, removed);
+            }
+        }
+        for (first, last) in self.regions {
+            match stack {
+                Stack::Dense => {}
+                Stack::Pruned => self.bypass(*first, *last),
+                Stack::Ghosted => self.ghost(*first, *last),
+            }
+        }
+        self.scene.text((self.x, self.ground + ENDS + font::LINE * 0.8), "embedding", Anchor::Middle, TEXT);
+        self.scene.text((self.x, top - ENDS - GAP * 0.7), "head", Anchor::Middle, TEXT);
+    }
+
+    fn layer(&mut self, layer: usize, removed: bool) {
+        let foot = self.foot(layer);
+        let (from, to) = ((self.x - HALF_BLOCK, foot - BLOCK), (self.x + HALF_BLOCK, foot));
+        let (border, ink, dash) = if removed { (REMOVED, MUTED, Dash::Dotted) } else { (TEXT, TEXT, Dash::Solid) };
+        if !removed {
+            self.scene.rect(from, to, KEPT);
+        }
+        self.scene.border(from, to, border, 0.6, dash);
+        self.scene.text((self.x, foot - BLOCK / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
+    }
+
+    /// Where the stream leaves what is below a region, and where it reaches what is above.
+    fn ends(&self, first: usize, last: usize) -> (f64, f64) {
+        let start = if first == 0 { self.ground + ENDS } else { self.foot(first - 1) - BLOCK };
+        let end = if last + 1 == self.layers { self.foot(self.layers) - ENDS } else { self.foot(last + 1) };
+        (start, end)
+    }
+
+    /// The stream round a removed region.
+    fn bypass(&mut self, first: usize, last: usize) {
+        let (start, end) = self.ends(first, last);
+        let (low, high) = (self.foot(first) + PAD * 0.4, self.foot(last) - BLOCK - PAD * 0.25);
+        let side = self.x + HALF_BLOCK + ASIDE;
+        let places = [(self.x, start), (self.x, low), (side, low), (side, high), (self.x, high), (self.x, end)];
+        arrow(self.scene, &places, STREAM);
+    }
+
+    /// One Ghosted Layer for a whole region, and the stream through it.
+    fn ghost(&mut self, first: usize, last: usize) {
+        let ((start, end), colour) = (self.ends(first, last), palette::of("ghosted").colour);
+        let (low, high) = (self.foot(first), self.foot(last) - BLOCK);
+        if last > first {
+            let (from, to) = ((self.x - HALF_BLOCK, high), (self.x + HALF_BLOCK, low));
+            self.scene.border(from, to, REMOVED, 0.6, Dash::Dotted);
+        }
+        let middle = f64::midpoint(low, high);
+        let (from, to) = (middle - BLOCK / 2.0 - 0.4, middle + BLOCK / 2.0 + 0.4);
+        arrow(self.scene, &[(self.x, start), (self.x, to)], STREAM);
+        arrow(self.scene, &[(self.x, from), (self.x, end)], STREAM);
+        self.scene.rect((self.x - HALF_BLOCK, from), (self.x + HALF_BLOCK, to), colour);
+        self.scene.text((self.x, middle + HALF), GHOST, Anchor::Middle, ON_GHOST);
+    }
+}
+
+/// The regions of the removed layers, from the bottom up.
+///
+/// # Errors
+/// When nothing is removed, or a layer twice, or one that is not there.
+fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
+    let mut sorted = removed.to_vec();
+    sorted.sort_unstable();
+    let fault = |found: String| {
+        Err(Error::bad_input("the removed layers cannot be drawn")
+            .expected(format!("at least one, each once, below {layers}"))
+            .found(found))
+    };
+    let Some(largest) = sorted.last() else { return fault("none".to_owned()) };
+    if *largest >= layers {
+        return fault(format!("layer {largest}"));
+    }
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        return fault(format!("layer {} twice", pair[0]));
+    }
+    Ok(sorted.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1])).collect())
+}
+
+/// `3, 7–9`.
+fn ranges(regions: &[Region]) -> String {
+    let texts = regions.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}–{b}") });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consecutive_layers_are_one_region() {
+        let regions = regions(&[9, 3, 8, 7], 16).unwrap();
+        assert_eq!(regions, [(3, 3), (7, 9)]);
+        assert_eq!(ranges(&regions), "3, 7–9");
+    }
+
+    #[test]
+    fn a_layer_that_is_not_there_cannot_be_removed() {
+        for (removed, found) in [(vec![16], "layer 16"), (vec![], "none"), (vec![2, 2], "layer 2 twice")] {
+            let message = regions(&removed, 16).unwrap_err().to_string();
+            assert!(message.contains(found), "{message}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The paper's figures as SVG and PNG, drawn from plain data: no part of this knows of runs, backbones or recoveries.
+//!
+//! | figure of the paper | here |
+//! | --- | --- |
+//! | 1, boundary error by recovery; 3, norms of the parts of the operator | [`Bars`] |
+//! | 2, removed and Ghosted Layers | [`LayerDiagram`] |
+//! | 4, error of each channel; 5, accuracy against depth | [`Curves`] |
+//!
+//! A figure becomes a `scene` of shapes in points, and plotters draws that scene twice, as SVG and as a bitmap: both have
+//! the same proportions. Text has 8 points at the printed width. A method has the same look in every figure
+//! ([`palette`]). The SVG follows the reader's light or dark theme and has a title and a description for those who hear
+//! it. Numbers that are not finite are missing numbers. The same data gives the same bytes.
+//!
+//! ```
+//! use ghostlab::figure::{Axis, Bars, Figure, Series, Theme, Width};
+//! let figure = Figure::Bars(Bars {
+//!     title: "Boundary error".into(),
+//!     description: "The error with and without a Ghosted Layer.".into(),
+//!     width: Width::Column,
+//!     axis: Axis { label: "Boundary MAE".into(), ..Axis::default() },
+//!     groups: vec!["tiny-llama".into()],
+//!     series: vec![
+//!         Series { method: "none".into(), label: "Pruned".into(), values: vec![0.42.into()] },
+//!         Series { method: "ghosted".into(), label: "Ghost Layer".into(), values: vec![None.into()] },
+//!     ],
+//!     missing: "failed".into(),
+//! });
+//! let drawing = figure.draw(Theme::Light)?;
+//! assert!(drawing.svg.contains("failed"));
+//! assert!(drawing.png.starts_with(b"\x89PNG"));
+//! # Ok::<(), ghostlab::error::Error>(())
+//! ```
+
+mod axis;
+mod bars;
+mod curves;
+mod font;
+mod frame;
+mod layers;
+mod legend;
+mod paint;
+pub mod palette;
+mod png;
+mod scene;
+mod svg;
+#[cfg(test)]
+mod tests;
+
+pub use axis::{Axis, Scale};
+pub use bars::{Bars, Series, Value};
+pub use curves::{Curves, Level, Line, Point};
+pub use frame::Width;
+pub use layers::{LayerDiagram, Selection};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+
+/// The reader's theme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Theme {
+    /// On white, as printed.
+    #[default]
+    Light,
+    Dark,
+}
+
+/// What to draw.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    Bars(Bars),
+    Curves(Curves),
+    Layers(LayerDiagram),
+}
+
+/// A figure, drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drawing {
+    /// Of the printed size, for both themes: it follows the reader's.
+    pub svg: String,
+    /// 300 dots per inch, in the theme that was asked for.
+    pub png: Vec<u8>,
+}
+
+impl Figure {
+    /// Draws the figure. `theme` is the PNG's; the SVG is the same in both.
+    ///
+    /// # Errors
+    /// When the data is empty or does not fit together; when the drawing itself fails.
+    pub fn draw(&self, theme: Theme) -> Result<Drawing> {
+        let scene = self.scene()?;
+        Ok(Drawing { svg: svg::svg(&scene)?, png: png::png(&scene, theme)? })
+    }
+
+    fn scene(&self) -> Result<scene::Scene> {
+        font::load()?;
+        match self {
+            Self::Bars(bars) => bars.scene(),
+            Self::Curves(curves) => curves.scene(),
+            Self::Layers(diagram) => diagram.scene(),
+        }
+    }
+}

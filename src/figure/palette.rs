@@ -1,0 +1,293 @@
+//! One palette: the same method has the same colour, marker and dash in every figure.
+//!
+//! The colours are those of Okabe and Ito (2008), the orange and the sky blue darkened for white paper: every colour of
+//! a method has a contrast of at least 3:1 with the surface, in both themes, and stays apart from the others for readers
+//! with protanopia or deuteranopia. Marker and dash tell methods apart without any colour.
+
+use super::Theme;
+
+/// A colour in both themes. The colour of the light theme is also its name in the SVG (see `svg`), so that no two
+/// colours share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Colour {
+    pub light: [u8; 3],
+    pub dark: [u8; 3],
+}
+
+impl Colour {
+    /// From `0xRRGGBB` in the light and in the dark theme.
+    const fn new(light: u32, dark: u32) -> Self {
+        let ([_, r, g, b], [_, dr, dg, db]) = (light.to_be_bytes(), dark.to_be_bytes());
+        Self { light: [r, g, b], dark: [dr, dg, db] }
+    }
+
+    /// Red, green and blue in a theme.
+    pub fn rgb(self, theme: Theme) -> [u8; 3] {
+        match theme {
+            Theme::Light => self.light,
+            Theme::Dark => self.dark,
+        }
+    }
+}
+
+/// What a data point is drawn as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    Circle,
+    Square,
+    Diamond,
+    TriangleUp,
+    TriangleDown,
+    Cross,
+    Plus,
+    Star,
+}
+
+/// What a line is drawn with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dash {
+    Solid,
+    Long,
+    Dashed,
+    DashDot,
+    DashDotDot,
+    Dotted,
+}
+
+impl Dash {
+    /// Lengths drawn and left out in turn, in points; empty where all is drawn.
+    pub(super) fn lengths(self) -> &'static [f64] {
+        match self {
+            Self::Solid => &[],
+            Self::Long => &[9.0, 3.0],
+            Self::Dashed => &[4.5, 2.5],
+            Self::DashDot => &[6.0, 2.0, 1.3, 2.0],
+            Self::DashDotDot => &[6.0, 1.8, 1.3, 1.8, 1.3, 1.8],
+            Self::Dotted => &[1.4, 1.8],
+        }
+    }
+}
+
+/// How a method looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    pub colour: Colour,
+    pub marker: Marker,
+    pub dash: Dash,
+}
+
+/// The ground of every figure.
+pub(super) const SURFACE: Colour = Colour::new(0xFFFFFF, 0x0D1117);
+/// Text and axes.
+pub(super) const TEXT: Colour = Colour::new(0x1B1B1B, 0xE8E8E8);
+/// Text of less weight: what is missing or removed.
+pub(super) const MUTED: Colour = Colour::new(0x666666, 0xA6A6A6);
+/// Grid lines.
+pub(super) const GRID: Colour = Colour::new(0xDDDDDD, 0x30363D);
+/// The fill of a kept layer.
+pub(super) const KEPT: Colour = Colour::new(0xE9EBEE, 0x2B323B);
+/// The border of a removed layer.
+pub(super) const REMOVED: Colour = Colour::new(0xA9A9A9, 0x6A6A6A);
+/// The residual stream where it passes a removed region; red as in the paper's figure 2.
+pub(super) const STREAM: Colour = Colour::new(0xC8102E, 0xFF6B78);
+/// Text on a Ghosted Layer.
+pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x0D1118);
+
+const GREY: Colour = Colour::new(0x555555, 0x7F7F7F);
+const PURPLE: Colour = Colour::new(0xCC79A7, 0xE8A3C8);
+const GREEN: Colour = Colour::new(0x009E73, 0x1FC08F);
+const SKY: Colour = Colour::new(0x3D9BD1, 0xA5DBF7);
+const VERMILLION: Colour = Colour::new(0xC44900, 0xE8692B);
+const ORANGE: Colour = Colour::new(0xC58900, 0xF2BB3D);
+const BLUE: Colour = Colour::new(0x0057A8, 0x3B9AE1);
+const TEAL: Colour = Colour::new(0x00707A, 0x4CC9D4);
+const PLUM: Colour = Colour::new(0x9C3A6B, 0xE07AAE);
+const OLIVE: Colour = Colour::new(0x6B7A00, 0xC5D14A);
+const BROWN: Colour = Colour::new(0x7A4B1E, 0xC9905A);
+
+/// Every colour that a figure can use.
+pub(super) const ALL: [Colour; 19] = [
+    SURFACE, TEXT, MUTED, GRID, KEPT, REMOVED, STREAM, ON_GHOST, GREY, PURPLE, GREEN, SKY, VERMILLION, ORANGE, BLUE,
+    TEAL, PLUM, OLIVE, BROWN,
+];
+
+/// The recoveries, the dense backbone, and the two parts of the operator in the paper's figure 3.
+const KNOWN: [(&str, Style); 10] = [
+    ("none", Style { colour: GREY, marker: Marker::Cross, dash: Dash::Dashed }),
+    ("prune-and-comp", Style { colour: PURPLE, marker: Marker::TriangleDown, dash: Dash::DashDotDot }),
+    ("replaceme-ls", Style { colour: GREEN, marker: Marker::Square, dash: Dash::Long }),
+    ("replaceme-cos", Style { colour: SKY, marker: Marker::Diamond, dash: Dash::DashDot }),
+    ("linearpatch-diag", Style { colour: VERMILLION, marker: Marker::TriangleUp, dash: Dash::Dotted }),
+    ("linearpatch-rotate", Style { colour: ORANGE, marker: Marker::Plus, dash: Dash::Long }),
+    ("ghosted", Style { colour: BLUE, marker: Marker::Circle, dash: Dash::Solid }),
+    ("dense", Style { colour: TEXT, marker: Marker::Star, dash: Dash::Dashed }),
+    ("symmetric", Style { colour: TEAL, marker: Marker::Square, dash: Dash::Solid }),
+    ("antisymmetric", Style { colour: PLUM, marker: Marker::Diamond, dash: Dash::Dashed }),
+];
+
+/// What methods without an own style are drawn from.
+const SPARE_COLOURS: [Colour; 4] = [OLIVE, BROWN, TEAL, PLUM];
+const MARKERS: [Marker; 8] = [
+    Marker::Star,
+    Marker::Plus,
+    Marker::Diamond,
+    Marker::Square,
+    Marker::TriangleDown,
+    Marker::TriangleUp,
+    Marker::Cross,
+    Marker::Circle,
+];
+const DASHES: [Dash; 5] = [Dash::DashDotDot, Dash::Dotted, Dash::Long, Dash::DashDot, Dash::Dashed];
+
+/// How a method looks: a recovery's name (`ghosted`), `dense`, `symmetric` or `antisymmetric`.
+///
+/// A variant (`ghosted:svd`) has its method's colour and a marker and dash of its own. Any other name has a style that
+/// depends on the name alone; two such names can share a colour, hardly ever colour, marker and dash.
+pub fn of(method: &str) -> Style {
+    let known = |name: &str| KNOWN.iter().find(|(known, _)| *known == name).map(|(_, style)| *style);
+    if let Some(style) = known(method) {
+        return style;
+    }
+    let hash = fnv(method);
+    let pick = |shift: u32, among: usize| ((hash >> shift) % among as u64) as usize;
+    let base = method.split(':').next().and_then(known);
+    Style {
+        colour: base.map_or(SPARE_COLOURS[pick(0, SPARE_COLOURS.len())], |style| style.colour),
+        marker: MARKERS[pick(16, MARKERS.len())],
+        dash: DASHES[pick(32, DASHES.len())],
+    }
+}
+
+/// The 64-bit FNV-1a hash, which is the same on every machine and in every release.
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const METHODS: [&str; 7] = [
+        "none",
+        "prune-and-comp",
+        "replaceme-ls",
+        "replaceme-cos",
+        "linearpatch-diag",
+        "linearpatch-rotate",
+        "ghosted",
+    ];
+
+    /// sRGB to linear light, IEC 61966-2-1.
+    fn linear(rgb: [u8; 3]) -> [f64; 3] {
+        rgb.map(|byte| {
+            let c = f64::from(byte) / 255.0;
+            if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) }
+        })
+    }
+
+    fn luminance([r, g, b]: [f64; 3]) -> f64 {
+        0.2126 * r + 0.7152 * g + 0.0722 * b
+    }
+
+    /// The contrast ratio of WCAG 2.
+    fn contrast(a: [u8; 3], b: [u8; 3]) -> f64 {
+        let (a, b) = (luminance(linear(a)), luminance(linear(b)));
+        (a.max(b) + 0.05) / (a.min(b) + 0.05)
+    }
+
+    /// The distance in CIELAB after `matrix` in linear light.
+    fn distance(a: [u8; 3], b: [u8; 3], matrix: [[f64; 3]; 3]) -> f64 {
+        let lab = |rgb: [u8; 3]| {
+            let v = linear(rgb);
+            let [r, g, b] = matrix.map(|row| (row[0] * v[0] + row[1] * v[1] + row[2] * v[2]).clamp(0.0, 1.0));
+            let f = |t: f64| if t > 0.008_856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 };
+            let x = f((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505);
+            let y = f(luminance([r, g, b]));
+            let z = f((0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089);
+            [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+        };
+        lab(a).iter().zip(lab(b)).map(|(p, q)| (p - q).powi(2)).sum::<f64>().sqrt()
+    }
+
+    #[test]
+    fn every_method_stands_out_from_the_surface_in_both_themes() {
+        for method in METHODS.iter().chain(&["dense", "symmetric", "antisymmetric", "unheard-of", "another"]) {
+            for theme in [Theme::Light, Theme::Dark] {
+                let ratio = contrast(of(method).colour.rgb(theme), SURFACE.rgb(theme));
+                // WCAG 2.1, 1.4.11: graphics.
+                assert!(ratio >= 3.0, "{method} in {theme:?}: {ratio:.2}");
+            }
+        }
+    }
+
+    #[test]
+    fn text_is_legible_in_both_themes() {
+        // WCAG 2.1, 1.4.3: text.
+        for theme in [Theme::Light, Theme::Dark] {
+            for (text, ground) in [(TEXT, SURFACE), (MUTED, SURFACE), (TEXT, KEPT), (ON_GHOST, of("ghosted").colour)] {
+                let ratio = contrast(text.rgb(theme), ground.rgb(theme));
+                assert!(ratio >= 4.5, "{text:?} on {ground:?}: {ratio:.2}");
+            }
+        }
+    }
+
+    #[test]
+    fn methods_stay_apart_for_colour_blind_readers() {
+        // Machado, Oliveira and Fernandes (2009), severity 1.
+        let matrices = [
+            ("normal", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
+            (
+                "protanopia",
+                [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+            ),
+            (
+                "deuteranopia",
+                [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+            ),
+        ];
+        for (name, matrix) in matrices {
+            for theme in [Theme::Light, Theme::Dark] {
+                for (i, a) in METHODS.iter().enumerate() {
+                    for b in &METHODS[..i] {
+                        let apart = distance(of(a).colour.rgb(theme), of(b).colour.rgb(theme), matrix);
+                        // 2.3 is a just noticeable difference.
+                        assert!(apart >= 12.0, "{a} and {b}, {name}, {theme:?}: {apart:.1}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn methods_differ_without_colour() {
+        for (i, a) in METHODS.iter().enumerate() {
+            for b in &METHODS[..i] {
+                assert_ne!(of(a).marker, of(b).marker, "{a} and {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_colours_share_their_light_name() {
+        for (i, a) in ALL.iter().enumerate() {
+            assert!(ALL[..i].iter().all(|b| a.light != b.light), "{a:?}");
+        }
+        for (_, style) in KNOWN {
+            assert!(ALL.contains(&style.colour));
+        }
+        assert!(SPARE_COLOURS.iter().all(|colour| ALL.contains(colour)));
+    }
+
+    #[test]
+    fn an_unknown_method_keeps_its_style() {
+        // The hash of "a" in the reference tables of FNV.
+        assert_eq!(fnv("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(of("my-method"), of("my-method"));
+        assert!(SPARE_COLOURS.contains(&of("my-method").colour));
+    }
+
+    #[test]
+    fn a_variant_has_the_colour_of_its_method() {
+        assert_eq!(of("ghosted:svd").colour, of("ghosted").colour);
+    }
+}

@@ -1,0 +1,222 @@
+//! A drawing before it is SVG or PNG: shapes in points, from the upper left corner.
+
+use super::font;
+use super::palette::{Colour, Dash, Marker, SURFACE, TEXT};
+
+/// A place: points to the right and points down.
+pub(super) type Place = (f64, f64);
+
+/// Which part of a text lies at its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Shape {
+    /// Upper left and lower right corner.
+    Rect {
+        from: Place,
+        to: Place,
+        colour: Colour,
+    },
+    Fill {
+        corners: Vec<Place>,
+        colour: Colour,
+        opacity: f64,
+    },
+    Disc {
+        centre: Place,
+        radius: f64,
+        colour: Colour,
+    },
+    Line {
+        places: Vec<Place>,
+        colour: Colour,
+        width: f64,
+    },
+    /// One line of text. `at` is on its baseline; `upwards` turns it a quarter to the left about `at`.
+    Text {
+        at: Place,
+        text: String,
+        anchor: Anchor,
+        colour: Colour,
+        upwards: bool,
+    },
+}
+
+/// The shapes of a drawing, the first at the bottom.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scene {
+    pub(super) title: String,
+    pub(super) description: String,
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) shapes: Vec<Shape>,
+}
+
+impl Scene {
+    pub(super) fn new(title: &str, description: &str, width: f64) -> Self {
+        Self { title: title.to_owned(), description: description.to_owned(), width, height: 0.0, shapes: Vec::new() }
+    }
+
+    pub(super) fn rect(&mut self, a: Place, b: Place, colour: Colour) {
+        let (from, to) = ((a.0.min(b.0), a.1.min(b.1)), (a.0.max(b.0), a.1.max(b.1)));
+        self.shapes.push(Shape::Rect { from, to, colour });
+    }
+
+    pub(super) fn fill(&mut self, corners: Vec<Place>, colour: Colour, opacity: f64) {
+        self.shapes.push(Shape::Fill { corners, colour, opacity });
+    }
+
+    /// A line through `places`, of one shape per dash.
+    pub(super) fn line(&mut self, places: &[Place], colour: Colour, width: f64, dash: Dash) {
+        for places in dashes(places, dash.lengths()) {
+            self.shapes.push(Shape::Line { places, colour, width });
+        }
+    }
+
+    /// The border of a rectangle.
+    pub(super) fn border(&mut self, from: Place, to: Place, colour: Colour, width: f64, dash: Dash) {
+        self.line(&[from, (to.0, from.1), to, (from.0, to.1), from], colour, width, dash);
+    }
+
+    pub(super) fn text(&mut self, at: Place, text: &str, anchor: Anchor, colour: Colour) {
+        // XML has no control characters, not even escaped.
+        let text = text.replace(char::is_control, " ");
+        self.shapes.push(Shape::Text { at, text, anchor, colour, upwards: false });
+    }
+
+    pub(super) fn upwards(&mut self, at: Place, text: &str, anchor: Anchor, colour: Colour) {
+        let text = text.replace(char::is_control, " ");
+        self.shapes.push(Shape::Text { at, text, anchor, colour, upwards: true });
+    }
+
+    /// Lines of text from `top` down; gives where the next would begin.
+    pub(super) fn lines(&mut self, (x, top): Place, lines: &[String], anchor: Anchor) -> f64 {
+        for (i, line) in lines.iter().enumerate() {
+            self.text((x, top + i as f64 * font::LINE + font::ABOVE * font::SIZE), line, anchor, TEXT);
+        }
+        top + lines.len() as f64 * font::LINE
+    }
+
+    /// A marker of `radius` with an edge in the colour of the surface, which keeps markers apart that overlap.
+    pub(super) fn marker(&mut self, centre: Place, marker: Marker, colour: Colour, radius: f64) {
+        for (radius, colour) in [(radius + 0.7, SURFACE), (radius, colour)] {
+            match corners(marker) {
+                None => self.shapes.push(Shape::Disc { centre, radius, colour }),
+                Some(parts) => {
+                    for part in parts {
+                        let at = |&(x, y): &Place| (centre.0 + x * radius, centre.1 + y * radius);
+                        self.fill(part.iter().map(at).collect(), colour, 1.0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Upper left and lower right corner of what a text covers, descenders included; None of another shape.
+    #[cfg(test)]
+    pub(super) fn covers(shape: &Shape) -> Option<(Place, Place)> {
+        let Shape::Text { at: (x, y), text, anchor, upwards, .. } = shape else { return None };
+        let width = font::width(text);
+        let back = match anchor {
+            Anchor::Start => 0.0,
+            Anchor::Middle => width / 2.0,
+            Anchor::End => width,
+        };
+        let (above, below) = (font::ABOVE * font::SIZE, 0.24 * font::SIZE);
+        Some(if *upwards {
+            ((x - above, y + back - width), (x + below, y + back))
+        } else {
+            ((x - back, y - above), (x - back + width, y + below))
+        })
+    }
+}
+
+/// The corners of a marker of radius 1 in convex parts; None of a circle.
+fn corners(marker: Marker) -> Option<Vec<Vec<Place>>> {
+    let turned = |part: &[Place], degrees: f64| -> Vec<Place> {
+        let (sin, cos) = degrees.to_radians().sin_cos();
+        part.iter().map(|(x, y)| (x * cos - y * sin, x * sin + y * cos)).collect()
+    };
+    // A bar, for the markers made of strokes.
+    let bar = [(-1.1, -0.34), (1.1, -0.34), (1.1, 0.34), (-1.1, 0.34)];
+    let triangle = [(0.0, -1.15), (1.1, 0.8), (-1.1, 0.8)];
+    let square = [(-0.86, -0.86), (0.86, -0.86), (0.86, 0.86), (-0.86, 0.86)];
+    Some(match marker {
+        Marker::Circle => return None,
+        Marker::Square => vec![square.to_vec()],
+        Marker::Diamond => vec![vec![(0.0, -1.25), (1.0, 0.0), (0.0, 1.25), (-1.0, 0.0)]],
+        Marker::TriangleUp => vec![triangle.to_vec()],
+        Marker::TriangleDown => vec![turned(&triangle, 180.0)],
+        Marker::Cross => vec![turned(&bar, 45.0), turned(&bar, -45.0)],
+        Marker::Plus => vec![bar.to_vec(), turned(&bar, 90.0)],
+        Marker::Star => vec![turned(&bar, 90.0), turned(&bar, 30.0), turned(&bar, -30.0)],
+    })
+}
+
+/// A path cut into the parts that are drawn.
+fn dashes(places: &[Place], lengths: &[f64]) -> Vec<Vec<Place>> {
+    if lengths.is_empty() {
+        return vec![places.to_vec()];
+    }
+    let mut parts = Vec::new();
+    let mut part: Vec<Place> = places.first().copied().into_iter().collect();
+    // Which of the lengths is on, and how much of it is left.
+    let (mut which, mut left) = (0, lengths[0]);
+    for pair in places.windows(2) {
+        let (from, to) = (pair[0], pair[1]);
+        let whole = (to.0 - from.0).hypot(to.1 - from.1);
+        let mut done = 0.0;
+        while whole - done > left {
+            done += left;
+            let at = (from.0 + (to.0 - from.0) * done / whole, from.1 + (to.1 - from.1) * done / whole);
+            if which % 2 == 0 {
+                part.push(at);
+                parts.push(std::mem::take(&mut part));
+            } else {
+                part = vec![at];
+            }
+            which = (which + 1) % lengths.len();
+            left = lengths[which];
+        }
+        left -= whole - done;
+        if which % 2 == 0 {
+            part.push(to);
+        }
+    }
+    if part.len() > 1 {
+        parts.push(part);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dashes_go_round_corners() {
+        // 10 right, then 4 down: drawn 0-6, left out 6-8, drawn 8-14.
+        let parts = dashes(&[(0.0, 0.0), (10.0, 0.0), (10.0, 4.0)], &[6.0, 2.0]);
+        assert_eq!(parts, [vec![(0.0, 0.0), (6.0, 0.0)], vec![(8.0, 0.0), (10.0, 0.0), (10.0, 4.0)]]);
+    }
+
+    #[test]
+    fn a_point_has_no_dashes() {
+        assert!(dashes(&[(1.0, 1.0)], &[2.0, 2.0]).is_empty());
+        assert!(dashes(&[], &[2.0, 2.0]).is_empty());
+    }
+
+    #[test]
+    fn text_that_ends_at_a_place_lies_before_it() {
+        font::load().unwrap();
+        let mut scene = Scene::new("", "", 100.0);
+        scene.text((50.0, 20.0), "00", Anchor::End, TEXT);
+        let ((left, top), (right, bottom)) = Scene::covers(&scene.shapes[0]).unwrap();
+        assert!((right - 50.0).abs() < 1e-9 && left < 41.0 && top < 20.0 && bottom > 20.0);
+    }
+}

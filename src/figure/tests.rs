@@ -1,0 +1,415 @@
+use super::palette::of;
+use super::scene::{Place, Scene, Shape};
+use super::*;
+
+/// The recoveries with their names in print, the longest included.
+const METHODS: [(&str, &str); 7] = [
+    ("none", "Pruned"),
+    ("prune-and-comp", "Prune and Comp"),
+    ("replaceme-ls", "ReplaceMe (LS)"),
+    ("replaceme-cos", "ReplaceMe (Cos)"),
+    ("linearpatch-diag", "Linear Patch (Diag)"),
+    ("linearpatch-rotate", "Linear Patch (Rotate)"),
+    ("ghosted", "Ghost Layer (Ours)"),
+];
+
+fn axis(label: &str, unit: &str, scale: Scale) -> Axis {
+    Axis { label: label.into(), unit: unit.into(), scale }
+}
+
+/// Numbers in 0 … 1 without a pattern, the same every time: the fractional parts of multiples of the golden ratio.
+fn scatter(i: usize) -> f64 {
+    (i as f64 * 0.618_033_988_749_894_9).fract()
+}
+
+fn bars(groups: &[&str], width: Width, scale: Scale) -> Bars {
+    Bars {
+        title: "Boundary error by recovery".into(),
+        description: "Bars of the error, one group for each backbone.".into(),
+        width,
+        axis: axis("Boundary MAE ↓", "hidden-state units", scale),
+        groups: groups.iter().map(|g| (*g).to_owned()).collect(),
+        series: METHODS
+            .iter()
+            .enumerate()
+            .map(|(i, (method, label))| Series {
+                method: (*method).into(),
+                label: (*label).into(),
+                values: (0..groups.len())
+                    .map(|j| Value { value: Some(0.5 - 0.05 * i as f64 + 0.1 * scatter(i + 7 * j)), error: Some(0.02) })
+                    .collect(),
+            })
+            .collect(),
+        missing: "failed".into(),
+    }
+}
+
+fn norms() -> Bars {
+    let series = |method: &str, label: &str, values: [f64; 3]| Series {
+        method: method.into(),
+        label: label.into(),
+        values: values.map(Value::from).to_vec(),
+    };
+    Bars {
+        title: "Parts of the operator".into(),
+        description: "Frobenius norms of the symmetric and the antisymmetric part.".into(),
+        width: Width::Column,
+        axis: axis("Share of ‖M‖", "", Scale::Linear),
+        groups: ["tiny-llama", "tiny-qwen3", "tiny-olmo2"].map(str::to_owned).to_vec(),
+        series: vec![
+            series("symmetric", "‖M_sym‖ / ‖M‖", [0.81, 0.77, 0.69]),
+            series("antisymmetric", "‖M_asym‖ / ‖M‖", [0.58, 0.64, 0.72]),
+        ],
+        missing: "–".into(),
+    }
+}
+
+/// With a missing value, one below 0, one of 0, and names that are too long.
+fn wild() -> Bars {
+    let mut figure =
+        bars(&["llama-3.1-8b, eleven layers", "a-backbone-of-a-very-long-name-indeed"], Width::Page, Scale::Linear);
+    figure.series[1].values[0] = None.into();
+    figure.series[2].values[1] = f64::NAN.into();
+    figure.series[3].values[0] = Value { value: Some(-0.2), error: Some(0.1) };
+    figure.series[4].values[1] = 0.0.into();
+    figure.series[5].label =
+        "a recovery of a name that is much longer than all of the page has room for, whatever is done".into();
+    figure
+}
+
+fn channels(count: usize) -> Curves {
+    let line = |(i, (method, label)): (usize, &(&str, &str))| Line {
+        method: (*method).into(),
+        label: (*label).into(),
+        points: (0..count)
+            .map(|x| {
+                let spike = if x % 97 == 13 { 6.0 } else { 1.0 };
+                let y = (0.08 + 0.05 * scatter(x) + 0.03 * scatter(x * 7 + i)) * spike * (1.0 - 0.09 * i as f64);
+                Point { x: x as f64, y: Some(y), error: None }
+            })
+            .collect(),
+    };
+    Curves {
+        title: "Error of each channel".into(),
+        description: "The mean absolute error of every channel, a line for each recovery.".into(),
+        width: Width::Page,
+        x: axis("Channel", "", Scale::Linear),
+        y: axis("MAE", "hidden-state units", Scale::Log),
+        lines: METHODS.iter().enumerate().map(line).collect(),
+        levels: vec![],
+    }
+}
+
+fn depths() -> Curves {
+    let line = |(i, (method, label)): (usize, &(&str, &str))| Line {
+        method: (*method).into(),
+        label: (*label).into(),
+        points: [7.0, 9.0, 11.0, 13.0, 15.0]
+            .iter()
+            .enumerate()
+            .map(|(j, x)| Point {
+                x: *x,
+                y: (i != 2 || j != 2).then_some(62.0 - (7.0 - i as f64) * (0.4 + 0.5 * j as f64) - 3.0 * j as f64),
+                error: Some(0.7),
+            })
+            .collect(),
+    };
+    Curves {
+        title: "Accuracy against depth".into(),
+        description: "Average accuracy of nine tasks for 7 to 15 removed layers.".into(),
+        width: Width::Column,
+        x: axis("Removed layers", "of 32", Scale::Linear),
+        y: axis("Average accuracy ↑", "%", Scale::Linear),
+        lines: METHODS.iter().enumerate().skip(1).map(line).collect(),
+        levels: vec![Level { method: "dense".into(), label: "Dense".into(), value: 67.51 }],
+    }
+}
+
+fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> LayerDiagram {
+    LayerDiagram {
+        title: "Ghosted Layers".into(),
+        description: "Stacks of layers, dense, pruned and repaired.".into(),
+        width: Width::Page,
+        layers,
+        selections: vec![
+            Selection { label: "LLM-Streamline, contiguous".into(), removed: contiguous },
+            Selection { label: "SLEB, not contiguous".into(), removed: scattered },
+        ],
+    }
+}
+
+/// One of each sort and size.
+fn all() -> Vec<(&'static str, Figure)> {
+    let backbones = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
+    vec![
+        ("fig1", Figure::Bars(bars(&backbones, Width::Page, Scale::Linear))),
+        ("fig1_log_column", Figure::Bars(bars(&["llama-3.1-8b"], Width::Column, Scale::Log))),
+        ("fig1_wild", Figure::Bars(wild())),
+        ("fig3", Figure::Bars(norms())),
+        ("fig4_128", Figure::Curves(channels(128))),
+        ("fig4_4096", Figure::Curves(channels(4096))),
+        ("fig5", Figure::Curves(depths())),
+        ("fig2_16", Figure::Layers(diagram(16, vec![9, 10, 11, 12], vec![3, 7, 8, 12]))),
+        ("fig2_40", Figure::Layers(diagram(40, (24..35).collect(), vec![4, 9, 10, 17, 22, 23, 24, 30, 31, 35, 38]))),
+    ]
+}
+
+#[test]
+fn there_is_one_bar_for_each_value() {
+    let figure = bars(&["a", "b", "c"], Width::Page, Scale::Linear);
+    let scene = scene(&Figure::Bars(figure));
+    // 7 recoveries by 3 groups.
+    assert_eq!(rects(&scene).len(), 21);
+    for (method, _) in METHODS {
+        assert_eq!(rects(&scene).iter().filter(|colour| **colour == of(method).colour).count(), 3, "{method}");
+    }
+}
+
+#[test]
+fn a_bar_is_as_high_as_its_value() {
+    let scene = scene(&Figure::Bars(norms()));
+    let heights: Vec<f64> = scene
+        .shapes
+        .iter()
+        .filter_map(|shape| match shape {
+            Shape::Rect { from, to, .. } => Some(to.1 - from.1),
+            _ => None,
+        })
+        .collect();
+    // The first bar is of 0.81 and the second of 0.77.
+    assert!((heights[0] / heights[1] - 0.81 / 0.77).abs() < 1e-9);
+}
+
+#[test]
+fn a_missing_value_is_written_in_place_of_its_bar() {
+    for missing in [None, Some(f64::NAN), Some(f64::INFINITY)] {
+        let mut figure = norms();
+        figure.series[1].values[2].value = missing;
+        let scene = scene(&Figure::Bars(figure));
+        assert_eq!(rects(&scene).len(), 5);
+        assert_eq!(texts(&scene).iter().filter(|text| **text == "–").count(), 1);
+    }
+}
+
+#[test]
+fn a_method_has_the_same_colour_in_every_figure() {
+    let bars = scene(&Figure::Bars(bars(&["a"], Width::Column, Scale::Linear)));
+    let curves = scene(&Figure::Curves(depths()));
+    let blue = of("ghosted").colour;
+    assert!(rects(&bars).contains(&blue));
+    let lines = |shape: &Shape| matches!(shape, Shape::Line { colour, .. } if *colour == blue);
+    assert!(curves.shapes.iter().any(lines));
+    assert!(rects(&scene(&Figure::Layers(diagram(4, vec![1], vec![2])))).contains(&blue));
+}
+
+#[test]
+fn all_text_lies_inside_its_figure() {
+    for (name, figure) in all() {
+        let scene = scene(&figure);
+        for (text, ((left, top), (right, bottom))) in boxes(&scene) {
+            let inside = left >= 0.0 && top >= 0.0 && right <= scene.width && bottom <= scene.height;
+            assert!(inside, "{name}: {text} reaches from {left}, {top} to {right}, {bottom}");
+        }
+    }
+}
+
+#[test]
+fn no_two_texts_overlap() {
+    for (name, figure) in all() {
+        let scene = scene(&figure);
+        let boxes = boxes(&scene);
+        for (i, (text, (a, b))) in boxes.iter().enumerate() {
+            for (other, (c, d)) in &boxes[..i] {
+                let apart = b.0 <= c.0 || d.0 <= a.0 || b.1 <= c.1 || d.1 <= a.1;
+                assert!(apart, "{name}: {text} lies on {other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gap_breaks_the_line() {
+    // The second line has no value at the third of five depths.
+    let mut whole = depths();
+    whole.lines.truncate(2);
+    for line in &mut whole.lines {
+        line.method = "ghosted".into();
+    }
+    let broken = scene(&Figure::Curves(whole.clone()));
+    whole.lines[1].points[2].y = Some(50.0);
+    let joined = scene(&Figure::Curves(whole));
+    let long = |scene: &Scene| {
+        let places = scene.shapes.iter().filter_map(|shape| match shape {
+            Shape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 1.3 => {
+                Some(places.len())
+            }
+            _ => None,
+        });
+        places.collect::<Vec<_>>()
+    };
+    assert_eq!(long(&broken), [5, 2, 2]);
+    assert_eq!(long(&joined), [5, 5]);
+}
+
+#[test]
+fn a_region_has_one_ghosted_layer() {
+    // Three regions: 3, 7 to 8, and 12. One more in the legend.
+    let figure = LayerDiagram {
+        selections: vec![diagram(16, vec![], vec![3, 7, 8, 12]).selections.remove(1)],
+        ..diagram(16, vec![], vec![])
+    };
+    let scene = scene(&Figure::Layers(figure));
+    assert_eq!(rects(&scene).iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
+    // Layer 7 in the dense and, pale, in the pruned stack.
+    assert_eq!(texts(&scene).iter().filter(|text| **text == "7").count(), 2);
+    assert_eq!(texts(&scene).iter().filter(|text| **text == "6").count(), 3);
+}
+
+#[test]
+fn the_svg_is_xml_that_says_what_it_shows() {
+    let mut figure = norms();
+    figure.title = "a < b & \"c\"\u{1}".into();
+    figure.groups[0] = "<b>&\u{0}".into();
+    let svg = svg::svg(&scene(&Figure::Bars(figure))).unwrap();
+    let document = roxmltree::Document::parse(&svg).unwrap();
+    let root = document.root_element();
+    assert_eq!(root.attribute("role"), Some("img"));
+    let said = |tag: &str| root.children().find(|node| node.has_tag_name(("http://www.w3.org/2000/svg", tag))).unwrap();
+    assert_eq!(said("title").text(), Some("a < b & \"c\" "));
+    assert!(said("desc").text().unwrap().starts_with("Frobenius"));
+    assert!(document.descendants().any(|node| node.text().map(str::trim) == Some("<b>&")));
+}
+
+#[test]
+fn the_svg_has_the_printed_size_and_text_of_eight_points() {
+    let svg = svg::svg(&scene(&Figure::Bars(norms()))).unwrap();
+    let document = roxmltree::Document::parse(&svg).unwrap();
+    let root = document.root_element();
+    // 3.3 inches are 237.6 points, and a unit of the view box is a tenth of a point.
+    assert_eq!(root.attribute("width"), Some("237.6pt"));
+    assert!(root.attribute("viewBox").unwrap().starts_with("0 0 2376 "));
+    assert_eq!(root.attribute("font-size"), Some("80"));
+    let texts: Vec<_> = document.descendants().filter(|node| node.tag_name().name() == "text").collect();
+    assert!(!texts.is_empty());
+    assert!(texts.iter().all(|text| !text.has_attribute("font-size") && !text.has_attribute("dy")));
+}
+
+#[test]
+fn every_colour_of_the_svg_has_one_for_dark_screens() {
+    for (name, figure) in all() {
+        let svg = svg::svg(&scene(&figure)).unwrap();
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let style = document.descendants().find(|node| node.tag_name().name() == "style").unwrap().text().unwrap();
+        for node in document.descendants() {
+            for attribute in ["fill", "stroke"] {
+                if let Some(colour) = node.attribute(attribute).filter(|colour| *colour != "none") {
+                    assert!(style.contains(&format!("[{attribute}=\"{colour}\"]{{{attribute}:#")), "{name}: {colour}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_reach_no_coordinate() {
+    let mut figure = channels(128);
+    for (i, wild) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, 1e308, 1e-320].into_iter().enumerate() {
+        figure.lines[i].points[10 + i] = Point { x: 10.0, y: Some(wild), error: Some(wild) };
+        figure.lines[i].points[40 + i].x = wild;
+    }
+    for scale in [Scale::Linear, Scale::Log] {
+        figure.y.scale = scale;
+        let scene = scene(&Figure::Curves(figure.clone()));
+        let finite = |place: &Place| place.0.is_finite() && place.1.is_finite();
+        for shape in &scene.shapes {
+            assert!(match shape {
+                Shape::Rect { from, to, .. } => finite(from) && finite(to),
+                Shape::Fill { corners, .. } => corners.iter().all(finite),
+                Shape::Disc { centre, .. } => finite(centre),
+                Shape::Line { places, .. } => places.iter().all(finite),
+                Shape::Text { at, .. } => finite(at),
+            });
+        }
+    }
+}
+
+#[test]
+fn the_same_data_gives_the_same_bytes_and_a_png_of_300_dots_per_inch() {
+    let mut small = norms();
+    small.groups.truncate(1);
+    for series in &mut small.series {
+        series.values.truncate(1);
+    }
+    let figure = Figure::Bars(small);
+    let drawing = figure.draw(Theme::Light).unwrap();
+    assert_eq!(drawing, figure.draw(Theme::Light).unwrap());
+    let mut reader = ::png::Decoder::new(std::io::Cursor::new(&drawing.png)).read_info().unwrap();
+    // 3.3 inches.
+    assert_eq!(reader.info().width, 990);
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    reader.next_frame(&mut pixels).unwrap();
+    assert_eq!(pixels[..3], [255; 3]);
+    assert!(pixels.chunks(3).any(|pixel| pixel == of("symmetric").colour.light));
+}
+
+#[test]
+fn without_data_there_is_an_error_and_no_figure() {
+    let mut no_groups = norms();
+    no_groups.groups.clear();
+    let mut no_numbers = norms();
+    for series in &mut no_numbers.series {
+        series.values.fill(Value::default());
+    }
+    let mut ragged = norms();
+    ragged.series[0].values.pop();
+    let mut no_lines = depths();
+    no_lines.lines.clear();
+    let mut no_points = depths();
+    for line in &mut no_points.lines {
+        line.points.clear();
+    }
+    let mut nothing_positive = norms();
+    nothing_positive.axis.scale = Scale::Log;
+    for series in &mut nothing_positive.series {
+        series.values.fill(Value::from(0.0));
+    }
+    for (figure, words) in [
+        (Figure::Bars(no_groups), "nothing to draw"),
+        (Figure::Bars(no_numbers), "no number"),
+        (Figure::Bars(nothing_positive), "positive"),
+        (Figure::Bars(ragged), "expected: 3 values"),
+        (Figure::Curves(no_lines), "at least one line"),
+        (Figure::Curves(no_points), "nothing to draw"),
+        (Figure::Layers(diagram(16, vec![16], vec![1])), "layer 16"),
+        (Figure::Layers(LayerDiagram { selections: vec![], ..diagram(16, vec![1], vec![2]) }), "1 to 2"),
+    ] {
+        let message = figure.draw(Theme::Light).unwrap_err().to_string();
+        assert!(message.contains(words), "{words}: {message}");
+    }
+}
+
+fn scene(figure: &Figure) -> Scene {
+    figure.scene().unwrap()
+}
+
+/// The colours of all rectangles.
+fn rects(scene: &Scene) -> Vec<palette::Colour> {
+    let colours = scene.shapes.iter().filter_map(|shape| match shape {
+        Shape::Rect { colour, .. } => Some(*colour),
+        _ => None,
+    });
+    colours.collect()
+}
+
+fn texts(scene: &Scene) -> Vec<&str> {
+    let texts = scene.shapes.iter().filter_map(|shape| match shape {
+        Shape::Text { text, .. } => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+/// All texts with what they cover.
+fn boxes(scene: &Scene) -> Vec<(&str, (Place, Place))> {
+    texts(scene).into_iter().zip(scene.shapes.iter().filter_map(Scene::covers)).collect()
+}
