@@ -9,7 +9,7 @@
 //! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
 //! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`audit`], [`claims`] |
-//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`paper`], [`significance`], [`figure`] |
+//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`paper`], [`significance`], [`figure`], [`page`] |
 
 pub mod audit;
 pub mod calibrate;
@@ -27,6 +27,7 @@ pub mod linalg;
 pub mod machine;
 pub mod model;
 pub mod options;
+pub mod page;
 pub mod paper;
 pub mod plan;
 pub mod record;

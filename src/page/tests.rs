@@ -1,0 +1,288 @@
+//! The page as text: nothing of the data is markup, nothing is loaded, every link has its target.
+
+use std::collections::BTreeSet;
+
+use sha2::{Digest, Sha256};
+
+use super::*;
+
+/// Ends every context that data could be put into.
+const HOSTILE: &str = "\"'><script>alert(1)</script></style></title><!--<img src=x onerror=alert(2)>{{body}}&amp;";
+
+fn hostile() -> String {
+    HOSTILE.to_owned()
+}
+
+/// A page with [`HOSTILE`] in every field that is a text.
+fn hostile_page() -> Page {
+    let pair = || (hostile(), hostile());
+    let cell = |numeric: bool| Cell {
+        text: hostile(),
+        value: numeric.then_some(1.5),
+        paper: Some(hostile()),
+        verdict: Some(hostile()),
+        significant: Some(hostile()),
+        key: Some(hostile()),
+        ..Cell::default()
+    };
+    let column = |numeric: bool| Column { name: hostile(), group: Some(hostile()), numeric, ..Column::default() };
+    let row = Row { group: Some(hostile()), ours: true, cells: vec![cell(false), cell(true)] };
+    let artifact = Artifact {
+        name: hostile(),
+        profile: hostile(),
+        title: hostile(),
+        caption: hostile(),
+        status: hostile(),
+        tables: vec![TableView {
+            caption: hostile(),
+            group_name: hostile(),
+            columns: vec![column(false), column(true)],
+            rows: vec![row; 8],
+        }],
+        figures: vec![FigureView { svg: format!("<svg width='3' height='4'>{HOSTILE}</svg>"), caption: hostile() }],
+        provenance: vec![pair()],
+        files: vec![pair(), (hostile(), format!("a{HOSTILE}")), (hostile(), "javascript:1".into())],
+    };
+    let note = CellNote {
+        title: hostile(),
+        lines: vec![pair()],
+        commands: vec![hostile()],
+        artifacts: vec![(hostile(), hostile(), hostile())],
+    };
+    let claim = ClaimRow {
+        claim: hostile(),
+        place: hostile(),
+        paper: hostile(),
+        ours: hostile(),
+        verdict: hostile(),
+        artifact: hostile(),
+        profile: hostile(),
+    };
+    let finding =
+        FindingRow { rule: hostile(), place: hostile(), expected: hostile(), found: hostile(), note: hostile() };
+    Page {
+        title: hostile(),
+        made: hostile(),
+        program: hostile(),
+        profile_note: hostile(),
+        artifacts: vec![artifact],
+        claims: vec![claim],
+        findings: vec![finding],
+        cells: [(hostile(), note)].into(),
+    }
+}
+
+/// A table of `rows` rows and ten columns of numbers, each a link to its row's note.
+fn large_page(rows: usize) -> Page {
+    let names = ["Depth", "Criterion", "Recovery", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    let columns = names.iter().enumerate().map(|(i, name)| Column {
+        name: (*name).to_owned(),
+        numeric: i == 0 || i > 2,
+        higher_is_better: (i > 2).then_some(true),
+        ..Column::default()
+    });
+    let key = |row: usize| format!("tiny-llama/llm-streamline/{row}/linearpatch-rotate/c4:64x512@0");
+    let cells = |row: usize| {
+        let text = |text: &str| Cell { text: text.to_owned(), ..Cell::default() };
+        let depth = Cell { text: row.to_string(), value: Some(row as f64), ..Cell::default() };
+        let numbers = (0..10).map(|i| {
+            let value = f64::from(i) + row as f64 / 100.0;
+            Cell { text: format!("{value:.2}"), value: Some(value), key: Some(key(row)), ..Cell::default() }
+        });
+        [depth, text("LLM-Streamline"), text("Linear Patch (Rotate)")].into_iter().chain(numbers).collect()
+    };
+    let note = |row: usize| CellNote {
+        title: format!("Tiny LLaMA without {row} of 16 layers"),
+        lines: vec![("Backbone".into(), "tiny-llama".into()), ("Removed".into(), "layers 8 to 11".into())],
+        commands: vec![format!("ghostlab explain table2.yaml {}", key(row))],
+        artifacts: vec![("operator".into(), "0f".repeat(6), "ghostlab 0.1.0 in 2.5 s".into())],
+    };
+    let row = |index| Row { group: Some("Tiny LLaMA".into()), ours: false, cells: cells(index) };
+    let view = TableView { columns: columns.collect(), rows: (0..rows).map(row).collect(), ..TableView::default() };
+    let artifact = Artifact { name: "table2".into(), tables: vec![view], ..Artifact::default() };
+    Page { artifacts: vec![artifact], cells: (0..rows).map(|row| (key(row), note(row))).collect(), ..Page::default() }
+}
+
+/// The page without its own style and script.
+fn without_ours(html: &str) -> String {
+    html.replace(STYLE, "").replace(SCRIPT, "")
+}
+
+/// The values of an attribute in the whole page.
+fn attributes<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
+    let start = format!(" {name}=\"");
+    html.split(start.as_str()).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
+}
+
+fn assert_links_lead_somewhere(html: &str) {
+    let ids = attributes(html, "id");
+    let unique: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(unique.len(), ids.len(), "an id is there twice");
+    for link in attributes(html, "href").into_iter().filter_map(|href| href.strip_prefix('#')) {
+        assert!(unique.contains(link), "#{link} leads nowhere");
+    }
+    for label in attributes(html, "aria-labelledby") {
+        assert!(unique.contains(label), "{label} is no label");
+    }
+}
+
+#[test]
+fn the_policy_has_the_hashes_of_the_style_and_the_script() {
+    for (what, text, hash) in [("STYLE_HASH", STYLE, STYLE_HASH), ("SCRIPT_HASH", SCRIPT, SCRIPT_HASH)] {
+        let digest = html::base64(&Sha256::digest(text.as_bytes()));
+        assert_eq!(hash, format!("sha256-{digest}"), "{what} has to follow the file");
+    }
+}
+
+#[test]
+fn no_text_of_the_data_is_markup() {
+    let html = render(&hostile_page()).unwrap();
+    // The skeleton has one of each; a second would come from the data.
+    for tag in ["<script", "</script", "<style", "</style", "<title", "</title"] {
+        assert_eq!(html.matches(tag).count(), 1, "{tag}");
+    }
+    let data = without_ours(&html);
+    assert_eq!(data.matches("<img").count(), 1, "the figure");
+    assert!(!data.contains("onerror=alert(2)>") && !data.contains("<!--"));
+    assert!(data.contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is shown as it is");
+    // A link leads into the page or to a file below it, whatever the text.
+    for href in attributes(&data, "href").into_iter().filter(|href| *href != "data:,") {
+        assert!(!href.contains([':', '<', '>', '\'']) && !href.starts_with('/'), "{href}");
+    }
+}
+
+#[test]
+fn ids_are_unique_and_links_have_their_targets() {
+    assert_links_lead_somewhere(&render(&hostile_page()).unwrap());
+    let mut page = large_page(20);
+    let mut again = page.artifacts[0].clone();
+    again.profile = "tiny".into();
+    page.artifacts.push(again);
+    page.claims.push(ClaimRow { claim: "c".into(), ..ClaimRow::default() });
+    page.findings.push(FindingRow { rule: "r".into(), ..FindingRow::default() });
+    let html = render(&page).unwrap();
+    assert_links_lead_somewhere(&html);
+    assert_eq!(html.matches("href=\"#cell-").count(), 2 * 20 * 10);
+    assert_eq!(html.matches("id=\"cell-").count(), 20);
+}
+
+#[test]
+fn a_key_without_a_note_makes_no_link() {
+    let mut page = large_page(2);
+    page.cells.clear();
+    let html = render(&page).unwrap();
+    assert!(!html.contains("href=\"#cell-") && !html.contains("id=\"notes\""));
+    assert!(html.contains("<td>9.01</td>"));
+}
+
+#[test]
+fn nothing_is_loaded() {
+    let mut page = hostile_page();
+    page.profile_note = "see https://example.org/paper".into();
+    let html = render(&page).unwrap();
+    for source in attributes(&html, "src") {
+        assert!(source.starts_with("data:image/svg+xml;base64,"), "{source}");
+    }
+    let ours = format!("{STYLE}{SCRIPT}{SKELETON}");
+    for way in ["http:", "https:", "@import", "url(", "fetch(", "srcset", "XMLHttpRequest", "import("] {
+        assert!(!ours.contains(way), "{way}");
+    }
+    assert!(html.contains("default-src 'none'"));
+    assert!(!without_ours(&html).contains(" style="), "the policy forbids styles in attributes");
+}
+
+#[test]
+fn five_hundred_rows_make_less_than_a_megabyte() {
+    let size = render(&large_page(500)).unwrap().len();
+    assert!(size < 1_000_000, "{size} bytes");
+}
+
+#[test]
+fn a_stored_page_gives_the_same_html() {
+    for page in [hostile_page(), large_page(3)] {
+        let stored = serde_json::to_string(&page).unwrap();
+        let read: Page = serde_json::from_str(&stored).unwrap();
+        assert_eq!(render(&read).unwrap(), render(&page).unwrap());
+    }
+    let old: Page = serde_json::from_str(r#"{"title": "only this"}"#).unwrap();
+    assert!(render(&old).unwrap().contains("<h1>only this</h1>"));
+}
+
+#[test]
+fn a_table_that_makes_no_sense_is_refused() {
+    let mut page = large_page(3);
+    page.artifacts[0].tables[0].rows[1].cells.pop();
+    let message = render(&page).unwrap_err().to_string();
+    assert!(message.contains("artifact table2") && message.contains("row 2") && message.contains("12"), "{message}");
+
+    let mut page = large_page(1);
+    page.artifacts.push(page.artifacts[0].clone());
+    assert!(render(&page).unwrap_err().to_string().contains("table2"));
+}
+
+#[test]
+fn the_text_alternatives_say_what_the_print_does() {
+    let mut page = large_page(1);
+    let row = &mut page.artifacts[0].tables[0].rows[0];
+    row.ours = true;
+    row.cells[3].best = true;
+    row.cells[4].second = true;
+    row.cells[5] = Cell { text: "—".into(), value: None, failed: true, ..Cell::default() };
+    row.cells[6] = Cell { text: "7.1e9".into(), value: Some(7_123_456_789.0), ..Cell::default() };
+    let html = render(&page).unwrap();
+    assert!(html.contains("<b>0.00</b></a><span class=\"vh\"> best</span>"));
+    assert!(html.contains("<u>1.00</u></a><span class=\"vh\"> second</span>"));
+    assert!(html.contains("<tr class=\"ours\">") && html.contains("<span class=\"vh\"> (ours)</span></th>"));
+    assert!(html.contains("<td class=\"failed\">—</td>"));
+    // Sorted by the value, not by what its text says.
+    assert!(html.contains("<td data-v=\"7123456789\">7.1e9</td>"));
+}
+
+#[test]
+fn the_last_text_before_the_numbers_names_the_row() {
+    let mut page = large_page(1);
+    assert!(render(&page).unwrap().contains("<th scope=\"row\" class=\"t l\">Linear Patch (Rotate)</th>"));
+    page.artifacts[0].tables[0].columns[1].label = true;
+    assert!(render(&page).unwrap().contains("<th scope=\"row\" class=\"t l\">LLM-Streamline</th>"));
+}
+
+#[test]
+fn a_file_link_stays_below_the_page() {
+    let mut page = large_page(1);
+    let files = [
+        "tiny/table 2.csv",
+        "/etc/passwd",
+        "a/../../b",
+        "https://example.org/x",
+        "javascript:alert(1)",
+        "//example.org",
+        "\\\\example.org",
+    ];
+    page.artifacts[0].files = files.iter().map(|path| ("CSV".to_owned(), (*path).to_owned())).collect();
+    let html = render(&page).unwrap();
+    let links: Vec<&str> = attributes(&html, "href").into_iter().filter(|href| !href.starts_with('#')).collect();
+    assert_eq!(links, ["data:,", "tiny/table%202.csv"]);
+}
+
+/// WCAG 2.1 §1.4.3: text has 4.5 times the luminance of its background or the reverse, in both schemes.
+#[test]
+fn text_stands_out_from_every_background() {
+    let (light, dark) = STYLE.split_once("prefers-color-scheme: dark").unwrap();
+    for scheme in [light, dark] {
+        let luminance = |name: &str| {
+            let colour = scheme.split_once(&format!("--{name}: #")).unwrap().1;
+            let channel = |place: usize| {
+                let part = f64::from(u8::from_str_radix(&colour[place..place + 2], 16).unwrap()) / 255.0;
+                if part <= 0.03928 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+            };
+            0.2126 * channel(0) + 0.7152 * channel(2) + 0.0722 * channel(4)
+        };
+        for back in ["back", "raised", "ours"] {
+            for (front, least) in [("text", 4.5), ("muted", 4.5), ("link", 4.5), ("bad", 4.5)] {
+                let (a, b) = (luminance(front), luminance(back));
+                let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
+                assert!(contrast >= least, "{front} on {back}: {contrast:.2}");
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+// Reads a page in chromium and fails where it does not do what it should:
+//
+//     node tests/browser/page.mjs reports/index.html [FOLDER FOR SCREENSHOTS]
+//
+// No packages: chromium is spoken to through its debugging pipe (file descriptors 3 and 4, JSON ended by a zero byte).
+// Without chromium it says so and ends well; with GHOSTLAB_REQUIRE_BROWSER=1 it fails. CHROMIUM names another browser.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { accessSync, constants, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { delimiter, join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+
+const [file, pictures] = process.argv.slice(2);
+if (!file) throw new Error("usage: node page.mjs PAGE.html [FOLDER FOR SCREENSHOTS]");
+const address = pathToFileURL(resolve(file)).href;
+
+function findBrowser() {
+  if (process.env.CHROMIUM) return process.env.CHROMIUM;
+  for (const folder of (process.env.PATH ?? "").split(delimiter)) {
+    for (const name of ["chromium", "chromium-browser", "google-chrome"]) {
+      try {
+        accessSync(join(folder, name), constants.X_OK);
+        return join(folder, name);
+      } catch {
+        // Not here.
+      }
+    }
+  }
+  return null;
+}
+
+const browser = findBrowser();
+if (browser === null) {
+  console.log("skipped: no chromium on the PATH");
+  process.exit(process.env.GHOSTLAB_REQUIRE_BROWSER === "1" ? 1 : 0);
+}
+
+const profile = mkdtempSync(join(tmpdir(), "ghostlab-page-"));
+const child = spawn(
+  browser,
+  [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", `--user-data-dir=${profile}`, "--remote-debugging-pipe", "about:blank",
+  ],
+  { stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] },
+);
+const ended = new Promise((done) => child.once("exit", done));
+const deadline = setTimeout(() => {
+  console.error("the browser did not answer in time");
+  child.kill("SIGKILL");
+  process.exitCode = 1;
+}, 600_000);
+
+// What the browser says: answers by their number, events to whoever waits.
+let next = 0;
+let session;
+const waiting = new Map();
+const listeners = new Set();
+let rest = "";
+child.stdio[4].setEncoding("utf8").on("data", (chunk) => {
+  const messages = (rest + chunk).split("\0");
+  rest = messages.pop();
+  for (const message of messages.map((text) => JSON.parse(text))) {
+    if (message.id === undefined) listeners.forEach((listener) => listener(message));
+    else {
+      const { done, failed } = waiting.get(message.id);
+      waiting.delete(message.id);
+      if (message.error) failed(new Error(message.error.message));
+      else done(message.result);
+    }
+  }
+});
+child.once("exit", () => waiting.forEach(({ failed }) => failed(new Error("the browser ended"))));
+
+function send(method, params = {}) {
+  const id = ++next;
+  child.stdio[3].write(`${JSON.stringify({ id, method, params, sessionId: session })}\0`);
+  return new Promise((done, failed) => waiting.set(id, { done, failed }));
+}
+function event(method) {
+  return new Promise((done) => {
+    const listener = (message) => {
+      if (message.method !== method) return;
+      listeners.delete(listener);
+      done(message.params);
+    };
+    listeners.add(listener);
+  });
+}
+
+/** The value of an expression in the page. */
+async function value(expression) {
+  const { result, exceptionDetails } = await send("Runtime.evaluate", {
+    expression, returnByValue: true, awaitPromise: true,
+  });
+  if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
+  return result.value;
+}
+/** Two frames later everything is laid out and painted, and observers have been told. */
+const settled = () => value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))");
+async function open(hash = "") {
+  // By way of an empty page, as a new hash alone would load nothing.
+  for (const url of ["about:blank", address + hash]) {
+    const loaded = event("Page.loadEventFired");
+    await send("Page.navigate", { url });
+    await loaded;
+  }
+}
+async function size(width, height, scheme = "light") {
+  await send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile: false });
+  await send("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
+}
+async function press(key, code, text) {
+  for (const type of ["keyDown", "keyUp"]) {
+    await send("Input.dispatchKeyEvent", { type, key, code: key, windowsVirtualKeyCode: code, text: type === "keyDown" ? text : undefined });
+  }
+}
+async function picture(name) {
+  const { data } = await send("Page.captureScreenshot", { format: "png" });
+  if (pictures) writeFileSync(join(pictures, `${name}.png`), Buffer.from(data, "base64"));
+  return data;
+}
+
+const complaints = [];
+const requests = new Set();
+listeners.add(({ method, params }) => {
+  if (method === "Runtime.exceptionThrown") complaints.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
+  if (method === "Runtime.consoleAPICalled" && ["error", "warning", "assert"].includes(params.type)) complaints.push(JSON.stringify(params.args));
+  if (method === "Log.entryAdded" && ["error", "warning"].includes(params.entry.level)) complaints.push(params.entry.text);
+  if (method === "Network.requestWillBeSent") requests.add(params.request.url.split("#")[0]);
+});
+
+const checks = [];
+const check = (name, run) => checks.push([name, run]);
+
+// The first table with a measured column, and one of its columns that is neither sorted nor empty.
+const COLUMN = "document.querySelector('figure.table thead .dir').closest('th')";
+const PLACE = `Number(${COLUMN}.dataset.column)`;
+const FIGURE = `${COLUMN}.closest('figure')`;
+const texts = () => value(`[...${FIGURE}.querySelectorAll('tbody tr')].map((row) => row.cells[${PLACE}].firstChild?.textContent ?? '')`);
+const shownRows = () => value(`[...${FIGURE}.querySelectorAll('tbody tr:not([hidden])')].map((row) => row.innerText.replaceAll('\\t', ' '))`);
+
+check("nothing moves while it loads, and all images are drawn", async () => {
+  await size(1600, 1000);
+  // So slowly that a browser would paint a part of a table before the rest of it widens its columns.
+  await send("Emulation.setCPUThrottlingRate", { rate: 6 });
+  await open();
+  await settled();
+  await send("Emulation.setCPUThrottlingRate", { rate: 1 });
+  assert.equal(await value("document.documentElement.className"), "js", "the policy lets the script run");
+  // Each shift as its size and what moved.
+  const shifts = await value(`new Promise((done) => { const all = []; new PerformanceObserver((list) => list.getEntries().forEach((e) =>
+      all.push([e.value, ...e.sources.map((s) => (s.node?.parentElement?.outerHTML ?? '').slice(0, 120))].join(' '))))
+    .observe({ type: 'layout-shift', buffered: true }); setTimeout(() => done(all), 200); })`);
+  assert.deepEqual(shifts, []);
+  assert.equal(await value("getComputedStyle(document.body).marginTop"), "0px", "the policy lets the style apply");
+  assert.ok(await value("[...document.images].every((image) => image.complete && image.naturalWidth > 0)"));
+});
+
+check("a head sorts up, down and back, numbers as numbers and missing ones last", async () => {
+  const before = await texts();
+  const isNumber = (text) => text !== "" && Number.isFinite(Number(text));
+  const numbers = before.filter(isNumber).map(Number);
+  assert.ok(numbers.length > 2);
+  const expected = [
+    ["ascending", [...numbers].sort((a, b) => a - b)],
+    ["descending", [...numbers].sort((a, b) => b - a)],
+  ];
+  await value(`${COLUMN}.querySelector('button').focus()`);
+  for (const [direction, sorted] of expected) {
+    await press("Enter", 13, "\r");
+    assert.equal(await value(`${COLUMN}.ariaSort`), direction);
+    const after = await texts();
+    assert.deepEqual(after.slice(0, numbers.length).map(Number), sorted);
+    assert.ok(after.slice(numbers.length).every((text) => !isNumber(text)));
+  }
+  await value(`${COLUMN}.querySelector('button').click()`);
+  assert.equal(await value(`${COLUMN}.ariaSort`), "none");
+  assert.deepEqual(await texts(), before, "the third time it is as it was");
+});
+
+check("a table sorted by one column keeps its order among equals", async () => {
+  // Every row keeps its group's name, so it can be read anywhere.
+  const ok = await value(`(() => {
+    const figure = ${FIGURE}, head = figure.querySelector('thead th.t'), place = head.dataset.column;
+    const rows = [...figure.querySelectorAll('tbody tr')];
+    head.querySelector('button').click();
+    const sorted = [...figure.querySelectorAll('tbody tr')];
+    const stable = sorted.every((row, i) => i === 0 || row.cells[place].textContent !== sorted[i - 1].cells[place].textContent
+      || rows.indexOf(sorted[i - 1]) < rows.indexOf(row));
+    const named = sorted.every((row) => row.cells[0].textContent !== '');
+    head.querySelector('button').click(); head.querySelector('button').click();
+    return stable && named; })()`);
+  assert.ok(ok);
+});
+
+check("a filter shows the rows with all words, and a list those of its choice", async () => {
+  const all = await shownRows();
+  const type = (text) => value(`(() => { const box = ${FIGURE}.querySelector('.controls input'); box.value = ${JSON.stringify(text)};
+    box.dispatchEvent(new Event('input')); return ${FIGURE}.querySelector('output').textContent; })()`);
+  const [first, last] = all[0].trim().split(/\s+/).filter((_, i, list) => i === 0 || i === list.length - 1);
+  const said = await type(`${last.toUpperCase()}  ${first}`);
+  const some = await shownRows();
+  assert.ok(some.length >= 1 && some.length < all.length);
+  assert.ok(some.every((row) => row.includes(first)));
+  assert.equal(said, `${some.length} of ${all.length} rows`);
+  assert.equal(await type("no such words at all"), `0 of ${all.length} rows`);
+  await type("");
+  assert.deepEqual(await shownRows(), all);
+  const chosen = await value(`(() => { const list = ${FIGURE}.querySelector('.controls select'); list.selectedIndex = 1;
+    list.dispatchEvent(new Event('change'));
+    return [...${FIGURE}.querySelectorAll('tbody tr:not([hidden])')].every((row) => row.cells[list.dataset.column].textContent === list.value); })()`);
+  assert.ok(chosen);
+  const count = (await shownRows()).length;
+  assert.ok(count >= 1 && count < all.length);
+  await value(`(() => { const list = ${FIGURE}.querySelector('.controls select'); list.selectedIndex = 0; list.dispatchEvent(new Event('change')); })()`);
+});
+
+check("a number opens its note, Escape closes it and gives the focus back", async () => {
+  await value("document.querySelector('main td a').focus()");
+  await press("Enter", 13, "\r");
+  await settled();
+  assert.ok(await value("document.getElementById('note').open"));
+  assert.ok(await value("location.hash.startsWith('#cell-')"));
+  assert.ok((await value("document.querySelector('#note-body').innerText")).length > 40);
+  await press("Escape", 27);
+  await settled();
+  assert.ok(!(await value("document.getElementById('note').open")));
+  assert.equal(await value("location.hash"), "");
+  assert.ok(await value("document.activeElement === document.querySelector('main td a')"));
+});
+
+check("a note opens by its address, and after a reload", async () => {
+  const hash = await value("document.querySelector('main td a').hash");
+  await open(hash);
+  assert.ok(await value("document.getElementById('note').open"));
+  const loaded = event("Page.loadEventFired");
+  await send("Page.reload");
+  await loaded;
+  assert.ok(await value("document.getElementById('note').open"));
+  assert.ok(await value("document.querySelectorAll('#note-body .numbers tbody tr').length > 0"));
+  await settled();
+  await picture("note-1600-light");
+  await open("#cell-no-such-cell");
+  assert.ok(await value("document.getElementById('note').innerText.includes('No such cell')"));
+});
+
+check("ids are unique and every link has its target", async () => {
+  await open();
+  assert.deepEqual(await value(`(() => { const ids = [...document.querySelectorAll('[id]')].map((e) => e.id);
+    const twice = ids.filter((id, i) => ids.indexOf(id) !== i);
+    const lost = [...document.querySelectorAll("a[href^='#']")].map((a) => a.hash.slice(1)).filter((id) => !document.getElementById(id));
+    return [...twice, ...lost]; })()`), []);
+});
+
+check("dark differs from light, and the page fits narrow and wide", async () => {
+  const seen = {};
+  for (const scheme of ["light", "dark"]) {
+    for (const [width, height] of [[1600, 1000], [360, 740]]) {
+      await size(width, height, scheme);
+      await open();
+      await settled();
+      const overflow = await value("document.documentElement.scrollWidth - document.documentElement.clientWidth");
+      assert.equal(overflow, 0, `the page scrolls sideways by ${overflow} px at ${width} px`);
+      seen[`${width}-${scheme}`] = await picture(`top-${width}-${scheme}`);
+      if (pictures) await walk(`${width}-${scheme}`);
+    }
+  }
+  assert.notEqual(seen["1600-light"], seen["1600-dark"]);
+  assert.notEqual(seen["360-light"], seen["360-dark"]);
+  const back = () => value("getComputedStyle(document.body).backgroundColor");
+  await size(360, 740, "light");
+  const light = await back();
+  await size(360, 740, "dark");
+  assert.notEqual(await back(), light);
+});
+
+/** Pictures of each part, to be looked at. */
+async function walk(name) {
+  const sections = await value("[...document.querySelectorAll('main > section')].map((s) => s.id)");
+  for (const [index, id] of sections.entries()) {
+    if (!(await value(`(() => { const s = document.getElementById(${JSON.stringify(id)}); s.scrollIntoView(); return s.offsetHeight > 0; })()`))) continue;
+    await value(`document.getElementById(${JSON.stringify(id)}).querySelectorAll('.scroll').forEach((s) => { s.scrollLeft = 120; s.scrollTop = 150; })`);
+    await settled();
+    await picture(`part${index}-${name}`);
+  }
+  await value("location.hash = document.querySelector('main td a').hash");
+  await settled();
+  await picture(`note-${name}`);
+}
+
+check("the head and the row's name stay in sight while a table scrolls", async () => {
+  for (const width of [360, 1600]) {
+    await size(width, 700);
+    await open();
+    const moved = await value(`(() => { const frame = ${FIGURE}.querySelector('.scroll'); const box = () => [
+        ${FIGURE}.querySelector('thead').getBoundingClientRect().top - frame.getBoundingClientRect().top,
+        Math.max(0, frame.querySelector('tbody th').getBoundingClientRect().left - frame.getBoundingClientRect().left - 180)];
+      frame.scrollTop = 400; frame.scrollLeft = 300; return box().map(Math.round); })()`);
+    assert.ok(moved[0] <= 2 && moved[1] === 0, `at ${width} px: ${moved}`);
+  }
+});
+
+check("without the script it is a plain page with all notes", async () => {
+  await size(1600, 1000);
+  await send("Emulation.setScriptExecutionDisabled", { value: true });
+  await open();
+  await picture("scriptless-1600-light");
+  // Our own questions still run: only the page's script does not.
+  const [controls, notes, hash] = await value(`[[...document.querySelectorAll('.controls, .switch')].every((e) => e.offsetHeight === 0),
+    [...document.querySelectorAll('#notes article')].every((e) => e.offsetHeight > 0), document.querySelector('main td a').hash]`);
+  assert.ok(controls && notes);
+  assert.ok(await value(`document.getElementById(${JSON.stringify(hash.slice(1))}) !== null`));
+  await send("Emulation.setScriptExecutionDisabled", { value: false });
+});
+
+check("on paper only the tables are left, whole", async () => {
+  await send("Emulation.setEmulatedMedia", { media: "print", features: [] });
+  await open();
+  assert.ok(await value("[...document.querySelectorAll('.side, .menu, .controls, dialog')].every((e) => e.offsetHeight === 0)"));
+  assert.ok(await value("[...document.querySelectorAll('.scroll')].every((e) => getComputedStyle(e).overflow === 'visible')"));
+  await send("Emulation.setEmulatedMedia", { media: "", features: [] });
+});
+
+check("no error was reported and nothing was loaded from elsewhere", async () => {
+  assert.deepEqual(complaints, []);
+  const foreign = [...requests].filter((url) => url !== address && url !== "about:blank" && !url.startsWith("data:"));
+  assert.deepEqual(foreign, []);
+});
+
+let failures = 0;
+try {
+  if (pictures) mkdirSync(pictures, { recursive: true });
+  const { targetId } = await send("Target.createTarget", { url: "about:blank" });
+  session = (await send("Target.attachToTarget", { targetId, flatten: true })).sessionId;
+  for (const domain of ["Page", "Runtime", "Log", "Network"]) await send(`${domain}.enable`);
+  for (const [name, run] of checks) {
+    const start = Date.now();
+    try {
+      await run();
+      console.log(`ok      ${name} (${((Date.now() - start) / 1000).toFixed(1)} s)`);
+    } catch (error) {
+      failures += 1;
+      console.log(`FAILED  ${name}\n        ${error.message.replaceAll("\n", "\n        ")}`);
+    }
+  }
+} finally {
+  clearTimeout(deadline);
+  child.kill();
+  await ended;
+  // The browser may still be writing; what it leaves in the temporary folder is no fault of the page.
+  try {
+    rmSync(profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 250 });
+  } catch (error) {
+    console.log(`left behind: ${profile} (${error.code})`);
+  }
+}
+if (failures > 0) process.exitCode = 1;

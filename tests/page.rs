@@ -1,0 +1,313 @@
+//! The page in a browser: rendered from the paper's tables, then read back as the browser understood it.
+//!
+//! Both tests are skipped, and say so, where chromium (or node, for the second) is absent; with
+//! `GHOSTLAB_REQUIRE_BROWSER=1` they fail instead. `GHOSTLAB_SCREENSHOTS=DIR` keeps the page and pictures of it to look at.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ghostlab::page::{
+    Artifact, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Page, Row, TableView, render,
+};
+
+/// One line of the paper's tables: `artifact,backbone,total_layers,pruned_layers,criterion,recovery,…,metric,value,std`.
+struct Line {
+    fields: Vec<String>,
+}
+
+impl Line {
+    fn backbone(&self) -> &str {
+        &self.fields[1]
+    }
+    fn depth(&self) -> &str {
+        &self.fields[3]
+    }
+    fn criterion(&self) -> &str {
+        &self.fields[4]
+    }
+    fn recovery(&self) -> &str {
+        &self.fields[5]
+    }
+    fn metric(&self) -> &str {
+        &self.fields[8]
+    }
+    fn value(&self) -> &str {
+        &self.fields[9]
+    }
+    /// Without the metric: what stands in one row.
+    fn key(&self) -> String {
+        format!("{}/{}/{}/{}/c4", self.backbone(), self.criterion(), self.depth(), self.recovery())
+    }
+}
+
+fn lines(table: &str) -> Vec<Line> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/paper/{table}.csv"));
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().skip(1).map(|line| Line { fields: line.split(',').map(str::to_owned).collect() }).collect()
+}
+
+/// The names in print, as in the paper.
+fn print(name: &str) -> String {
+    let known = [
+        ("none", "Pruned"),
+        ("prune-and-comp", "Prune and Comp"),
+        ("replaceme-ls", "ReplaceMe (LS)"),
+        ("replaceme-cos", "ReplaceMe (Cos)"),
+        ("linearpatch-diag", "Linear Patch (Diag)"),
+        ("linearpatch-rotate", "Linear Patch (Rotate)"),
+        ("ghosted", "Ghost Layer (Ours)"),
+        ("llm-streamline", "LLM-Streamline"),
+        ("shortgpt", "ShortGPT"),
+        ("shortened-llama", "Shortened LLaMA"),
+        ("sleb", "SLEB"),
+        ("dense", "Dense"),
+    ];
+    known.iter().find(|(key, _)| *key == name).map_or(name, |(_, print)| print).to_owned()
+}
+
+/// A table with a row for each key and a column for each metric, the best two of each backbone and depth marked.
+fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> TableView {
+    let text = |name: &str| Column { name: name.into(), ..Column::default() };
+    let mut columns = if grouped { vec![] } else { vec![text("Backbone")] };
+    columns.push(Column { numeric: true, ..text("Depth") });
+    columns.extend([text("Criterion"), text("Recovery")]);
+    let leading = columns.len();
+    columns.extend(metrics.iter().map(|(metric, name, group)| Column {
+        group: (!group.is_empty()).then(|| (*group).to_owned()),
+        numeric: true,
+        higher_is_better: Some(!metric.starts_with("ppl")),
+        ..text(name)
+    }));
+    let mut keys: Vec<String> = Vec::new();
+    for line in lines {
+        if !keys.contains(&line.key()) {
+            keys.push(line.key());
+        }
+    }
+    let mut rows: Vec<Row> = keys.iter().map(|key| row(lines, metrics, grouped, key)).collect();
+    for (column, kind) in columns.iter().enumerate().skip(leading) {
+        let group = |row: &Row| (row.group.clone(), row.cells[..leading - 2].to_vec());
+        for index in 0..rows.len() {
+            let Some(own) = rows[index].cells[column].value.filter(|_| rows[index].cells[leading - 2].text != "Dense")
+            else {
+                continue;
+            };
+            let better = |other: f64| if kind.higher_is_better == Some(true) { other > own } else { other < own };
+            let rivals = rows.iter().filter(|row| group(row) == group(&rows[index]));
+            let ahead = rivals.filter_map(|row| row.cells[column].value).filter(|value| better(*value)).count();
+            (rows[index].cells[column].best, rows[index].cells[column].second) = (ahead == 0, ahead == 1);
+        }
+    }
+    TableView { caption: String::new(), group_name: "Backbone".into(), columns, rows }
+}
+
+fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> Row {
+    let of_row: Vec<&Line> = lines.iter().filter(|line| line.key() == key).collect();
+    let text = |text: &str| Cell { text: print(text), ..Cell::default() };
+    let first = of_row[0];
+    let mut cells = if grouped { vec![] } else { vec![text(first.backbone())] };
+    cells.push(Cell { value: first.depth().parse().ok(), ..text(first.depth()) });
+    cells.extend([text(first.criterion()), text(first.recovery())]);
+    cells.extend(metrics.iter().enumerate().map(|(place, (metric, _, _))| {
+        let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
+        // A failure in each state that a table has to show.
+        let failed = first.recovery() == "replaceme-cos" && first.depth() == "11" && place < 2;
+        Cell {
+            text: if failed { "failed".into() } else { value.into() },
+            value: value.parse().ok().filter(|_| !failed),
+            paper: grouped.then(|| value.to_owned()),
+            verdict: grouped.then(|| "the same side of the pruned backbone".to_owned()),
+            key: Some(key.to_owned()),
+            failed,
+            ..Cell::default()
+        }
+    }));
+    Row { group: grouped.then(|| first.backbone().to_owned()), ours: first.recovery() == "ghosted", cells }
+}
+
+const SVG: &str = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 640 220'><style>
+    .frame{fill:#eef2f6}.line{stroke:#0b55b5;fill:none;stroke-width:3}text{fill:#1b1f24;font:16px sans-serif}
+    @media (prefers-color-scheme: dark){.frame{fill:#1f2429}.line{stroke:#82bbff}text{fill:#e6e9ec}}</style>
+    <rect class='frame' id='main' width='640' height='220'/><path class='line' d='M40 180 L200 90 L400 120 L600 30'/>
+    <text x='40' y='30'>boundary error by layer</text></svg>";
+
+fn sample() -> Page {
+    let tasks = [
+        ("arc_easy", "ARC-e", "Accuracy (%)"),
+        ("arc_challenge", "ARC-c", "Accuracy (%)"),
+        ("hellaswag", "HellaSwag", "Accuracy (%)"),
+        ("winogrande", "WinoGrande", "Accuracy (%)"),
+        ("boolq", "BoolQ", "Accuracy (%)"),
+        ("openbookqa", "OBQA", "Accuracy (%)"),
+        ("rte", "RTE", "Accuracy (%)"),
+        ("copa", "COPA", "Accuracy (%)"),
+        ("race", "RACE", "Accuracy (%)"),
+        ("average", "Average", ""),
+    ];
+    let texts = [
+        ("ppl_wikitext2", "WikiText-2", "Perplexity"),
+        ("ppl_c4", "C4", "Perplexity"),
+        ("ppl_ptb", "PTB", "Perplexity"),
+        ("ppl_average", "Average", "Perplexity"),
+        ("acc_average", "Accuracy", ""),
+    ];
+    let (second, third) = (lines("table2"), lines("table3"));
+    let cells: BTreeMap<String, CellNote> = second.iter().chain(&third).map(|line| (line.key(), note(line))).collect();
+    let artifact = |name: &str, profile: &str, title: &str, tables, figures| Artifact {
+        name: name.into(),
+        profile: profile.into(),
+        title: title.into(),
+        caption: "Read from the paper's tables, to see how the page looks with numbers of their size.".into(),
+        status: "complete".into(),
+        tables,
+        figures,
+        provenance: vec![
+            ("commit".into(), "bb2179c0ffee0000000000000000000000000000".into()),
+            ("command".into(), "ghostlab run experiments/table2.yaml --set depth=7,11".into()),
+        ],
+        files: vec![("CSV".into(), format!("{profile}/{name}.csv")), ("LaTeX".into(), format!("{profile}/{name}.tex"))],
+    };
+    let plain = SVG.split("@media").next().unwrap().to_owned()
+        + "</style><rect class='frame' width='640' height='220'/>\
+        <text x='40' y='30'>drawn for paper only</text></svg>";
+    let figure = |svg: &str, caption: &str| FigureView { svg: svg.into(), caption: caption.into() };
+    let claim = |claim: &str, artifact: &str| ClaimRow {
+        claim: claim.into(),
+        place: "§5.1, Table 2".into(),
+        paper: "54 of 60".into(),
+        ours: "21 of 24".into(),
+        verdict: "holds".into(),
+        artifact: artifact.into(),
+        profile: String::new(),
+    };
+    Page {
+        title: "Ghosted Layers, made again".into(),
+        made: "2026-11-21 14:50 UTC".into(),
+        program: "ghostlab 0.1.0, commit bb2179c".into(),
+        profile_note:
+            "The tiny backbones have 16 layers and were trained here; their numbers are compared by sign and \
+                       rank, not by size."
+                .into(),
+        artifacts: vec![
+            artifact("table2", "paper", "Table 2: zero-shot accuracy", vec![view(&second, &tasks, true)], vec![]),
+            artifact("table3", "paper", "Table 3: perplexity", vec![view(&third, &texts, false)], vec![]),
+            artifact(
+                "figure2",
+                "tiny",
+                "Figure 2: the boundary's error",
+                vec![],
+                vec![figure(SVG, "Error by layer, in both schemes."), figure(&plain, "One that knows no dark scheme.")],
+            ),
+        ],
+        claims: vec![
+            claim("Ghosted Layers has the highest average of all training-free recoveries.", "table2"),
+            claim("The repaired backbone has a lower perplexity than the pruned one at every depth.", "table3"),
+        ],
+        findings: vec![FindingRow {
+            rule: "an average is the mean of its row".into(),
+            place: "Table 3, llama-3-8b, 7 layers, Shortened LLaMA".into(),
+            expected: "49.34 (Table 2)".into(),
+            found: "49.39".into(),
+            note: String::new(),
+        }],
+        cells,
+    }
+}
+
+fn note(line: &Line) -> CellNote {
+    CellNote {
+        title: format!(
+            "{} without {} layers: {}, {}",
+            line.backbone(),
+            line.depth(),
+            print(line.criterion()),
+            print(line.recovery())
+        ),
+        lines: vec![
+            ("Layers removed".into(), "22 to 28 of 32".into()),
+            ("Calibration".into(), "c4, 128 sequences of 2048 tokens, seed 0".into()),
+        ],
+        commands: vec![format!("ghostlab explain experiments/table2.yaml {}", line.key())],
+        artifacts: vec![
+            ("selection".into(), "3b5d5c3712955042".into(), "ghostlab 0.1.0, 2026-11-20 10:02, 12.1 s".into()),
+            ("operator".into(), "9f86d081884c7d65".into(), "ghostlab 0.1.0, 2026-11-20 10:03, 41.7 s".into()),
+        ],
+    }
+}
+
+/// A program of the PATH. Absent: the test says so and is skipped, but fails where browsers are required.
+fn program(names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .flat_map(|folder| names.iter().map(move |name| folder.join(name)))
+        .find(|file| file.is_file());
+    if found.is_none() {
+        let is_required = std::env::var("GHOSTLAB_REQUIRE_BROWSER").is_ok_and(|value| value == "1");
+        assert!(!is_required, "none of {names:?} is on the PATH");
+        #[allow(clippy::disallowed_macros)]
+        {
+            eprintln!("skipped: none of {names:?} is on the PATH");
+        }
+    }
+    found
+}
+
+fn chromium() -> Option<PathBuf> {
+    program(&["chromium", "chromium-browser", "google-chrome"])
+}
+
+fn written(folder: &Path) -> PathBuf {
+    let file = folder.join("index.html");
+    fs::write(&file, render(&sample()).unwrap()).unwrap();
+    file
+}
+
+#[test]
+fn a_browser_opens_the_note_that_the_address_names() {
+    let Some(chromium) = chromium() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("file://{}#cell-llama-3-8b/llm-streamline/7/ghosted/c4", written(folder.path()).display());
+    let output = Command::new(chromium)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
+        .args(["--dump-dom", &address])
+        .stderr(Stdio::null())
+        .output()
+        .unwrap();
+    let dom = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        dom.contains("<html lang=\"en\" class=\"js\">"),
+        "the script did not run:\n{}",
+        &dom[..dom.len().min(2000)]
+    );
+    let (_, dialog) = dom.split_once("<dialog").unwrap();
+    assert!(dialog.split('>').next().unwrap().contains("open"), "the note is closed");
+    assert!(dialog.contains(">llama-3-8b without 7 layers: LLM-Streamline, Ghost Layer (Ours)</h2>"));
+    // Its numbers in Table 2 (10) and in Table 3 (5), each below a line with the table's title, and the head.
+    let (_, numbers) = dialog.split_once("class=\"numbers\"").unwrap();
+    let (numbers, _) = numbers.split_once("</table>").unwrap();
+    assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
+    assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 6 + 5, "every column can be sorted");
+}
+
+#[test]
+fn the_page_sorts_filters_and_fits_in_a_browser() {
+    let (Some(_), Some(node)) = (chromium(), program(&["node"])) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/page.mjs");
+    let mut command = Command::new(node);
+    let pictures = std::env::var_os("GHOSTLAB_SCREENSHOTS").map(PathBuf::from);
+    if let Some(pictures) = &pictures {
+        fs::create_dir_all(pictures).unwrap();
+    }
+    command.arg(script).arg(written(pictures.as_deref().unwrap_or(folder.path()))).args(&pictures);
+    let output = command.output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    // Nothing was left out unsaid.
+    assert!(said.matches("ok ").count() >= 11, "{said}");
+}
