@@ -67,8 +67,7 @@ fn a_run_that_is_killed_again_and_again_gives_the_tables_of_an_undisturbed_one()
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
     let verified = world.ghostlab(&["cache", "verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
-    // (A journal may stay: of a process that died after its work was stored and before it had cleared up.)
-    for left in ["drafts", "claims", "processes"] {
+    for left in ["drafts", "claims", "processes", "journals"] {
         let count = std::fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
         assert_eq!(count, 0, "{left} of dead processes are left");
     }

@@ -120,17 +120,27 @@ impl Journal {
     pub(super) fn retire(mut self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
         self.file = None;
         fs::remove_file(&self.own).ok();
-        for path in files(&self.folder) {
-            let owner = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let Ok(text) = fs::read(&path) else { continue };
-            let mut records = text.split(|&byte| byte == b'\n').filter_map(parse);
-            if gone(&owner) && records.all(|record| stored(&record.key)) {
-                fs::remove_file(&path).ok();
-            }
-        }
-        // Only where it is empty.
-        fs::remove_dir(&self.folder).ok();
+        clear(&self.folder, &gone, &stored);
     }
+}
+
+/// Removes those journals of a folder whose owners are gone and whose work is all stored, and the folder where it is
+/// empty then.
+fn clear(folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &dyn Fn(&str) -> bool) {
+    for path in files(folder) {
+        let owner = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(text) = gone(&owner).then(|| fs::read(&path).ok()).flatten() else { continue };
+        if text.split(|&byte| byte == b'\n').filter_map(parse).all(|record| stored(&record.key)) {
+            fs::remove_file(&path).ok();
+        }
+    }
+    // Only where it is empty.
+    fs::remove_dir(folder).ok();
+}
+
+/// The same for all journals.
+pub(super) fn sweep(journals: &Path, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
+    files(journals).iter().for_each(|folder| clear(folder, &gone, &stored));
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {

@@ -222,7 +222,8 @@ impl Store {
         self.worker.get().ok_or_else(|| Error::job("the store has no worker"))
     }
 
-    /// Removes what dead processes left: records, drafts, claims. Their journals stay: they hold work.
+    /// Removes what dead processes left: records, drafts, claims, and journals of work that is stored. Other journals stay:
+    /// they hold work.
     fn sweep(&self) {
         for (path, _, lives) in process::all(&self.root) {
             if lives == Some(false) {
@@ -231,7 +232,10 @@ impl Store {
         }
         process::sweep_claims(&self.root);
         let living = self.living();
-        draft::sweep(&self.drafts(), |owner| !living.iter().any(|id| id == owner));
+        let dead = |owner: &str| !living.iter().any(|id| id == owner);
+        draft::sweep(&self.drafts(), dead);
+        let stored = |hash: &str| Kind::ALL.iter().any(|&kind| self.has_hash(kind, hash));
+        journal::sweep(&self.root.join("journals"), dead, stored);
     }
 }
 
@@ -252,6 +256,24 @@ mod tests {
 
     fn write(store: &Store, key: &Key, bytes: &[u8]) -> Artifact {
         store.put(key, 1.5, &[("a.bin", bytes)]).unwrap()
+    }
+
+    #[test]
+    fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
+        let (folder, store) = store();
+        let place = folder.path().join("journals/work");
+        let journal = |hash: &str| {
+            let mut journal = Journal::open(place.clone(), "nobody").unwrap();
+            let record = Record { key: hash.into(), chunk: 0, values: vec![1.0], seconds: 0.0 };
+            journal.push(&record).unwrap();
+            journal.flush().unwrap();
+        };
+        journal(key(7).hash());
+        drop(Store::open(folder.path()).unwrap());
+        assert!(place.join("nobody.jsonl").exists(), "it holds work that is not stored");
+        write(&store, &key(7), b"done");
+        drop(Store::open(folder.path()).unwrap());
+        assert!(!place.exists());
     }
 
     #[test]
