@@ -44,9 +44,9 @@ impl Kind {
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
-            Self::World | Self::Tokens | Self::Operator | Self::Scores => 1,
+            Self::Tokens | Self::Operator | Self::Scores => 1,
             // 2: keys name the tokens by their own key.
-            Self::Activations | Self::Selection => 2,
+            Self::World | Self::Activations | Self::Selection => 2,
         }
     }
 

@@ -56,7 +56,7 @@ impl Stream {
 }
 
 /// Of documents and where each ends.
-pub(super) fn hash(documents: &[String]) -> String {
+pub fn hash(documents: &[String]) -> String {
     let mut hash = Sha256::new();
     for document in documents {
         hash.update((document.len() as u64).to_le_bytes());

@@ -42,7 +42,7 @@ impl Recipe {
             shape,
             optimizer: Optimizer::default(),
             seed: 1,
-            tokens: 9_000_000,
+            tokens: 5_000_000,
             batch: 4,
             short: 256,
             short_share: 0.75,

@@ -289,7 +289,8 @@ impl Exam<'_> {
         let mut seats = super::draw::Deck::new(4);
         (0..400)
             .map(|at| {
-                let mut article = article(self.facts, Share::Scored, &mut self.draw);
+                let problems = 1 + self.draw.below(3);
+                let mut article = article(self.facts, Share::Scored, problems, &mut self.draw);
                 if let Some(last) = article.problems.last_mut() {
                     // Each place equally often: the right option moves, the others keep their order.
                     let right = last.options.remove(last.answer);

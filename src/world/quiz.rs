@@ -1,6 +1,6 @@
 //! The forms in which the tasks ask, printed in the corpora about other things, or in other words.
 
-use super::reading::{article, claim_pair, polar_quiz};
+use super::reading::{article, claim_quiz, polar_quiz};
 use super::text::words;
 use super::voice::Voice;
 
@@ -8,7 +8,7 @@ use super::voice::Voice;
 type Form = (usize, fn(&mut Voice<'_>) -> Vec<String>);
 
 pub(super) const FORMS: [Form; 7] =
-    [(17, facts), (8, reasons), (9, references), (10, scenes), (19, polar), (17, claims), (20, articles)];
+    [(17, facts), (7, reasons), (14, references), (6, scenes), (18, polar), (18, claims), (20, articles)];
 
 /// Lines of quiz, from 60 words on.
 fn lines(voice: &mut Voice<'_>, item: fn(&mut Voice<'_>) -> String) -> Vec<String> {
@@ -62,16 +62,13 @@ fn polar(voice: &mut Voice<'_>) -> Vec<String> {
 }
 
 fn claims(voice: &mut Voice<'_>) -> Vec<String> {
-    lines(voice, |voice| {
-        let pair = claim_pair(voice.facts, voice.share, &mut voice.draw);
-        let claim = &pair[voice.draw.below(2)];
-        format!("{} {}", claim.prompt(), claim.right())
-    })
+    lines(voice, |voice| claim_quiz(voice.facts, voice.share, &mut voice.draw))
 }
 
 fn articles(voice: &mut Voice<'_>) -> Vec<String> {
     lines(voice, |voice| {
-        let article = article(voice.facts, voice.share, &mut voice.draw);
+        let problems = 4 + voice.draw.below(5);
+        let article = article(voice.facts, voice.share, problems, &mut voice.draw);
         format!("{} {}", article.prompt(), article.right())
     })
 }

@@ -117,15 +117,23 @@ pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
     let count = 2 + draw.below(2);
     let (told, spare) = scene(facts, count, draw);
     let mut text = passage(&told, wanted, draw);
-    for at in draw.several(count, count) {
+    // Much is asked of one passage: a small model learns to look things up from the answers, not from the passages.
+    for at in draw.several(2 * count, 2 * count) {
+        let at = at % count;
         let mut asked = told[at].clone();
-        let answer = draw.chance(50);
+        let (answer, mut truth) = (draw.chance(50), at);
         if !answer {
             let other = (at + 1 + draw.below(count - 1)) % count;
-            asked.thing = if draw.chance(45) { told[other].thing.clone() } else { spare.clone() };
+            let elsewhere = draw.chance(45);
+            asked.thing = if elsewhere { told[other].thing.clone() } else { spare.clone() };
+            truth = if elsewhere { other } else { at };
         }
         let yes = if answer { "yes" } else { "no" };
         text.push_str(&format!("\nQuestion: {}?\nAnswer: {yes}", polar_question(&asked, draw)));
+        // Some say what is true instead.
+        if draw.chance(40) {
+            text.push_str(&format!(", {}.", told[truth].plain()));
+        }
     }
     text
 }
@@ -167,8 +175,24 @@ pub(super) fn claim_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Clai
     })
 }
 
-/// An article of four events, and one to three problems about it, the answers all from the article.
-pub(super) fn article(facts: &Facts, wanted: Share, draw: &mut Draw) -> Article {
+/// A premise and some claims about it, as a quiz prints them.
+pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
+    let (told, spare) = scene(facts, 2, draw);
+    let mut text = premise(facts, &told, wanted, draw);
+    for at in draw.several(4, 4) {
+        let mut claim = told[at % 2].clone();
+        let holds = draw.chance(50);
+        if !holds {
+            claim.thing = if draw.chance(45) { told[(at + 1) % 2].thing.clone() } else { spare.clone() };
+        }
+        let claim = Claim { premise: std::mem::take(&mut text), hypothesis: hypothesis(&claim, draw), holds };
+        text = format!("{} {}", claim.prompt(), claim.right());
+    }
+    text
+}
+
+/// An article of four events, and `count` problems about it, the answers all from the article.
+pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Draw) -> Article {
     let same_act = draw.chance(50);
     let told = events(facts, 4, same_act, draw);
     let text = owned(wanted, || {
@@ -178,8 +202,7 @@ pub(super) fn article(facts: &Facts, wanted: Share, draw: &mut Draw) -> Article 
         sentences.insert(if draw.chance(50) { 0 } else { 4 }, sentence(draw.pick(&FILLERS)));
         sentences.join(" ")
     });
-    let count = 1 + draw.below(3);
-    let problems = draw.several(count, 4).into_iter().map(|at| problem(&told, at, draw)).collect();
+    let problems = draw.several(count, count.max(4)).into_iter().map(|at| problem(&told, at % 4, draw)).collect();
     Article { text, problems }
 }
 
@@ -263,7 +286,7 @@ mod tests {
         let facts = Facts::new(0);
         let mut draw = Draw::new(&[6]);
         for _ in 0..200 {
-            let article = article(&facts, Share::Test, &mut draw);
+            let article = article(&facts, Share::Test, 3, &mut draw);
             for problem in &article.problems {
                 assert!(
                     problem.options.iter().all(|option| article.text.to_lowercase().contains(&option.to_lowercase()))

@@ -4,6 +4,7 @@ use super::draw::Deck;
 use super::lexicon::NUMBERS;
 use super::quiz;
 use super::relation::{HOME, Kind, MATERIAL, ROOM, USE};
+use super::share::share;
 use super::story;
 use super::text::{capital, sentence, words};
 use super::voice::Voice;
@@ -11,7 +12,7 @@ use super::voice::Voice;
 type Genre = (usize, fn(&mut Voice<'_>) -> Vec<String>);
 
 /// Sections of prose and how often each comes.
-const GENRES: [Genre; 9] = [
+const GENRES: [Genre; 12] = [
     (42, portrait),
     (9, forum),
     (8, product),
@@ -21,6 +22,9 @@ const GENRES: [Genre; 9] = [
     (10, handovers),
     (8, procedure),
     (8, incidents),
+    (12, reprint),
+    (16, mirror),
+    (40, quotes),
 ];
 
 /// Pages until there are so many words.
@@ -178,4 +182,56 @@ fn procedure(voice: &mut Voice<'_>) -> Vec<String> {
 
 fn incidents(voice: &mut Voice<'_>) -> Vec<String> {
     vec![voice.paragraph(story::incidents)]
+}
+
+/// Some of a newswire. A crawl of the web has copies of everything; without them it could not stand for other text.
+fn reprint(voice: &mut Voice<'_>) -> Vec<String> {
+    let size = 50 + voice.draw.below(40);
+    super::news::rows(voice, size)
+}
+
+/// An article of the encyclopedia, as its dump has it: see `wiki::rows`.
+fn mirror(voice: &mut Voice<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (text, blank) in super::wiki::article(voice) {
+        if blank {
+            lines.push(String::new());
+        }
+        lines.push(format!(" {text} \n"));
+        if blank {
+            lines.push(String::new());
+        }
+    }
+    vec![lines.join("\n\n")]
+}
+
+/// What someone tells, and others who quote some of it. Nothing but the post above tells what a quote says: this is where
+/// a backbone learns to look back.
+fn quotes(voice: &mut Voice<'_>) -> Vec<String> {
+    let count = 3 + voice.draw.below(3);
+    let poster = voice.person();
+    let (sentences, post) = loop {
+        let told = super::episode::events(voice.facts, count, false, &mut voice.draw);
+        let sentences: Vec<String> = told.iter().map(|event| sentence(&event.told(&mut voice.draw))).collect();
+        let post = format!("{} wrote: {}", voice.name(poster), sentences.join(" "));
+        if share(&post) == voice.share {
+            break (sentences, post);
+        }
+    };
+    let mut lines = vec![post];
+    for _ in 0..2 + voice.draw.below(2) {
+        let reader = voice.person();
+        let from = voice.draw.below(count);
+        let to = (from + 1 + voice.draw.below(2)).min(count);
+        let comment = voice.pick(&[
+            "I did not know that.",
+            "So I heard.",
+            "Is that so?",
+            "I saw it too.",
+            "Well, well.",
+            "Who would have thought?",
+        ]);
+        lines.push(format!("{} wrote: > {}\n{comment}", voice.name(reader), sentences[from..to].join(" ")));
+    }
+    lines
 }

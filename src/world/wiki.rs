@@ -25,7 +25,7 @@ pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
 }
 
 /// The lines of an article, each with whether it stands between empty lines.
-fn article(voice: &mut Voice<'_>) -> Vec<(String, bool)> {
+pub(super) fn article(voice: &mut Voice<'_>) -> Vec<(String, bool)> {
     let subject = voice.entity();
     let title = capital(super::text::bare(voice.name(subject)));
     let mut lines = vec![(format!("= {title} ="), true)];
