@@ -1,0 +1,141 @@
+//! The backbones that come with the project: what they are, and that they are as good as the tiny profile needs.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use candle_core::DType;
+use common::{fixture, flat, json, tensors};
+use ghostlab::exec::{self, Event, Methods, Outcome, Reporter, Settings};
+use ghostlab::files::sha256;
+use ghostlab::grid::{Cell, Grid};
+use ghostlab::model::config::LAYOUTS;
+use ghostlab::model::{Batch, Config, Decoder, Model, Step};
+use ghostlab::significance::binomial_above_chance;
+use ghostlab::store::Store;
+use ghostlab::train::corpus;
+use ghostlab::train::export::Manifest;
+use ghostlab::train::recipe::Recipe;
+use ghostlab::train::world::registers;
+
+const BACKBONES: [&str; 2] = ["llama", "qwen3"];
+/// What backbones of this size learn from 5 million tokens: what the world is like. To look things up in the text at hand
+/// (boolq, race, rte, winogrande) they do not learn from so few.
+const LEARNT: [&str; 5] = ["arc_easy", "arc_challenge", "hellaswag", "openbookqa", "copa"];
+/// Two answers, or four.
+const CHANCE: [(&str, f64); 9] = [
+    ("arc_easy", 0.25),
+    ("arc_challenge", 0.25),
+    ("hellaswag", 0.25),
+    ("winogrande", 0.5),
+    ("boolq", 0.5),
+    ("openbookqa", 0.25),
+    ("rte", 0.5),
+    ("copa", 0.5),
+    ("race", 0.25),
+];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny").join(name)
+}
+
+struct Silent;
+
+impl Reporter for Silent {
+    fn event(&self, _: Event) {}
+}
+
+/// What the tiny grid makes of these cells, in a store of its own.
+fn outcome(keep: impl Fn(&Cell) -> bool) -> Outcome {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/tiny.yaml");
+    let mut grid = Grid::load(&file, None, &[], &Methods).unwrap();
+    grid.cells.retain(keep);
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    exec::run(&grid, Settings::default(), &store, &Silent, &AtomicBool::new(false)).unwrap()
+}
+
+#[test]
+fn each_manifest_is_of_the_recipe_the_world_and_the_files_beside_it() {
+    let world = registers(0);
+    for name in BACKBONES {
+        let manifest = Manifest::read(&folder(name)).unwrap().unwrap();
+        let layout = LAYOUTS.iter().find(|layout| layout.model_type == name).unwrap();
+        assert_eq!(manifest.recipe, Recipe::tiny(layout), "{name}: the recipe has changed since");
+        for (file, entry) in &manifest.files {
+            let bytes = fs::read(folder(name).join(file)).unwrap();
+            assert_eq!(
+                (bytes.len() as u64, sha256::of_bytes(&bytes)),
+                (entry.bytes, entry.sha256.clone()),
+                "{name} {file}"
+            );
+        }
+        let size: u64 = manifest.files.values().map(|entry| entry.bytes).sum();
+        assert!(size <= 8 << 20, "{name} has {size} bytes");
+        for register in &world {
+            let origin = manifest.corpus.iter().find(|origin| origin.register == register.name).unwrap();
+            assert_eq!(origin.train_documents, register.train.len(), "{name}: the world has changed since");
+            assert_eq!(origin.train_sha256, corpus::hash(&register.train), "{name}: the world has changed since");
+        }
+    }
+}
+
+#[test]
+fn their_logits_are_those_of_transformers() {
+    // Made by tools/tiny_logits.py, which says how; its versions stand in the file's header.
+    let expected = tensors(&fixture("tiny/logits.safetensors"));
+    for name in BACKBONES {
+        let of = |part: &str| expected[&format!("{name}.{part}")].clone();
+        let ids: Vec<u32> = of("ids").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+        let positions: Vec<u32> = of("positions").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+        let config = Config::read_file(&folder(name).join("config.json")).unwrap();
+        let decoder = Decoder::load_with(config, &folder(name)).unwrap();
+        let batch = Batch::windows([ids.as_slice()]);
+        let mut x = decoder.begin(&batch).unwrap();
+        for layer in 0..decoder.config().layers {
+            x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
+            x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
+        }
+        let rows: Vec<usize> = positions.iter().map(|&at| at as usize).collect();
+        let ours = flat(&decoder.logits(&x, &rows).unwrap());
+        let worst = ours.iter().zip(flat(&of("logits"))).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst <= 1e-4, "{name}: {worst:e}");
+    }
+}
+
+#[test]
+fn dense_backbones_know_the_world() {
+    let outcome = outcome(Cell::is_dense);
+    assert_eq!(outcome.cells.len(), BACKBONES.len());
+    for cell in &outcome.cells {
+        cell.ok().unwrap();
+        let name = cell.cell.backbone.trim_start_matches("tiny-");
+        let mut above = 0.0;
+        for (scores, (task, chance)) in cell.tasks.iter().flatten().zip(CHANCE) {
+            assert_eq!(scores.result.task.name, task);
+            let metric = scores.result.task.column;
+            let right = scores.documents.iter().filter(|document| document.right(metric)).count();
+            let p = binomial_above_chance(right as u64, scores.documents.len() as u64, chance);
+            assert!(
+                p < 0.01 || !LEARNT.contains(&task),
+                "{name} on {task}: {right} of {}, p = {p:.3}",
+                scores.documents.len()
+            );
+            above += 100.0 * (scores.result.column().value - chance) / 9.0;
+        }
+        assert!(above >= 20.0, "{name} is {above:.1} points above chance on the nine-task average");
+        // The unigram model's perplexity stands in the manifest, of the same registers' validation splits.
+        let manifest = json(&folder(name).join("manifest.json"));
+        let unigram = |register: &str| {
+            let scores = manifest["validation"].as_array().unwrap();
+            scores.iter().find(|of| of["register"] == register).unwrap()["unigram_perplexity"].as_f64().unwrap()
+        };
+        for (perplexity, register) in cell.perplexity.iter().zip(["wiki", "web", "news"]) {
+            let perplexity = perplexity.unwrap();
+            assert!(perplexity < unigram(register) / 10.0, "{name} on {register}: {perplexity}");
+        }
+    }
+}
