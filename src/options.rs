@@ -13,6 +13,8 @@ pub type Options = Map<String, Value>;
 /// A method in a registry: its name in a grid, what builds it, and what its options are.
 pub struct Entry<B> {
     pub name: &'static str,
+    /// The reference: the official repository, or where else the method is described. Empty where there is nothing to cite.
+    pub source: &'static str,
     pub build: B,
     schema: fn() -> Value,
 }
@@ -23,17 +25,19 @@ pub struct Described {
     pub name: String,
     /// The JSON schema of its options, an object.
     pub options: Value,
+    /// The reference.
+    pub source: &'static str,
 }
 
 impl<B> Entry<B> {
     /// An entry whose options are the struct `T`, the one that [`read`] is called with.
-    pub const fn new<T: JsonSchema>(name: &'static str, build: B) -> Self {
-        Self { name, build, schema: schema::<T> }
+    pub const fn new<T: JsonSchema>(name: &'static str, source: &'static str, build: B) -> Self {
+        Self { name, source, build, schema: schema::<T> }
     }
 
     /// What editors and the grid's reader have to know of it.
     pub fn described(&self) -> Described {
-        Described { name: self.name.to_string(), options: (self.schema)() }
+        Described { name: self.name.to_string(), options: (self.schema)(), source: self.source }
     }
 }
 

@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "angular";
-pub(super) const ENTRY: Entry = Entry::new::<Angular>(NAME, build);
+const SOURCE: &str = "https://github.com/arcee-ai/PruneMe";
+pub(super) const ENTRY: Entry = Entry::new::<Angular>(NAME, SOURCE, build);
 
 /// Starts `s` in `0..=L−n`; the least mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token; the first minimum wins.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

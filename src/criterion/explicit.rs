@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
 const NAME: &str = "explicit";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, build);
+const SOURCE: &str = "";
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
 
 /// The layers that the grid lists: either `layers` or `order`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

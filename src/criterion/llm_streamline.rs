@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "llm-streamline";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, build);
+const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
 
 /// The one block whose two ends are most alike; the first and the last layer stay.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

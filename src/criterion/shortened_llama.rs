@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
 const NAME: &str = "shortened-llama";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, build);
+const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
 
 /// The orders that the reference repository publishes, with the backbones and scores that they belong to.
 const RELEASED: &str = include_str!("../../data/released_orders.csv");

@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "shortgpt";
-pub(super) const ENTRY: Entry = Entry::new::<ShortGpt>(NAME, build);
+const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
+pub(super) const ENTRY: Entry = Entry::new::<ShortGpt>(NAME, SOURCE, build);
 
 /// Block influence `BI_l = 1 − cos(X_l, X_{l+1})`; the `n` lowest go.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

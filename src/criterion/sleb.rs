@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
 const NAME: &str = "sleb";
-pub(super) const ENTRY: Entry = Entry::new::<Sleb>(NAME, build);
+const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
+pub(super) const ENTRY: Entry = Entry::new::<Sleb>(NAME, SOURCE, build);
 
 /// Greedy; of equal perplexities the first layer goes. The scores are the layers in the order in which they went, each
 /// with the perplexity after it.

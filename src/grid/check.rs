@@ -111,7 +111,11 @@ impl Checker<'_> {
             let steps = [Key("backbones"), Key(name), Key("path")];
             let path = self.resolve(&entry.path, &steps)?;
             if !path.is_dir() {
-                return Err(self.absent("the backbone's folder", "a folder", &path, &steps));
+                let absent = self.absent("the backbone's folder", "a folder", &path, &steps);
+                return Err(match &entry.source {
+                    Some(source) => absent.hint(format!("it can be had at {source}")),
+                    None => absent,
+                });
             }
             let layers = self.registry.layers(&path).map_err(|error| error.at(self.place(&steps)))?;
             backbones.insert(name.clone(), Backbone { path, layers });

@@ -3,8 +3,10 @@
 //! The text becomes a tree in which every value knows its place (`source`, `node`). Four layers make it up, each laid upon
 //! the one before: the files of named entries (`named`), the grid itself, a profile (`profile`), overrides (`overrides`).
 //! Typed structs are read from the tree (`typed`, `schema`), their meaning is checked (`check`, `axes`, `depth`), and the
-//! axes become cells (`expand`, `pattern`). `schema_json` shows the same structs to editors.
+//! axes become cells (`expand`, `pattern`). `artifact` is what a table or figure shows of them. `schema_json` shows the
+//! same structs to editors.
 
+mod artifact;
 mod axes;
 mod cell;
 mod check;
@@ -29,9 +31,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, TableEntry, Tolerance};
 pub use cell::{Calibration, Cell};
 pub use evaluate::{Evaluate, Perplexity, TaskUse};
 pub use method::Method;
+pub use named::{BackboneFile, backbone_files};
 pub use schema::{Corpus, TaskData};
 pub use schema_json::json_schema;
 
@@ -144,8 +148,9 @@ impl Grid {
                 hint: "docs/grid.md begins with a complete example",
             },
         )?;
-        let profile = profile::take(&mut root, profile)?;
+        artifact::take(&mut root);
         let library = named::Library::around(path);
+        let profile = profile::take(&mut root, profile, &library)?;
 
         // Which files are needed is known only after profile and overrides; what they change is, once the files are read.
         let mut preview = root.clone();

@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
+use serde::Deserialize;
+
 use super::node::{Entry, Node, Value};
+use super::schema::BackboneEntry;
 use super::source::{self, Shape};
+use super::typed;
 use crate::error::{Error, Result};
 
 /// How many folders above the grid's own are looked into.
@@ -93,6 +97,12 @@ impl Library {
         Self { folders, files }
     }
 
+    /// The file `profiles/NAME.yaml` in the grid's own folder. Not from afar: it changes a grid that does not name it.
+    pub(super) fn profile(&self, name: &str) -> Option<PathBuf> {
+        let file = self.folders.first()?.join("profiles").join(format!("{name}.yaml"));
+        file.is_file().then_some(file)
+    }
+
     /// The names of a kind that have a file.
     pub(super) fn names(&self, kind: Kind) -> impl Iterator<Item = &str> {
         self.files.keys().filter(move |(known, _)| *known == kind).map(|(_, name)| name.as_str())
@@ -136,6 +146,28 @@ fn read_entry(kind: Kind, name: &str, path: &Path) -> Result<Node> {
     let what = format!("the {} `{name}`", kind.word());
     let hint = format!("the file holds what would stand behind `{name}:` in a grid's `{}`", kind.key());
     source::read(path, &Shape { what: &what, expected, hint: &hint })
+}
+
+/// A backbone that has a file of its own: its name, its folder, and where it can be had.
+pub type BackboneFile = (String, PathBuf, Option<String>);
+
+/// The backbones of `backbones/*.yaml` in a folder, by name.
+///
+/// # Errors
+/// A file that does not define a backbone, named with its line.
+pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
+    let folder = folder.join(Kind::Backbone.key());
+    let Ok(listing) = std::fs::read_dir(&folder) else { return Ok(Vec::new()) };
+    let mut files: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
+    files.sort();
+    let read = |path: PathBuf| {
+        let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let node = read_entry(Kind::Backbone, &name, &path)?;
+        let entry = BackboneEntry::deserialize(typed::FromNode::root(&node)).map_err(typed::Fault::into_error)?;
+        Ok((name, folder.join(entry.path), entry.source))
+    };
+    files.into_iter().map(read).collect()
 }
 
 fn put(root: &mut Node, kind: Kind, name: String, node: Node) {

@@ -1,7 +1,11 @@
 //! Profiles: named changes to a grid, one of which is laid upon it before it is read.
 
+use std::path::Path;
+
 use super::check::is_plain;
+use super::named::Library;
 use super::node::{Node, Value};
+use super::source::{self, Shape};
 use super::typed::unknown_key;
 use crate::error::{Error, Result, nearest};
 
@@ -27,8 +31,27 @@ pub(super) struct Profile {
     pub(super) changes: Node,
 }
 
-/// Takes `profile` and `profiles` out of the tree. `chosen` comes from the command line and wins over `profile`.
-pub(super) fn take(root: &mut Node, chosen: Option<&str>) -> Result<Option<Profile>> {
+/// Takes `profile` and `profiles` out of the tree. `chosen` comes from the command line and wins over `profile`. What the
+/// grid says of the profile is laid upon the file `profiles/NAME.yaml`, where there is one that grids share.
+pub(super) fn take(root: &mut Node, chosen: Option<&str>, library: &Library) -> Result<Option<Profile>> {
+    let Some(mut profile) = own(root, chosen)? else { return Ok(None) };
+    if let Some(file) = library.profile(&profile.name) {
+        let mut shared = shared(&file, &profile.name)?;
+        shared.merge(profile.changes);
+        profile.changes = shared;
+    }
+    Ok(Some(profile))
+}
+
+fn shared(file: &Path, name: &str) -> Result<Node> {
+    let what = format!("the profile `{name}`");
+    let hint = format!("the file holds what would stand behind `{name}:` in a grid's `profiles`");
+    let changes = source::read(file, &Shape { what: &what, expected: "keys of a grid", hint: &hint })?;
+    check_keys(&changes, &what)?;
+    Ok(changes)
+}
+
+fn own(root: &mut Node, chosen: Option<&str>) -> Result<Option<Profile>> {
     let Value::Map(keys) = &mut root.value else { return Ok(None) };
     let mut extract = |key: &str| {
         let position = keys.iter().position(|entry| entry.key == key)?;
@@ -97,13 +120,13 @@ fn check(profiles: &Node) -> Result<()> {
     }
     for profile in profiles.entries() {
         let subject = format!("`profiles.{}`", profile.key);
-        let Value::Map(changes) = &profile.node.value else {
+        if !matches!(profile.node.value, Value::Map(_)) {
             return Err(Error::bad_input(format!("{subject} has the wrong type"))
                 .at(profile.node.place.to_string())
                 .expected("a map of keys of the grid")
                 .found(profile.node.describe())
                 .hint("`{}` is a profile that changes nothing"));
-        };
+        }
         if !is_plain(&profile.key) {
             return Err(Error::bad_input("the profile's name cannot name a folder")
                 .at(profile.key_place.to_string())
@@ -111,18 +134,24 @@ fn check(profiles: &Node) -> Result<()> {
                 .found(format!("`{}`", profile.key))
                 .hint("its results are written to a folder of this name"));
         }
-        for change in changes {
-            let key = change.key.as_str();
-            if matches!(key, "name" | "profile" | "profiles") {
-                return Err(Error::bad_input(format!("{subject} cannot set `{key}`"))
-                    .at(change.key_place.to_string())
-                    .expected(format!("one of {}", KEYS.join(", ")))
-                    .found(format!("`{key}`"))
-                    .hint("it belongs to the grid as a whole: write it at the left margin"));
-            }
-            if !KEYS.contains(&key) {
-                return Err(unknown_key(key, &subject, &KEYS).at(change.key_place.to_string()));
-            }
+        check_keys(&profile.node, &subject)?;
+    }
+    Ok(())
+}
+
+/// The keys of one profile.
+fn check_keys(changes: &Node, subject: &str) -> Result<()> {
+    for change in changes.entries() {
+        let key = change.key.as_str();
+        if matches!(key, "name" | "artifact" | "profile" | "profiles") {
+            return Err(Error::bad_input(format!("{subject} cannot set `{key}`"))
+                .at(change.key_place.to_string())
+                .expected(format!("one of {}", KEYS.join(", ")))
+                .found(format!("`{key}`"))
+                .hint("it belongs to the grid as a whole: write it at the left margin"));
+        }
+        if !KEYS.contains(&key) {
+            return Err(unknown_key(key, subject, &KEYS).at(change.key_place.to_string()));
         }
     }
     Ok(())

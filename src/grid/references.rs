@@ -43,3 +43,7 @@ pub(super) fn counts(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn lengths(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 2}), 1)
 }
+
+pub(super) fn names(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&json_schema!({"type": "string"}), 1)
+}

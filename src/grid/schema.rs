@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::artifact::Description;
 use super::depth::DepthEntry;
 use super::evaluate::EvaluateEntry;
 use super::many::Many;
@@ -50,8 +51,11 @@ pub(super) struct Schema {
     pub(super) include: Many<IncludeEntry, 0>,
     /// What every variant is scored on.
     pub(super) evaluate: EvaluateEntry,
+    /// What a table or figure of the paper shows of the grid (`ghostlab reproduce`).
+    #[serde(default, rename = "artifact")]
+    pub(super) _artifact: Option<Description>,
     /// The profile that is used where `--profile` names none.
-    // This and the next are taken out of the tree before it is read; here they are for the schema and the list of keys.
+    // This, the one above and the next are taken out of the tree before it is read; here they are for the schema and the list of keys.
     #[serde(rename = "profile")]
     pub(super) _profile: Option<String>,
     /// Changes to the grid by name. Maps are merged key by key, everything else is replaced.
@@ -66,6 +70,8 @@ pub(super) struct Schema {
 pub(super) struct BackboneEntry {
     /// Its folder, with config.json, tokenizer.json and *.safetensors; from the folder of the file that says so.
     pub(super) path: PathBuf,
+    /// Where it can be had.
+    pub(super) source: Option<String>,
 }
 
 /// A text collection and the rule that cuts windows from it.

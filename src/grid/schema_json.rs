@@ -79,7 +79,7 @@ fn profile(grid: &Value) -> Value {
     let mut profile = json!({"description": "Changes to the grid.", "type": "object", "additionalProperties": false});
     let mut properties = grid["properties"].clone();
     if let Some(keys) = properties.as_object_mut() {
-        keys.retain(|key, _| !matches!(key.as_str(), "name" | "profile" | "profiles"));
+        keys.retain(|key, _| !matches!(key.as_str(), "name" | "artifact" | "profile" | "profiles"));
         keys.values_mut().for_each(|key| partial(key, &grid["definitions"]));
     }
     profile["properties"] = properties;

@@ -13,7 +13,8 @@ use crate::model::Operator;
 use crate::options::{self, Options};
 
 const NAME: &str = "ghosted";
-pub(super) const ENTRY: Entry = Entry::new::<Ghosted>(NAME, build);
+const SOURCE: &str = "https://github.com/daniel-eai/ghosted_layers_official_repository";
+pub(super) const ENTRY: Entry = Entry::new::<Ghosted>(NAME, SOURCE, build);
 
 /// Added to the diagonal of `XᵀX`, as the reference code does.
 const RIDGE: f64 = 1e-6;

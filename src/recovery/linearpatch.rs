@@ -12,8 +12,9 @@ use crate::options::{self, Options};
 
 const DIAG: &str = "linearpatch-diag";
 const ROTATE: &str = "linearpatch-rotate";
-pub(super) const DIAG_ENTRY: Entry = Entry::new::<Settings>(DIAG, build_diag);
-pub(super) const ROTATE_ENTRY: Entry = Entry::new::<Settings>(ROTATE, build_rotate);
+const SOURCE: &str = "https://github.com/chenxinrui-tsinghua/LinearPatch";
+pub(super) const DIAG_ENTRY: Entry = Entry::new::<Settings>(DIAG, SOURCE, build_diag);
+pub(super) const ROTATE_ENTRY: Entry = Entry::new::<Settings>(ROTATE, SOURCE, build_rotate);
 
 /// What the reference code adds to the magnitude before a removed layer where it repairs layer by layer.
 const LEAST_MAGNITUDE: f64 = 1e-8;

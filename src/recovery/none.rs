@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "none";
-pub(super) const ENTRY: Entry = Entry::new::<None>(NAME, build);
+const SOURCE: &str = "";
+pub(super) const ENTRY: Entry = Entry::new::<None>(NAME, SOURCE, build);
 
 /// Nothing: the layers are removed.
 #[derive(Deserialize, JsonSchema)]

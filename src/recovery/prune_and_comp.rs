@@ -11,7 +11,8 @@ use crate::model::Operator;
 use crate::options::{self, Options};
 
 const NAME: &str = "prune-and-comp";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, build);
+const SOURCE: &str = "no public code: from the paper";
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
 
 /// `d = mean|X_post| / mean|X_pre|` over all sequences.
 ///

@@ -13,7 +13,8 @@ use crate::linalg::gemm::{Into, View, ViewMut, gemm_parallel};
 use crate::options::{self, Options};
 
 const NAME: &str = "replaceme-cos";
-pub(super) const ENTRY: Entry = Entry::new::<Cosine>(NAME, build);
+const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
+pub(super) const ENTRY: Entry = Entry::new::<Cosine>(NAME, SOURCE, build);
 
 /// As `torch.nn.functional.cosine_similarity`: a norm counts as at least this.
 const LEAST_NORM: f32 = 1e-8;

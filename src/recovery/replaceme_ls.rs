@@ -13,7 +13,8 @@ use crate::model::{Config, Half, Operator};
 use crate::options::{self, Options};
 
 const NAME: &str = "replaceme-ls";
-pub(super) const ENTRY: Entry = Entry::new::<LeastSquares>(NAME, build);
+const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
+pub(super) const ENTRY: Entry = Entry::new::<LeastSquares>(NAME, SOURCE, build);
 
 /// `T = (AᵀA + αI)⁻¹AᵀY` with `A` the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all sequences.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -16,6 +16,7 @@ fn described(methods: &[(&str, &Value)]) -> Vec<Described> {
     let described = |(name, properties): &(&str, &Value)| Described {
         name: (*name).to_owned(),
         options: json!({"description": "A method.", "properties": properties}),
+        source: "",
     };
     methods.iter().map(described).collect()
 }
@@ -119,6 +120,8 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
+        // Names are looked up in `./experiments` too: not in the project's own.
+        std::env::set_current_dir(std::env::temp_dir()).unwrap();
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("models/english")).unwrap();
         fs::write(root.path().join("models/english/layers"), "16").unwrap();

@@ -47,6 +47,22 @@ fn a_profile_is_laid_upon_the_grid_and_overrides_upon_the_profile() {
 }
 
 #[test]
+fn a_profile_that_the_grids_of_a_folder_share_lies_below_the_grids_own() {
+    let place = Place::new();
+    std::fs::create_dir(place.file().parent().unwrap().join("profiles")).unwrap();
+    let shared = place.file().parent().unwrap().join("profiles/small.yaml");
+    std::fs::write(&shared, "depth: 5\nrecovery: none\ncalibration: {corpus: wiki, sequences: 4, length: 16}\n")
+        .unwrap();
+    let text = format!("{GOOD}profiles: {{small: {{depth: 3}}}}\n");
+    let grid = place.with_profile(&text, Some("small"), &[]).unwrap();
+    assert_eq!((grid.depth.as_slice(), grid.recovery.len()), (&[3][..], 1));
+    assert_eq!(grid.calibration[0].to_string(), "wiki:4x16@0");
+    std::fs::write(&shared, "deptth: 5\n").unwrap();
+    let message = place.refusal_of(&text, Some("small"));
+    assert!(message.contains("small.yaml:1:1") && message.contains("did you mean `depth`?"), "{message}");
+}
+
+#[test]
 fn a_profile_may_give_what_the_grid_leaves_out() {
     let place = Place::new();
     let text = GOOD.replace("depth: [3, 5]\n", "") + "profiles: {tiny: {depth: 3}}\n";

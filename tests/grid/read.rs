@@ -81,9 +81,11 @@ fn overrides_change_the_grid_before_it_is_checked() {
     assert_eq!((grid.name.as_str(), grid.corpora["c4"].limit), ("wide", Some(5)));
     let grid = place.load(GOOD, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
     assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![2]));
-    // A path typed on the command line starts from the current folder; this package has such a file.
-    let grid = place.load(GOOD, &["corpora.wiki.path=Cargo.toml"]).unwrap();
-    assert_eq!(grid.corpora["wiki"].path, Path::new("Cargo.toml"));
+    // From the current folder, which is the one for temporary files here (see `Place::new`).
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let name = file.path().file_name().unwrap().to_str().unwrap();
+    let grid = place.load(GOOD, &[&format!("corpora.wiki.path={name}")]).unwrap();
+    assert_eq!(grid.corpora["wiki"].path, Path::new(name));
 }
 
 #[test]

@@ -148,6 +148,7 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                     "object" => value.is_object(),
                     "array" => value.is_array(),
                     "string" => value.is_string(),
+                    "boolean" => value.is_boolean(),
                     "integer" => value.is_u64() || value.is_i64(),
                     "number" => value.is_number(),
                     "null" => value.is_null(),
@@ -197,8 +198,13 @@ fn every_sample_is_sound_by_the_schema() {
     let mut samples: Vec<(PathBuf, String)> = Vec::new();
     for folder in ["tests/real", "experiments"] {
         for file in fs::read_dir(root().join(folder)).unwrap().map(|file| file.unwrap().path()) {
-            if file.extension().is_some_and(|ending| ending == "yaml") {
+            // Claims are a list with a reader of their own.
+            if file.extension().is_some_and(|ending| ending == "yaml") && !file.ends_with("claims.yaml") {
                 let text = fs::read_to_string(&file).unwrap();
+                // An artifact that lists what the program knows has no grid.
+                if text.contains("\n  list: ") {
+                    continue;
+                }
                 assert!(text.starts_with("# yaml-language-server: $schema="), "{} names no schema", file.display());
                 samples.push((file, text));
             }

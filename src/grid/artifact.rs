@@ -1,0 +1,209 @@
+//! What a table or figure of the paper shows of a grid: the key `artifact` of an artifact's file.
+//!
+//! A description, not code: rows, columns, grouping and metrics. The cells come from the grid in the same file.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::node::{Node, Value};
+use super::source::{self, Shape};
+use super::{references, typed};
+use crate::error::{Error, Result};
+
+/// A table or a figure of the paper.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    /// One line that says what it is.
+    pub title: String,
+    /// As in the paper, shortened.
+    pub caption: Option<String>,
+    /// Where the paper says the same under another name: `tableA3` is `table4`.
+    pub also: Option<String>,
+    /// A table of numbers.
+    pub table: Option<TableEntry>,
+    /// A figure.
+    pub figure: Option<FigureEntry>,
+    /// A table of what the program knows by name, without a grid.
+    pub list: Option<ListEntry>,
+    /// How far a value may be from the paper's.
+    #[serde(default)]
+    pub tolerance: Tolerance,
+}
+
+/// A table: rows by backbone and method, columns by metric.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TableEntry {
+    /// The columns before the numbers.
+    pub lead: Vec<Lead>,
+    /// Whether each backbone begins with its dense row.
+    #[serde(default)]
+    pub dense: bool,
+    /// The rows of a block, in this order.
+    pub rows: Vec<RowEntry>,
+    /// Repeats the columns for each depth. Otherwise the rows are repeated for each depth.
+    #[serde(default)]
+    pub across_depths: bool,
+    /// The metrics of the columns, in this order.
+    pub metrics: Vec<String>,
+    /// Options of methods that are part of their names in the table, such as `solver`. Others are not shown.
+    #[serde(default)]
+    pub named_options: Vec<String>,
+    /// Decimals of all numbers.
+    #[serde(default = "two")]
+    pub decimals: usize,
+}
+
+fn two() -> usize {
+    2
+}
+
+/// A column before the numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Lead {
+    Backbone,
+    /// Layers removed, of how many.
+    Depth,
+    /// The recovery, or the criterion where there is none.
+    Method,
+    /// Sequences that an operator is computed from.
+    Sequences,
+}
+
+/// Rows of a block: the product of both, as far as the grid has such cells.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RowEntry {
+    /// Names of criteria.
+    #[schemars(schema_with = "references::names")]
+    pub criterion: Vec<String>,
+    /// Names of recoveries.
+    #[schemars(schema_with = "references::names")]
+    pub recovery: Vec<String>,
+}
+
+/// A figure, by its kind.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FigureEntry {
+    pub kind: FigureKind,
+    /// What is drawn; the kind `layers` draws the selection and needs none. Several are bars beside each other.
+    #[serde(default)]
+    pub metrics: Vec<String>,
+    /// What the axis of values says, with its unit.
+    #[serde(default)]
+    pub axis: String,
+    /// Whether the axis of values is logarithmic.
+    #[serde(default)]
+    pub log: bool,
+    /// The recoveries that are drawn, in this order; all of the grid by default.
+    #[serde(default)]
+    pub recovery: Vec<String>,
+}
+
+/// How a figure draws its cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FigureKind {
+    /// A bar for each recovery, in a group for each backbone.
+    Bars,
+    /// A bar for each metric, in a group for each backbone.
+    Shares,
+    /// A line for each recovery over the channels of the residual stream.
+    Channels,
+    /// A line for each recovery over the depth.
+    Depths,
+    /// The stacks of layers: dense, pruned, repaired.
+    Layers,
+}
+
+/// A list of what the program knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ListEntry {
+    /// Criteria and recoveries with their repositories.
+    Methods,
+    /// Backbones with their sources.
+    Checkpoints,
+}
+
+/// How far a value may be from the paper's before it counts as another one.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tolerance {
+    /// In points of percent.
+    pub accuracy: f64,
+    /// In percent of the paper's value.
+    pub perplexity: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self { accuracy: 1.0, perplexity: 2.0 }
+    }
+}
+
+impl Description {
+    /// The description in an artifact's file, and whether the file holds a grid too. None where it has no key `artifact`.
+    ///
+    /// # Errors
+    /// Names file, line and column, what was expected and what was found.
+    pub fn read(path: &Path) -> Result<Option<(Self, bool)>> {
+        let shape =
+            Shape { what: "the artifact", expected: "`artifact: …` and a grid", hint: "docs/grid.md shows one" };
+        let mut root = source::read(path, &shape)?;
+        let Value::Map(keys) = &mut root.value else { return Ok(None) };
+        let Some(at) = keys.iter().position(|entry| entry.key == KEY) else { return Ok(None) };
+        let own = keys.remove(at);
+        let has_grid = !keys.is_empty();
+        root.value = Value::Map(vec![own]);
+        let Alone { artifact } = Alone::deserialize(typed::FromNode::root(&root)).map_err(typed::Fault::into_error)?;
+        artifact.check(has_grid).map_err(|error| error.at(root.place.to_string()))?;
+        Ok(Some((artifact, has_grid)))
+    }
+
+    /// The metrics that it shows.
+    pub fn metrics(&self) -> &[String] {
+        match (&self.table, &self.figure) {
+            (Some(table), _) => &table.metrics,
+            (None, Some(figure)) => &figure.metrics,
+            (None, None) => &[],
+        }
+    }
+
+    /// What the types cannot say.
+    fn check(&self, has_grid: bool) -> Result<()> {
+        let wrong = |what: &str, expected: &str| Err(Error::bad_input(what).expected(expected));
+        let parts =
+            usize::from(self.table.is_some()) + usize::from(self.figure.is_some()) + usize::from(self.list.is_some());
+        if parts != 1 {
+            return wrong("an artifact is not one thing", "one of the keys `table`, `figure` and `list`");
+        }
+        if self.list.is_none() && !has_grid {
+            return wrong("an artifact has no cells", "the keys of a grid beside `artifact`");
+        }
+        if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
+            return wrong("a table is empty", "`rows` and `metrics` with an entry each");
+        }
+        Ok(())
+    }
+}
+
+/// Takes the description out of a grid's tree: the grid has no use for it.
+pub(super) fn take(root: &mut Node) {
+    if let Value::Map(keys) = &mut root.value {
+        keys.retain(|entry| entry.key != KEY);
+    }
+}
+
+const KEY: &str = "artifact";
+
+/// The description alone.
+#[derive(Debug, Deserialize)]
+struct Alone {
+    artifact: Description,
+}
