@@ -8,6 +8,14 @@ default:
 run grid *arguments:
     cargo run --release -- run {{grid}} {{arguments}}
 
+# Tables and figures of the paper: `just reproduce table2`, `just reproduce all`.
+reproduce *arguments:
+    cargo run --release -- reproduce {{arguments}}
+
+# The page of everything that was reproduced: reports/index.html.
+report *arguments:
+    cargo run --release -- report {{arguments}}
+
 # All tests.
 test:
     cargo test --release

@@ -5,7 +5,7 @@
 //! | floor | modules |
 //! | --- | --- |
 //! | 5 | [`cli`] |
-//! | 4 | [`report`], [`exec`] |
+//! | 4 | [`report`], [`exec`], [`reproduce`] |
 //! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
 //! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`audit`], [`claims`] |
@@ -33,6 +33,7 @@ pub mod plan;
 pub mod record;
 pub mod recovery;
 pub mod report;
+pub mod reproduce;
 pub mod significance;
 pub mod store;
 pub mod tasks;

@@ -48,16 +48,21 @@ pub(super) struct Limits {
     retries: u32,
 }
 
+/// All cores where no number is given.
+pub(super) fn start_threads(threads: Option<u16>) -> Result<()> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads.map_or(0, usize::from))
+        .build_global()
+        .map_err(|error| Error::job("cannot start threads").found(error.to_string()))
+}
+
 impl Asked {
     pub(super) fn grid(&self) -> Result<Grid> {
         Grid::load(&self.grid, self.profile.as_deref(), &self.overrides, &Methods)
     }
 
     pub(super) fn start_threads(&self) -> Result<()> {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(self.threads.map_or(0, usize::from))
-            .build_global()
-            .map_err(|error| Error::job("cannot start threads").found(error.to_string()))
+        start_threads(self.threads)
     }
 
     /// The store, to be written to.

@@ -2,10 +2,15 @@
 #![allow(clippy::disallowed_macros)]
 
 mod asked;
+mod audit;
 mod cache;
+mod compare;
 mod explain;
+mod made;
 mod plan;
 mod progress;
+mod report;
+mod reproduce;
 mod run;
 mod schema;
 mod status;
@@ -32,6 +37,14 @@ enum Command {
     /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk), 4 a cell failed, 5 stored data damaged,
     /// 130 interrupted.
     Run(run::Arguments),
+    /// Make tables and figures of the paper; without arguments, list them.
+    Reproduce(reproduce::Arguments),
+    /// Check the paper's tables against themselves.
+    Audit(audit::Arguments),
+    /// Compare two results folders: settings and values that differ, with paired tests on the same items.
+    Compare(compare::Arguments),
+    /// Write the page of all artifacts that are made: one file, without network.
+    Report(report::Arguments),
     /// Say what a run of a grid would do, and why, and what it would cost.
     Plan(plan::Arguments),
     /// Show everything that one cell is made from.
@@ -51,6 +64,10 @@ enum Command {
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Reproduce(arguments) => reproduce::run(&arguments),
+        Command::Audit(arguments) => audit::run(&arguments),
+        Command::Compare(arguments) => compare::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),

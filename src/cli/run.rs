@@ -1,6 +1,5 @@
 //! `ghostlab run GRID.yaml`.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
@@ -8,16 +7,13 @@ use std::time::{Instant, SystemTime};
 use clap::Args;
 
 use super::asked::{Asked, Limits};
+use super::made;
 use super::progress::{self, JsonLines};
 use super::stop;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exec::{self, CellResult, Outcome, Recorder, Reporter};
-use crate::files::sha256;
-use crate::grid::Grid;
-use crate::machine::{self, Machine};
-use crate::report::{
-    Answers, Measured, Protocol, Provenance, Row, Table, ensure_writable, utc, write_documents, write_lm_eval,
-};
+use crate::report::{Answers, Measured, Provenance, Row, Table, ensure_writable, write_documents, write_lm_eval};
+use crate::reproduce;
 use crate::tasks::{Measure, TaskResult, average};
 
 #[derive(Args)]
@@ -48,28 +44,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let outcome = exec::run(&grid, arguments.limits.settings(), &store, &recorder, &stop);
     let outcome = outcome.inspect_err(|error| recorder.end(error))?;
 
-    let protocols = protocols(&grid, &outcome);
+    let protocols = made::protocols(&grid, &outcome);
     let rows: Vec<Row> = outcome.cells.iter().map(row).collect();
     let table = Table::new(&protocols, &rows)?;
     let mut files = table.write(&folder)?;
     files.extend(write_tasks(&folder, &outcome)?);
-    let provenance = Provenance {
-        ghostlab: env!("CARGO_PKG_VERSION").to_string(),
-        crates: crate_versions(),
-        commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
-        dirty: env!("GHOSTLAB_DIRTY") == "true",
-        command: std::env::args().collect(),
-        grid: grid.resolved()?,
-        protocols,
-        inputs: outcome.inputs.clone(),
-        seeds: seeds(&grid),
-        machine: Machine::this(),
-        peak_memory_bytes: machine::peak_memory(),
-        files: hashes(&files)?,
-        started: utc(started),
-        finished: utc(SystemTime::now()),
-        cells: cells_json(&outcome)?,
-    };
+    let numbers = reproduce::numbers(&grid, &outcome, &[]);
+    reproduce::Stored::of(&grid.name, &grid, &outcome, &numbers, &made::program())?.write(&folder)?;
+    let provenance = made::provenance(&grid, &outcome, protocols, &files, started)?;
     provenance.write(&folder)?;
     if !arguments.events {
         println!("{}", table.on_screen()?);
@@ -89,48 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn seeds(grid: &Grid) -> Vec<u64> {
-    let mut seeds: Vec<u64> = grid.cells.iter().filter_map(|cell| cell.calibration.as_ref()).map(|c| c.seed).collect();
-    seeds.sort_unstable();
-    seeds.dedup();
-    seeds
-}
-
-/// SHA-256 of the written files, by name; folders of files are left out.
-fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
-    let hash = |file: &PathBuf| {
-        let (hash, _) = sha256::of_file(file).map_err(|error| Error::io("read", file, &error))?;
-        Ok((file.file_name().unwrap_or_default().to_string_lossy().into_owned(), hash))
-    };
-    files.iter().filter(|file| file.is_file()).map(hash).collect()
-}
-
-/// One column for each perplexity, each task, and the average of the tasks where there are several.
-fn protocols(grid: &Grid, outcome: &Outcome) -> Vec<Protocol> {
-    let windows = grid.evaluate.perplexity.iter().map(|text| {
-        let corpus = &grid.corpora[&text.corpus];
-        Protocol::Windows {
-            corpus: text.corpus.clone(),
-            rule: corpus.rule.clone(),
-            length: text.length,
-            limit: corpus.limit,
-        }
-    });
-    let tasks = outcome.tasks.iter().map(|of| Protocol::MultipleChoice {
-        label: of.label.clone(),
-        task: of.task.name.to_string(),
-        version: of.task.version,
-        metric: of.task.column.name().to_string(),
-        bos: of.bos.to_string(),
-        documents: of.documents,
-        original: of.original,
-        whole: of.whole,
-    });
-    let several = Some(outcome.tasks.len()).filter(|&tasks| tasks > 1);
-    windows.chain(tasks).chain(several.map(|tasks| Protocol::Average { tasks })).collect()
-}
-
-/// Values in the order of [`protocols`]; accuracies in percent.
+/// Values in the order of [`made::protocols`]; accuracies in percent.
 fn values(result: &CellResult) -> Vec<Option<Measured>> {
     let percent =
         |measure: Measure| Measured { value: 100.0 * measure.value, error: measure.stderr.map(|error| 100.0 * error) };
@@ -181,22 +122,4 @@ fn row(result: &CellResult) -> Row {
         notes: result.notes().join("; "),
         status: result.failure.as_ref().map_or("ok".to_string(), |reason| format!("failed: {reason}")),
     }
-}
-
-fn cells_json(outcome: &Outcome) -> Result<serde_json::Value> {
-    serde_json::to_value(&outcome.cells)
-        .map_err(|error| Error::job("the cells have no JSON form").found(error.to_string()))
-}
-
-/// The versions, from the lock file, of the crates whose code makes numbers.
-fn crate_versions() -> BTreeMap<String, String> {
-    const NUMERIC: [&str; 7] = ["candle-core", "faer", "gemm", "half", "polars", "rand_mt", "tokenizers"];
-    let value = |line: &str| line.split('"').nth(1).map(str::to_string);
-    let lines: Vec<&str> = include_str!("../../Cargo.lock").lines().collect();
-    lines
-        .windows(2)
-        .filter(|pair| pair[0].starts_with("name = ") && pair[1].starts_with("version = "))
-        .filter_map(|pair| Some((value(pair[0])?, value(pair[1])?)))
-        .filter(|(name, _)| NUMERIC.contains(&name.as_str()))
-        .collect()
 }

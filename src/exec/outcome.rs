@@ -66,6 +66,9 @@ pub struct CellResult {
     pub boundaries: Vec<BoundaryResult>,
     /// One for each perplexity of the grid; none where the cell failed.
     pub perplexity: Vec<Option<f64>>,
+    /// The windows' losses behind each perplexity; not part of the run's record.
+    #[serde(skip)]
+    pub losses: Vec<Option<Vec<f64>>>,
     /// One for each task of the grid; none where the cell failed.
     pub tasks: Vec<Option<TaskScores>>,
     /// What its operators and scores took to make, whenever that was; steps shared with other cells count in equal parts.
@@ -155,6 +158,7 @@ impl<'a> Reader<'a> {
             scores: Vec::new(),
             boundaries: Vec::new(),
             perplexity: Vec::new(),
+            losses: Vec::new(),
             tasks: Vec::new(),
             seconds: 0.0,
             failure: failure.cloned(),
@@ -180,6 +184,7 @@ impl<'a> Reader<'a> {
                 Subject::Windows(text) => {
                     let losses = values.map(|windows| Losses { windows });
                     result.perplexity.push(losses.as_ref().map(Losses::perplexity));
+                    result.losses.push(losses.as_ref().map(|losses| losses.windows.clone()));
                     if let Some(losses) = losses.filter(|losses| losses.not_finite() > 0) {
                         let (bad, all) = (losses.not_finite(), losses.windows.len());
                         let reason = format!("{bad} of {all} windows of {} have no finite loss", text.corpus);

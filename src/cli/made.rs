@@ -1,0 +1,105 @@
+//! How the numbers of a results folder were made: the record beside them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use crate::error::{Error, Result};
+use crate::exec::Outcome;
+use crate::files::sha256;
+use crate::grid::Grid;
+use crate::machine::{self, Machine};
+use crate::report::{Protocol, Provenance, utc};
+
+/// Version and commit.
+pub(super) fn program() -> String {
+    let commit = env!("GHOSTLAB_COMMIT").get(..12).unwrap_or_default();
+    let dirty = if env!("GHOSTLAB_DIRTY") == "true" { " with changes" } else { "" };
+    format!("ghostlab {} {commit}{dirty}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
+}
+
+/// The record of a grid's outcome and the files that show it.
+pub(super) fn provenance(
+    grid: &Grid,
+    outcome: &Outcome,
+    protocols: Vec<Protocol>,
+    files: &[PathBuf],
+    started: SystemTime,
+) -> Result<Provenance> {
+    Ok(Provenance {
+        ghostlab: env!("CARGO_PKG_VERSION").to_string(),
+        crates: crate_versions(),
+        commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
+        dirty: env!("GHOSTLAB_DIRTY") == "true",
+        command: std::env::args().collect(),
+        grid: grid.resolved()?,
+        protocols,
+        inputs: outcome.inputs.clone(),
+        seeds: seeds(grid),
+        machine: Machine::this(),
+        peak_memory_bytes: machine::peak_memory(),
+        files: hashes(files)?,
+        started: utc(started),
+        finished: utc(SystemTime::now()),
+        cells: cells_json(outcome)?,
+    })
+}
+
+/// One column for each perplexity, each task, and the average of the tasks where there are several.
+pub(super) fn protocols(grid: &Grid, outcome: &Outcome) -> Vec<Protocol> {
+    let windows = grid.evaluate.perplexity.iter().map(|text| {
+        let corpus = &grid.corpora[&text.corpus];
+        Protocol::Windows {
+            corpus: text.corpus.clone(),
+            rule: corpus.rule.clone(),
+            length: text.length,
+            limit: corpus.limit,
+        }
+    });
+    let tasks = outcome.tasks.iter().map(|of| Protocol::MultipleChoice {
+        label: of.label.clone(),
+        task: of.task.name.to_string(),
+        version: of.task.version,
+        metric: of.task.column.name().to_string(),
+        bos: of.bos.to_string(),
+        documents: of.documents,
+        original: of.original,
+        whole: of.whole,
+    });
+    let several = Some(outcome.tasks.len()).filter(|&tasks| tasks > 1);
+    windows.chain(tasks).chain(several.map(|tasks| Protocol::Average { tasks })).collect()
+}
+
+fn seeds(grid: &Grid) -> Vec<u64> {
+    let mut seeds: Vec<u64> = grid.cells.iter().filter_map(|cell| cell.calibration.as_ref()).map(|c| c.seed).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    seeds
+}
+
+/// SHA-256 of the written files, by name; folders of files are left out.
+fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
+    let hash = |file: &PathBuf| {
+        let (hash, _) = sha256::of_file(file).map_err(|error| Error::io("read", file, &error))?;
+        Ok((file.file_name().unwrap_or_default().to_string_lossy().into_owned(), hash))
+    };
+    files.iter().filter(|file| file.is_file()).map(hash).collect()
+}
+
+fn cells_json(outcome: &Outcome) -> Result<serde_json::Value> {
+    serde_json::to_value(&outcome.cells)
+        .map_err(|error| Error::job("the cells have no JSON form").found(error.to_string()))
+}
+
+/// The versions, from the lock file, of the crates whose code makes numbers.
+fn crate_versions() -> BTreeMap<String, String> {
+    const NUMERIC: [&str; 7] = ["candle-core", "faer", "gemm", "half", "polars", "rand_mt", "tokenizers"];
+    let value = |line: &str| line.split('"').nth(1).map(str::to_string);
+    let lines: Vec<&str> = include_str!("../../Cargo.lock").lines().collect();
+    lines
+        .windows(2)
+        .filter(|pair| pair[0].starts_with("name = ") && pair[1].starts_with("version = "))
+        .filter_map(|pair| Some((value(pair[0])?, value(pair[1])?)))
+        .filter(|(name, _)| NUMERIC.contains(&name.as_str()))
+        .collect()
+}

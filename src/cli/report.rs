@@ -1,0 +1,170 @@
+//! `ghostlab report`: the page of all artifacts that are made.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use clap::Args;
+
+use super::made;
+use crate::claims::{self, Artifacts, Claim, Comparison};
+use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
+use crate::page::{ClaimRow, FindingRow, Page};
+use crate::report::utc;
+use crate::reproduce::{Sheet, Stored};
+use crate::{audit, page, paper};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// Where the artifacts' folders are.
+    #[arg(long, default_value = "results")]
+    results: PathBuf,
+    /// The folder of the artifacts' files and of the claims.
+    #[arg(long, default_value = "experiments")]
+    experiments: PathBuf,
+    /// Where the page is written.
+    #[arg(long, default_value = "reports")]
+    reports: PathBuf,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let path = write(&arguments.results, &arguments.experiments, &arguments.reports)?;
+    println!("written: {}", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes `index.html` from everything that lies in the results' folders.
+pub(super) fn write(results: &Path, experiments: &Path, reports: &Path) -> Result<PathBuf> {
+    let mut sheets = Vec::new();
+    for folder in folders(results) {
+        sheets.extend(Sheet::read(&folder)?.map(|sheet| (folder, sheet)));
+    }
+    sheets.sort_by_key(|(_, sheet)| (sheet.artifact.profile.clone(), order(&sheet.artifact.name)));
+    let mut cells = BTreeMap::new();
+    let mut artifacts = Vec::new();
+    for (folder, mut sheet) in sheets {
+        cells.extend(std::mem::take(&mut sheet.cells));
+        sheet.artifact.files = files(&folder, reports);
+        artifacts.push(sheet.artifact);
+    }
+    let mut rows = Vec::new();
+    for profile in ["tiny", "paper"] {
+        let ours = numbers(results, profile)?;
+        if !ours.is_empty() {
+            let claims = claims_of(experiments)?;
+            rows.extend(judged(&claims, &ours, profile)?.iter().map(row));
+        }
+    }
+    let page = Page {
+        title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
+        made: utc(SystemTime::now()),
+        program: made::program(),
+        profile_note:
+            "The profile tiny shows three small backbones of 16 layers on a generated world; its numbers are not \
+                       the paper's, and only the claims are compared. The profile paper shows the paper's backbones."
+                .into(),
+        artifacts,
+        claims: rows,
+        findings: findings()?,
+        cells,
+    };
+    let (html, path) = (page::render(&page)?, reports.join("index.html"));
+    std::fs::create_dir_all(reports).map_err(|error| Error::io("create", reports, &error))?;
+    write_atomically(&path, |file| {
+        std::io::Write::write_all(file, html.as_bytes()).map_err(|error| Error::io("write", &path, &error))
+    })?;
+    Ok(path)
+}
+
+/// Tables before figures, in the paper's order.
+pub(super) fn order(name: &str) -> (bool, bool, usize, String) {
+    let digits: String = name.chars().filter(char::is_ascii_digit).collect();
+    (name.starts_with("figure"), name.contains('A'), digits.parse().unwrap_or(usize::MAX), name.to_owned())
+}
+
+/// The folders of artifacts and of their profiles.
+fn folders(results: &Path) -> Vec<PathBuf> {
+    let inner = |folder: &Path| {
+        let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
+        let mut all: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).filter(|p| p.is_dir()).collect();
+        all.sort();
+        all
+    };
+    inner(results).into_iter().flat_map(|folder| [vec![folder.clone()], inner(&folder)].concat()).collect()
+}
+
+/// The files of an artifact, as links from the page.
+fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let (folder, reports) = (absolute(folder), absolute(reports));
+    let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
+    let up = "../".repeat(reports.components().count() - common);
+    let down: PathBuf = folder.components().skip(common).collect();
+    let Ok(listing) = std::fs::read_dir(&folder) else { return Vec::new() };
+    let mut names: Vec<String> = listing
+        .filter_map(|item| item.ok()?.file_name().into_string().ok())
+        .filter(|name| name.contains('.'))
+        .collect();
+    names.sort();
+    names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
+}
+
+/// The numbers of all artifacts of a profile that are made, by the artifact's name.
+pub(super) fn numbers(results: &Path, profile: &str) -> Result<Artifacts> {
+    let mut artifacts = Artifacts::new();
+    for folder in folders(results) {
+        if folder.join(Sheet::FILE).is_file() && folder.file_name().is_some_and(|name| name == profile) {
+            let stored = Stored::read(&folder)?;
+            artifacts.insert(stored.name.clone(), stored.records());
+        }
+    }
+    Ok(artifacts)
+}
+
+/// The claims of the experiments' folder; none where it has no such file.
+pub(super) fn claims_of(experiments: &Path) -> Result<Vec<Claim>> {
+    let path = experiments.join("claims.yaml");
+    if !path.is_file() {
+        return Ok(Vec::new());
+    }
+    let text = std::fs::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
+    claims::load(&text, &path.display().to_string())
+}
+
+/// Every claim on the paper's numbers and on ours.
+pub(super) fn judged<'a>(claims: &'a [Claim], ours: &Artifacts, profile: &str) -> Result<Vec<Comparison<'a>>> {
+    let mut theirs = Artifacts::new();
+    for table in paper::tables() {
+        theirs.insert(table.name.to_owned(), paper::records(table.name)?);
+    }
+    Ok(claims::compare(claims, &theirs, ours, profile))
+}
+
+fn row(comparison: &Comparison<'_>) -> ClaimRow {
+    let claim = comparison.claim;
+    ClaimRow {
+        claim: claim.says.clone(),
+        place: claim.place.clone(),
+        paper: format!("{} {}", comparison.paper.count(), comparison.paper.word()),
+        ours: comparison.ours.count(),
+        verdict: comparison.ours.word().to_owned(),
+        artifact: match claim.artifacts.as_slice() {
+            [only] => only.clone(),
+            _ => String::new(),
+        },
+        profile: comparison.profile.clone(),
+    }
+}
+
+fn findings() -> Result<Vec<FindingRow>> {
+    let row = |finding: audit::Finding| FindingRow {
+        rule: finding.check.about().to_owned(),
+        place: format!("{}: {}, {}", finding.artifact, finding.row, finding.column),
+        expected: finding.expected,
+        found: finding.found,
+        note: finding.note,
+    };
+    Ok(audit::run(&paper::all()?).into_iter().map(row).collect())
+}

@@ -1,0 +1,223 @@
+//! Figures from the same numbers as the tables.
+
+use super::layout::distinct;
+use super::names;
+use super::ours::Number;
+use crate::error::{Error, Result};
+use crate::exec::{CellResult, Outcome};
+use crate::figure::{
+    Axis, Bars, Curves, Drawing, Figure, LayerDiagram, Level, Line, Point, Scale, Selection, Series, Theme, Value,
+    Width,
+};
+use crate::grid::{Description, FigureEntry, FigureKind};
+use crate::record::{Condition, DENSE};
+
+/// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
+///
+/// # Errors
+/// A grid without any cell that the figure could show.
+pub fn draw(
+    description: &Description,
+    entry: &FigureEntry,
+    outcome: &Outcome,
+    numbers: &[Number],
+) -> Result<Vec<(String, Drawing)>> {
+    let drawer = Drawer { description, entry, outcome, numbers };
+    let backbones = drawer.backbones();
+    let each = |of: &dyn Fn(&str) -> Result<Figure>| -> Result<Vec<(String, Figure)>> {
+        let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
+        backbones.iter().map(|backbone| Ok((name(backbone), of(backbone)?))).collect()
+    };
+    let figures = match entry.kind {
+        FigureKind::Bars => vec![(String::new(), drawer.bars())],
+        FigureKind::Shares => vec![(String::new(), drawer.shares())],
+        FigureKind::Channels => each(&|backbone| Ok(drawer.channels(backbone)))?,
+        FigureKind::Depths => each(&|backbone| Ok(drawer.depths(backbone)))?,
+        FigureKind::Layers => each(&|backbone| drawer.layers(backbone))?,
+    };
+    figures.into_iter().map(|(name, figure)| Ok((name, figure.draw(Theme::Light)?))).collect()
+}
+
+struct Drawer<'a> {
+    description: &'a Description,
+    entry: &'a FigureEntry,
+    outcome: &'a Outcome,
+    numbers: &'a [Number],
+}
+
+impl Drawer<'_> {
+    fn backbones(&self) -> Vec<String> {
+        distinct(self.numbers.iter().map(|number| &number.record.condition.backbone))
+    }
+
+    fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.numbers.iter().map(|number| &number.record.condition)
+    }
+
+    /// The recoveries that are drawn: those asked for, or all of the grid.
+    fn recoveries(&self) -> Vec<String> {
+        let pruned = self.conditions().filter(|of| of.criterion != DENSE);
+        let all = distinct(pruned.map(|of| &of.recovery));
+        if self.entry.recovery.is_empty() { all } else { self.entry.recovery.clone() }
+    }
+
+    fn width(&self, wide: bool) -> Width {
+        if wide { Width::Page } else { Width::Column }
+    }
+
+    fn axis(&self) -> Axis {
+        let scale = if self.entry.log { Scale::Log } else { Scale::Linear };
+        Axis { label: self.entry.axis.clone(), unit: String::new(), scale }
+    }
+
+    fn caption(&self) -> String {
+        self.description.caption.clone().unwrap_or_default()
+    }
+
+    /// The value of the only pruned cell that fits.
+    fn value(&self, backbone: &str, recovery: &str, metric: &str) -> Value {
+        let fits = |number: &&Number| {
+            let of = &number.record;
+            of.metric == metric
+                && of.condition.backbone == backbone
+                && of.condition.recovery == recovery
+                && of.condition.criterion != DENSE
+        };
+        let found = self.numbers.iter().find(fits);
+        Value {
+            value: found.and_then(|number| number.record.value),
+            error: found.and_then(|number| number.record.error),
+        }
+    }
+
+    fn bars(&self) -> Figure {
+        let metric = self.entry.metrics.first().cloned().unwrap_or_default();
+        let backbones = self.backbones();
+        let series = self.recoveries().into_iter().map(|recovery| Series {
+            label: names::recovery(&recovery),
+            values: backbones.iter().map(|backbone| self.value(backbone, &recovery, &metric)).collect(),
+            method: recovery,
+        });
+        Figure::Bars(Bars {
+            title: self.description.title.clone(),
+            description: self.caption(),
+            width: self.width(backbones.len() > 1),
+            axis: self.axis(),
+            series: series.collect(),
+            groups: backbones.iter().map(|name| names::backbone(name)).collect(),
+            missing: "failed".into(),
+        })
+    }
+
+    /// A bar for each metric: they are parts of one norm, so they have no method's colour.
+    fn shares(&self) -> Figure {
+        let backbones = self.backbones();
+        let recovery = self.recoveries().into_iter().next().unwrap_or_default();
+        let part = |metric: &str| match metric {
+            "m_symmetric_share" => ("symmetric".to_owned(), "symmetric part".to_owned()),
+            "m_antisymmetric_share" => ("antisymmetric".to_owned(), "anti-symmetric part".to_owned()),
+            other => (other.to_owned(), other.to_owned()),
+        };
+        let series = self.entry.metrics.iter().map(|metric| Series {
+            method: part(metric).0,
+            label: part(metric).1,
+            values: backbones.iter().map(|backbone| self.value(backbone, &recovery, metric)).collect(),
+        });
+        Figure::Bars(Bars {
+            title: self.description.title.clone(),
+            description: self.caption(),
+            width: Width::Column,
+            axis: self.axis(),
+            series: series.collect(),
+            groups: backbones.iter().map(|name| names::backbone(name)).collect(),
+            missing: "failed".into(),
+        })
+    }
+
+    fn cells<'a>(&'a self, backbone: &'a str, recovery: &'a str) -> impl Iterator<Item = &'a CellResult> {
+        self.outcome.cells.iter().filter(move |result| {
+            result.cell.backbone == backbone && result.cell.recovery.as_ref().is_some_and(|of| of.name == recovery)
+        })
+    }
+
+    fn channels(&self, backbone: &str) -> Figure {
+        let line = |recovery: &String| {
+            let boundary = self.cells(backbone, recovery).find_map(|result| result.boundaries.first());
+            let errors =
+                boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default();
+            let point = |(channel, &error): (usize, &f64)| Point { x: channel as f64, y: Some(error), error: None };
+            Line {
+                method: recovery.clone(),
+                label: names::recovery(recovery),
+                points: errors.iter().enumerate().map(point).collect(),
+            }
+        };
+        Figure::Curves(Curves {
+            title: format!("{}: {}", self.description.title, names::backbone(backbone)),
+            description: self.caption(),
+            width: Width::Page,
+            x: Axis { label: "Channel".into(), ..Axis::default() },
+            y: self.axis(),
+            lines: self.recoveries().iter().map(line).collect(),
+            levels: Vec::new(),
+        })
+    }
+
+    fn depths(&self, backbone: &str) -> Figure {
+        let metric = self.entry.metrics.first().cloned().unwrap_or_default();
+        let own = || {
+            self.numbers
+                .iter()
+                .filter(|number| number.record.condition.backbone == backbone && number.record.metric == metric)
+        };
+        let line = |recovery: &String| {
+            let mut points: Vec<Point> = own()
+                .filter(|number| number.record.condition.depth > 0 && number.record.condition.recovery == *recovery)
+                .map(|number| Point {
+                    x: number.record.condition.depth as f64,
+                    y: number.record.value,
+                    error: number.record.error,
+                })
+                .collect();
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            Line { method: recovery.clone(), label: names::recovery(recovery), points }
+        };
+        let dense = own().find(|number| number.record.condition.depth == 0).and_then(|number| number.record.value);
+        Figure::Curves(Curves {
+            title: format!("{}: {}", self.description.title, names::backbone(backbone)),
+            description: self.caption(),
+            width: Width::Column,
+            x: Axis { label: "Layers removed".into(), ..Axis::default() },
+            y: self.axis(),
+            lines: self.recoveries().iter().map(line).collect(),
+            levels: dense
+                .map(|value| Level { method: DENSE.into(), label: "Dense".into(), value })
+                .into_iter()
+                .collect(),
+        })
+    }
+
+    /// One diagram for each criterion of the grid, from the layers that its cell really removed.
+    fn layers(&self, backbone: &str) -> Result<Figure> {
+        let mut selections: Vec<Selection> = Vec::new();
+        let mut layers = 0;
+        for result in self.outcome.cells.iter().filter(|result| result.cell.backbone == backbone) {
+            let Some(criterion) = &result.cell.criterion else { continue };
+            layers = result.layers;
+            let label = names::criterion(&criterion.name);
+            if !result.removed.is_empty() && selections.iter().all(|known| known.label != label) {
+                selections.push(Selection { label, removed: result.removed.clone() });
+            }
+        }
+        if selections.is_empty() {
+            return Err(Error::job("a diagram has no selection").at(backbone.to_owned()).expected("a pruned cell"));
+        }
+        Ok(Figure::Layers(LayerDiagram {
+            title: format!("{}: {}", self.description.title, names::backbone(backbone)),
+            description: self.caption(),
+            width: self.width(selections.len() > 1),
+            layers,
+            selections,
+        }))
+    }
+}

@@ -1,0 +1,205 @@
+//! One small table in every form.
+
+use super::frame::{Origin, frame};
+use super::layout::View;
+use super::ours::{Number, Sample};
+use super::{latex, markdown, screen};
+use crate::grid::{Description, TableEntry};
+use crate::record::{Condition, DENSE, Record};
+
+fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
+    let lead = if across { vec!["backbone", "method"] } else { vec!["backbone", "depth", "method"] };
+    serde_json::from_value(serde_json::json!({
+        "title": "Accuracy & perplexity",
+        "caption": "A caption.",
+        "table": {"lead": lead, "dense": true, "rows": rows, "across_depths": across, "metrics": metrics}
+    }))
+    .unwrap()
+}
+
+fn entry(description: &Description) -> &TableEntry {
+    description.table.as_ref().unwrap()
+}
+
+fn condition(depth: usize, criterion: &str, recovery: &str) -> Condition {
+    Condition {
+        backbone: "llama-3-8b".into(),
+        layers: 32,
+        depth,
+        criterion: criterion.into(),
+        recovery: recovery.into(),
+        finetuned: false,
+        calibration: "c4".into(),
+    }
+}
+
+fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f64, sample: Sample) -> Number {
+    let record = Record {
+        condition: condition(depth, criterion, recovery),
+        metric: metric.into(),
+        value: Some(value),
+        error: None,
+    };
+    Number { record, sample, cell: 0, failure: None }
+}
+
+/// Of `count` documents the first `right` are answered rightly.
+fn answers(right: usize, count: usize) -> Sample {
+    Sample::Right((0..count).map(|at| at < right).collect())
+}
+
+fn numbers() -> Vec<Number> {
+    let mut numbers = vec![
+        number(0, DENSE, "none", "rte", 70.0, answers(70, 100)),
+        number(7, "llm-streamline", "none", "rte", 40.0, answers(40, 100)),
+        number(7, "llm-streamline", "linearpatch-diag", "rte", 50.0, answers(50, 100)),
+        number(7, "llm-streamline", "ghosted", "rte", 62.5, answers(62, 100)),
+        number(0, DENSE, "none", "ppl_c4", 6.712_345, Sample::None),
+        number(7, "llm-streamline", "none", "ppl_c4", 2.5e7, Sample::None),
+        number(7, "llm-streamline", "linearpatch-diag", "ppl_c4", 180.0, Sample::None),
+        number(7, "llm-streamline", "ghosted", "ppl_c4", 21.625, Sample::None),
+    ];
+    numbers[6].record.value = None;
+    numbers[6].failure = Some("a tensor is not finite".into());
+    numbers
+}
+
+fn rows() -> serde_json::Value {
+    serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted"]}])
+}
+
+fn view() -> View {
+    let description = table(false, &rows(), &["rte", "ppl_c4"]);
+    View::new(&description, entry(&description), &numbers(), &[]).unwrap()
+}
+
+#[test]
+fn the_screen_shows_ranks_failures_and_what_a_test_tells() {
+    let text = screen(&view());
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "Accuracy & perplexity");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+    assert_eq!(words(lines[2]), "Model Lp/Lt Method RTE C4");
+    let body: Vec<String> =
+        lines[4..].iter().filter(|line| line.starts_with("LLaMA")).map(|line| words(line)).collect();
+    assert_eq!(
+        body,
+        [
+            "LLaMA-3-8B 0/32 Dense 70.00 6.71",
+            "LLaMA-3-8B 7/32 LLM-Streamline 40.00 2.50e7",
+            "LLaMA-3-8B 7/32 Linear Patch (Diag) 50.00° failed",
+            // 12 documents gained and none lost: p = 2 · ½¹².
+            "LLaMA-3-8B 7/32 Ghost Layer (Ours) 62.50*+ 21.62*",
+        ]
+    );
+    assert!(text.contains("p < 0.05"), "{text}");
+    assert!(lines[5].starts_with('┄'), "a rule between dense and pruned:\n{text}");
+}
+
+#[test]
+fn markdown_is_a_table_that_github_renders() {
+    let text = markdown(&view());
+    let expected = "\
+**Accuracy & perplexity**
+
+| Model | Lp/Lt | Method | RTE | C4 |
+| --- | --- | --- | ---: | ---: |
+| LLaMA-3-8B | 0/32 | Dense | 70.00 | 6.71 |
+| LLaMA-3-8B | 7/32 | LLM-Streamline | 40.00 | 2.50e7 |
+| LLaMA-3-8B | 7/32 | Linear Patch (Diag) | <u>50.00</u> | failed |
+| *LLaMA-3-8B* | *7/32* | *Ghost Layer (Ours)* | **62.50**⁺ | **21.62** |
+
+Bold: best of a block; underlined: second; in italics: ours. ⁺ and ⁻: ours is better or worse than the best other repair of the same selection, p < 0.05 on the same items.
+
+A caption.
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn latex_is_a_whole_table_with_what_it_needs() {
+    let text = latex(&view(), "table2");
+    let expected = "\
+% \\usepackage{booktabs,graphicx} \\usepackage[table]{xcolor}
+\\begin{table}[t]
+\\centering
+\\caption{Accuracy \\& perplexity}
+\\label{tab:table2}
+\\resizebox{\\linewidth}{!}{%
+\\begin{tabular}{lllrr}
+\\toprule
+\\textbf{Model} & \\textbf{Lp/Lt} & \\textbf{Method} & \\textbf{RTE} & \\textbf{C4} \\\\
+\\midrule
+LLaMA-3-8B & 0/32 & Dense & 70.00 & 6.71 \\\\
+\\cmidrule{2-5}
+LLaMA-3-8B & 7/32 & LLM-Streamline & 40.00 & 2.50e7 \\\\
+LLaMA-3-8B & 7/32 & Linear Patch (Diag) & \\underline{50.00} & failed \\\\
+\\rowcolor{gray!15}
+LLaMA-3-8B & 7/32 & Ghost Layer (Ours) & \\textbf{62.50}$^{+}$ & \\textbf{21.62} \\\\
+\\bottomrule
+\\end{tabular}%
+}
+\\end{table}
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn the_frame_has_a_row_for_each_number_with_its_test_and_status() {
+    let cells = ["the cell".to_owned()];
+    let frame = frame(Origin { artifact: "table2", profile: "tiny", cells: &cells }, &view(), &numbers()).unwrap();
+    assert_eq!(frame.height(), 8);
+    let text = |column: &str, row: usize| frame.column(column).unwrap().get(row).unwrap().to_string();
+    let at = |metric: &str, recovery: &str| {
+        (0..8).find(|&row| text("metric", row).contains(metric) && text("recovery", row).contains(recovery)).unwrap()
+    };
+    let ours = at("rte", "ghosted");
+    assert!(text("against", ours).contains("linearpatch-diag") && text("test", ours).contains("mcnemar"));
+    // 12 documents gained and none lost: p = 2 · ½¹².
+    let p = frame.column("p").unwrap().get(ours).unwrap().try_extract::<f64>().unwrap();
+    assert!((p - 2.0f64.powi(-11)).abs() < 1e-15, "{p}");
+    let failed = at("ppl_c4", "linearpatch-diag");
+    assert!(text("status", failed).contains("failed: a tensor is not finite"));
+    assert_eq!(text("value", failed), "null");
+    assert!(text("cell", ours).contains("the cell"));
+}
+
+#[test]
+fn columns_can_stand_once_for_each_depth() {
+    let description = table(true, &rows(), &["rte"]);
+    let mut numbers = numbers();
+    numbers.retain(|number| number.record.metric == "rte");
+    numbers.push(number(11, "llm-streamline", "ghosted", "rte", 55.0, Sample::None));
+    let view = View::new(&description, entry(&description), &numbers, &[]).unwrap();
+    assert_eq!(view.groups, [("7-layer".to_owned(), 1), ("11-layer".to_owned(), 1)]);
+    let texts = |row: &super::layout::Row| {
+        let text =
+            |shown: &Option<super::layout::Shown>| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone());
+        row.cells.iter().map(text).collect::<Vec<_>>().join(" ")
+    };
+    let rows: Vec<String> = view.rows.iter().map(texts).collect();
+    // The dense row is the same at every depth; what the grid lacks is a dash.
+    assert_eq!(rows, ["70.00 70.00", "40.00 —", "50.00 —", "62.50 55.00"]);
+    assert_eq!(view.rows[3].lead[1], "+ Ghost Layer (Ours)");
+    assert!(markdown(&view).contains("RTE (11-layer)"));
+    assert!(latex(&view, "t").contains("\\multicolumn{1}{c}{\\textbf{7-layer}}"));
+}
+
+#[test]
+fn two_cells_that_the_table_cannot_tell_apart_are_refused() {
+    let description = table(false, &rows(), &["rte"]);
+    let mut numbers = numbers();
+    numbers.push(number(7, "llm-streamline", "ghosted", "rte", 1.0, Sample::None));
+    let error = View::new(&description, entry(&description), &numbers, &[]).unwrap_err().to_string();
+    assert!(error.contains("named_options"), "{error}");
+}
+
+#[test]
+fn the_papers_value_stands_beside_ours() {
+    let description = table(false, &rows(), &["rte", "ppl_c4"]);
+    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
+    paper[3].value = Some(66.43);
+    let view = View::new(&description, entry(&description), &numbers(), &paper).unwrap();
+    let shown = |row: usize| view.rows[row].cells[0].as_ref().unwrap().beside.unwrap();
+    assert_eq!((shown(0).verdict(), shown(3).verdict(), shown(3).paper), ("same", "differs", 66.43));
+}

@@ -1,0 +1,82 @@
+//! A table in LaTeX, in the paper's look: booktabs, our rows shaded.
+
+use super::layout::{Row, Shown, View};
+
+/// A whole `table` environment. It needs the packages booktabs, graphicx and xcolor with the option `table`.
+pub fn latex(view: &View, label: &str) -> String {
+    let (lead, columns) = (view.lead.len(), view.columns.len());
+    let mut text =
+        String::from("% \\usepackage{booktabs,graphicx} \\usepackage[table]{xcolor}\n\\begin{table}[t]\n\\centering\n");
+    text.push_str(&format!("\\caption{{{}}}\n\\label{{tab:{label}}}\n", escaped(&view.title)));
+    text.push_str("\\resizebox{\\linewidth}{!}{%\n");
+    text.push_str(&format!("\\begin{{tabular}}{{{}{}}}\n\\toprule\n", "l".repeat(lead), "r".repeat(columns)));
+    if !view.groups.is_empty() {
+        text.push_str(&over(view));
+    }
+    let heads = view.lead.iter().chain(view.columns.iter().map(|column| &column.head));
+    text.push_str(&line(&heads.map(|head| format!("\\textbf{{{}}}", escaped(head))).collect::<Vec<_>>()));
+    text.push_str("\\midrule\n");
+    for (at, row) in view.rows.iter().enumerate() {
+        match at.checked_sub(1).map(|before| &view.rows[before]) {
+            Some(before) if before.backbone != row.backbone => text.push_str("\\midrule\n"),
+            Some(before) if before.block != row.block => {
+                text.push_str(&format!("\\cmidrule{{2-{}}}\n", lead + columns));
+            }
+            _ => {}
+        }
+        if row.ours {
+            text.push_str("\\rowcolor{gray!15}\n");
+        }
+        text.push_str(&line(&cells(row)));
+    }
+    text.push_str("\\bottomrule\n\\end{tabular}%\n}\n\\end{table}\n");
+    text
+}
+
+fn over(view: &View) -> String {
+    let mut at = view.lead.len() + 1;
+    let (mut heads, mut rules) = (vec![String::new(); view.lead.len()], String::new());
+    for (head, count) in &view.groups {
+        heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", escaped(head)));
+        rules.push_str(&format!("\\cmidrule(lr){{{at}-{}}}", at + count - 1));
+        at += count;
+    }
+    format!("{}{rules}\n", line(&heads))
+}
+
+fn line(cells: &[String]) -> String {
+    format!("{} \\\\\n", cells.join(" & "))
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let cell = |shown: &Option<Shown>| shown.as_ref().map_or("--".to_owned(), cell);
+    row.lead.iter().map(|text| escaped(text)).chain(row.cells.iter().map(cell)).collect()
+}
+
+fn cell(shown: &Shown) -> String {
+    let text = escaped(&shown.text);
+    let text = match (shown.best, shown.second) {
+        (true, _) => format!("\\textbf{{{text}}}"),
+        (_, true) => format!("\\underline{{{text}}}"),
+        _ => text,
+    };
+    match shown.paired.as_ref().map_or("", super::paired::Paired::mark) {
+        "" => text,
+        mark => format!("{text}$^{{{mark}}}$"),
+    }
+}
+
+/// What LaTeX would read as commands.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' | '%' | '$' | '#' | '_' | '{' | '}' => out.extend(['\\', c]),
+            '\\' => out.push_str("\\textbackslash{}"),
+            '~' => out.push_str("\\textasciitilde{}"),
+            '^' => out.push_str("\\textasciicircum{}"),
+            _ => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,222 @@
+//! What a grid's cells measured, as numbers in the paper's words, with what a paired test needs of each.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::exec::{CellResult, Outcome};
+use crate::grid::{Cell, Grid, Method};
+use crate::record::{Condition, DENSE, Record};
+
+/// A number and where it comes from.
+#[derive(Debug, Clone)]
+pub struct Number {
+    pub record: Record,
+    pub sample: Sample,
+    /// The cell's place in the outcome.
+    pub cell: usize,
+    /// Why there is no value.
+    pub failure: Option<String>,
+}
+
+/// The items behind a number, in the same order for every variant of a backbone.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sample {
+    None,
+    /// Whether each document was answered rightly; of an average, those of all its tasks.
+    Right(Vec<bool>),
+    /// The loss of each window.
+    Losses(Vec<f64>),
+}
+
+/// All numbers of an outcome, cell by cell. `named` are the options that are part of a method's name.
+pub fn numbers(grid: &Grid, outcome: &Outcome, named: &[String]) -> Vec<Number> {
+    let labels = Labels::of(outcome, named);
+    let mut numbers = Vec::new();
+    for (place, result) in outcome.cells.iter().enumerate() {
+        let condition = labels.condition(result);
+        let mut push = |metric: String, value: Option<f64>, error: Option<f64>, sample: Sample| {
+            let value = value.filter(|value| value.is_finite());
+            let record = Record { condition: condition.clone(), metric, value, error };
+            numbers.push(Number { record, sample, cell: place, failure: result.failure.clone() });
+        };
+        texts(grid, result, &mut push);
+        tasks(result, &mut push);
+        boundaries(result, reference(outcome, &result.cell), &mut push);
+    }
+    numbers
+}
+
+type Push<'a> = dyn FnMut(String, Option<f64>, Option<f64>, Sample) + 'a;
+
+fn texts(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
+    let mut values = Vec::new();
+    for (place, text) in grid.evaluate.perplexity.iter().enumerate() {
+        let value = result.perplexity.get(place).copied().flatten();
+        let losses = result.losses.get(place).cloned().flatten();
+        values.push(value);
+        push(perplexity_of(&text.corpus), value, None, losses.map_or(Sample::None, Sample::Losses));
+    }
+    if values.len() > 1 {
+        push("ppl_average".into(), mean(&values), None, Sample::None);
+    }
+}
+
+fn tasks(result: &CellResult, push: &mut Push<'_>) {
+    let (mut all, mut values, mut variance) = (Vec::new(), Vec::new(), 0.0);
+    for scores in &result.tasks {
+        let Some(scores) = scores else {
+            values.push(None);
+            continue;
+        };
+        let measure = scores.result.column();
+        let metric = scores.result.task.column;
+        let right: Vec<bool> = scores.documents.iter().map(|document| document.right(metric)).collect();
+        all.extend(right.iter().copied());
+        values.push(Some(100.0 * measure.value));
+        variance += measure.stderr.map_or(f64::NAN, |error| (100.0 * error).powi(2));
+        let error = measure.stderr.map(|error| 100.0 * error);
+        push(scores.result.task.name.to_owned(), Some(100.0 * measure.value), error, Sample::Right(right));
+    }
+    if values.len() > 1 {
+        let error = Some(variance.sqrt() / values.len() as f64).filter(|error| error.is_finite());
+        push("acc_average".into(), mean(&values), error, Sample::Right(all));
+    }
+}
+
+/// What is known of the repair itself (paper figures 1, 3 and 4); of several boundaries the mean.
+fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_>) {
+    if result.boundaries.is_empty() {
+        return;
+    }
+    let each = |of: &dyn Fn(&crate::recovery::Numbers) -> f64| {
+        let values: Vec<Option<f64>> = result.boundaries.iter().map(|boundary| Some(of(&boundary.numbers))).collect();
+        mean(&values)
+    };
+    push("boundary_mae".into(), each(&|of| of.boundary_mae), None, Sample::None);
+    push("channel_mae_median".into(), each(&|of| median(&of.boundary_mae_by_channel)), None, Sample::None);
+    if each(&|of| of.m_norm).is_some_and(|norm| norm > 0.0) {
+        push("m_symmetric_share".into(), each(&|of| of.m_symmetric_norm / of.m_norm), None, Sample::None);
+        push("m_antisymmetric_share".into(), each(&|of| of.m_antisymmetric_norm / of.m_norm), None, Sample::None);
+    }
+    if let Some(none) = none {
+        let channels = |result: &CellResult| -> Vec<f64> {
+            result.boundaries.iter().flat_map(|boundary| boundary.numbers.boundary_mae_by_channel.clone()).collect()
+        };
+        let (own, base) = (channels(result), channels(none));
+        if own.len() == base.len() {
+            let reduced = own.iter().zip(&base).filter(|(own, base)| own < base).count();
+            push("channels_reduced_share".into(), Some(reduced as f64 / own.len() as f64), None, Sample::None);
+        }
+    }
+}
+
+/// The cell that differs from this one in having no recovery.
+pub(super) fn reference<'a>(outcome: &'a Outcome, cell: &Cell) -> Option<&'a CellResult> {
+    outcome.cells.iter().find(|other| {
+        other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == "none")
+            && (&other.cell.backbone, &other.cell.criterion, other.cell.depth, &other.cell.calibration)
+                == (&cell.backbone, &cell.criterion, cell.depth, &cell.calibration)
+    })
+}
+
+/// How conditions are called, which depends on what varies in the grid.
+struct Labels<'a> {
+    named: &'a [String],
+    /// Whether the number of sequences varies.
+    sequences: bool,
+    /// Of the dense backbone, which needs none.
+    calibration: String,
+}
+
+impl<'a> Labels<'a> {
+    fn of(outcome: &Outcome, named: &'a [String]) -> Self {
+        let used = || outcome.cells.iter().filter_map(|result| result.cell.calibration.as_ref());
+        let sizes: BTreeSet<usize> = used().map(|calibration| calibration.operator_sequences).collect();
+        let calibration = used().next().map(|calibration| stem(&calibration.corpus).to_owned()).unwrap_or_default();
+        Self { named, sequences: sizes.len() > 1, calibration }
+    }
+
+    fn condition(&self, result: &CellResult) -> Condition {
+        let cell = &result.cell;
+        Condition {
+            backbone: cell.backbone.clone(),
+            layers: result.layers,
+            depth: cell.depth,
+            criterion: cell.criterion.as_ref().map_or(DENSE.to_owned(), |method| self.method(method)),
+            recovery: cell.recovery.as_ref().map_or("none".to_owned(), |method| self.method(method)),
+            finetuned: false,
+            calibration: match &cell.calibration {
+                Some(of) if self.sequences => format!("{}:{}", stem(&of.corpus), of.operator_sequences),
+                Some(of) => stem(&of.corpus).to_owned(),
+                None => self.calibration.clone(),
+            },
+        }
+    }
+
+    /// `ghosted`, or `ghosted:svd` where the option is part of the name.
+    fn method(&self, method: &Method) -> String {
+        let mut name = method.name.clone();
+        for option in self.named {
+            let value = match method.options.get(option) {
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+                None => continue,
+            };
+            // The paper's word for the normal equations.
+            let value = if value == "normal" { "solve".to_owned() } else { value };
+            name = format!("{name}:{value}");
+        }
+        name
+    }
+}
+
+/// The metric of perplexity on a corpus.
+pub fn perplexity_of(corpus: &str) -> String {
+    format!("ppl_{}", stem(corpus))
+}
+
+/// `c4` of `c4-train`: the paper names a text, whichever of its splits is used for what.
+pub(super) fn stem(corpus: &str) -> &str {
+    ["-train", "-validation", "-test"].iter().find_map(|split| corpus.strip_suffix(split)).unwrap_or(corpus)
+}
+
+/// None where one is missing.
+fn mean(values: &[Option<f64>]) -> Option<f64> {
+    let all: Option<Vec<f64>> = values.iter().copied().collect();
+    all.filter(|all| !all.is_empty()).map(|all| all.iter().sum::<f64>() / all.len() as f64)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => sorted[count / 2],
+        count => f64::midpoint(sorted[count / 2 - 1], sorted[count / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_lacks_what_any_part_lacks() {
+        assert_eq!(mean(&[Some(1.0), Some(3.0)]), Some(2.0));
+        assert_eq!(mean(&[Some(1.0), None]), None);
+        assert_eq!(mean(&[]), None);
+    }
+
+    #[test]
+    fn a_median_lies_between_the_two_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_text_is_named_without_its_split() {
+        assert_eq!((stem("c4-train"), stem("wikitext2"), stem("ptb-test")), ("c4", "wikitext2", "ptb"));
+    }
+}

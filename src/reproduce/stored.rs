@@ -1,0 +1,121 @@
+//! `numbers.json`: what a results folder has measured, to be read again by claims, comparisons and the page.
+
+use std::io::Write;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::ours::{Number, Sample};
+use crate::error::{Error, Result};
+use crate::exec::Outcome;
+use crate::files::atomic::write_atomically;
+use crate::grid::Grid;
+use crate::record::Record;
+
+/// The numbers of one run of a grid.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stored {
+    /// The artifact, or the grid.
+    pub name: String,
+    pub profile: String,
+    /// Version and commit.
+    pub program: String,
+    /// The grid as it ran.
+    pub settings: Value,
+    pub numbers: Vec<StoredNumber>,
+}
+
+/// A number with the items behind it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredNumber {
+    #[serde(flatten)]
+    pub record: Record,
+    /// The cell as `plan` and `explain` name it.
+    pub cell: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// A `1` for each document that was answered rightly, a `0` for each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub right: Option<String>,
+    /// The loss of each window, nats per token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losses: Option<Vec<f64>>,
+}
+
+impl Stored {
+    pub const FILE: &str = "numbers.json";
+
+    pub fn of(name: &str, grid: &Grid, outcome: &Outcome, numbers: &[Number], program: &str) -> Result<Self> {
+        let stored = |number: &Number| {
+            let (right, losses) = match &number.sample {
+                Sample::Right(right) => (Some(right.iter().map(|&one| if one { '1' } else { '0' }).collect()), None),
+                // JSON has no NaN; a test needs finite losses anyway.
+                Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => (None, Some(losses.clone())),
+                _ => (None, None),
+            };
+            StoredNumber {
+                record: number.record.clone(),
+                cell: outcome.cells[number.cell].cell.to_string(),
+                failure: number.failure.clone(),
+                right,
+                losses,
+            }
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            profile: grid.profile.clone().unwrap_or_default(),
+            program: program.to_owned(),
+            settings: grid.resolved()?,
+            numbers: numbers.iter().map(stored).collect(),
+        })
+    }
+
+    /// Writes `numbers.json` into a folder, whole or not at all.
+    ///
+    /// # Errors
+    /// Exit code 3 when the folder cannot be written to.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(Self::FILE);
+        let text = serde_json::to_string(self)
+            .map_err(|error| Error::job("the numbers have no JSON form").found(error.to_string()))?;
+        write_atomically(&path, |file| {
+            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
+        })
+    }
+
+    /// Reads the numbers of a results folder.
+    ///
+    /// # Errors
+    /// A folder without them, or a damaged file.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(Self::FILE);
+        let text = std::fs::read_to_string(&path).map_err(|error| {
+            Error::io("read", &path, &error)
+                .hint("`ghostlab run` and `ghostlab reproduce` write it beside their tables")
+        })?;
+        serde_json::from_str(&text).map_err(|error| {
+            Error::damaged("the numbers of a results folder cannot be read")
+                .at(path.display().to_string())
+                .found(error.to_string())
+                .hint("run the grid again: what is stored of it is not computed again")
+        })
+    }
+
+    pub fn records(&self) -> Vec<Record> {
+        self.numbers.iter().map(|number| number.record.clone()).collect()
+    }
+}
+
+impl StoredNumber {
+    /// As it was before it was stored.
+    pub fn number(&self) -> Number {
+        let sample = match (&self.right, &self.losses) {
+            (Some(right), _) => Sample::Right(right.chars().map(|c| c == '1').collect()),
+            (_, Some(losses)) => Sample::Losses(losses.clone()),
+            _ => Sample::None,
+        };
+        Number { record: self.record.clone(), sample, cell: 0, failure: self.failure.clone() }
+    }
+}
