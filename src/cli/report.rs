@@ -62,7 +62,7 @@ pub(super) fn write(results: &Path, experiments: &Path, reports: &Path) -> Resul
         made: utc(SystemTime::now()),
         program: made::program(),
         profile_note:
-            "The profile tiny shows three small backbones of 16 layers on a generated world; its numbers are not \
+            "The profile tiny shows small backbones of 16 layers on a generated world; its numbers are not \
                        the paper's, and only the claims are compared. The profile paper shows the paper's backbones."
                 .into(),
         artifacts,

@@ -62,7 +62,7 @@ pub fn sheet(made: Made<'_>, view: Option<&View>, figures: Vec<FigureView>) -> S
     let artifact = Artifact {
         name: name.to_owned(),
         profile: profile.to_owned(),
-        title: description.title.clone(),
+        title: format!("{name}: {}", description.title),
         caption: description.caption.clone().unwrap_or_default(),
         status,
         tables: view.map(|view| table(view, numbers, outcome)).into_iter().collect(),
