@@ -61,10 +61,9 @@ pub(super) fn write(results: &Path, experiments: &Path, reports: &Path) -> Resul
         title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
         made: utc(SystemTime::now()),
         program: made::program(),
-        profile_note:
-            "The profile tiny shows small backbones of 16 layers on a generated world; its numbers are not \
+        profile_note: "The profile tiny shows small backbones of 16 layers on a generated world; its numbers are not \
                        the paper's, and only the claims are compared. The profile paper shows the paper's backbones."
-                .into(),
+            .into(),
         artifacts,
         claims: rows,
         findings: findings()?,

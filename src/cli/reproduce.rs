@@ -17,7 +17,7 @@ use crate::files::atomic::write_atomically;
 use crate::grid::{Cell, Description, Grid, ListEntry};
 use crate::page::FigureView;
 use crate::paper;
-use crate::plan::{Estimate, Plan, State};
+use crate::plan::{BackbonePlan, Estimate, Plan, State};
 use crate::record::Record;
 use crate::report::{Provenance, ensure_writable};
 use crate::reproduce::{self, List, Miss, Number, View};
@@ -167,9 +167,9 @@ fn listed(all: &[Artifact], arguments: &Arguments) -> Result<String> {
             match grid_of(artifact, arguments) {
                 Ok(grid) => {
                     let (complete, flops) = progress_of(&grid, &store)?;
-                    let left = match (complete == grid.cells.len(), rate) {
+                    let left = match (complete == grid.cells.len(), flops.zip(rate)) {
                         (true, _) => "nothing".to_owned(),
-                        (false, Some(rate)) => format!("about {}", seconds(flops / rate)),
+                        (false, Some((flops, rate))) => format!("about {}", seconds(flops / rate)),
                         (false, None) => format!("{} cells", grid.cells.len() - complete),
                     };
                     let record = folder(artifact, &grid, arguments).join(Provenance::FILE);
@@ -200,18 +200,19 @@ fn grid_of(artifact: &Artifact, arguments: &Arguments) -> Result<Grid> {
     Ok(grid)
 }
 
-/// Complete cells, and the operations that are left.
-fn progress_of(grid: &Grid, store: &Store) -> Result<(usize, f64)> {
+/// Complete cells, and the operations that are left; none where texts are not tokenised yet, so that nobody knows.
+fn progress_of(grid: &Grid, store: &Store) -> Result<(usize, Option<f64>)> {
     let grid = match exec::generated(grid, store) {
         Ok(grid) => grid,
         // A store that is only looked at makes no texts.
-        Err(_) => return Ok((0, 0.0)),
+        Err(_) => return Ok((0, None)),
     };
     let plan = Plan::new(&grid, store, Settings::default().batch_tokens)?;
     let state = State::read(&plan, store);
     let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
     let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes)?;
-    Ok((complete, estimate.left))
+    let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
+    Ok((complete, known.then_some(estimate.left)))
 }
 
 fn folder(artifact: &Artifact, grid: &Grid, arguments: &Arguments) -> PathBuf {
