@@ -9,7 +9,7 @@
 //! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
 //! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`audit`], [`claims`] |
-//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`paper`], [`significance`], [`figure`], [`page`] |
+//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`names`], [`paper`], [`significance`], [`figure`], [`page`] |
 
 pub mod audit;
 pub mod calibrate;
@@ -26,6 +26,7 @@ pub mod grid;
 pub mod linalg;
 pub mod machine;
 pub mod model;
+pub mod names;
 pub mod options;
 pub mod page;
 pub mod paper;

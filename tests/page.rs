@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ghostlab::names::{criterion, recovery};
 use ghostlab::page::{
     Artifact, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Page, Row, TableView, render,
 };
@@ -49,25 +50,6 @@ fn lines(table: &str) -> Vec<Line> {
     text.lines().skip(1).map(|line| Line { fields: line.split(',').map(str::to_owned).collect() }).collect()
 }
 
-/// The names in print, as in the paper.
-fn print(name: &str) -> String {
-    let known = [
-        ("none", "Pruned"),
-        ("prune-and-comp", "Prune and Comp"),
-        ("replaceme-ls", "ReplaceMe (LS)"),
-        ("replaceme-cos", "ReplaceMe (Cos)"),
-        ("linearpatch-diag", "Linear Patch (Diag)"),
-        ("linearpatch-rotate", "Linear Patch (Rotate)"),
-        ("ghosted", "Ghost Layer (Ours)"),
-        ("llm-streamline", "LLM-Streamline"),
-        ("shortgpt", "ShortGPT"),
-        ("shortened-llama", "Shortened LLaMA"),
-        ("sleb", "SLEB"),
-        ("dense", "Dense"),
-    ];
-    known.iter().find(|(key, _)| *key == name).map_or(name, |(_, print)| print).to_owned()
-}
-
 /// A table with a row for each key and a column for each metric, the best two of each backbone and depth marked.
 fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> TableView {
     let text = |name: &str| Column { name: name.into(), ..Column::default() };
@@ -106,11 +88,11 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> TableV
 
 fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> Row {
     let of_row: Vec<&Line> = lines.iter().filter(|line| line.key() == key).collect();
-    let text = |text: &str| Cell { text: print(text), ..Cell::default() };
+    let text = |text: &str| Cell { text: text.to_owned(), ..Cell::default() };
     let first = of_row[0];
     let mut cells = if grouped { vec![] } else { vec![text(first.backbone())] };
     cells.push(Cell { value: first.depth().parse().ok(), ..text(first.depth()) });
-    cells.extend([text(first.criterion()), text(first.recovery())]);
+    cells.extend([text(&criterion(first.criterion())), text(&recovery(first.recovery()))]);
     cells.extend(metrics.iter().enumerate().map(|(place, (metric, _, _))| {
         let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
         // A failure in each state that a table has to show.
@@ -223,8 +205,8 @@ fn note(line: &Line) -> CellNote {
             "{} without {} layers: {}, {}",
             line.backbone(),
             line.depth(),
-            print(line.criterion()),
-            print(line.recovery())
+            criterion(line.criterion()),
+            recovery(line.recovery())
         ),
         lines: vec![
             ("Layers removed".into(), "22 to 28 of 32".into()),

@@ -12,7 +12,7 @@ use super::units::{columns, seconds};
 use super::{made, progress, report, stop};
 use crate::claims;
 use crate::error::{Error, Kind, Result, nearest};
-use crate::exec::{self, Methods, Outcome, Recorder, RunRecord, Settings};
+use crate::exec::{self, CellResult, Methods, Outcome, Recorder, RunRecord, Settings};
 use crate::files::atomic::write_atomically;
 use crate::grid::{Cell, Description, Grid, ListEntry};
 use crate::page::FigureView;
@@ -69,10 +69,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.place.store()?;
     let stop = stop::on_ctrl_c()?;
     let clock = Instant::now();
-    let (mut failed, mut errors) = (0, Vec::new());
+    let (mut failed, mut errors, mut profiles) = (0, Vec::new(), Vec::new());
     for artifact in &chosen {
         match made_one(artifact, arguments, &store, &stop) {
-            Ok(cells) => failed += cells,
+            Ok((cells, profile)) => {
+                failed += cells;
+                profiles.extend(profile);
+            }
             // Of several artifacts, one that lacks its models does not keep the others from being made.
             Err(error) if chosen.len() > 1 && error.kind() != Kind::Interrupted => {
                 eprintln!("{}: {error}\n", artifact.name);
@@ -82,8 +85,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
-    let profile = arguments.profile.as_deref().unwrap_or("tiny");
-    print!("{}", claims_about(&names, arguments, profile)?);
+    // Lists have no profile, and where nothing else was made there is nothing to judge.
+    if let Some(profile) = profiles.first() {
+        print!("{}", claims_about(&names, arguments, profile)?);
+    }
     let page = report::write(&arguments.results, &arguments.experiments, &arguments.reports)?;
     eprintln!("page of all artifacts: {}", page.display());
     if chosen.len() > 1 {
@@ -219,10 +224,15 @@ fn folder(artifact: &Artifact, grid: &Grid, arguments: &Arguments) -> PathBuf {
     arguments.results.join(&artifact.name).join(grid.profile.as_deref().unwrap_or_default())
 }
 
-/// Makes one artifact; how many of its cells failed.
-fn made_one(artifact: &Artifact, arguments: &Arguments, store: &Store, stop: &AtomicBool) -> Result<usize> {
+/// Makes one artifact; how many of its cells failed, and the profile that it was made under.
+fn made_one(
+    artifact: &Artifact,
+    arguments: &Arguments,
+    store: &Store,
+    stop: &AtomicBool,
+) -> Result<(usize, Option<String>)> {
     if let Some(list) = artifact.description.list {
-        return made_list(artifact, list, arguments).map(|()| 0);
+        return made_list(artifact, list, arguments).map(|()| (0, None));
     }
     let (started, clock) = (SystemTime::now(), Instant::now());
     let grid = grid_of(artifact, arguments)?;
@@ -237,8 +247,8 @@ fn made_one(artifact: &Artifact, arguments: &Arguments, store: &Store, stop: &At
         let outcome = exec::run(grid, arguments.limits.settings(), store, &recorder, stop);
         outcome.inspect_err(|error| recorder.end(error))
     };
-    let (grid, gated) = if arguments.no_gate { (grid, Vec::new()) } else { gate(grid, &paper, artifact, &run)? };
-    let outcome = run(&grid)?;
+    let (open, gated) = if arguments.no_gate { (grid.clone(), Vec::new()) } else { gate(&grid, artifact, &run)? };
+    let outcome = with_stopped(run(&open)?, &grid, &gated);
     let numbers = reproduce::numbers(&grid, &outcome, &named);
     let (mut files, mut figures, mut table_view) = (Vec::new(), Vec::new(), None);
     if let Some(table) = &artifact.description.table {
@@ -299,32 +309,46 @@ fn made_one(artifact: &Artifact, arguments: &Arguments, store: &Store, stop: &At
             Miss::backbones(&gated).join(", ")
         );
     }
-    for result in outcome.cells.iter().filter(|result| result.failure.is_some()) {
+    let tried = |cell: &Cell| open.cells.contains(cell);
+    for result in outcome.cells.iter().filter(|result| result.failure.is_some() && tried(&result.cell)) {
         eprintln!("  {} failed: {}", result.cell, result.failure.as_deref().unwrap_or_default());
     }
-    Ok(outcome.failed() + gated.len())
+    Ok((outcome.failed(), grid.profile))
 }
 
 /// The grid without the pruned cells of backbones whose dense numbers are not the paper's, and what those miss.
-fn gate(
-    grid: Grid,
-    paper: &[Record],
-    artifact: &Artifact,
-    run: &dyn Fn(&Grid) -> Result<Outcome>,
-) -> Result<(Grid, Vec<Miss>)> {
+fn gate(grid: &Grid, artifact: &Artifact, run: &dyn Fn(&Grid) -> Result<Outcome>) -> Result<(Grid, Vec<Miss>)> {
+    let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
     let of_paper = |backbone: &String| paper.iter().any(|record| record.condition.backbone == *backbone);
     if !grid.backbones.keys().any(of_paper) {
-        return Ok((grid, Vec::new()));
+        return Ok((grid.clone(), Vec::new()));
     }
     let mut dense = grid.clone();
     dense.cells.retain(Cell::is_dense);
     let outcome = run(&dense)?;
     let numbers = reproduce::numbers(&dense, &outcome, &[]);
-    let misses = reproduce::gate(&numbers, paper, &artifact.description.tolerance);
+    let misses = reproduce::gate(&numbers, &paper, &artifact.description.tolerance);
     let stopped = Miss::backbones(&misses);
-    let mut grid = grid;
-    grid.cells.retain(|cell| cell.is_dense() || !stopped.contains(&cell.backbone));
-    Ok((grid, misses))
+    let mut open = grid.clone();
+    open.cells.retain(|cell| cell.is_dense() || !stopped.contains(&cell.backbone));
+    Ok((open, misses))
+}
+
+/// The outcome with the cells that the gate stopped, each in its place and as failed: a table says what it lacks.
+fn with_stopped(outcome: Outcome, grid: &Grid, misses: &[Miss]) -> Outcome {
+    if misses.is_empty() {
+        return outcome;
+    }
+    let mut ran = outcome.cells.into_iter().peekable();
+    let result = |cell: &Cell| match ran.next_if(|result| result.cell == *cell) {
+        Some(result) => result,
+        None => {
+            let reason = misses.iter().find(|miss| miss.backbone == cell.backbone).map(ToString::to_string);
+            let reason = format!("stopped by the gate: {}", reason.unwrap_or_default());
+            CellResult::unmeasured(cell.clone(), grid.backbones[&cell.backbone].layers, Some(reason))
+        }
+    };
+    Outcome { cells: grid.cells.iter().map(result).collect(), ..outcome }
 }
 
 /// All forms of a table.
@@ -380,9 +404,9 @@ fn made_list(artifact: &Artifact, list: ListEntry, arguments: &Arguments) -> Res
     };
     let folder = arguments.results.join(&artifact.name);
     ensure_writable(&folder, &[])?;
-    put(&folder.join(format!("{}.md", artifact.name)), list.markdown().as_bytes())?;
-    put(&folder.join(format!("{}.csv", artifact.name)), list.csv().as_bytes())?;
-    println!("{}\n\n{}", artifact.description.title, list.screen());
+    put(&folder.join(format!("{}.md", artifact.name)), list.markdown()?.as_bytes())?;
+    put(&folder.join(format!("{}.csv", artifact.name)), &list.csv()?)?;
+    println!("{}\n\n{}", artifact.description.title, list.screen()?);
     Ok(())
 }
 

@@ -151,19 +151,7 @@ impl<'a> Reader<'a> {
 
     fn cell(&self, plan: &Plan<'_>, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
         let cell = plan.grid.cells[variant.cell].clone();
-        let mut result = CellResult {
-            cell,
-            layers: self.backbone.config.layers,
-            removed: Vec::new(),
-            scores: Vec::new(),
-            boundaries: Vec::new(),
-            perplexity: Vec::new(),
-            losses: Vec::new(),
-            tasks: Vec::new(),
-            seconds: 0.0,
-            failure: failure.cloned(),
-            made_from: Vec::new(),
-        };
+        let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
         if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
             let selection = selection(&artifact)?;
             (result.removed, result.scores) = (selection.removed, selection.scores);
@@ -222,6 +210,23 @@ fn judge(values: &[f64], sheet: &Sheet, label: String) -> Result<TaskScores> {
 }
 
 impl CellResult {
+    /// A cell of which nothing is known but, perhaps, why. `layers` are those of the dense backbone.
+    pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
+        Self {
+            cell,
+            layers,
+            removed: Vec::new(),
+            scores: Vec::new(),
+            boundaries: Vec::new(),
+            perplexity: Vec::new(),
+            losses: Vec::new(),
+            tasks: Vec::new(),
+            seconds: 0.0,
+            failure,
+            made_from: Vec::new(),
+        }
+    }
+
     /// What a reader has to know of this cell, each thing once.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();

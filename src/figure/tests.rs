@@ -1,17 +1,11 @@
 use super::palette::of;
 use super::scene::{Place, Scene, Shape};
 use super::*;
+use crate::names::recovery;
 
-/// The recoveries with their names in print, the longest included.
-const METHODS: [(&str, &str); 7] = [
-    ("none", "Pruned"),
-    ("prune-and-comp", "Prune and Comp"),
-    ("replaceme-ls", "ReplaceMe (LS)"),
-    ("replaceme-cos", "ReplaceMe (Cos)"),
-    ("linearpatch-diag", "Linear Patch (Diag)"),
-    ("linearpatch-rotate", "Linear Patch (Rotate)"),
-    ("ghosted", "Ghost Layer (Ours)"),
-];
+/// The recoveries, the one with the longest name included.
+const METHODS: [&str; 7] =
+    ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate", "ghosted"];
 
 fn axis(label: &str, unit: &str, scale: Scale) -> Axis {
     Axis { label: label.into(), unit: unit.into(), scale }
@@ -32,9 +26,9 @@ fn bars(groups: &[&str], width: Width, scale: Scale) -> Bars {
         series: METHODS
             .iter()
             .enumerate()
-            .map(|(i, (method, label))| Series {
+            .map(|(i, method)| Series {
                 method: (*method).into(),
-                label: (*label).into(),
+                label: recovery(method),
                 values: (0..groups.len())
                     .map(|j| Value { value: Some(0.5 - 0.05 * i as f64 + 0.1 * scatter(i + 7 * j)), error: Some(0.02) })
                     .collect(),
@@ -78,9 +72,9 @@ fn wild() -> Bars {
 }
 
 fn channels(count: usize) -> Curves {
-    let line = |(i, (method, label)): (usize, &(&str, &str))| Line {
+    let line = |(i, method): (usize, &&str)| Line {
         method: (*method).into(),
-        label: (*label).into(),
+        label: recovery(method),
         points: (0..count)
             .map(|x| {
                 let spike = if x % 97 == 13 { 6.0 } else { 1.0 };
@@ -101,9 +95,9 @@ fn channels(count: usize) -> Curves {
 }
 
 fn depths() -> Curves {
-    let line = |(i, (method, label)): (usize, &(&str, &str))| Line {
+    let line = |(i, method): (usize, &&str)| Line {
         method: (*method).into(),
-        label: (*label).into(),
+        label: recovery(method),
         points: [7.0, 9.0, 11.0, 13.0, 15.0]
             .iter()
             .enumerate()
@@ -160,7 +154,7 @@ fn there_is_one_bar_for_each_value() {
     let scene = scene(&Figure::Bars(figure));
     // 7 recoveries by 3 groups.
     assert_eq!(rects(&scene).len(), 21);
-    for (method, _) in METHODS {
+    for method in METHODS {
         assert_eq!(rects(&scene).iter().filter(|colour| **colour == of(method).colour).count(), 3, "{method}");
     }
 }

@@ -17,7 +17,7 @@ use crate::tasks::Limit;
 pub(super) struct Source {
     /// Its file.
     pub(super) file: PathBuf,
-    pub(super) library: Library,
+    pub(super) around: Library,
     /// The files of named entries that were read.
     pub(super) entries: Vec<PathBuf>,
     pub(super) profile: Option<String>,
@@ -106,7 +106,7 @@ impl Checker<'_> {
         for Placed { value: name, place } in plan.backbones() {
             let entry = self.schema.backbones.get(name).ok_or_else(|| {
                 let inline = self.schema.backbones.keys().map(String::as_str);
-                named::unknown(&self.source.library, Kind::Backbone, name, inline, place.clone())
+                named::unknown(&self.source.around, Kind::Backbone, name, inline, place.clone())
             })?;
             let steps = [Key("backbones"), Key(name), Key("path")];
             let path = self.resolve(&entry.path, &steps)?;
@@ -184,7 +184,7 @@ impl Checker<'_> {
             let Some(data) = self.schema.tasks.get(&entry.name) else {
                 let inline = self.schema.tasks.keys().map(String::as_str);
                 let place = self.place(&at("name"));
-                return Err(named::unknown(&self.source.library, Kind::Task, &entry.name, inline, place));
+                return Err(named::unknown(&self.source.around, Kind::Task, &entry.name, inline, place));
             };
             if let Some(length) = entry.max_length {
                 let place = self.place(&at("max_length"));
@@ -214,7 +214,7 @@ impl Checker<'_> {
             return Ok(());
         }
         let inline = self.schema.corpora.keys().map(String::as_str);
-        Err(named::unknown(&self.source.library, Kind::Corpus, name, inline, self.place(steps)))
+        Err(named::unknown(&self.source.around, Kind::Corpus, name, inline, self.place(steps)))
     }
 
     pub(super) fn at_least(&self, least: usize, found: usize, what: &str, place: &str) -> Result<()> {

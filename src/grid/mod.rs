@@ -166,7 +166,7 @@ impl Grid {
         });
         overrides::apply(&mut root, overrides)?;
         let schema = schema::Schema::deserialize(typed::FromNode::root(&root)).map_err(typed::Fault::into_error)?;
-        let source = check::Source { file: path.to_owned(), library, entries, profile: name };
+        let source = check::Source { file: path.to_owned(), around: library, entries, profile: name };
         check::check(&schema, &root, &source, registry)
     }
 

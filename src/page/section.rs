@@ -95,9 +95,9 @@ fn own_claims(artifact: &Artifact, claims: &[ClaimRow]) -> String {
     if items.is_empty() { items } else { format!("<h3>Claims</h3>\n<ul class=\"claims\">\n{items}</ul>\n") }
 }
 
-/// A link to a file beside the page. A path that leaves for elsewhere, or has a scheme, stays text.
+/// A link to a file, by its path from the page. An absolute path, or one with a scheme, stays text.
 fn file_link(name: &str, path: &str) -> String {
-    let leaves = path.split('/').any(|part| part == "..") || path.starts_with('/') || path.contains([':', '\\']);
+    let leaves = path.starts_with('/') || path.contains([':', '\\']);
     if path.is_empty() || leaves {
         return format!("{} ({})", escaped(name), escaped(path));
     }

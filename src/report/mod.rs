@@ -3,8 +3,8 @@
 mod documents;
 mod protocol;
 mod provenance;
-mod render;
-mod table;
+pub(crate) mod render;
+pub(crate) mod table;
 
 pub use crate::files::atomic::{ensure_writable, write_atomically};
 pub use documents::{Answers, write_documents, write_lm_eval};

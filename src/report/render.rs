@@ -9,14 +9,14 @@ use crate::error::Result;
 pub(super) const NONE: &str = "—";
 
 /// The texts of a column, and whether they are numbers.
-pub(super) struct Shown {
-    pub(super) name: String,
-    pub(super) cells: Vec<String>,
-    pub(super) is_number: bool,
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    pub(crate) cells: Vec<String>,
+    pub(crate) is_number: bool,
 }
 
 /// The frame's columns as texts.
-pub(super) fn show(frame: &DataFrame) -> Result<Vec<Shown>> {
+pub(crate) fn show(frame: &DataFrame) -> Result<Vec<Shown>> {
     frame.columns().iter().map(show_column).collect()
 }
 
@@ -70,7 +70,7 @@ fn float(number: f64, decimals: usize) -> String {
 }
 
 /// Columns in line, numbers to the right, names above a rule.
-pub(super) fn aligned(columns: &[Shown]) -> String {
+pub(crate) fn aligned(columns: &[Shown]) -> String {
     let widths: Vec<usize> = columns
         .iter()
         .map(|column| column.cells.iter().chain([&column.name]).map(|text| text.chars().count()).max().unwrap_or(0))
@@ -97,7 +97,7 @@ pub(super) fn aligned(columns: &[Shown]) -> String {
 }
 
 /// The same as a Markdown table; `is_bold` picks cells by row and column.
-pub(super) fn markdown(columns: &[Shown], is_bold: impl Fn(usize, usize) -> bool) -> String {
+pub(crate) fn markdown(columns: &[Shown], is_bold: impl Fn(usize, usize) -> bool) -> String {
     let join = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut text = join(columns.iter().map(|column| escaped(&column.name)).collect());
     text.push_str(&join(columns.iter().map(|c| if c.is_number { "---:" } else { "---" }.to_owned()).collect()));

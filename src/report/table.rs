@@ -218,11 +218,11 @@ fn ranges(layers: &[usize]) -> String {
     runs.join(",")
 }
 
-pub(super) fn failed(error: &PolarsError) -> Error {
+pub(crate) fn failed(error: &PolarsError) -> Error {
     Error::job("the results make no table").found(error.to_string())
 }
 
-pub(super) fn unwritten(path: &Path, error: &PolarsError) -> Error {
+pub(crate) fn unwritten(path: &Path, error: &PolarsError) -> Error {
     match error {
         PolarsError::IO { error, .. } => Error::io("write", path, error),
         other => {

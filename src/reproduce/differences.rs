@@ -39,8 +39,8 @@ pub struct Difference {
     pub paired: Option<Paired>,
 }
 
-/// Keys of a grid that say where it lies, or that repeat what others say.
-const ASIDE: [&str; 8] = ["file", "entries", "cells", "backbone", "criterion", "depth", "recovery", "calibration"];
+/// Keys of a grid that say where it lies, and the cells, which follow from its axes.
+const ASIDE: [&str; 3] = ["file", "entries", "cells"];
 
 impl Differences {
     pub fn of(first: &Stored, second: &Stored) -> Self {
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn settings_values_and_what_only_one_has_are_told_apart() {
         let one = stored(
-            json!({"file": "a.yaml", "corpora": {"c4": {"limit": 3}}, "seed": 1}),
+            json!({"file": "a.yaml", "corpora": {"c4": {"limit": 3}}, "calibration": [{"seed": 1}]}),
             vec![
                 number("none", "rte", 50.0, "0101"),
                 number("ghosted", "rte", 75.0, "0111"),
@@ -130,7 +130,7 @@ mod tests {
             ],
         );
         let two = stored(
-            json!({"file": "b.yaml", "corpora": {"c4": {"limit": 4, "column": "text"}}, "seed": 1}),
+            json!({"file": "b.yaml", "corpora": {"c4": {"limit": 4, "column": "text"}}, "calibration": [{"seed": 2}]}),
             vec![
                 number("none", "rte", 50.0, "0101"),
                 number("ghosted", "rte", 25.0, "0001"),
@@ -139,8 +139,8 @@ mod tests {
         );
         let differences = Differences::of(&one, &two);
         let paths: Vec<&str> = differences.settings.iter().map(|setting| setting.path.as_str()).collect();
-        assert_eq!(paths, ["corpora.c4.column", "corpora.c4.limit"], "where a file lies is no setting");
-        assert_eq!(differences.settings[0].first, None);
+        assert_eq!(paths, ["calibration", "corpora.c4.column", "corpora.c4.limit"], "where a file lies is no setting");
+        assert_eq!(differences.settings[1].first, None);
         assert_eq!((differences.compared, differences.values.len()), (2, 1));
         let value = &differences.values[0];
         assert_eq!((value.first.value, value.second.value), (Some(75.0), Some(25.0)));

@@ -1,7 +1,6 @@
 //! Figures from the same numbers as the tables.
 
 use super::layout::distinct;
-use super::names;
 use super::ours::Number;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, Outcome};
@@ -10,6 +9,7 @@ use crate::figure::{
     Width,
 };
 use crate::grid::{Description, FigureEntry, FigureKind};
+use crate::names;
 use crate::record::{Condition, DENSE};
 
 /// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.

@@ -7,8 +7,9 @@ use polars::prelude::{Column, CsvWriter, DataFrame, IntoColumn, NamedFrom, Parqu
 use super::layout::{Shown, View};
 use super::ours::Number;
 use super::paired::Paired;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::atomic::write_atomically;
+use crate::report::table::{failed, unwritten};
 
 /// Who made a table.
 #[derive(Debug, Clone, Copy)]
@@ -32,15 +33,6 @@ pub fn write_frame(dir: &Path, origin: Origin<'_>, view: &View, numbers: &[Numbe
         ParquetWriter::new(file).finish(&mut frame).map(|_| ()).map_err(|error| unwritten(&parquet, &error))
     })?;
     Ok(vec![csv, parquet])
-}
-
-fn unwritten(path: &Path, error: &polars::prelude::PolarsError) -> Error {
-    match error {
-        polars::prelude::PolarsError::IO { error, .. } => Error::io("write", path, error),
-        other => {
-            Error::job("a table cannot be put into a file").at(path.display().to_string()).found(other.to_string())
-        }
-    }
 }
 
 /// All numbers of a view. A dense row that is shown for several depths stands here once.
@@ -94,6 +86,5 @@ pub(super) fn frame(origin: Origin<'_>, view: &View, numbers: &[Number]) -> Resu
         }),
         text("cell", &|_, number| origin.cells.get(number.cell).cloned()),
     ];
-    DataFrame::new(rows.len(), columns)
-        .map_err(|error| Error::job("the numbers make no table").found(error.to_string()))
+    DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
 }

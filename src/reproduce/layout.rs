@@ -1,11 +1,11 @@
 //! A table as a person reads it: the numbers of an outcome in the rows and columns that a description asks for.
 
 use super::beside::Beside;
-use super::names;
 use super::ours::Number;
 use super::paired::{self, Paired};
 use crate::error::{Error, Result};
 use crate::grid::{Description, Lead, TableEntry};
+use crate::names;
 use crate::record::{Condition, DENSE, Record, higher_is_better};
 
 /// A table, laid out.

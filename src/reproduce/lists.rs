@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
-use super::names;
+use polars::prelude::{CsvWriter, DataFrame, IntoColumn, NamedFrom, SerWriter, Series};
+
 use crate::error::Result;
-use crate::{criterion, grid, recovery};
+use crate::report::render;
+use crate::report::table::failed;
+use crate::{criterion, grid, names, recovery};
 
 /// A table of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,31 +49,34 @@ pub fn checkpoints(experiments: &Path) -> Result<List> {
 }
 
 impl List {
+    fn frame(&self) -> Result<DataFrame> {
+        let column = |(at, head): (usize, &String)| {
+            let texts = self.rows.iter().map(|row| Some(row[at].as_str()).filter(|text| !text.is_empty()));
+            Series::new(head.into(), texts.collect::<Vec<_>>()).into_column()
+        };
+        let columns = self.heads.iter().enumerate().map(column).collect();
+        DataFrame::new(self.rows.len(), columns).map_err(|error| failed(&error))
+    }
+
     /// The list for a terminal, columns in line.
-    pub fn screen(&self) -> String {
-        let width =
-            |at: usize| self.rows.iter().chain([&self.heads]).map(|row| row[at].chars().count()).max().unwrap_or(0);
-        let line = |row: &[String]| {
-            let cells = row.iter().enumerate().map(|(at, text)| format!("{text:<width$}", width = width(at)));
-            format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-        };
-        let rule: Vec<String> = (0..self.heads.len()).map(|at| "─".repeat(width(at))).collect();
-        [line(&self.heads), line(&rule)].into_iter().chain(self.rows.iter().map(|row| line(row))).collect()
+    ///
+    /// # Errors
+    /// When polars cannot give a value back.
+    pub fn screen(&self) -> Result<String> {
+        Ok(render::aligned(&render::show(&self.frame()?)?))
     }
 
-    pub fn markdown(&self) -> String {
-        let line = |row: &[String]| format!("| {} |\n", row.join(" | "));
-        let rule: Vec<String> = self.heads.iter().map(|_| "---".to_owned()).collect();
-        [line(&self.heads), line(&rule)].into_iter().chain(self.rows.iter().map(|row| line(row))).collect()
+    /// # Errors
+    /// When polars cannot give a value back.
+    pub fn markdown(&self) -> Result<String> {
+        Ok(render::markdown(&render::show(&self.frame()?)?, |_, _| false))
     }
 
-    /// Comma-separated, quoted where needed.
-    pub fn csv(&self) -> String {
-        let quoted = |text: &String| match text.contains([',', '"', '\n']) {
-            true => format!("\"{}\"", text.replace('"', "\"\"")),
-            false => text.clone(),
-        };
-        let line = |row: &Vec<String>| format!("{}\n", row.iter().map(quoted).collect::<Vec<_>>().join(","));
-        [&self.heads].into_iter().chain(&self.rows).map(line).collect()
+    /// # Errors
+    /// When polars cannot write it.
+    pub fn csv(&self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        CsvWriter::new(&mut bytes).finish(&mut self.frame()?).map_err(|error| failed(&error))?;
+        Ok(bytes)
     }
 }

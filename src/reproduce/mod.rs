@@ -15,7 +15,6 @@ mod latex;
 mod layout;
 mod lists;
 mod markdown;
-mod names;
 mod ours;
 mod paired;
 mod screen;

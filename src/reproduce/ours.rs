@@ -41,7 +41,7 @@ pub fn numbers(grid: &Grid, outcome: &Outcome, named: &[String]) -> Vec<Number> 
             numbers.push(Number { record, sample, cell: place, failure: result.failure.clone() });
         };
         texts(grid, result, &mut push);
-        tasks(result, &mut push);
+        tasks(grid, result, &mut push);
         boundaries(result, reference(outcome, &result.cell), &mut push);
     }
     numbers
@@ -62,11 +62,12 @@ fn texts(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
     }
 }
 
-fn tasks(result: &CellResult, push: &mut Push<'_>) {
+fn tasks(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
     let (mut all, mut values, mut variance) = (Vec::new(), Vec::new(), 0.0);
-    for scores in &result.tasks {
-        let Some(scores) = scores else {
+    for (place, task) in grid.evaluate.tasks.iter().enumerate() {
+        let Some(scores) = result.tasks.get(place).and_then(Option::as_ref) else {
             values.push(None);
+            push(task.name.clone(), None, None, Sample::None);
             continue;
         };
         let measure = scores.result.column();
@@ -79,8 +80,9 @@ fn tasks(result: &CellResult, push: &mut Push<'_>) {
         push(scores.result.task.name.to_owned(), Some(100.0 * measure.value), error, Sample::Right(right));
     }
     if values.len() > 1 {
-        let error = Some(variance.sqrt() / values.len() as f64).filter(|error| error.is_finite());
-        push("acc_average".into(), mean(&values), error, Sample::Right(all));
+        let average = mean(&values);
+        let error = average.and(Some(variance.sqrt() / values.len() as f64)).filter(|error| error.is_finite());
+        push("acc_average".into(), average, error, if average.is_some() { Sample::Right(all) } else { Sample::None });
     }
 }
 

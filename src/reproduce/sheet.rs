@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layout::{Shown, View};
-use super::names;
 use super::ours::Number;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, Outcome};
 use crate::grid::Description;
+use crate::names;
 use crate::page::{Artifact, Cell, CellNote, Column, FigureView, Row, TableView};
 use crate::record::higher_is_better;
 

@@ -1,7 +1,7 @@
-//! How backbones, methods and metrics are called in print.
+//! How backbones, methods and metrics are called in print: the paper's words, wherever a person reads them.
 
 /// A recovery as the paper prints it.
-pub(super) fn recovery(name: &str) -> String {
+pub fn recovery(name: &str) -> String {
     let (name, option) = name.split_once(':').unwrap_or((name, ""));
     let known = [
         ("none", "Pruned"),
@@ -21,7 +21,7 @@ pub(super) fn recovery(name: &str) -> String {
 }
 
 /// A criterion as the paper prints it.
-pub(super) fn criterion(name: &str) -> String {
+pub fn criterion(name: &str) -> String {
     let known = [
         ("dense", "Dense"),
         ("llm-streamline", "LLM-Streamline"),
@@ -33,7 +33,7 @@ pub(super) fn criterion(name: &str) -> String {
 }
 
 /// A backbone as the paper prints it; others keep the grid's name.
-pub(super) fn backbone(name: &str) -> String {
+pub fn backbone(name: &str) -> String {
     let known = [
         ("llama-3-8b", "LLaMA-3-8B"),
         ("llama-3.1-8b", "LLaMA-3.1-8B"),
@@ -46,7 +46,7 @@ pub(super) fn backbone(name: &str) -> String {
 }
 
 /// A metric as a column's head.
-pub(super) fn metric(name: &str) -> String {
+pub fn metric(name: &str) -> String {
     let known = [
         ("arc_easy", "ARC-E"),
         ("arc_challenge", "ARC-C"),
