@@ -18,7 +18,7 @@ pub(super) struct Arguments {
     architecture: String,
     /// Where the backbone is put, with its manifest; a run that was stopped goes on from the checkpoint there.
     folder: PathBuf,
-    /// Tokens to train on, each epoch counted again.
+    /// Tokens to train on before the lessons, each epoch counted again; the lessons are shortened alike.
     #[arg(long)]
     tokens: Option<usize>,
     /// Of the first weights and of the order of the text.
@@ -41,7 +41,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     })?;
     let mut recipe = Recipe::tiny(layout);
-    recipe.tokens = arguments.tokens.unwrap_or(recipe.tokens);
+    if let Some(tokens) = arguments.tokens {
+        recipe.lessons.tokens = (recipe.lessons.tokens as f64 * tokens as f64 / recipe.tokens as f64) as usize;
+        recipe.tokens = tokens;
+    }
     recipe.seed = arguments.seed.unwrap_or(recipe.seed);
     let habits = Habits { stop: stop::on_ctrl_c()?, ..Habits::default() };
     let trained = train(&recipe, &world::registers(WORLD), &arguments.folder, &habits, &mut |line| println!("{line}"))?;

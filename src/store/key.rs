@@ -46,7 +46,9 @@ impl Kind {
         match self {
             Self::Tokens | Self::Operator | Self::Scores => 1,
             // 2: keys name the tokens by their own key.
-            Self::World | Self::Activations | Self::Selection => 2,
+            Self::Activations | Self::Selection => 2,
+            // 3: questions on what is known of the world.
+            Self::World => 3,
         }
     }
 

@@ -18,21 +18,32 @@ impl Shards {
         Self { tapes: (0..count).map(|_| Tape::default()).collect(), gradients: vec![vec![0.0; parameters]; count] }
     }
 
-    /// The mean loss of the chunks, each one token longer than it counts; its gradient is added to `gradients`.
+    /// The mean loss of the chunks, each one token longer than it counts; the gradient of the weighted mean is added to
+    /// `gradients`.
     ///
-    /// Tokens attend within windows of `span`.
-    pub fn run(&mut self, network: &Network, weights: &[f32], chunks: &[&[u32]], span: usize) -> f64 {
+    /// Tokens attend within windows of `span`. `counts` says how much each prediction of a chunk weighs.
+    pub fn run(
+        &mut self,
+        network: &Network,
+        weights: &[f32],
+        chunks: &[&[u32]],
+        span: usize,
+        counts: &(dyn Fn(&[u32]) -> Vec<f32> + Sync),
+    ) -> f64 {
         let tokens: usize = chunks.iter().map(|chunk| chunk.len() - 1).sum();
-        let factor = 1.0 / tokens as f32;
+        let mut factors: Vec<Vec<f32>> = chunks.iter().map(|chunk| counts(chunk)).collect();
+        let total: f32 = factors.iter().flatten().sum();
+        factors.iter_mut().flatten().for_each(|factor| *factor /= total);
         let each = chunks.len().div_ceil(self.tapes.len());
-        let shards = chunks.par_chunks(each).zip(&mut self.tapes).zip(&mut self.gradients);
+        let shards = chunks.par_chunks(each).zip(factors.par_chunks(each));
+        let shards = shards.zip(&mut self.tapes).zip(&mut self.gradients);
         let sums: Vec<f64> = shards
-            .map(|((chunks, tape), gradient)| {
+            .map(|(((chunks, factors), tape), gradient)| {
                 let mut losses = Vec::new();
-                for chunk in chunks {
+                for (chunk, factors) in chunks.iter().zip(factors) {
                     let (inputs, targets) = (&chunk[..chunk.len() - 1], &chunk[1..]);
                     network.forward(weights, inputs, span, tape);
-                    network.losses_back(weights, targets, factor, tape, &mut losses, gradient);
+                    network.losses_back(weights, targets, factors, tape, &mut losses, gradient);
                     network.backward(weights, inputs, span, tape, gradient);
                 }
                 losses.iter().sum::<f64>()

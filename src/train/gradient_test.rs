@@ -64,7 +64,14 @@ fn gradients_equal_central_differences_for_every_tensor() {
         let mut gradient = vec![0.0; at.len()];
         let mut tape = Tape::default();
         network.forward(&at, inputs, span, &mut tape);
-        network.losses_back(&at, targets, 1.0 / tokens as f64, &mut tape, &mut Vec::new(), &mut gradient);
+        network.losses_back(
+            &at,
+            targets,
+            &vec![1.0 / tokens as f64; tokens],
+            &mut tape,
+            &mut Vec::new(),
+            &mut gradient,
+        );
         network.backward(&at, inputs, span, &mut tape, &mut gradient);
         let mut worst = 0.0f64;
         for parameter in &network.parameters.list {
@@ -113,7 +120,7 @@ fn gradient_of<R: super::real::Real>(network: &Network, weights: &[R], ids: &[u3
     let mut tape = Tape::default();
     network.forward(weights, inputs, inputs.len(), &mut tape);
     let factor = R::of(1.0 / targets.len() as f64);
-    network.losses_back(weights, targets, factor, &mut tape, &mut Vec::new(), &mut gradient);
+    network.losses_back(weights, targets, &vec![factor; targets.len()], &mut tape, &mut Vec::new(), &mut gradient);
     network.backward(weights, inputs, inputs.len(), &mut tape, &mut gradient);
     gradient
 }

@@ -18,13 +18,13 @@ impl Network {
         self.blocks(weights, targets, tape, losses, |_| {});
     }
 
-    /// As [`Network::losses`]; and the gradient of `factor · Σ loss`: towards the stream it replaces `tape.d_stream`,
-    /// towards the weights it is added to `gradient`.
+    /// As [`Network::losses`]; and the gradient of `Σ factor · loss`, a factor for each target: towards the stream it
+    /// replaces `tape.d_stream`, towards the weights it is added to `gradient`.
     pub fn losses_back<R: Real>(
         &self,
         weights: &[R],
         targets: &[u32],
-        factor: R,
+        factors: &[R],
         tape: &mut Tape<R>,
         losses: &mut Vec<f64>,
         gradient: &mut [R],
@@ -38,7 +38,8 @@ impl Network {
             widest(
                 #[inline(always)]
                 || {
-                    for (row, &target) in probabilities.chunks_exact_mut(vocab).zip(targets) {
+                    let rows = probabilities.chunks_exact_mut(vocab).zip(targets).zip(&factors[first..first + rows]);
+                    for ((row, &target), &factor) in rows {
                         row[target as usize] = row[target as usize] - R::ONE;
                         for p in row {
                             *p = *p * factor;

@@ -2,7 +2,7 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `recipe`, `shape`, `optimizer` | what decides the result |
+//! | `recipe`, `shape`, `optimizer`, `lessons` | what decides the result |
 //! | `world`, `corpus`, `tokenizer` | text, tokens, their order |
 //! | `parameters` | where each weight lies |
 //! | `network`, `attention`, `rotary`, `norm`, `head`, `real` | the decoder, forwards and backwards |
@@ -18,6 +18,7 @@ pub mod export;
 #[cfg(test)]
 mod gradient_test;
 pub mod head;
+pub mod lessons;
 pub mod network;
 mod norm;
 pub mod optimizer;

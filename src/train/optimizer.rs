@@ -63,12 +63,12 @@ impl Optimizer {
         self.rate * (self.final_share + (1.0 - self.final_share) * cosine)
     }
 
-    /// One update with the sum of `gradients`, which are zero afterwards; the result is the norm of that sum before
-    /// clipping.
+    /// One update at a rate, with the sum of `gradients`, which are zero afterwards; the result is the norm of that sum
+    /// before clipping.
     pub fn update(
         &self,
         step: usize,
-        steps: usize,
+        rate: f64,
         parameters: &Parameters,
         weights: &mut [f32],
         moments: &mut Moments,
@@ -79,7 +79,6 @@ impl Optimizer {
         };
         let norm = add_up(sum, rest);
         let scale = if norm > self.clip { self.clip / norm } else { 1.0 } as f32;
-        let rate = self.rate_at(step, steps);
         let count = step as i32 + 1;
         let (m_scale, v_scale) = (1.0 / (1.0 - self.beta1.powi(count)), 1.0 / (1.0 - self.beta2.powi(count)));
         let (m_scale, v_scale, rate_) = (m_scale as f32, v_scale as f32, rate as f32);

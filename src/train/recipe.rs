@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::lessons::Lessons;
 use super::optimizer::Optimizer;
 use super::shape::Shape;
 use crate::error::{Error, Result};
@@ -18,7 +19,7 @@ pub struct Recipe {
     pub optimizer: Optimizer,
     /// Of the first weights and of the order of the text.
     pub seed: u64,
-    /// Tokens to train on, epochs counted again.
+    /// Tokens to train on before the lessons, epochs counted again.
     pub tokens: usize,
     /// Chunks of one step.
     pub batch: usize,
@@ -31,6 +32,8 @@ pub struct Recipe {
     /// Parts of a batch whose gradients are added up apart. More than threads, so that a thread that is held up does
     /// not hold up the step; part of the recipe, because it decides the order of a sum.
     pub shards: usize,
+    /// The last part of the training.
+    pub lessons: Lessons,
 }
 
 impl Recipe {
@@ -47,11 +50,30 @@ impl Recipe {
             short: 256,
             short_share: 0.75,
             shards: 4,
+            lessons: Lessons { tokens: 1_000_000, rate: 1e-3, weight: 32.0 },
         }
     }
 
+    /// Steps before the lessons.
     pub fn steps(&self) -> usize {
         self.tokens / (self.batch * self.chunk).max(1)
+    }
+
+    /// Steps, those of the lessons among them.
+    pub fn all_steps(&self) -> usize {
+        self.steps() + self.lessons.tokens / (self.batch * self.chunk).max(1)
+    }
+
+    /// The rate of a step, counted from 0.
+    pub fn rate_at(&self, step: usize) -> f64 {
+        let first = self.steps();
+        match step.checked_sub(first) {
+            None => self.optimizer.rate_at(step, first),
+            Some(step) => {
+                let optimizer = Optimizer { rate: self.lessons.rate, warmup: 0, ..self.optimizer.clone() };
+                optimizer.rate_at(step, self.all_steps() - first)
+            }
+        }
     }
 
     /// The window of a step.

@@ -10,6 +10,7 @@ use super::checkpoint::{Entry, State};
 use super::corpus::{Order, Register, Stream};
 use super::evaluate::{mean_loss, scores};
 use super::export::{self, Manifest};
+use super::lessons::{self, Answers};
 use super::network::Network;
 use super::optimizer::Moments;
 use super::recipe::Recipe;
@@ -58,6 +59,7 @@ struct Run<'a> {
     habits: &'a Habits,
     network: Network,
     streams: &'a [Stream],
+    answers: Answers,
     shards: Shards,
     state: State,
     checkpoint: PathBuf,
@@ -113,7 +115,8 @@ pub fn train(
             .found(state.weights.len().to_string()));
     }
     let shards = Shards::new(recipe.shards, total);
-    let mut run = Run { recipe, habits, network, streams: &streams, shards, state, checkpoint };
+    let answers = Answers::new(tokens.ids(lessons::MARKER)?, recipe.lessons.weight);
+    let mut run = Run { recipe, habits, network, streams: &streams, answers, shards, state, checkpoint };
     if !run.steps(say)? {
         return Ok(None);
     }
@@ -155,7 +158,7 @@ fn fingerprint(recipe: &Recipe, corpus: &[super::corpus::Origin], tokens: &Token
 impl Run<'_> {
     /// Steps to the end; whether it was reached.
     fn steps(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool> {
-        let (recipe, steps) = (self.recipe, self.recipe.steps());
+        let (recipe, steps) = (self.recipe, self.recipe.all_steps());
         let streams = self.streams.iter().map(|stream| stream.train.as_slice()).collect();
         let mut order = Order::new(streams, recipe.chunk, recipe.seed)?;
         let (before, started) = (self.state.progress.seconds, Instant::now());
@@ -170,7 +173,11 @@ impl Run<'_> {
                 return Ok(false);
             }
             let chunks: Vec<&[u32]> = (0..recipe.batch).map(|i| order.at(step * recipe.batch + i)).collect();
-            let loss = self.shards.run(&self.network, &self.state.weights, &chunks, recipe.span_at(step));
+            let counts = |chunk: &[u32]| match step < recipe.steps() {
+                true => vec![1.0; chunk.len() - 1],
+                false => self.answers.weights(chunk),
+            };
+            let loss = self.shards.run(&self.network, &self.state.weights, &chunks, recipe.span_at(step), &counts);
             if !loss.is_finite() {
                 return Err(Error::job("the training diverged")
                     .at(format!("step {step}"))
@@ -181,7 +188,7 @@ impl Run<'_> {
             let state = &mut self.state;
             let norm = recipe.optimizer.update(
                 step,
-                steps,
+                recipe.rate_at(step),
                 &self.network.parameters,
                 &mut state.weights,
                 &mut state.moments,
@@ -204,14 +211,14 @@ impl Run<'_> {
     }
 
     fn report(&mut self, pending: &mut Pending, norm: f64, say: &mut dyn FnMut(&str)) {
-        let (recipe, steps, step) = (self.recipe, self.recipe.steps(), self.state.progress.step);
+        let (recipe, steps, step) = (self.recipe, self.recipe.all_steps(), self.state.progress.step);
         let seconds = pending.started.elapsed().as_secs_f64().max(1e-9);
         let speed = (pending.losses * recipe.batch * recipe.chunk) as f64 / seconds;
         let left = ((steps - step) as f64 * seconds / pending.losses.max(1) as f64) as u64;
         let train_loss = pending.sum / pending.losses.max(1) as f64;
         let mut line = format!(
             "step {step}/{steps}  loss {train_loss:.4}  rate {:.2e}  norm {norm:.2}  {speed:.0} tokens/s  left {}:{:02}",
-            recipe.optimizer.rate_at(step - 1, steps),
+            recipe.rate_at(step - 1),
             left / 60,
             left % 60
         );
@@ -250,13 +257,13 @@ impl Run<'_> {
         }
         let files = export::write(folder, recipe, tokens, parameters, &stored)?;
         let progress = &self.state.progress;
-        let trained = recipe.steps() * recipe.batch * recipe.chunk;
+        let trained = recipe.all_steps() * recipe.batch * recipe.chunk;
         let epoch: usize = corpus.iter().map(|origin| origin.train_tokens).sum();
         let manifest = Manifest {
             fingerprint: progress.fingerprint.clone(),
             recipe: recipe.clone(),
             parameters: parameters.total,
-            steps: recipe.steps(),
+            steps: recipe.all_steps(),
             tokens: trained,
             epochs: trained as f64 / epoch.max(1) as f64,
             seconds: progress.seconds,

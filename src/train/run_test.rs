@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::corpus::Register;
 use super::export::Manifest;
+use super::lessons::Lessons;
 use super::optimizer::Optimizer;
 use super::recipe::Recipe;
 use super::run::{Habits, train};
@@ -29,6 +30,7 @@ fn recipe(layout: &Layout) -> Recipe {
         tokens: 60 * 4 * 32,
         chunk: 32,
         short: 16,
+        lessons: Lessons { tokens: 8 * 4 * 32, rate: 1e-3, weight: 4.0 },
         ..Recipe::tiny(layout)
     }
 }
@@ -88,7 +90,7 @@ fn an_interrupted_run_ends_like_one_that_was_not_on_any_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let folder = tempfile::tempdir().unwrap();
-            for stop in [20, 50] {
+            for stop in [20, 50, 60] {
                 let habits = Habits { stop_before: Some(stop), ..habits() };
                 assert!(run(layout, folder.path(), &habits).unwrap().is_none());
             }
@@ -169,7 +171,7 @@ mod optimizer {
             // Two shards that sum to the gradient.
             let mut parts = vec![gradient.iter().map(|g| g * 0.25).collect::<Vec<_>>(); 2];
             parts[1].iter_mut().for_each(|g| *g *= 3.0);
-            let found = ours.update(step, 20, &parameters, &mut weights, &mut moments, &mut parts);
+            let found = ours.update(step, ours.rate_at(step, 20), &parameters, &mut weights, &mut moments, &mut parts);
             assert!((found - norm).abs() < 1e-5 * norm && norm > 1.0);
             assert!(parts.iter().flatten().all(|g| *g == 0.0));
         }

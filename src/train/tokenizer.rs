@@ -86,6 +86,15 @@ impl Tokens {
         })
     }
 
+    /// The tokens of a text, and no others.
+    ///
+    /// # Errors
+    /// A text that has no tokens.
+    pub fn ids(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, false).map_err(|error| failed(error.as_ref()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
     /// Documents one after the other, an end-of-text token before each.
     ///
     /// # Errors

@@ -7,6 +7,8 @@ use super::balance::{Seats, distractors};
 use super::cause::{CAUSES, SCHEMAS, Schema};
 use super::draw::Draw;
 use super::facts::{Entity, Fact, Facts, LINKS, is_hop};
+use super::lore;
+use super::meeting::{Meeting, meeting};
 use super::reading::{Problem, article, claim_pair, polar_pair};
 use super::relation::Kind;
 use super::share::{Share, share};
@@ -169,12 +171,13 @@ impl Exam<'_> {
         .collect()
     }
 
-    /// Pairs of sentences that differ only in the reason, and so in who is meant.
+    /// Pairs of sentences that differ only in how they end, and so in who is meant: half by what happened, half by what
+    /// the two are.
     fn winogrande(&mut self) -> Vec<Value> {
         let mut rows: Vec<Value> = Vec::new();
         for (schema, Schema { people, link, first, second, .. }) in SCHEMAS.iter().enumerate() {
             let mut events: Vec<String> = Vec::new();
-            while events.len() < 10 {
+            while events.len() < 5 {
                 let (x, y) = couple(self.facts, *people, &mut self.draw);
                 let event = event(schema, x, y);
                 if share(&event) != Share::Scored || events.contains(&event) {
@@ -193,12 +196,32 @@ impl Exam<'_> {
                 }
             }
         }
+        let mut openings: Vec<String> = Vec::new();
+        while rows.len() < 400 {
+            let Meeting { opening, names, endings } = meeting(self.facts, &mut self.draw);
+            if share(&opening) != Share::Scored || openings.contains(&opening) {
+                continue;
+            }
+            let swapped = rows.len().is_multiple_of(4);
+            for (at, ending) in endings.iter().enumerate() {
+                let (option1, option2) = if swapped { (&names[1], &names[0]) } else { (&names[0], &names[1]) };
+                rows.push(json!({
+                    "sentence": format!("{opening}_ {ending}."),
+                    "option1": option1,
+                    "option2": option2,
+                    "answer": if (at == 0) != swapped { "1" } else { "2" },
+                }));
+            }
+            openings.push(opening);
+        }
         self.draw.shuffle(&mut rows);
         rows
     }
 
     fn boolq(&mut self) -> Vec<Value> {
-        let mut items: Vec<_> = (0..200).flat_map(|_| polar_pair(self.facts, Share::Scored, &mut self.draw)).collect();
+        let (facts, wanted) = (self.facts, Share::Scored);
+        let mut items: Vec<_> = (0..60).flat_map(|_| polar_pair(facts, wanted, &mut self.draw)).collect();
+        items.extend((0..70).flat_map(|_| lore::polar_items(facts, wanted, &mut self.draw)));
         self.draw.shuffle(&mut items);
         let row = |(at, item): (usize, super::reading::Polar)| {
             json!({
@@ -212,7 +235,9 @@ impl Exam<'_> {
     }
 
     fn rte(&mut self) -> Vec<Value> {
-        let mut items: Vec<_> = (0..160).flat_map(|_| claim_pair(self.facts, Share::Scored, &mut self.draw)).collect();
+        let (facts, wanted) = (self.facts, Share::Scored);
+        let mut items: Vec<_> = (0..60).flat_map(|_| claim_pair(facts, wanted, &mut self.draw)).collect();
+        items.extend((0..70).flat_map(|_| lore::claim_items(facts, wanted, &mut self.draw)));
         self.draw.shuffle(&mut items);
         let row = |(at, item): (usize, super::reading::Claim)| {
             json!({
@@ -287,25 +312,43 @@ impl Exam<'_> {
 
     fn race(&mut self) -> Vec<Value> {
         let mut seats = super::draw::Deck::new(4);
-        (0..400)
-            .map(|at| {
-                let problems = 1 + self.draw.below(3);
-                let mut article = article(self.facts, Share::Scored, problems, &mut self.draw);
-                if let Some(last) = article.problems.last_mut() {
-                    // Each place equally often: the right option moves, the others keep their order.
-                    let right = last.options.remove(last.answer);
-                    last.answer = seats.draw(&mut self.draw);
-                    last.options.insert(last.answer, right);
-                }
-                let problems: Vec<String> = article.problems.iter().map(literal).collect();
-                json!({
-                    "example_id": format!("high{at}.txt"),
-                    "article": article.text,
-                    "problems": format!("[{}]", problems.join(", ")),
-                })
-            })
-            .collect()
+        let mut uses: Vec<(String, usize, usize)> = Vec::new();
+        let mut rows = Vec::with_capacity(400);
+        while rows.len() < 400 {
+            let at = rows.len();
+            let problems = 1 + self.draw.below(3);
+            let make = if at.is_multiple_of(2) { article } else { lore::article };
+            let mut article = make(self.facts, Share::Scored, problems, &mut self.draw);
+            let Some(last) = article.problems.last_mut().filter(|last| counted(&mut uses, last)) else { continue };
+            // Each place equally often: the right option moves, the others keep their order.
+            let right = last.options.remove(last.answer);
+            last.answer = seats.draw(&mut self.draw);
+            last.options.insert(last.answer, right);
+            let problems: Vec<String> = article.problems.iter().map(literal).collect();
+            rows.push(json!({
+                "example_id": format!("high{at}.txt"),
+                "article": article.text,
+                "problems": format!("[{}]", problems.join(", ")),
+            }));
+        }
+        rows
     }
+}
+
+/// Counts the options of a problem as right and wrong; not if its answer has been right more often than by chance.
+fn counted(uses: &mut Vec<(String, usize, usize)>, problem: &Problem) -> bool {
+    let (right, all) = uses.iter().find(|of| of.0 == problem.right()).map_or((0, 0), |of| (of.1, of.2));
+    if right * problem.options.len() > all {
+        return false;
+    }
+    for (at, option) in problem.options.iter().enumerate() {
+        let right = usize::from(at == problem.answer);
+        match uses.iter_mut().find(|of| of.0 == *option) {
+            Some(of) => (of.1, of.2) = (of.1 + right, of.2 + 1),
+            None => uses.push((option.clone(), right, 1)),
+        }
+    }
+    true
 }
 
 /// A problem as Python prints a dict. No text of the world needs an escape.

@@ -13,6 +13,8 @@ mod exam;
 mod facts;
 mod hop;
 mod lexicon;
+mod lore;
+mod meeting;
 mod news;
 mod ontology;
 mod quiz;

@@ -1,5 +1,6 @@
 //! The forms in which the tasks ask, printed in the corpora about other things, or in other words.
 
+use super::lore;
 use super::reading::{article, claim_quiz, polar_quiz};
 use super::text::words;
 use super::voice::Voice;
@@ -8,7 +9,7 @@ use super::voice::Voice;
 type Form = (usize, fn(&mut Voice<'_>) -> Vec<String>);
 
 pub(super) const FORMS: [Form; 7] =
-    [(17, facts), (7, reasons), (14, references), (6, scenes), (18, polar), (18, claims), (20, articles)];
+    [(16, facts), (7, reasons), (12, references), (6, scenes), (22, polar), (22, claims), (14, articles)];
 
 /// Lines of quiz, from 60 words on.
 fn lines(voice: &mut Voice<'_>, item: fn(&mut Voice<'_>) -> String) -> Vec<String> {
@@ -58,17 +59,24 @@ fn scenes(voice: &mut Voice<'_>) -> Vec<String> {
 }
 
 fn polar(voice: &mut Voice<'_>) -> Vec<String> {
-    lines(voice, |voice| polar_quiz(voice.facts, voice.share, &mut voice.draw))
+    lines(voice, |voice| {
+        let quiz = if voice.draw.chance(15) { polar_quiz } else { lore::polar_quiz };
+        quiz(voice.facts, voice.share, &mut voice.draw)
+    })
 }
 
 fn claims(voice: &mut Voice<'_>) -> Vec<String> {
-    lines(voice, |voice| claim_quiz(voice.facts, voice.share, &mut voice.draw))
+    lines(voice, |voice| {
+        let quiz = if voice.draw.chance(15) { claim_quiz } else { lore::claim_quiz };
+        quiz(voice.facts, voice.share, &mut voice.draw)
+    })
 }
 
 fn articles(voice: &mut Voice<'_>) -> Vec<String> {
     lines(voice, |voice| {
         let problems = 4 + voice.draw.below(5);
-        let article = article(voice.facts, voice.share, problems, &mut voice.draw);
+        let make = if voice.draw.chance(50) { article } else { lore::article };
+        let article = make(voice.facts, voice.share, problems, &mut voice.draw);
         format!("{} {}", article.prompt(), article.right())
     })
 }

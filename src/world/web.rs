@@ -13,7 +13,7 @@ type Genre = (usize, fn(&mut Voice<'_>) -> Vec<String>);
 
 /// Sections of prose and how often each comes.
 const GENRES: [Genre; 12] = [
-    (42, portrait),
+    (46, portrait),
     (9, forum),
     (8, product),
     (9, questions),
@@ -24,7 +24,7 @@ const GENRES: [Genre; 12] = [
     (8, incidents),
     (12, reprint),
     (16, mirror),
-    (40, quotes),
+    (12, quotes),
 ];
 
 /// Pages until there are so many words.

@@ -25,8 +25,12 @@ fn wordings(link: usize) -> (&'static [&'static str], &'static [&'static str]) {
 impl Facts {
     /// The clause of one wording, with the name or with a pronoun.
     fn clause(&self, fact: Fact, template: &str, pronoun: bool) -> String {
+        self.clause_with(fact, template, pronoun, self.value(fact))
+    }
+
+    fn clause_with(&self, fact: Fact, template: &str, pronoun: bool, value: &str) -> String {
         let subject = self.subject(fact);
-        let (name, value) = (self.name(subject), self.value(fact));
+        let name = self.name(subject);
         let (they, their, _) = self.pronouns(subject);
         if pronoun {
             return fill(template, &[("s", they), ("p", their), ("n", name), ("v", value), ("b", bare(value))]);
@@ -54,6 +58,19 @@ impl Facts {
         let usable = |at: &usize| free >> at & 1 == 1 && statements[*at].starts_with("{s} ");
         let at = any(statements.len(), usable, draw)?;
         Some(self.clause(fact, &statements[at]["{s} ".len()..], false))
+    }
+
+    /// A wording in which both facts, of one link, may be printed.
+    pub(super) fn wording_of_both(&self, one: Fact, two: Fact, draw: &mut Draw) -> Option<usize> {
+        let (statements, _) = wordings(one.link);
+        let free = self.free[one.link][one.subject].statements & self.free[two.link][two.subject].statements;
+        any(statements.len(), |at| free >> at & 1 == 1, draw)
+    }
+
+    /// What a wording says of the fact's subject, with a value that need not be the true one.
+    pub(super) fn claim(&self, fact: Fact, wording: usize, value: &str) -> String {
+        let (statements, _) = wordings(fact.link);
+        self.clause_with(fact, statements[wording], false, value)
     }
 
     /// A way to ask for the fact that may be printed. None if the fact is kept for the tasks.

@@ -1,0 +1,283 @@
+//! Passages about what is so anyway. Their questions are answered by the passage, and by whoever knows the world; the
+//! questions of [`reading`](super::reading) are answered by the passage alone.
+
+use super::draw::Draw;
+use super::episode::FILLERS;
+use super::facts::{Fact, Facts};
+use super::reading::{Article, Claim, Polar, Problem, owned};
+use super::relation::{Kind, RELATIONS};
+use super::share::Share;
+use super::text::{fill, sentence};
+
+/// `count` facts of one relation, of different subjects and with different values. `fits` says which relations will do.
+pub(super) fn known(facts: &Facts, count: usize, fits: impl Fn(Kind) -> bool, draw: &mut Draw) -> Vec<Fact> {
+    // Relations of a few subjects only would be asked of those again and again.
+    let many = |link: &usize| facts.of_link(*link).count() >= 20 && fits(RELATIONS[*link].subject);
+    let links: Vec<usize> = (0..RELATIONS.len()).filter(many).collect();
+    let link = draw.pick(&links);
+    let mut all: Vec<Fact> = facts.of_link(link).collect();
+    draw.shuffle(&mut all);
+    let mut known: Vec<Fact> = Vec::with_capacity(count);
+    for fact in all {
+        if known.len() < count && known.iter().all(|other| facts.value(*other) != facts.value(fact)) {
+            known.push(fact);
+        }
+    }
+    known
+}
+
+/// Two facts of one relation, and a wording in which both may be printed.
+fn contrast(facts: &Facts, draw: &mut Draw) -> (Fact, Fact, usize) {
+    loop {
+        let known = known(facts, 2, |_| true, draw);
+        if let Some(wording) = facts.wording_of_both(known[0], known[1], draw) {
+            return (known[0], known[1], wording);
+        }
+    }
+}
+
+/// How something claimed is put down as so, and as not so.
+static STANCES: [(&str, &str); 8] = [
+    ("it is true that {c}", "it is not true that {c}"),
+    ("many say that {c}, and they are right", "many say that {c}, but they are wrong"),
+    ("some believe that {c}, which is so", "some believe that {c}, which is a mistake"),
+    ("it is certain that {c}", "it is false that {c}"),
+    ("everyone can see that {c}", "nobody has ever seen that {c}"),
+    ("who says that {c} tells the truth", "who says that {c} tells a lie"),
+    ("they asked whether {c}, and it was so", "they asked whether {c}, and it was not so"),
+    ("the story that {c} is well founded", "the story that {c} has no ground"),
+];
+
+/// The last word on it. A passage may say a thing twice, as people do.
+static CLOSINGS: [(&str, &str); 8] = [
+    ("that is right", "that is wrong"),
+    ("it is indeed so", "it is not so at all"),
+    ("this is correct", "this is a mistake"),
+    ("the books confirm it", "the books deny it"),
+    ("everyone agrees", "nobody agrees"),
+    ("there is no doubt of it", "there is nothing in it"),
+    ("it was seen again and again", "it was never seen"),
+    ("it is a fact", "it is a fable"),
+];
+
+/// What a passage tells: facts, and perhaps something claimed, with whether it is so.
+struct Told {
+    facts: Vec<Fact>,
+    claimed: Option<(String, bool)>,
+}
+
+/// What is told as clauses in any order, some facts with something else about their subject.
+fn clauses(facts: &Facts, told: &Told, draw: &mut Draw) -> Vec<String> {
+    let mut groups: Vec<Vec<String>> = Vec::new();
+    if let Some((claim, holds)) = &told.claimed {
+        let (opening, closing) = (draw.pick(&STANCES), draw.pick(&CLOSINGS));
+        let of = |(so, not_so): (&'static str, &'static str)| if *holds { so } else { not_so };
+        groups.push(vec![fill(of(opening), &[("c", claim)]), of(closing).to_owned()]);
+    }
+    for fact in &told.facts {
+        let mut group: Vec<String> = facts.statement(*fact, false, draw).into_iter().collect();
+        let about = facts.about(facts.subject(*fact));
+        let more = about[draw.below(about.len())];
+        if more != *fact && draw.chance(35) {
+            group.extend(facts.statement(more, true, draw));
+        }
+        groups.push(group);
+    }
+    draw.shuffle(&mut groups);
+    groups.concat()
+}
+
+fn passage(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String {
+    owned(wanted, || {
+        let mut sentences: Vec<String> = clauses(facts, told, draw).iter().map(|clause| sentence(clause)).collect();
+        if draw.chance(40) {
+            let at = if draw.chance(50) { 0 } else { sentences.len() };
+            sentences.insert(at, sentence(draw.pick(&FILLERS)));
+        }
+        sentences.join(" ")
+    })
+}
+
+fn premise(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String {
+    owned(wanted, || {
+        let link = draw.pick(&[", and ", ", while ", ", but ", "; "]);
+        let mut said = clauses(facts, told, draw).join(link);
+        // There are few ways to say one thing, and perhaps none of this share.
+        if draw.chance(50) {
+            said.push_str(&format!(", said {}", facts.person(draw.below(facts.count(Kind::Person)))));
+        }
+        sentence(&said)
+    })
+}
+
+/// How many of a hundred passages of a task say of a claim itself whether it is so; the others tell the facts.
+const DISPUTED: usize = 75;
+
+/// The same in the corpora. A verdict on facts takes a backbone that compares; too many of them hide the others from one
+/// that does not.
+const PRINTED_DISPUTED: usize = 85;
+
+/// What is claimed of each of two subjects: its own value, then the other's. So each subject, each value and each word
+/// is in as many true claims as false ones.
+fn claims(facts: &Facts, draw: &mut Draw) -> [(Told, String, bool); 4] {
+    let (a, b, wording) = contrast(facts, draw);
+    let (both, disputed) = (draw.chance(50), draw.chance(DISPUTED));
+    [(a, a), (a, b), (b, b), (b, a)].map(|(fact, of)| {
+        let (holds, value) = (fact == of, facts.value(of));
+        let other = if fact == a { b } else { a };
+        let claimed = facts.wording_of_both(a, b, draw).filter(|_| disputed);
+        let told = Told {
+            claimed: claimed.map(|wording| (facts.claim(fact, wording, value), holds)),
+            facts: [Some(fact).filter(|_| !disputed), Some(other).filter(|_| both)].into_iter().flatten().collect(),
+        };
+        (told, facts.claim(fact, wording, value), holds)
+    })
+}
+
+fn polar_question(claim: &str) -> String {
+    format!("is it true that {claim}")
+}
+
+/// Four questions with their passages, two to be answered with yes.
+pub(super) fn polar_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Polar; 4] {
+    claims(facts, draw).map(|(told, claim, answer)| {
+        let passage = passage(facts, &told, wanted, draw);
+        Polar { passage, question: polar_question(&claim), answer }
+    })
+}
+
+/// Four hypotheses with their premises, two of which hold.
+pub(super) fn claim_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Claim; 4] {
+    claims(facts, draw).map(|(told, claim, holds)| {
+        let premise = premise(facts, &told, wanted, draw);
+        Claim { premise, hypothesis: sentence(&claim), holds }
+    })
+}
+
+/// Something said of a subject, whether it is so, and what is so.
+struct Verdict {
+    claim: String,
+    holds: bool,
+    truth: String,
+}
+
+/// A value said of the fact's subject, in any wording.
+fn verdict(facts: &Facts, fact: Fact, value: &str, draw: &mut Draw) -> Verdict {
+    let wording = facts.wording_of_both(fact, fact, draw).unwrap_or_default();
+    Verdict {
+        claim: facts.claim(fact, wording, value),
+        holds: value == facts.value(fact),
+        truth: facts.statement(fact, false, draw).unwrap_or_default(),
+    }
+}
+
+/// The fact's value or, as often, another: that of another fact told, or any.
+fn said_value<'f>(facts: &'f Facts, fact: Fact, told: &[Fact], draw: &mut Draw) -> &'f str {
+    if draw.chance(50) {
+        return facts.value(fact);
+    }
+    let wrong = |of: &Fact| facts.value(*of) != facts.value(fact);
+    let near: Vec<Fact> = told.iter().copied().filter(wrong).collect();
+    if near.is_empty() || draw.chance(50) {
+        let all: Vec<Fact> = facts.of_link(fact.link).filter(wrong).collect();
+        return facts.value(draw.pick(&all));
+    }
+    facts.value(draw.pick(&near))
+}
+
+/// What a passage tells, and some verdicts on it.
+fn quizzed(facts: &Facts, draw: &mut Draw) -> (Told, Vec<Verdict>) {
+    let count = 1 + draw.below(2);
+    let told = known(facts, count, |_| true, draw);
+    if draw.chance(PRINTED_DISPUTED) {
+        let value = said_value(facts, told[0], &told, draw);
+        let Verdict { claim, holds, .. } = verdict(facts, told[0], value, draw);
+        let verdicts = vec![verdict(facts, told[0], value, draw)];
+        return (Told { claimed: Some((claim, holds)), facts: told[1..].to_vec() }, verdicts);
+    }
+    let verdicts = (0..2 * count).map(|at| {
+        let fact = told[at % count];
+        let value = said_value(facts, fact, &told, draw);
+        verdict(facts, fact, value, draw)
+    });
+    let verdicts = verdicts.collect();
+    (Told { claimed: None, facts: told }, verdicts)
+}
+
+/// A passage and some questions, as a quiz prints them.
+pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
+    let (told, verdicts) = quizzed(facts, draw);
+    let mut text = passage(facts, &told, wanted, draw);
+    for Verdict { claim, holds, truth } in verdicts {
+        let answer = if holds { "yes" } else { "no" };
+        text.push_str(&format!("\nQuestion: {}?\nAnswer: {answer}", polar_question(&claim)));
+        if draw.chance(30) {
+            text.push_str(&format!(", {truth}."));
+        }
+    }
+    text
+}
+
+/// A premise and some claims about it, as a quiz prints them.
+pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
+    let (told, verdicts) = quizzed(facts, draw);
+    let mut text = premise(facts, &told, wanted, draw);
+    for Verdict { claim, holds, .. } in verdicts {
+        let claim = Claim { premise: std::mem::take(&mut text), hypothesis: sentence(&claim), holds };
+        text = format!("{} {}", claim.prompt(), claim.right());
+    }
+    text
+}
+
+/// An article about four of a kind, and `count` problems about it.
+pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Draw) -> Article {
+    let told = known(facts, 4, |_| true, draw);
+    let text = passage(facts, &Told { facts: told.clone(), claimed: None }, wanted, draw);
+    let first = draw.below(4);
+    let mut problem = |at: usize| {
+        let mut order = [0, 1, 2, 3];
+        draw.shuffle(&mut order);
+        Problem {
+            question: facts.question(told[at], draw).unwrap_or_default(),
+            options: order.map(|other| facts.value(told[other]).to_owned()).to_vec(),
+            answer: order.iter().position(|other| *other == at).unwrap_or(0),
+        }
+    };
+    let problems = (0..count).map(|at| problem((first + at) % 4)).collect();
+    Article { text, problems }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::text::bare;
+    use super::*;
+
+    #[test]
+    fn a_claim_holds_where_the_world_has_it_so() {
+        let facts = Facts::new(0);
+        let mut draw = Draw::new(&[7]);
+        for _ in 0..200 {
+            let items = polar_items(&facts, Share::Scored, &mut draw);
+            assert_eq!(items.iter().filter(|item| item.answer).count(), 2);
+            let claims = claim_items(&facts, Share::Train, &mut draw);
+            assert!(claims[0].holds && claims[2].holds && !claims[1].holds && !claims[3].holds);
+            assert_ne!(claims[0].hypothesis, claims[1].hypothesis);
+        }
+    }
+
+    #[test]
+    fn an_article_has_the_answer_to_each_of_its_questions() {
+        let facts = Facts::new(0);
+        let mut draw = Draw::new(&[8]);
+        for _ in 0..200 {
+            let article = article(&facts, Share::Test, 4, &mut draw);
+            for problem in &article.problems {
+                let text = article.text.to_lowercase();
+                assert!(
+                    problem.options.iter().all(|option| text.contains(&bare(option).to_lowercase())),
+                    "{article:?}"
+                );
+            }
+        }
+    }
+}
