@@ -112,6 +112,15 @@ fn a_folder_of_another_run_is_left_alone() {
 }
 
 #[test]
+fn the_lessons_have_a_rate_of_their_own() {
+    let recipe = recipe(&LAYOUTS[0]);
+    assert_eq!((recipe.steps(), recipe.all_steps()), (60, 68));
+    assert_eq!(recipe.rate_at(59), recipe.optimizer.rate_at(59, 60));
+    assert_eq!(recipe.rate_at(60), recipe.lessons.rate);
+    assert!((recipe.rate_at(67) - 0.1 * recipe.lessons.rate).abs() < 1e-12);
+}
+
+#[test]
 fn an_impossible_recipe_is_named() {
     let layout = &LAYOUTS[0];
     for (change, part) in [
