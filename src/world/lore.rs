@@ -4,7 +4,7 @@
 use super::draw::Draw;
 use super::episode::FILLERS;
 use super::facts::{Fact, Facts};
-use super::reading::{Article, Claim, Polar, Problem, owned};
+use super::reading::{Article, Claim, Polar, Problem, offered, owned};
 use super::relation::{Kind, RELATIONS};
 use super::share::Share;
 use super::text::{fill, sentence};
@@ -235,13 +235,8 @@ pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Dra
     let text = passage(facts, &Told { facts: told.clone(), claimed: None }, wanted, draw);
     let first = draw.below(4);
     let mut problem = |at: usize| {
-        let mut order = [0, 1, 2, 3];
-        draw.shuffle(&mut order);
-        Problem {
-            question: facts.question(told[at], draw).unwrap_or_default(),
-            options: order.map(|other| facts.value(told[other]).to_owned()).to_vec(),
-            answer: order.iter().position(|other| *other == at).unwrap_or(0),
-        }
+        let (options, answer) = offered(at, |other| facts.value(told[other]).to_owned(), draw);
+        Problem { question: facts.question(told[at], draw).unwrap_or_default(), options, answer }
     };
     let problems = (0..count).map(|at| problem((first + at) % 4)).collect();
     Article { text, problems }

@@ -219,10 +219,16 @@ fn problem(told: &[Event], at: usize, draw: &mut Draw) -> Problem {
         5..=6 => (format!("When did {who} {} {thing}?", act.base), days),
         _ => (format!("{who} {}  _  .", act.past), things),
     };
+    let (options, answer) = offered(at, |other| option(&told[other]), draw);
+    Problem { question, options, answer }
+}
+
+/// Four options in any order, and the place of the right one, which is number `right`.
+pub(super) fn offered(right: usize, option: impl Fn(usize) -> String, draw: &mut Draw) -> (Vec<String>, usize) {
     let mut order = [0, 1, 2, 3];
     draw.shuffle(&mut order);
-    let answer = order.iter().position(|other| *other == at).unwrap_or(0);
-    Problem { question, options: order.map(|other| option(&told[other])).to_vec(), answer }
+    let answer = order.iter().position(|other| *other == right).unwrap_or(0);
+    (order.map(option).to_vec(), answer)
 }
 
 /// The blank at the end of a question to be completed, as RACE prints it.
