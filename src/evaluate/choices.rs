@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::exam::in_parts;
 use super::{Clock, Exam};
 use crate::error::{Error, Result};
 use crate::model::{Batch, Decoder, Load, Target, Trie};
@@ -104,6 +105,49 @@ impl<'a> Answering<'a> {
         let batches = batches(&trees, batch_tokens);
         Ok(Self { documents, trees, batches })
     }
+
+    /// The values of each program on some documents, in their order.
+    fn answer(
+        &self,
+        decoder: &Decoder,
+        trie: &Trie,
+        programs: usize,
+        documents: &[usize],
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<f64>>> {
+        let mut batch = Batch::default();
+        // Row → token and the place of its choice among the chunk's, in ascending rows.
+        let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
+        let mut choices = 0;
+        for &document in documents {
+            let tree = &self.trees[document];
+            let (start, branches) = tree.push(&mut batch);
+            for (index, choice) in self.documents[document].iter().enumerate() {
+                let begin = choice.input.len() - choice.continuation.len();
+                for (position, &token) in (begin..).zip(choice.continuation) {
+                    let row = match position.checked_sub(tree.prefix.len()) {
+                        None => start + position,
+                        Some(beyond) => branches[tree.of_choice[index]] + beyond,
+                    };
+                    targets.entry(row).or_default().push((token, choices));
+                }
+                choices += 1;
+            }
+        }
+        let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
+        batch.targets = flat().map(|(row, (token, _))| Target { row, token }).collect();
+        let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
+        let mut values = vec![[0.0, 1.0].repeat(choices); programs];
+        for (values, output) in values.iter_mut().zip(outputs) {
+            for ((_, (_, choice)), prediction) in flat().zip(output.unwrap_or_default()) {
+                values[2 * choice] += f64::from(prediction.log_probability);
+                if !prediction.likeliest {
+                    values[2 * choice + 1] = 0.0;
+                }
+            }
+        }
+        Ok(values)
+    }
 }
 
 impl Exam for Answering<'_> {
@@ -134,38 +178,10 @@ impl Exam for Answering<'_> {
         chunk: usize,
         seconds: &mut [f64],
     ) -> Result<Vec<Vec<f64>>> {
-        let mut batch = Batch::default();
-        // Row → token and the place of its choice among the chunk's, in ascending rows.
-        let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
-        let mut choices = 0;
-        for &document in &self.batches[chunk] {
-            let tree = &self.trees[document];
-            let (start, branches) = tree.push(&mut batch);
-            for (index, choice) in self.documents[document].iter().enumerate() {
-                let begin = choice.input.len() - choice.continuation.len();
-                for (position, &token) in (begin..).zip(choice.continuation) {
-                    let row = match position.checked_sub(tree.prefix.len()) {
-                        None => start + position,
-                        Some(beyond) => branches[tree.of_choice[index]] + beyond,
-                    };
-                    targets.entry(row).or_default().push((token, choices));
-                }
-                choices += 1;
-            }
-        }
-        let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
-        batch.targets = flat().map(|(row, (token, _))| Target { row, token }).collect();
-        let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
-        let mut values = vec![[0.0, 1.0].repeat(choices); programs];
-        for (values, output) in values.iter_mut().zip(outputs) {
-            for ((_, (_, choice)), prediction) in flat().zip(output.unwrap_or_default()) {
-                values[2 * choice] += f64::from(prediction.log_probability);
-                if !prediction.likeliest {
-                    values[2 * choice + 1] = 0.0;
-                }
-            }
-        }
-        Ok(values)
+        let tokens = |&document: &usize| self.trees[document].tokens();
+        in_parts(&self.batches[chunk], tokens, seconds, |documents, seconds| {
+            self.answer(decoder, trie, programs, documents, seconds)
+        })
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {

@@ -3,6 +3,7 @@
 //! Non-overlapping windows of T tokens. A window's loss is the mean negative log-likelihood of its T − 1 predicted
 //! tokens; the perplexity is `exp` of the mean over windows. All variants are scored in one run of their trie.
 
+use super::exam::in_parts;
 use super::{Clock, Exam};
 use crate::corpus::Windows;
 use crate::error::Result;
@@ -70,19 +71,25 @@ impl Exam for Reading<'_> {
         chunk: usize,
         seconds: &mut [f64],
     ) -> Result<Vec<Vec<f64>>> {
-        let members = self.members(chunk);
-        let count = members.len();
-        let batch = Batch::windows(members.map(|index| self.windows.window(index)));
-        let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
-        let means = outputs.into_iter().map(|output| {
-            let predictions = output.unwrap_or_default();
-            let predicted = predictions.len() / count.max(1);
-            let mean = |window: &[crate::model::Prediction]| {
-                window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64
-            };
-            predictions.chunks_exact(predicted.max(1)).map(mean).collect()
-        });
-        Ok(means.collect())
+        let members: Vec<usize> = self.members(chunk).collect();
+        in_parts(
+            &members,
+            |_| self.windows.length,
+            seconds,
+            |members, seconds| {
+                let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));
+                let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
+                let means = outputs.into_iter().map(|output| {
+                    let predictions = output.unwrap_or_default();
+                    let predicted = predictions.len() / members.len();
+                    let mean = |window: &[crate::model::Prediction]| {
+                        window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64
+                    };
+                    predictions.chunks_exact(predicted.max(1)).map(mean).collect()
+                });
+                Ok(means.collect())
+            },
+        )
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
