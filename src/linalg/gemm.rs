@@ -48,6 +48,16 @@ impl<'a, T> View<'a, T> {
         Self { data, rows, columns, row_stride, column_stride: 1 }.checked()
     }
 
+    /// The number of rows.
+    pub fn height(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub fn width(&self) -> usize {
+        self.columns
+    }
+
     /// The same elements, rows and columns exchanged.
     #[must_use]
     pub fn t(self) -> Self {

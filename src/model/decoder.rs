@@ -126,7 +126,7 @@ impl Decoder {
         let x = elements(x)?; // [tokens, C]
         let norms = [slices(layer.norms[0].as_ref())?, slices(layer.norms[1].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let qkv = kernels::linear(&x, c, before, &elements(&layer.qkv)?, None, None); // [tokens, (H + 2K)·D]
+        let qkv = kernels::project(&x, c, before, &elements(&layer.qkv)?); // [tokens, (H + 2K)·D]
         let (query_norm, key_norm) = (slices(layer.query_norm.as_ref())?, slices(layer.key_norm.as_ref())?);
         let heads = Heads {
             queries: config.heads,
@@ -139,7 +139,7 @@ impl Decoder {
         let context = kernels::attention(&qkv, &heads, batch, &table); // [tokens, H·D]
         let width = config.heads * config.head_dim;
         let stream = add_stream.then_some(&*x);
-        let out = kernels::linear(&context, width, None, &elements(&layer.output)?, after, stream);
+        let out = kernels::linear(&context, width, &elements(&layer.output)?, after, stream);
         tensor(out, &[batch.tokens(), c])
     }
 

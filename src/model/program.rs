@@ -95,7 +95,7 @@ impl Operator {
     /// `x [rows, C]`; result the same.
     pub fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
         match &self.matrix {
-            Matrix::Dense(matrix) => Ok(kernels::linear(x, self.channels, None, &elements(matrix)?, None, None)),
+            Matrix::Dense(matrix) => Ok(kernels::linear(x, self.channels, &elements(matrix)?, None, None)),
             Matrix::Diagonal(diagonal) => Ok(kernels::apply_diagonal(x, &elements(diagonal)?)),
         }
     }

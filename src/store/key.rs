@@ -44,11 +44,13 @@ impl Kind {
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
-            Self::Tokens | Self::Operator | Self::Scores => 1,
-            // 2: keys name the tokens by their own key.
-            Self::Activations | Self::Selection => 2,
-            // 3: questions on what is known of the world.
-            Self::World => 3,
+            Self::Tokens | Self::Operator => 1,
+            // 2, for scores: the softmax divides last, which rounds otherwise.
+            // 2, for selections: keys name the tokens by their own key.
+            Self::Selection | Self::Scores => 2,
+            // 3, for activations: as with scores.
+            // 3, for the world: questions on what is known of the world.
+            Self::Activations | Self::World => 3,
         }
     }
 

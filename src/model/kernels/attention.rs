@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::scratch::{Scratch, scratch};
 use super::{Norm, block_rows};
 use crate::linalg::gemm::{Into, View, ViewMut, gemm};
 use crate::linalg::lanes;
@@ -32,21 +33,22 @@ pub(crate) struct Heads<'a> {
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side); result `[tokens, H·D]`.
 ///
 /// A norm weight of length `D` norms each head by itself, one of the projection's full width all heads together.
-pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &Table) -> Vec<f32> {
+pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &Table) -> Scratch {
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
     let rotated = rotate(qkv, heads, &batch.positions(), table); // [tokens, (H + K)·D]
     let tokens = qkv.len() / stride;
-    let mut out = vec![0.0; tokens * q_width];
-    query_blocks(&mut out, q_width, batch).into_par_iter().for_each_init(Vec::new, |scores, block| {
+    let mut out = scratch(tokens * q_width);
+    query_blocks(&mut out, q_width, batch).into_par_iter().for_each(|block| {
         let Block { out, first, prefix, window, starts } = block;
         let rows = out.len() / q_width;
         // Keys of the prefix, and from the first segment's start to the block's last query: later ones are masked for
         // all its queries, and never computed.
         let (before, own) = (prefix.len(), first + rows - window);
         let seen = before + own;
-        scores.resize(rows * seen, 0.0);
+        let mut scores = scratch(rows * seen);
+        let mut sums = [0.0; QUERY_ROWS];
         for head in 0..heads.queries {
             let kv = head * heads.keys / heads.queries;
             let queries = &rotated[first * rotated_stride + head * head_dim..];
@@ -64,7 +66,7 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &T
             };
             // [rows, before] beside [rows, own]
             if before > 0 {
-                let scores = ViewMut::strided(scores, rows, before, seen);
+                let scores = ViewMut::strided(&mut scores, rows, before, seen);
                 gemm(scores, Into::Replace, queries, keys(prefix.start, before).t());
             }
             gemm(
@@ -76,12 +78,12 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &T
             lanes::widest(
                 #[inline(always)]
                 || {
-                    for (row, scores) in scores.chunks_exact_mut(seen).enumerate() {
+                    for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(&mut sums).enumerate() {
                         let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
                         // The block's segments before the query's own.
                         let others = before..before + starts[row] - window;
                         visible[others.clone()].fill(f32::NEG_INFINITY);
-                        lanes::softmax(visible);
+                        *sum = lanes::numerators(visible);
                         visible[others].fill(0.0);
                         masked.fill(0.0);
                     }
@@ -93,7 +95,7 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &T
                 gemm(
                     ViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
                     into,
-                    View::strided(scores, rows, before, seen),
+                    View::strided(&scores, rows, before, seen),
                     values(prefix.start, before),
                 );
                 into = Into::Add;
@@ -103,6 +105,15 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &T
                 into,
                 View::strided(&scores[before..], rows, own, seen),
                 values(window, own),
+            );
+            lanes::widest(
+                #[inline(always)]
+                || {
+                    for (row, sum) in out.chunks_exact_mut(q_width).zip(sums) {
+                        let scale = 1.0 / sum;
+                        row[head * head_dim..(head + 1) * head_dim].iter_mut().for_each(|x| *x *= scale);
+                    }
+                },
             );
         }
     });
@@ -157,15 +168,16 @@ fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch) -> Vec<
 ///
 /// # Shapes
 /// Result `[tokens, (H + K)·D]`.
-fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &Table) -> Vec<f32> {
+fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &Table) -> Scratch {
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, width) = (q_width + 2 * k_width, q_width + k_width);
     let tokens = qkv.len() / stride;
     let scale = 1.0 / (head_dim as f32).sqrt();
-    let mut out = vec![0.0; tokens * width];
-    let step = block_rows(tokens, 256);
-    out.par_chunks_mut(step * width).enumerate().for_each_init(Vec::new, |scratch: &mut Vec<f32>, (task, out)| {
+    let mut out = scratch(tokens * width);
+    let step = block_rows(tokens, 64, 256);
+    out.par_chunks_mut(step * width).enumerate().for_each(|(task, out)| {
+        let mut normed = scratch(q_width.max(k_width));
         lanes::widest(
             #[inline(always)]
             || {
@@ -178,12 +190,12 @@ fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &Table) ->
                     for (x, out, norm, scale) in [(q, q_out, heads.query_norm, scale), (k, k_out, heads.key_norm, 1.0)]
                     {
                         let x = norm.map_or(x, |norm| {
-                            scratch.resize(x.len(), 0.0);
+                            let normed = &mut normed[..x.len()];
                             let group = norm.weight.len();
-                            for (x, out) in x.chunks_exact(group).zip(scratch.chunks_exact_mut(group)) {
+                            for (x, out) in x.chunks_exact(group).zip(normed.chunks_exact_mut(group)) {
                                 lanes::rms_norm(x, norm.weight, norm.eps, out);
                             }
-                            scratch
+                            &*normed
                         });
                         for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
                             lanes::rotate(x, cos, sin, scale, out);

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::scratch::scratch;
 use super::{Norm, block_rows};
 use crate::linalg::gemm::{Into, View, ViewMut, gemm};
 use crate::linalg::lanes;
@@ -26,16 +27,14 @@ pub(crate) fn predictions(
     let vocab = weight.len() / channels;
     // Targets of one row stay in one task, so that the row is projected once.
     let mut rows: Vec<&[Target]> = targets.chunk_by(|a, b| a.row == b.row).collect();
-    let step = block_rows(rows.len(), TILE_ROWS);
+    // Few rows against a whole vocabulary are work enough for a task.
+    let step = block_rows(rows.len(), 1, TILE_ROWS);
     rows.par_chunks_mut(step)
-        .map_init(
-            || (Vec::new(), Vec::new()),
-            |(normed, tile), rows| {
-                normed.resize(rows.len() * channels, 0.0);
-                tile.resize(rows.len() * TILE_VOCAB.min(vocab), 0.0);
-                score(x, channels, norm, weight, rows, normed, tile)
-            },
-        )
+        .map(|rows| {
+            let mut normed = scratch(rows.len() * channels);
+            let mut tile = scratch(rows.len() * TILE_VOCAB.min(vocab));
+            score(x, channels, norm, weight, rows, &mut normed, &mut tile)
+        })
         .flatten_iter()
         .collect()
 }

@@ -2,35 +2,47 @@
 
 use rayon::prelude::*;
 
+use super::scratch::{Scratch, scratch};
 use super::{Norm, block_rows};
 use crate::linalg::gemm::{Into, View, ViewMut, gemm};
 use crate::linalg::lanes;
 
 /// Rows of a task: the intermediates of the MLP stay in a core's cache, the weights are packed seldom enough.
 const MOST_ROWS: usize = 256;
+const LEAST_ROWS: usize = 64;
 
-/// `norm(x)·W`, then optionally a norm of the result, then optionally added to a residual stream.
+/// `norm(x)·W`.
+///
+/// # Shapes
+/// `x [rows, inner]`, `weight [inner, outer]`; result `[rows, outer]`.
+pub(crate) fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, weight: &[f32]) -> Scratch {
+    let outer = weight.len() / inner;
+    let mut out = scratch(x.len() / inner * outer);
+    each_block(x, inner, &mut out, outer, |x, _, out| {
+        let normed = before.map(|norm| normed(x, norm));
+        let x = View::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
+        write(x, View::rows(weight, inner, outer), out, None, None);
+    });
+    out
+}
+
+/// `x·W`, then optionally a norm of the result, then optionally added to a residual stream.
 ///
 /// # Shapes
 /// `x [rows, inner]`, `weight [inner, outer]`, `residual [rows, outer]`; result `[rows, outer]`.
 pub(crate) fn linear(
     x: &[f32],
     inner: usize,
-    before: Option<Norm<'_>>,
     weight: &[f32],
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let (rows, outer) = (x.len() / inner, weight.len() / inner);
-    let mut out = destination(rows * outer, after, residual);
-    let step = block_rows(rows, MOST_ROWS);
-    out.par_chunks_mut(step * outer).enumerate().for_each_init(Vec::new, |scratch, (task, out)| {
-        let first = task * step;
-        let block = out.len() / outer;
-        let x = &x[first * inner..(first + block) * inner];
-        let x = normed(x, inner, before, scratch);
-        let (x, weight) = (View::rows(x, block, inner), View::rows(weight, inner, outer));
-        write(x, weight, out, block, outer, after, residual.map(|r| &r[first * outer..(first + block) * outer]));
+    let outer = weight.len() / inner;
+    let mut out = destination(x.len() / inner * outer, after, residual);
+    each_block(x, inner, &mut out, outer, |x, first, out| {
+        let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
+        let x = View::rows(x, x.len() / inner, inner);
+        write(x, View::rows(weight, inner, outer), out, after, residual);
     });
     out
 }
@@ -50,37 +62,31 @@ pub(crate) fn mlp(
 ) -> Vec<f32> {
     let (rows, width) = (x.len() / channels, down.len() / channels);
     let mut out = destination(rows * channels, after, residual);
-    let step = block_rows(rows, MOST_ROWS);
-    out.par_chunks_mut(step * channels).enumerate().for_each_init(
-        || (Vec::new(), Vec::new()),
-        |(scratch, hidden), (task, out)| {
-            let first = task * step;
-            let block = out.len() / channels;
-            let range = first * channels..(first + block) * channels;
-            let normed = normed(&x[range.clone()], channels, before, scratch);
-            hidden.resize(block * 2 * width, 0.0);
-            // [block, 2F]
-            gemm(
-                ViewMut::rows(hidden, block, 2 * width),
-                Into::Replace,
-                View::rows(normed, block, channels),
-                View::rows(gate_up, channels, 2 * width),
-            );
-            lanes::widest(
-                #[inline(always)]
-                || {
-                    for row in hidden.chunks_exact_mut(2 * width) {
-                        let (gate, up) = row.split_at_mut(width);
-                        lanes::silu_mul(gate, up);
-                    }
-                },
-            );
-            // The activations stand in the first half of each row: [block, F] with row stride 2F.
-            let activations = View::strided(hidden, block, width, 2 * width);
-            let down = View::rows(down, width, channels);
-            write(activations, down, out, block, channels, after, residual.map(|r| &r[range]));
-        },
-    );
+    each_block(x, channels, &mut out, channels, |x, first, out| {
+        let block = x.len() / channels;
+        let normed = before.map(|norm| normed(x, norm));
+        let mut hidden = scratch(block * 2 * width);
+        // [block, 2F]
+        gemm(
+            ViewMut::rows(&mut hidden, block, 2 * width),
+            Into::Replace,
+            View::rows(normed.as_deref().unwrap_or(x), block, channels),
+            View::rows(gate_up, channels, 2 * width),
+        );
+        lanes::widest(
+            #[inline(always)]
+            || {
+                for row in hidden.chunks_exact_mut(2 * width) {
+                    let (gate, up) = row.split_at_mut(width);
+                    lanes::silu_mul(gate, up);
+                }
+            },
+        );
+        // The activations stand in the first half of each row: [block, F] with row stride 2F.
+        let activations = View::strided(&hidden, block, width, 2 * width);
+        let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
+        write(activations, View::rows(down, width, channels), out, after, residual);
+    });
     out
 }
 
@@ -119,36 +125,37 @@ fn destination(len: usize, after: Option<Norm<'_>>, residual: Option<&[f32]>) ->
     }
 }
 
-fn normed<'a>(x: &'a [f32], width: usize, norm: Option<Norm<'_>>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
-    let Some(norm) = norm else { return x };
-    scratch.resize(x.len(), 0.0);
+/// Runs `task` on blocks of rows, side by side: a block of `x`, its first row, and its block of `out`.
+fn each_block(x: &[f32], inner: usize, out: &mut [f32], outer: usize, task: impl Fn(&[f32], usize, &mut [f32]) + Sync) {
+    let step = block_rows(x.len() / inner, LEAST_ROWS, MOST_ROWS);
+    let blocks = x.par_chunks(step * inner).zip(out.par_chunks_mut(step * outer));
+    blocks.enumerate().for_each(|(index, (x, out))| task(x, index * step, out));
+}
+
+/// Each row of `x` normed.
+fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
+    let mut out = scratch(x.len());
+    let width = norm.weight.len();
     lanes::widest(
         #[inline(always)]
         || {
-            for (x, out) in x.chunks_exact(width).zip(scratch.chunks_exact_mut(width)) {
+            for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
                 lanes::rms_norm(x, norm.weight, norm.eps, out);
             }
         },
     );
-    scratch
+    out
 }
 
-fn write(
-    x: View<'_, f32>,
-    weight: View<'_, f32>,
-    out: &mut [f32],
-    block: usize,
-    outer: usize,
-    after: Option<Norm<'_>>,
-    residual: Option<&[f32]>,
-) {
+/// `x·W` to `out`, normed and added as in [`linear`].
+fn write(x: View<'_, f32>, weight: View<'_, f32>, out: &mut [f32], after: Option<Norm<'_>>, residual: Option<&[f32]>) {
     let into = if after.is_none() && residual.is_some() { Into::Add } else { Into::Replace };
-    gemm(ViewMut::rows(out, block, outer), into, x, weight);
+    gemm(ViewMut::rows(out, x.height(), weight.width()), into, x, weight);
     let Some(norm) = after else { return };
     lanes::widest(
         #[inline(always)]
         || {
-            for row in out.chunks_exact_mut(outer) {
+            for row in out.chunks_exact_mut(norm.weight.len()) {
                 lanes::rms_norm_in_place(row, norm.weight, norm.eps);
             }
             if let Some(residual) = residual {

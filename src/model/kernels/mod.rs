@@ -7,10 +7,11 @@
 mod attention;
 mod head;
 mod linear;
+mod scratch;
 
 pub(super) use attention::{Heads, attention};
 pub(super) use head::{logits, predictions};
-pub(super) use linear::{add, apply_diagonal, linear, mlp};
+pub(super) use linear::{add, apply_diagonal, linear, mlp, project};
 
 /// A root-mean-square norm: weight `[C]` and epsilon.
 #[derive(Clone, Copy)]
@@ -19,7 +20,8 @@ pub(super) struct Norm<'a> {
     pub(super) eps: f32,
 }
 
-/// Rows that one task works on: enough tasks for all threads, blocks small enough for the cache.
-fn block_rows(rows: usize, most: usize) -> usize {
-    rows.div_ceil(rayon::current_num_threads()).clamp(1, most)
+/// Rows that one task works on: enough tasks for all threads, blocks small enough for the cache, and of `least` rows, as
+/// below that each block costs as much again in preparing the weights.
+fn block_rows(rows: usize, least: usize, most: usize) -> usize {
+    rows.div_ceil(rayon::current_num_threads()).clamp(least, most)
 }

@@ -1,0 +1,73 @@
+//! Room for intermediates, used again by the tasks of a thread: fresh memory would be zeroed for each of them.
+
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+
+/// Elements of the largest room that is kept (8 MiB): what exceeds a core's cache gains little, and would add up.
+const KEPT: usize = 1 << 21;
+
+thread_local! {
+    /// More than one, as a thread that waits for a part of its task may begin another task.
+    static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A slice of the length asked for; given back when dropped.
+pub(crate) struct Scratch {
+    room: Vec<f32>,
+    len: usize,
+}
+
+/// `len` elements of any value: write before you read.
+pub(super) fn scratch(len: usize) -> Scratch {
+    let mut room = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
+    if room.len() < len {
+        room.resize(len, 0.0);
+    }
+    Scratch { room, len }
+}
+
+impl Deref for Scratch {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.room[..self.len]
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.room[..self.len]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let room = std::mem::take(&mut self.room);
+        if room.len() > KEPT {
+            return;
+        }
+        // A thread that ends has no list any more.
+        let _ = FREE.try_with(|free| free.borrow_mut().push(room));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_used_again_and_never_shared() {
+        let (first, second) = (scratch(8), scratch(8));
+        let (a, b) = (first.as_ptr(), second.as_ptr());
+        assert_ne!(a, b);
+        drop(second);
+        assert_eq!(scratch(4).as_ptr(), b);
+        assert_eq!(scratch(4).len(), 4);
+    }
+
+    #[test]
+    fn large_room_is_not_kept() {
+        drop(scratch(KEPT + 1));
+        assert_eq!(FREE.with_borrow(Vec::len), 0);
+    }
+}
