@@ -22,7 +22,7 @@ use ghostlab::train::export::Manifest;
 use ghostlab::train::recipe::Recipe;
 use ghostlab::train::world::registers;
 
-const BACKBONES: [&str; 2] = ["llama", "qwen3"];
+const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
 /// Two answers, or four.
 const CHANCE: [(&str, f64); 9] = [
     ("arc_easy", 0.25),
