@@ -84,6 +84,13 @@ pub fn free_disk(folder: &Path) -> Option<u64> {
     None
 }
 
+/// This program: name, version and the commit that it was built from.
+pub fn program() -> String {
+    let commit = env!("GHOSTLAB_COMMIT").get(..12).unwrap_or_default();
+    let dirty = if env!("GHOSTLAB_DIRTY") == "true" { " with changes" } else { "" };
+    format!("ghostlab {} {commit}{dirty}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
+}
+
 /// What the record of an artifact says of who made it.
 pub fn signature() -> Value {
     let commit = option_env!("GHOSTLAB_COMMIT").filter(|commit| !commit.is_empty());

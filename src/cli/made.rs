@@ -11,13 +11,6 @@ use crate::grid::Grid;
 use crate::machine::{self, Machine};
 use crate::report::{Protocol, Provenance, utc};
 
-/// Version and commit.
-pub(super) fn program() -> String {
-    let commit = env!("GHOSTLAB_COMMIT").get(..12).unwrap_or_default();
-    let dirty = if env!("GHOSTLAB_DIRTY") == "true" { " with changes" } else { "" };
-    format!("ghostlab {} {commit}{dirty}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
-}
-
 /// The record of a grid's outcome and the files that show it.
 pub(super) fn provenance(
     grid: &Grid,

@@ -7,14 +7,13 @@ use std::time::SystemTime;
 
 use clap::Args;
 
-use super::made;
 use crate::claims::{self, Artifacts, Claim, Comparison};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::page::{ClaimRow, FindingRow, Page};
 use crate::report::utc;
 use crate::reproduce::{Sheet, Stored};
-use crate::{audit, page, paper};
+use crate::{audit, machine, page, paper};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -60,7 +59,7 @@ pub(super) fn write(results: &Path, experiments: &Path, reports: &Path) -> Resul
     let page = Page {
         title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
         made: utc(SystemTime::now()),
-        program: made::program(),
+        program: machine::program(),
         profile_note: "The profile tiny shows small backbones of 16 layers on a generated world; its numbers are not \
                        the paper's, and only the claims are compared. The profile paper shows the paper's backbones."
             .into(),

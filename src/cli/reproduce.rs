@@ -15,6 +15,7 @@ use crate::error::{Error, Kind, Result, nearest};
 use crate::exec::{self, CellResult, Methods, Outcome, Recorder, RunRecord, Settings};
 use crate::files::atomic::write_atomically;
 use crate::grid::{Cell, Description, Grid, ListEntry};
+use crate::machine;
 use crate::page::FigureView;
 use crate::paper;
 use crate::plan::{BackbonePlan, Estimate, Plan, State};
@@ -269,7 +270,7 @@ fn made_one(
         }
     }
     let profile = grid.profile.clone().unwrap_or_default();
-    reproduce::Stored::of(&artifact.name, &grid, &outcome, &numbers, &made::program())?.write(&folder)?;
+    reproduce::Stored::of(&artifact.name, &grid, &outcome, &numbers, &machine::program())?.write(&folder)?;
     let record = made::provenance(&grid, &outcome, made::protocols(&grid, &outcome), &files, started)?;
     record.write(&folder)?;
     let of = reproduce::Made {
@@ -282,7 +283,7 @@ fn made_one(
     };
     let mut sheet = reproduce::sheet(of, table_view.as_ref(), figures);
     sheet.artifact.provenance = vec![
-        ("program".into(), made::program()),
+        ("program".into(), machine::program()),
         ("command".into(), record.command.join(" ")),
         ("started".into(), record.started.clone()),
         ("finished".into(), record.finished.clone()),

@@ -12,6 +12,7 @@ use super::progress::{self, JsonLines};
 use super::stop;
 use crate::error::Result;
 use crate::exec::{self, CellResult, Outcome, Recorder, Reporter};
+use crate::machine;
 use crate::report::{Answers, Measured, Provenance, Row, Table, ensure_writable, write_documents, write_lm_eval};
 use crate::reproduce;
 use crate::tasks::{Measure, TaskResult, average};
@@ -50,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut files = table.write(&folder)?;
     files.extend(write_tasks(&folder, &outcome)?);
     let numbers = reproduce::numbers(&grid, &outcome, &[]);
-    reproduce::Stored::of(&grid.name, &grid, &outcome, &numbers, &made::program())?.write(&folder)?;
+    reproduce::Stored::of(&grid.name, &grid, &outcome, &numbers, &machine::program())?.write(&folder)?;
     let provenance = made::provenance(&grid, &outcome, protocols, &files, started)?;
     provenance.write(&folder)?;
     if !arguments.events {

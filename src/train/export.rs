@@ -36,6 +36,7 @@ pub struct Manifest {
     pub seconds: f64,
     pub tokens_per_second: f64,
     pub threads: usize,
+    /// Name, version and commit.
     pub program: String,
     pub corpus: Vec<Origin>,
     pub train_loss: f64,

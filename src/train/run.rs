@@ -269,7 +269,7 @@ impl Run<'_> {
             seconds: progress.seconds,
             tokens_per_second: trained as f64 / progress.seconds.max(1e-9),
             threads: rayon::current_num_threads(),
-            program: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).into(),
+            program: crate::machine::program(),
             corpus,
             train_loss: progress.history.last().map_or(f64::NAN, |entry| entry.train_loss),
             validation,
