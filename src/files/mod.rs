@@ -1,7 +1,9 @@
-//! Floor 0: files: written whole or not at all, hashed, and what the readers of other people's formats do on damage.
+//! Floor 0: files: written whole or not at all, opened where they are files at all, hashed, and what the readers of other
+//! people's formats do on damage.
 
 pub mod atomic;
 pub mod gzip;
 pub mod number;
 pub mod parquet;
+pub mod regular;
 pub mod sha256;

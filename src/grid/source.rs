@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::node::{self, Node, Value};
 use crate::error::{Error, Result};
+use crate::files::regular;
 
 /// What a file is to hold, in the words of messages.
 pub(super) struct Shape<'a> {
@@ -16,7 +17,7 @@ pub(super) struct Shape<'a> {
 /// Reads a YAML file that holds one map.
 pub(super) fn read(path: &Path, shape: &Shape<'_>) -> Result<Node> {
     let Shape { what, expected, hint } = shape;
-    let bytes = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
+    let bytes = regular::read(path)?;
     let text = String::from_utf8(bytes).map_err(|error| not_utf8(what, path, &error))?;
     let root = if is_blank(&text) { None } else { Some(node::parse_file(&text, path)?) };
     let Some(root) = root.filter(|root| !matches!(root.value, Value::Null)) else {

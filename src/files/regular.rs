@@ -1,0 +1,81 @@
+//! Opening what a user names: ordinary files only. A pipe or a device would hang the program, or never end.
+
+use std::fs::{self, File, FileType};
+use std::io::Read;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// Opens a file to read it.
+///
+/// # Errors
+/// Exit code 2: it is a folder, a pipe, a socket or a device. Exit code 3: it cannot be opened.
+pub fn open(path: &Path) -> Result<File> {
+    let failed = |error: std::io::Error| Error::io("open", path, &error);
+    // Before the file is opened: opening a pipe waits until somebody writes.
+    let kind = fs::metadata(path).map_err(failed)?.file_type();
+    if !kind.is_file() {
+        return Err(Error::bad_input("this is not an ordinary file")
+            .at(path.display().to_string())
+            .expected("a file with its content on a disk")
+            .found(name_of(kind))
+            .hint("write the content to a file first: inputs are read more than once"));
+    }
+    File::open(path).map_err(failed)
+}
+
+/// The whole content of a file.
+///
+/// # Errors
+/// As [`open`], and where the reading fails.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
+    Ok(bytes)
+}
+
+#[cfg(unix)]
+fn name_of(kind: FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    match kind {
+        kind if kind.is_dir() => "a folder",
+        kind if kind.is_fifo() => "a pipe",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+#[cfg(not(unix))]
+fn name_of(kind: FileType) -> &'static str {
+    if kind.is_dir() { "a folder" } else { "something else" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_and_what_is_not_there_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "abc").unwrap();
+        assert_eq!(read(&path).unwrap(), b"abc");
+        let error = read(&folder.path().join("none")).unwrap_err();
+        assert!(error.exit_code() == 3 && error.to_string().contains("none"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn pipes_devices_and_folders_are_refused_by_name_and_nothing_hangs() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for (path, kind) in
+            [(pipe.as_path(), "a pipe"), (Path::new("/dev/zero"), "a device"), (folder.path(), "a folder")]
+        {
+            let error = read(path).unwrap_err();
+            let text = error.to_string();
+            assert!(error.exit_code() == 2 && text.contains(kind) && text.contains(&*path.to_string_lossy()), "{text}");
+        }
+    }
+}
