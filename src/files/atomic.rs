@@ -1,12 +1,22 @@
 //! Files that are either whole or not there.
 
+use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use tempfile::NamedTempFile;
 
+use super::owner::Owner;
 use crate::error::{Error, Result};
+
+/// How long a file may stand still before the process that writes it counts as dead, where the system cannot tell: longer
+/// than shared file systems keep what they know of a file.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What the names of temporary files end in, so that nobody else's files are taken for them.
+const ENDING: &str = ".ghostlab-tmp";
 
 /// Creates `dir` if need be and proves that files can be written there, so that a run does not lose its results at its
 /// very end. `names` are the files to come: a folder of such a name would be in their way.
@@ -24,7 +34,43 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     }
     let mut probe = temporary(dir, "probe").map_err(|error| refused(dir, &error))?;
     // Creating a file may work on a full disk; a byte that must reach it does not.
-    probe.write_all(b"x").and_then(|()| probe.as_file().sync_all()).map_err(|error| refused(dir, &error))
+    probe.write_all(b"x").and_then(|()| probe.as_file().sync_all()).map_err(|error| refused(dir, &error))?;
+    sweep(dir);
+    Ok(())
+}
+
+/// Removes the temporary files that killed processes left in a folder.
+pub fn sweep(dir: &Path) {
+    let left: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().collect();
+    let now = OnceCell::new();
+    for entry in left {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(tag) = name.strip_suffix(ENDING).and_then(|name| name.rsplit('.').nth(1)) else { continue };
+        let dead = match Owner::of_tag_lives(tag) {
+            Some(lives) => !lives,
+            None => age(&entry.path(), *now.get_or_init(|| clock(dir))).is_some_and(|age| age > PATIENCE),
+        };
+        if dead {
+            fs::remove_file(entry.path()).ok();
+        }
+    }
+}
+
+/// The time by the clock of a folder's file system, which stamps its files: another machine's may go otherwise.
+pub fn clock(dir: &Path) -> SystemTime {
+    let now = temporary(dir, "clock").and_then(|mut file| {
+        file.write_all(b"x")?;
+        file.as_file().sync_all()?;
+        file.as_file().metadata()?.modified()
+    });
+    // Where nothing can be written, this machine's clock has to do.
+    now.unwrap_or_else(|_| SystemTime::now())
+}
+
+/// How long before `now` a file or folder was last changed; none where that cannot be known.
+pub fn age(path: &Path, now: SystemTime) -> Option<Duration> {
+    let changed = fs::metadata(path).and_then(|data| data.modified()).ok()?;
+    now.duration_since(changed).ok()
 }
 
 /// Writes a file through a temporary one beside it, so that a reader, or a crash, never meets half of it.
@@ -45,10 +91,17 @@ pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>)
     Ok(())
 }
 
-fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
-    let prefix = format!(".{name}.");
+/// A file in `dir` that is removed when it is dropped, unless it is given a name for good ([`NamedTempFile::persist`]).
+/// What a killed process leaves is swept: see [`sweep`].
+///
+/// # Errors
+/// It cannot be made.
+pub fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
+    // Names have an end: 255 bytes on most systems.
+    let name: String = name.chars().take(40).collect();
+    let prefix = format!(".{name}.{}.", Owner::this().tag());
     let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix);
+    builder.prefix(&prefix).suffix(ENDING);
     // Temporary files are private by default; a result is as readable as any other file the user makes.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
@@ -102,6 +155,27 @@ mod tests {
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
         write_atomically(&path, |file| file.write_all(b"new").map_err(|e| Error::io("write", &path, &e))).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_killed_processes_left_is_swept_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let this = Owner::this();
+        let of = |owner: &Owner, name: &str| root.path().join(format!(".{name}.{}.abcdef{ENDING}", owner.tag()));
+        let far = Owner { system: Some("another machine".into()), ..this.clone() };
+        let (killed, own) = (of(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv"), of(&this, "run.json"));
+        let (far_dead, far_living) = (of(&far, "old"), of(&far, "new"));
+        let others = root.path().join(".results.csv.swp");
+        for path in [&killed, &own, &far_dead, &far_living, &others] {
+            fs::write(path, "half").unwrap();
+        }
+        let old = File::options().append(true).open(&far_dead).unwrap();
+        old.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
+        ensure_writable(root.path(), &[]).unwrap();
+        let left = |path: &Path| path.exists();
+        assert!(!left(&killed) && !left(&far_dead), "the dead have no use for them");
+        assert!(left(&own) && left(&far_living) && left(&others), "the living have, and others' files are theirs");
     }
 
     #[test]

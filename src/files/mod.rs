@@ -4,6 +4,7 @@
 pub mod atomic;
 pub mod gzip;
 pub mod number;
+pub mod owner;
 pub mod parquet;
 pub mod regular;
 pub mod sha256;
