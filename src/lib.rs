@@ -5,12 +5,13 @@
 //! | floor | modules |
 //! | --- | --- |
 //! | 5 | [`cli`] |
-//! | 4 | [`report`], [`exec`], [`reproduce`] |
+//! | 4 | [`artifact`], [`report`], [`exec`], [`reproduce`] |
 //! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
 //! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`audit`], [`claims`] |
 //! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`names`], [`paper`], [`significance`], [`figure`], [`page`] |
 
+pub mod artifact;
 pub mod audit;
 pub mod calibrate;
 pub mod claims;

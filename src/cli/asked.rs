@@ -1,13 +1,14 @@
 //! The arguments that every command about a grid takes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::home::{self, Place};
+use crate::artifact::Artifact;
 use crate::error::{Error, Result};
 use crate::exec::{Methods, Settings};
 use crate::grid::Grid;
-use crate::machine;
 use crate::store::Store;
 
 #[derive(Args)]
@@ -25,13 +26,6 @@ pub(super) struct Asked {
     /// Threads to compute with; all cores by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-}
-
-#[derive(Args)]
-pub(super) struct Place {
-    /// Where everything that was computed is kept: a later run takes it from there.
-    #[arg(long, default_value = "data/store")]
-    store: PathBuf,
 }
 
 /// How much may go on at a time.
@@ -57,8 +51,45 @@ pub(super) fn start_threads(threads: Option<u16>) -> Result<()> {
 }
 
 impl Asked {
+    /// The grid with everything that it evaluates, as `run` runs it.
     pub(super) fn grid(&self) -> Result<Grid> {
+        self.is_there()?;
         Grid::load(&self.grid, self.profile.as_deref(), &self.overrides, &Methods)
+    }
+
+    /// What is done with the file: an artifact's grid is what `reproduce` makes of it.
+    pub(super) fn work(&self) -> Result<(Grid, Option<Artifact>)> {
+        self.is_there()?;
+        match Artifact::read(&self.grid)? {
+            Some(artifact) if artifact.description.list.is_none() => {
+                Ok((artifact.grid(self.profile.as_deref(), &self.overrides)?, Some(artifact)))
+            }
+            _ => Ok((self.grid()?, None)),
+        }
+    }
+
+    fn is_there(&self) -> Result<()> {
+        if self.grid.exists() {
+            return Ok(());
+        }
+        let error = Error::missing("the grid is not there")
+            .at(self.grid.display().to_string())
+            .expected("a grid file")
+            .found("nothing");
+        let more = home::below(None, "experiments", None).join(&self.grid).with_extension("yaml");
+        Err(match home::like(&self.grid) {
+            Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
+            None if more.is_file() => error.hint(format!("did you mean `{}`?", more.display())),
+            None => error.hint("check the path for a typing error"),
+        })
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        &self.grid
+    }
+
+    pub(super) fn overrides(&self) -> &[String] {
+        &self.overrides
     }
 
     pub(super) fn start_threads(&self) -> Result<()> {
@@ -67,19 +98,7 @@ impl Asked {
 
     /// The store, to be written to.
     pub(super) fn store(&self) -> Result<Store> {
-        self.place.store()
-    }
-}
-
-impl Place {
-    /// The store, to be written to.
-    pub(super) fn store(&self) -> Result<Store> {
-        Ok(Store::open(&self.store)?.signed(machine::signature))
-    }
-
-    /// The store as it is.
-    pub(super) fn look(&self) -> Result<Store> {
-        Store::look_at(&self.store)
+        self.place.store_near(Some(&self.grid))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use rayon::prelude::*;
 
-use super::asked::Place;
+use super::home::Place;
 use super::units::{bytes, columns, seconds};
 use crate::calibrate::Site;
 use crate::error::{Error, Result};

@@ -30,20 +30,23 @@ pub(super) struct Arguments {
 const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let grid = arguments.asked.grid()?;
+    let (grid, artifact) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
     let grid = exec::generated(&grid, &store)?;
     let settings = Settings::default();
     let plan = Plan::new(&grid, &store, settings.batch_tokens)?;
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
-    exec::prepare(&plan, &store, &*progress::reporter())?;
+    exec::prepare(&plan, &store, &*progress::reporter(false))?;
     let state = State::read(&plan, &store);
     let (reasons, estimate) = (Reasons::new(&store), Estimate::of(&plan, &state, settings.spool_bytes)?);
     let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
 
     let profile = grid.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
     println!("grid {} ({}{profile}): {} cells", grid.name, grid.file.display(), grid.cells.len());
+    if let Some(artifact) = artifact {
+        println!("an artifact: what `reproduce {}` runs, which is no more than it shows", artifact.name);
+    }
     println!("{} complete, {} to run\n", grid.cells.len() - left.len(), left.len());
     print!("{}", artifacts(&plan, &state, &reasons));
     if !left.is_empty() {

@@ -9,8 +9,11 @@ use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressS
 
 use crate::exec::{Event, Job, Reporter};
 
-/// Bars where standard error is a terminal, lines otherwise.
-pub(super) fn reporter() -> Box<dyn Reporter> {
+/// Bars where standard error is a terminal, lines otherwise; or every event as a line of JSON on standard output.
+pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
+    if events {
+        return Box::new(JsonLines);
+    }
     let terminal = std::io::stderr().is_terminal();
     let bars = terminal.then(|| {
         let bars = MultiProgress::new();
@@ -22,7 +25,7 @@ pub(super) fn reporter() -> Box<dyn Reporter> {
 }
 
 /// Every event as a line of JSON on standard output.
-pub(super) struct JsonLines;
+struct JsonLines;
 
 impl Reporter for JsonLines {
     fn event(&self, event: Event) {

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 
 use clap::Args;
 
+use super::home;
+use crate::artifact::order;
 use crate::claims::{self, Artifacts, Claim, Comparison};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -17,19 +19,22 @@ use crate::{audit, machine, page, paper};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Where the artifacts' folders are.
-    #[arg(long, default_value = "results")]
-    results: PathBuf,
-    /// The folder of the artifacts' files and of the claims.
-    #[arg(long, default_value = "experiments")]
-    experiments: PathBuf,
-    /// Where the page is written.
-    #[arg(long, default_value = "reports")]
-    reports: PathBuf,
+    /// Where the artifacts' folders are; `results` of the checkout by default.
+    #[arg(long, value_name = "FOLDER")]
+    results: Option<PathBuf>,
+    /// The folder of the artifacts' files and of the claims; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the
+    /// checkout.
+    #[arg(long, value_name = "FOLDER")]
+    experiments: Option<PathBuf>,
+    /// Where the page is written; `reports` of the checkout by default.
+    #[arg(long, value_name = "FOLDER")]
+    reports: Option<PathBuf>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let path = write(&arguments.results, &arguments.experiments, &arguments.reports)?;
+    let experiments = home::experiments(arguments.experiments.as_ref())?;
+    let results = home::below(arguments.results.as_ref(), "results", None);
+    let path = write(&results, &experiments, &home::below(arguments.reports.as_ref(), "reports", None))?;
     println!("written: {}", path.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -74,12 +79,6 @@ pub(super) fn write(results: &Path, experiments: &Path, reports: &Path) -> Resul
         std::io::Write::write_all(file, html.as_bytes()).map_err(|error| Error::io("write", &path, &error))
     })?;
     Ok(path)
-}
-
-/// Tables before figures, in the paper's order.
-pub(super) fn order(name: &str) -> (bool, bool, usize, String) {
-    let digits: String = name.chars().filter(char::is_ascii_digit).collect();
-    (name.starts_with("figure"), name.contains('A'), digits.parse().unwrap_or(usize::MAX), name.to_owned())
 }
 
 /// The folders of artifacts and of their profiles.

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
 
-use super::asked::Place;
+use super::home::Place;
 use super::units::seconds;
 use crate::error::Result;
 use crate::exec::{RunRecord, Stage};

@@ -8,7 +8,7 @@ use super::named::{self, Kind, Library};
 use super::node::Step::{Item, Key};
 use super::node::{Node, Place, Step};
 use super::schema::{Corpus, Schema, TaskData};
-use super::{Backbone, Grid, Perplexity, Registry, TaskUse, expand, generated};
+use super::{Backbone, Grid, Perplexity, Registry, Shown, TaskUse, expand, generated};
 use crate::error::{Error, Result, nearest};
 use crate::options::Described;
 use crate::tasks::Limit;
@@ -40,12 +40,20 @@ pub(super) struct Checker<'a> {
 }
 
 /// Turns what was written into a grid whose cells can be tried.
-pub(super) fn check(schema: &Schema, root: &Node, source: &Source, registry: &dyn Registry) -> Result<Grid> {
+pub(super) fn check(
+    schema: &Schema,
+    root: &Node,
+    source: &Source,
+    registry: &dyn Registry,
+    shown: &Shown<'_>,
+) -> Result<Grid> {
     let (criteria, recoveries) = (registry.criteria(), registry.recoveries());
     let checker = Checker { root, schema, registry, criteria, recoveries, source };
     let name = checker.name()?;
     let plan = expand::plan(&checker)?;
-    let evaluate = checker.evaluations()?;
+    let mut evaluate = checker.evaluations()?;
+    evaluate.perplexity.retain(|text| (shown.text)(&text.corpus));
+    evaluate.tasks.retain(|task| (shown.task)(&task.name));
     let backbones = checker.backbones(&plan)?;
     let cells = expand::cells(&checker, &plan, &backbones)?;
 

@@ -92,6 +92,14 @@ pub fn generated(path: &Path) -> Option<&str> {
     path.to_str()?.strip_prefix("world:")
 }
 
+/// Which of a grid's evaluations are wanted.
+pub struct Shown<'a> {
+    /// Whether perplexity on this corpus is.
+    pub text: &'a dyn Fn(&str) -> bool,
+    /// Whether this task is.
+    pub task: &'a dyn Fn(&str) -> bool,
+}
+
 /// A backbone that the grid uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Backbone {
@@ -140,6 +148,21 @@ impl Grid {
     /// # Errors
     /// Names file, line and column, what was expected and what was found.
     pub fn load(path: &Path, profile: Option<&str>, overrides: &[String], registry: &dyn Registry) -> Result<Grid> {
+        let all = Shown { text: &|_| true, task: &|_| true };
+        Self::load_shown(path, profile, overrides, registry, &all)
+    }
+
+    /// The same with no more evaluations than are shown. The data of the others need not be there.
+    ///
+    /// # Errors
+    /// As [`Grid::load`].
+    pub fn load_shown(
+        path: &Path,
+        profile: Option<&str>,
+        overrides: &[String],
+        registry: &dyn Registry,
+        shown: &Shown<'_>,
+    ) -> Result<Grid> {
         let mut root = source::read(
             path,
             &source::Shape {
@@ -167,7 +190,7 @@ impl Grid {
         overrides::apply(&mut root, overrides)?;
         let schema = schema::Schema::deserialize(typed::FromNode::root(&root)).map_err(typed::Fault::into_error)?;
         let source = check::Source { file: path.to_owned(), around: library, entries, profile: name };
-        check::check(&schema, &root, &source, registry)
+        check::check(&schema, &root, &source, registry, shown)
     }
 
     /// The grid as it will run, with overrides, defaults and paths filled in, for the record of the run.

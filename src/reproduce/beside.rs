@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::layout::distinct;
+use super::layout::{View, distinct};
 use super::ours::Number;
 use crate::grid::Tolerance;
 use crate::record::{Condition, DENSE, Record};
@@ -59,6 +59,34 @@ fn alike(one: &Condition, other: &Condition) -> bool {
     let (a, b) = (one.calibration.split(':').collect::<Vec<_>>(), other.calibration.split(':').collect::<Vec<_>>());
     let bare = |condition: &Condition| Condition { calibration: String::new(), ..condition.clone() };
     a[0] == b[0] && a.len() != b.len() && bare(one) == bare(other)
+}
+
+/// How the numbers of a table stand to the paper's, for a terminal; empty where it has none for these backbones.
+pub fn beside_paper(view: &View, numbers: &[Number]) -> String {
+    let compared: Vec<_> = view.shown().filter_map(|(_, shown)| Some((shown, shown.beside?))).collect();
+    if compared.is_empty() {
+        return String::new();
+    }
+    let same = compared.iter().filter(|(_, beside)| beside.holds()).count();
+    let mut text = format!("beside the paper: {same} of {} values are within the tolerance\n", compared.len());
+    for (shown, beside) in compared.iter().filter(|(_, beside)| !beside.holds()) {
+        let record = &numbers[shown.number].record;
+        let of = &record.condition;
+        text.push_str(&format!(
+            "  {} {}/{} {} {} {}: {}, the paper has {:.2} (± {:.2}): {}\n",
+            of.backbone,
+            of.depth,
+            of.layers,
+            of.criterion,
+            of.recovery,
+            record.metric,
+            shown.text,
+            beside.paper,
+            beside.tolerance,
+            beside.verdict()
+        ));
+    }
+    text
 }
 
 /// A dense backbone that is not the paper's.

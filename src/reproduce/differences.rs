@@ -44,8 +44,7 @@ const ASIDE: [&str; 3] = ["file", "entries", "cells"];
 
 impl Differences {
     pub fn of(first: &Stored, second: &Stored) -> Self {
-        let mut settings = Vec::new();
-        differ("", &first.settings, &second.settings, &mut settings);
+        let settings = settings_that_differ(&first.settings, &second.settings);
         let key = |number: &StoredNumber| (number.record.condition.clone(), number.record.metric.clone());
         let of_second = |number: &StoredNumber| second.numbers.iter().find(|other| key(other) == key(number));
         let (mut values, mut only_first, mut compared) = (Vec::new(), Vec::new(), 0);
@@ -68,6 +67,13 @@ impl Differences {
         let only_second = only_second.map(|number| number.record.clone()).collect();
         Self { settings, compared, values, only_first, only_second }
     }
+}
+
+/// The settings that are not the same in two resolved grids, wherever their files lie.
+pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    differ("", first, second, &mut settings);
+    settings
 }
 
 /// Walks both trees; maps key by key, all else as a whole.

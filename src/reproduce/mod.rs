@@ -21,8 +21,8 @@ mod screen;
 mod sheet;
 mod stored;
 
-pub use beside::{Beside, Miss, gate};
-pub use differences::{Difference, Differences};
+pub use beside::{Beside, Miss, beside_paper, gate};
+pub use differences::{Difference, Differences, Setting, settings_that_differ};
 pub use draw::draw;
 pub use frame::{Origin, write_frame};
 pub use latex::latex;

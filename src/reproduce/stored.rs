@@ -1,7 +1,7 @@
 //! `numbers.json`: what a results folder has measured, to be read again by claims, comparisons and the page.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -72,17 +72,18 @@ impl Stored {
         })
     }
 
-    /// Writes `numbers.json` into a folder, whole or not at all.
+    /// Writes `numbers.json` into a folder, whole or not at all; its path.
     ///
     /// # Errors
     /// Exit code 3 when the folder cannot be written to.
-    pub fn write(&self, folder: &Path) -> Result<()> {
+    pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         let path = folder.join(Self::FILE);
         let text = serde_json::to_string(self)
             .map_err(|error| Error::job("the numbers have no JSON form").found(error.to_string()))?;
         write_atomically(&path, |file| {
             file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
-        })
+        })?;
+        Ok(path)
     }
 
     /// Reads the numbers of a results folder.

@@ -18,6 +18,8 @@ impl World {
     pub fn new() -> Self {
         let world = Self { folder: TempDir::new().unwrap() };
         std::fs::create_dir(world.path("backbone")).unwrap();
+        // A folder with a store is taken for a checkout: nothing is looked for above it.
+        std::fs::create_dir_all(world.path("data/store")).unwrap();
         for name in ["config.json", "model.safetensors"] {
             std::fs::copy(fixture("arch/llama-gqa").join(name), world.path("backbone").join(name)).unwrap();
         }

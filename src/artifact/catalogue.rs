@@ -1,0 +1,94 @@
+//! The artifacts that a folder of experiments describes.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result, nearest};
+use crate::exec::Methods;
+use crate::grid::{Description, Grid, Shown};
+use crate::reproduce;
+
+/// A table or figure, as its file describes it.
+#[derive(Debug, Clone)]
+pub struct Artifact {
+    pub name: String,
+    pub file: PathBuf,
+    pub description: Description,
+}
+
+impl Artifact {
+    /// The artifact of a file; none where the file describes a grid alone.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a mistake in its description, with its line.
+    pub fn read(file: &Path) -> Result<Option<Self>> {
+        let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let described = Description::read(file)?;
+        Ok(described.map(|(description, _)| Self { name, file: file.to_owned(), description }))
+    }
+
+    /// Its grid. What it does not show is not scored, and its data need not be there.
+    ///
+    /// # Errors
+    /// A mistake in the grid, or something that it names and that is not there.
+    pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
+        let metrics = self.description.metrics();
+        let shows = |metric: &str, average: &str| metrics.iter().any(|shown| shown == metric || shown == average);
+        let shown = Shown {
+            text: &|corpus| shows(&reproduce::perplexity_of(corpus), "ppl_average"),
+            task: &|task| shows(task, "acc_average"),
+        };
+        Grid::load_shown(&self.file, profile, overrides, &Methods, &shown)
+    }
+}
+
+/// All files of a folder that describe an artifact, tables before figures, in the paper's order.
+///
+/// # Errors
+/// A folder that cannot be read, or a mistake in a description.
+pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
+    let listing = std::fs::read_dir(folder).map_err(|error| {
+        Error::io("read", folder, &error)
+            .hint("run it in a checkout, or name the folder with --experiments or GHOSTLAB_EXPERIMENTS")
+    })?;
+    let mut files: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
+    let mut all = Vec::new();
+    // Claims are a list, not a map.
+    for file in files.iter().filter(|file| file.file_stem().is_none_or(|stem| stem != "claims")) {
+        all.extend(Artifact::read(file)?);
+    }
+    all.sort_by_key(|artifact| order(&artifact.name));
+    Ok(all)
+}
+
+/// Those that are asked for by name; `all` asks for all.
+///
+/// # Errors
+/// An unknown name, with the nearest one.
+pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artifact>> {
+    if names.iter().any(|name| name == "all") {
+        return Ok(all.iter().collect());
+    }
+    let find = |name: &String| {
+        let same = |known: &str| known.eq_ignore_ascii_case(name);
+        let known =
+            |artifact: &&Artifact| same(&artifact.name) || artifact.description.also.as_deref().is_some_and(same);
+        all.iter().find(known).ok_or_else(|| {
+            let known: Vec<&str> = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]).collect();
+            let error = Error::bad_input(format!("unknown artifact `{name}`"))
+                .expected(format!("one of {}", known.join(", ")))
+                .found(format!("`{name}`"));
+            match nearest(name, known) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None => error.hint("`ghostlab reproduce` without arguments lists them"),
+            }
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+/// Tables before figures, in the paper's order.
+pub fn order(name: &str) -> (bool, bool, usize, String) {
+    let digits: String = name.chars().filter(char::is_ascii_digit).collect();
+    (name.starts_with("figure"), name.contains('A'), digits.parse().unwrap_or(usize::MAX), name.to_owned())
+}

@@ -1,0 +1,118 @@
+//! What every run leaves beside its tables: each choice of each document, accuracies for other tools, the numbers, and the
+//! record of how they were made.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::folder::{Staging, Target};
+use super::provenance;
+use crate::error::{Error, Result};
+use crate::exec::{CellResult, Outcome};
+use crate::files::atomic::write_atomically;
+use crate::grid::Grid;
+use crate::machine;
+use crate::report::{Answers, Measured, Protocol, Provenance, Row, Table, write_documents, write_lm_eval};
+use crate::reproduce::{self, Number, Stored};
+use crate::tasks::{Measure, TaskResult, average};
+
+/// The table of a grid's run, and everything beside it, in its folder; the table and the files.
+///
+/// # Errors
+/// A folder that cannot be written to.
+pub fn write_run(
+    grid: &Grid,
+    outcome: &Outcome,
+    target: &Target,
+    started: SystemTime,
+) -> Result<(Table, Vec<PathBuf>)> {
+    let protocols = provenance::protocols(grid, outcome);
+    let rows: Vec<Row> = outcome.cells.iter().map(row).collect();
+    let table = Table::new(&protocols, &rows)?;
+    let staging = target.stage()?;
+    let files = table.write(staging.path())?;
+    let numbers = reproduce::numbers(grid, outcome, &[]);
+    let (files, _) = finish(&grid.name, grid, outcome, &numbers, &protocols, files, &staging, started)?;
+    staging.publish()?;
+    Ok((table, files))
+}
+
+/// Writes what lies beside a table or figure, and last the record of all files; where all of them will be found.
+#[allow(clippy::too_many_arguments, reason = "what a record is made of")]
+pub(super) fn finish(
+    name: &str,
+    grid: &Grid,
+    outcome: &Outcome,
+    numbers: &[Number],
+    protocols: &[Protocol],
+    mut files: Vec<PathBuf>,
+    staging: &Staging,
+    started: SystemTime,
+) -> Result<(Vec<PathBuf>, Provenance)> {
+    files.extend(write_tasks(staging.path(), outcome)?);
+    let stored = Stored::of(name, grid, outcome, numbers, &machine::program())?;
+    files.push(stored.write(staging.path())?);
+    let record = provenance::provenance(grid, outcome, protocols.to_vec(), &files, started)?;
+    record.write(staging.path())?;
+    files.push(staging.path().join(Provenance::FILE));
+    Ok((files.iter().map(|file| staging.published(file)).collect(), record))
+}
+
+/// Every choice of every document, and each cell's results for tools that read lm-evaluation-harness' files.
+fn write_tasks(folder: &Path, outcome: &Outcome) -> Result<Vec<PathBuf>> {
+    if outcome.tasks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
+    let answers: Vec<Answers<'_>> = outcome
+        .cells
+        .iter()
+        .zip(&names)
+        .flat_map(|(result, cell)| result.tasks.iter().flatten().map(move |scores| (cell, scores)))
+        .map(|(cell, scores)| Answers { cell, task: &scores.label, documents: &scores.documents })
+        .collect();
+    let mut results = Vec::new();
+    for (result, name) in outcome.cells.iter().zip(&names) {
+        results.extend(result.lm_eval()?.into_iter().map(|file| (name.as_str(), file)));
+    }
+    Ok(vec![write_documents(folder, &answers)?, write_lm_eval(folder, &results)?])
+}
+
+/// A file, whole or not at all; its path.
+pub(super) fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
+    write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))?;
+    Ok(path.to_owned())
+}
+
+/// Values in the order of [`provenance::protocols`]; accuracies in percent.
+fn values(result: &CellResult) -> Vec<Option<Measured>> {
+    let percent =
+        |measure: Measure| Measured { value: 100.0 * measure.value, error: measure.stderr.map(|error| 100.0 * error) };
+    let perplexities = result.perplexity.iter().map(|value| value.map(Measured::from));
+    let tasks = result.tasks.iter().map(|scores| scores.as_ref().map(|scores| percent(scores.result.column())));
+    let mut values: Vec<_> = perplexities.chain(tasks).collect();
+    if result.tasks.len() > 1 {
+        let all: Option<Vec<TaskResult>> =
+            result.tasks.iter().map(|scores| scores.as_ref().map(|scores| scores.result.clone())).collect();
+        values.push(all.and_then(|all| average(&all)).map(percent));
+    }
+    values
+}
+
+fn row(result: &CellResult) -> Row {
+    let cell = &result.cell;
+    let shown = |value: Option<String>| value.unwrap_or_else(|| Row::NONE.to_string());
+    Row {
+        backbone: cell.backbone.clone(),
+        criterion: shown(cell.criterion.as_ref().map(ToString::to_string)),
+        depth: cell.depth,
+        layers_removed: result.removed.clone(),
+        layers: result.layers,
+        recovery: shown(cell.recovery.as_ref().map(ToString::to_string)),
+        calibration: shown(cell.calibration.as_ref().map(ToString::to_string)),
+        values: values(result),
+        seconds: result.seconds,
+        notes: result.notes().join("; "),
+        status: result.failure.as_ref().map_or("ok".to_string(), |reason| format!("failed: {reason}")),
+    }
+}

@@ -1,0 +1,192 @@
+//! From an artifact's description to its folder: run what it shows, hold the dense backbones against the paper's, lay the
+//! numbers out, draw, write, record.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+use super::files::{finish, put};
+use super::folder::{Staging, Target};
+use super::gate::{gate, with_stopped};
+use super::{Artifact, provenance};
+use crate::error::{Error, Result};
+use crate::exec::{self, Outcome, Recorder, Reporter, Settings};
+use crate::files::atomic::ensure_writable;
+use crate::grid::{Cell, Grid, ListEntry};
+use crate::machine;
+use crate::page::FigureView;
+use crate::paper;
+use crate::report::Provenance;
+use crate::reproduce::{self, List, Miss, Number, View};
+use crate::store::Store;
+
+/// Who runs a grid.
+pub trait Executor {
+    /// What came of the grid; `results` is where it will be shown.
+    ///
+    /// # Errors
+    /// What stops the whole run: a cell that fails is in the outcome.
+    fn run(&self, grid: &Grid, results: &Path) -> Result<Outcome>;
+}
+
+/// Runs a grid with a store, and keeps its record for `ghostlab status`.
+pub struct Runner<'a> {
+    pub store: &'a Store,
+    pub settings: Settings,
+    pub reporter: &'a dyn Reporter,
+    pub stop: &'a AtomicBool,
+}
+
+impl Executor for Runner<'_> {
+    fn run(&self, grid: &Grid, results: &Path) -> Result<Outcome> {
+        let recorder = Recorder::start(grid, results, self.store, self.reporter)?;
+        let outcome = exec::run(grid, self.settings, self.store, &recorder, self.stop);
+        outcome.inspect_err(|error| recorder.end(error))
+    }
+}
+
+/// An artifact that is made.
+#[derive(Debug)]
+pub struct Made {
+    /// Its table; none for a figure.
+    pub table: Option<View>,
+    /// How its numbers stand to the paper's, a line each; empty where the paper has none for these backbones.
+    pub beside: String,
+    pub files: Vec<PathBuf>,
+    /// What dense backbones miss of the paper's numbers: their pruned cells were not run.
+    pub misses: Vec<Miss>,
+    /// Cells that were tried and failed, with their reasons.
+    pub failures: Vec<(String, String)>,
+    /// Cells without a result, for whatever reason.
+    pub failed: usize,
+}
+
+/// Makes a table or figure of its grid. Without `gated`, backbones that are not the paper's are pruned all the same.
+///
+/// # Errors
+/// What stops the run, numbers that the description cannot lay out, or a folder that cannot be written to.
+pub fn make(artifact: &Artifact, grid: &Grid, target: &Target, gated: bool, executor: &dyn Executor) -> Result<Made> {
+    let started = SystemTime::now();
+    target.check()?;
+    let description = &artifact.description;
+    let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
+    let run = |grid: &Grid| executor.run(grid, target.path());
+    let (open, misses) = if gated { gate(grid, description, &run)? } else { (grid.clone(), Vec::new()) };
+    let outcome = with_stopped(run(&open)?, grid, &misses);
+    let numbers = reproduce::numbers(grid, &outcome, &named);
+
+    let staging = target.stage()?;
+    let (mut files, mut table, mut beside) = (Vec::new(), None, String::new());
+    if let Some(entry) = &description.table {
+        // Only the paper's own backbones have its numbers.
+        let paper = paper::records(&artifact.name).unwrap_or_default();
+        let view = View::new(description, entry, &numbers, &paper)?;
+        files.extend(tables(artifact, grid, &outcome, &view, &numbers, &staging)?);
+        beside = reproduce::beside_paper(&view, &numbers);
+        table = Some(view);
+    }
+    let (drawn, figures) = figures(artifact, &outcome, &numbers, &staging)?;
+    files.extend(drawn);
+    let protocols = provenance::protocols(grid, &outcome);
+    let (files, record) = finish(&artifact.name, grid, &outcome, &numbers, &protocols, files, &staging, started)?;
+    // The page shows artifacts as they are described, not every trial with other settings.
+    if target.as_described() {
+        sheet(artifact, grid, &outcome, &numbers, table.as_ref(), figures, &record, &staging)?;
+    }
+    staging.publish()?;
+
+    let tried = |cell: &Cell| open.cells.contains(cell);
+    let failed = outcome.cells.iter().filter(|result| tried(&result.cell));
+    let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
+    Ok(Made { table, beside, files, misses, failures, failed: outcome.failed() })
+}
+
+/// All forms of a table.
+fn tables(
+    artifact: &Artifact,
+    grid: &Grid,
+    outcome: &Outcome,
+    view: &View,
+    numbers: &[Number],
+    staging: &Staging,
+) -> Result<Vec<PathBuf>> {
+    let cells: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
+    let profile = grid.profile.as_deref().unwrap_or_default();
+    let (folder, name) = (staging.path(), &artifact.name);
+    let mut files =
+        reproduce::write_frame(folder, reproduce::Origin { artifact: name, profile, cells: &cells }, view, numbers)?;
+    files.push(put(&folder.join(format!("{name}.md")), reproduce::markdown(view).as_bytes())?);
+    files.push(put(&folder.join(format!("{name}.tex")), reproduce::latex(view, name).as_bytes())?);
+    Ok(files)
+}
+
+/// The drawings, as files and for the page.
+fn figures(
+    artifact: &Artifact,
+    outcome: &Outcome,
+    numbers: &[Number],
+    staging: &Staging,
+) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
+    let description = &artifact.description;
+    let (mut files, mut figures) = (Vec::new(), Vec::new());
+    let Some(figure) = &description.figure else { return Ok((files, figures)) };
+    for (name, drawing) in reproduce::draw(description, figure, outcome, numbers)? {
+        let base = if name.is_empty() { artifact.name.clone() } else { format!("{}-{name}", artifact.name) };
+        files.push(put(&staging.path().join(format!("{base}.svg")), drawing.svg.as_bytes())?);
+        files.push(put(&staging.path().join(format!("{base}.png")), &drawing.png)?);
+        let caption = description.caption.clone().unwrap_or_default();
+        let caption = if name.is_empty() { caption } else { format!("{name}. {caption}") };
+        figures.push(FigureView { svg: drawing.svg, caption });
+    }
+    Ok((files, figures))
+}
+
+/// What the page shows of it.
+#[allow(clippy::too_many_arguments, reason = "what a sheet is made of")]
+fn sheet(
+    artifact: &Artifact,
+    grid: &Grid,
+    outcome: &Outcome,
+    numbers: &[Number],
+    table: Option<&View>,
+    figures: Vec<FigureView>,
+    record: &Provenance,
+    staging: &Staging,
+) -> Result<()> {
+    let made = reproduce::Made {
+        name: &artifact.name,
+        profile: grid.profile.as_deref().unwrap_or_default(),
+        file: &artifact.file,
+        description: &artifact.description,
+        outcome,
+        numbers,
+    };
+    let mut sheet = reproduce::sheet(made, table, figures);
+    sheet.artifact.provenance = vec![
+        ("program".into(), machine::program()),
+        ("command".into(), record.command.join(" ")),
+        ("started".into(), record.started.clone()),
+        ("finished".into(), record.finished.clone()),
+        ("machine".into(), serde_json::to_string(&record.machine).unwrap_or_default()),
+        ("cells".into(), grid.cells.len().to_string()),
+    ];
+    let text = serde_json::to_string(&sheet)
+        .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
+    put(&staging.path().join(reproduce::Sheet::FILE), text.as_bytes()).map(drop)
+}
+
+/// Writes a table of what the program knows by name; the table for a terminal.
+///
+/// # Errors
+/// A folder that cannot be written to.
+pub fn list(artifact: &Artifact, list: ListEntry, experiments: &Path, results: &Path) -> Result<String> {
+    let list: List = match list {
+        ListEntry::Methods => reproduce::methods(),
+        ListEntry::Checkpoints => reproduce::checkpoints(experiments)?,
+    };
+    let folder = results.join(&artifact.name);
+    ensure_writable(&folder, &[])?;
+    put(&folder.join(format!("{}.md", artifact.name)), list.markdown()?.as_bytes())?;
+    put(&folder.join(format!("{}.csv", artifact.name)), &list.csv()?)?;
+    list.screen()
+}

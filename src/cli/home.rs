@@ -1,0 +1,133 @@
+//! The folders that a command uses where none is named: those of the checkout around the grid, or around the current
+//! folder. A command that is run from elsewhere finds what it computed before, and never begins anew in silence.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::error::{Error, Result, nearest};
+use crate::machine;
+use crate::store::Store;
+
+/// The variable that names the store.
+const STORE: &str = "GHOSTLAB_STORE";
+/// The variable that names the folder of the artifacts' files.
+const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
+
+#[derive(Args)]
+pub(super) struct Place {
+    /// Where everything that was computed is kept: a later run takes it from there. By default $GHOSTLAB_STORE, or
+    /// `data/store` of the checkout around the grid or the current folder.
+    #[arg(long, value_name = "FOLDER")]
+    store: Option<PathBuf>,
+}
+
+/// A folder above the grid's, or above the current one, that holds experiments or a store. Empty where it is the current
+/// one, so that paths below it are short.
+fn checkout(near: Option<&Path>) -> Option<PathBuf> {
+    let current = std::env::current_dir().ok()?;
+    let is_one = |folder: &&Path| {
+        let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
+        folder.join("data/store").is_dir() || shared.iter().any(|name| folder.join("experiments").join(name).exists())
+    };
+    let near = near.and_then(|near| std::path::absolute(near).ok());
+    let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(is_one)?;
+    Some(if found == current { PathBuf::new() } else { found.to_owned() })
+}
+
+/// A folder below the checkout, or below the current folder where there is none; or as it is named.
+pub(super) fn below(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
+    named.cloned().unwrap_or_else(|| checkout(near).unwrap_or_default().join(default))
+}
+
+/// The folder of the artifacts' files.
+///
+/// # Errors
+/// None is named and none is around.
+pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
+    let named = named.cloned().or_else(|| Some(PathBuf::from(std::env::var_os(EXPERIMENTS)?)));
+    if let Some(folder) = named {
+        return Ok(folder);
+    }
+    let found = checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
+    found.ok_or_else(|| {
+        Error::missing("there are no experiments here")
+            .at(here())
+            .expected("a folder `experiments` here or in a folder above")
+            .found("none")
+            .hint(format!("run it in a checkout, or name the folder with --experiments or {EXPERIMENTS}"))
+    })
+}
+
+fn here() -> String {
+    std::env::current_dir().map_or(".".to_owned(), |folder| folder.display().to_string())
+}
+
+impl Place {
+    fn named(&self) -> Option<PathBuf> {
+        self.store.clone().or_else(|| std::env::var_os(STORE).map(PathBuf::from))
+    }
+
+    fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
+        let found = self.named().or_else(|| Some(checkout(near)?.join("data/store")));
+        found.ok_or_else(|| {
+            Error::missing("there is no store here")
+                .at(here())
+                .expected(match near {
+                    Some(grid) => format!("a checkout around {} or around the current folder", grid.display()),
+                    None => "a checkout around the current folder".to_owned(),
+                })
+                .found("none")
+                .hint(format!("--store data/store begins one here; {STORE} names one for good"))
+        })
+    }
+
+    /// The store, to be written to.
+    pub(super) fn store(&self) -> Result<Store> {
+        self.store_near(None)
+    }
+
+    /// The store of the checkout around a file, to be written to.
+    pub(super) fn store_near(&self, near: Option<&Path>) -> Result<Store> {
+        Ok(Store::open(&self.path(near)?)?.signed(machine::signature))
+    }
+
+    /// The store as it is. One that is named has to be there.
+    pub(super) fn look(&self) -> Result<Store> {
+        match self.named() {
+            Some(named) if !named.join("store.json").is_file() => Err(no_store(&named)),
+            _ => self.look_anyway(),
+        }
+    }
+
+    /// The store as it is; nothing may be there yet.
+    pub(super) fn look_anyway(&self) -> Result<Store> {
+        Store::look_at(&self.path(None)?)
+    }
+}
+
+fn no_store(named: &Path) -> Error {
+    let error = Error::missing("there is no store of that name").at(named.display().to_string());
+    let found = match (named.is_dir(), named.exists()) {
+        (true, _) => "a folder without `store.json`",
+        (_, true) => "a file",
+        _ => "nothing",
+    };
+    let error = error.expected("the folder of a store, which holds `store.json`").found(found);
+    match like(named) {
+        Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
+        None => error.hint("a run makes a store; without --store it is `data/store` of the checkout"),
+    }
+}
+
+/// What lies beside a path that is not there under a name like its own.
+pub(super) fn like(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let names: Vec<String> = std::fs::read_dir(folder.unwrap_or(Path::new(".")))
+        .ok()?
+        .filter_map(|item| item.ok()?.file_name().into_string().ok())
+        .collect();
+    let own = path.file_name()?.to_str()?;
+    let near = nearest(own, names.iter().map(String::as_str).filter(|name| *name != own))?;
+    Some(path.with_file_name(near))
+}

@@ -1,0 +1,41 @@
+//! Standard output and standard error, either of which may be closed or full while a run goes on.
+//!
+//! The standard library's macros panic then. Those of this floor write here: a reader that has gone (`| head`) has all
+//! that it wanted, and what cannot be said stops no run. Only output that is lost for want of room is an error, at the end.
+
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+
+/// The first failure to write what was asked for.
+static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Writes to standard output.
+pub(super) fn say(text: Arguments<'_>) {
+    let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+    if lost.is_none()
+        && let Err(error) = io::stdout().lock().write_fmt(text)
+    {
+        *lost = Some(error);
+    }
+}
+
+/// Writes to standard error.
+pub(super) fn tell(text: Arguments<'_>) {
+    io::stderr().lock().write_fmt(text).ok();
+}
+
+/// # Errors
+/// Exit code 3: standard output took less than was said, and not because nobody reads it any more.
+pub(super) fn end() -> Result<()> {
+    let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+    let flushed = io::stdout().lock().flush().err();
+    match lost.take().or(flushed) {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::missing("standard output cannot be written").found(error.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
