@@ -8,7 +8,7 @@
 //! | 4 | [`artifact`], [`report`], [`exec`], [`reproduce`] |
 //! | 3 | [`plan`], [`grid`] |
 //! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
-//! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`audit`], [`claims`] |
+//! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`metric`], [`audit`], [`claims`] |
 //! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`names`], [`paper`], [`significance`], [`figure`], [`page`] |
 
 pub mod artifact;
@@ -26,6 +26,7 @@ pub mod files;
 pub mod grid;
 pub mod linalg;
 pub mod machine;
+pub mod metric;
 pub mod model;
 pub mod names;
 pub mod options;

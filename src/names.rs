@@ -1,4 +1,4 @@
-//! How backbones, methods and metrics are called in print: the paper's words, wherever a person reads them.
+//! How backbones and methods are called in print: the paper's words, wherever a person reads them.
 
 /// A recovery as the paper prints it.
 pub fn recovery(name: &str) -> String {
@@ -41,27 +41,6 @@ pub fn backbone(name: &str) -> String {
         ("olmo-2-7b", "OLMo-2-7B"),
         ("llama-2-7b", "LLaMA-2-7B"),
         ("qwen-3-14b", "Qwen-3-14B"),
-    ];
-    found(&known, name)
-}
-
-/// A metric as a column's head.
-pub fn metric(name: &str) -> String {
-    let known = [
-        ("arc_easy", "ARC-E"),
-        ("arc_challenge", "ARC-C"),
-        ("hellaswag", "HellaS"),
-        ("winogrande", "WinoG"),
-        ("boolq", "BoolQ"),
-        ("openbookqa", "OBQA"),
-        ("rte", "RTE"),
-        ("copa", "CoPa"),
-        ("race", "Race"),
-        ("acc_average", "ACC AVG"),
-        ("ppl_wikitext2", "WIKI"),
-        ("ppl_c4", "C4"),
-        ("ppl_ptb", "PTB"),
-        ("ppl_average", "PPL AVG"),
     ];
     found(&known, name)
 }

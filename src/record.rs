@@ -31,22 +31,10 @@ pub struct Condition {
 pub struct Record {
     #[serde(flatten)]
     pub condition: Condition,
-    /// `arc_easy` … `race`, `acc_average` (percent); `ppl_wikitext2`, `ppl_c4`, `ppl_ptb`, `ppl_average`; `boundary_mae`, …
+    /// The id of a [`Metric`](crate::metric::Metric).
     pub metric: String,
     /// None where the cell failed or was not run.
     pub value: Option<f64>,
     /// Its standard error (ours) or standard deviation (the paper's latencies), where it has one.
     pub error: Option<f64>,
-}
-
-/// The nine tasks, in the order of the paper's columns.
-pub const TASKS: [&str; 9] =
-    ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
-
-/// The three texts, in the order of the paper's columns.
-pub const PERPLEXITIES: [&str; 3] = ["ppl_wikitext2", "ppl_c4", "ppl_ptb"];
-
-/// Whether more is better.
-pub fn higher_is_better(metric: &str) -> bool {
-    matches!(metric, "acc_average" | "speedup" | "channels_reduced_share") || TASKS.contains(&metric)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result, nearest};
 use crate::exec::Methods;
 use crate::grid::{Description, Grid, Shown};
-use crate::reproduce;
+use crate::{metric, reproduce};
 
 /// A table or figure, as its file describes it.
 #[derive(Debug, Clone)]
@@ -34,8 +34,8 @@ impl Artifact {
         let metrics = self.description.metrics();
         let shows = |metric: &str, average: &str| metrics.iter().any(|shown| shown == metric || shown == average);
         let shown = Shown {
-            text: &|corpus| shows(&reproduce::perplexity_of(corpus), "ppl_average"),
-            task: &|task| shows(task, "acc_average"),
+            text: &|corpus| shows(&reproduce::perplexity_of(corpus).id, metric::PERPLEXITY.id),
+            task: &|task| shows(task, metric::ACCURACY.id),
         };
         Grid::load_shown(&self.file, profile, overrides, &Methods, &shown)
     }

@@ -113,6 +113,6 @@ fn row(result: &CellResult) -> Row {
         values: values(result),
         seconds: result.seconds,
         notes: result.notes().join("; "),
-        status: result.failure.as_ref().map_or("ok".to_string(), |reason| format!("failed: {reason}")),
+        status: result.failure.as_ref().map_or(Row::OK.to_string(), |reason| format!("failed: {reason}")),
     }
 }

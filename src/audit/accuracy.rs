@@ -3,8 +3,8 @@
 use super::EPSILON;
 use super::finding::{Check, Finding, Kind};
 use super::row::{Row, agree};
+use crate::metric;
 use crate::paper::Entry;
-use crate::record::TASKS;
 
 /// What is known of a task without its documents.
 struct Facts {
@@ -104,7 +104,7 @@ const WIDTH: f64 = 3.0;
 /// task above chance, or below it, is enough to be spared.
 pub(super) fn check_chance(rows: &[Row], findings: &mut Vec<Finding>) {
     for row in rows {
-        let Some(cells) = row.all(&TASKS) else { continue };
+        let Some(cells) = row.all(&metric::tasks()) else { continue };
         let Some(farthest) = cells.iter().map(|(cell, value)| distance(cell, *value)).collect::<Option<Vec<_>>>()
         else {
             continue;
@@ -154,7 +154,7 @@ fn constant(row: &Row) -> bool {
 
 /// Whether a row and another of the same values are at chance: then they agree because nothing is left in either.
 pub(super) fn both_at_chance(one: &Row, other: &Row) -> bool {
-    one.all(&TASKS).is_some_and(|cells| {
+    one.all(&metric::tasks()).is_some_and(|cells| {
         cells.iter().all(|(cell, value)| {
             distance(cell, *value).is_some_and(|errors| errors <= WIDTH)
                 && other.get(&cell.record.metric).is_some_and(|(twin, _)| agree(cell, twin))
@@ -236,7 +236,7 @@ mod tests {
     fn a_row_is_at_chance_only_in_all_nine_tasks() {
         let at_chance = ["25.08", "22.70", "25.04", "49.57", "37.83", "27.60", "52.71", "55.00", "25.93"];
         let found = |columns: &[&str]| {
-            let metrics: Vec<(&str, &str)> = TASKS.into_iter().zip(columns.iter().copied()).collect();
+            let metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns.iter().copied()).collect();
             let entries = entries("t", "b,32,7,sleb,none,false,c4", &metrics);
             let mut findings = Vec::new();
             check_chance(&Row::group(&entries), &mut findings);

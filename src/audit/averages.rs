@@ -4,8 +4,8 @@ use super::EPSILON;
 use super::accuracy::counts;
 use super::finding::{Check, Finding, Kind};
 use super::row::Row;
+use crate::metric;
 use crate::paper::Entry;
-use crate::record::{PERPLEXITIES, TASKS};
 
 /// Each printed part is within half a unit of its last digit of the true value, hence so is the mean of the parts, and
 /// the printed mean is within half a unit of the true mean. With two decimals everywhere: 0.005 + 0.005.
@@ -14,8 +14,8 @@ use crate::record::{PERPLEXITIES, TASKS};
 /// own half unit: a mean that fails this but not the first was taken from rounded columns, which is only a remark.
 pub(super) fn check(rows: &[Row], findings: &mut Vec<Finding>) {
     for row in rows {
-        for (average, parts) in [("acc_average", &TASKS[..]), ("ppl_average", &PERPLEXITIES)] {
-            let (Some((cell, printed)), Some(parts)) = (row.get(average), row.all(parts)) else { continue };
+        for (average, parts) in [(metric::ACCURACY.id, metric::tasks()), (metric::PERPLEXITY.id, metric::texts())] {
+            let (Some((cell, printed)), Some(parts)) = (row.get(average), row.all(&parts)) else { continue };
             if let Some((kind, mean, note)) = judge(cell, printed, &parts) {
                 findings.push(
                     Finding::new(Check::Average, kind, row.condition, &[cell])
@@ -94,7 +94,7 @@ mod tests {
     fn a_mean_of_rounded_columns_is_a_remark() {
         // Table 2, LLaMA-3.1-8B, dense: the counts give 67.7645, the printed columns 67.7656.
         let columns = ["81.19", "53.41", "78.92", "73.64", "82.11", "44.80", "69.68", "87.00", "39.14"];
-        let mut metrics: Vec<(&str, &str)> = TASKS.into_iter().zip(columns).collect();
+        let mut metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns).collect();
         let mut kinds = |average| {
             metrics.truncate(9);
             metrics.push(("acc_average", average));

@@ -3,8 +3,9 @@
 use super::accuracy::both_at_chance;
 use super::finding::{Check, Finding, Kind};
 use super::row::{Row, agree, loose, words};
+use crate::metric;
 use crate::paper::Entry;
-use crate::record::{Condition, PERPLEXITIES};
+use crate::record::Condition;
 
 /// Scores that must agree for it to be no chance.
 const ENOUGH: usize = 3;
@@ -25,7 +26,7 @@ pub(super) fn check_rows(rows: &[Row], findings: &mut Vec<Finding>) {
             let shared = other.shared_scores(row);
             let agreeing: Vec<_> = shared.iter().copied().filter(|(one, other)| agree(one, other)).collect();
             let perplexities =
-                agreeing.iter().filter(|(one, _)| PERPLEXITIES.contains(&one.record.metric.as_str())).count();
+                agreeing.iter().filter(|(one, _)| metric::texts().contains(&one.record.metric.as_str())).count();
             if agreeing.len() == shared.len() && shared.len() >= ENOUGH {
                 whole = whole.or(Some((other, shared)));
             } else if perplexities >= ENOUGH_PERPLEXITIES {
@@ -145,7 +146,7 @@ mod tests {
         let all: Vec<Entry> = rows
             .iter()
             .flat_map(|(artifact, condition, values)| {
-                let metrics = PERPLEXITIES.into_iter().chain(["acc_average"]).zip(values.iter().copied());
+                let metrics = metric::texts().into_iter().chain(["acc_average"]).zip(values.iter().copied());
                 entries(artifact, condition, &metrics.collect::<Vec<_>>())
             })
             .collect();

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use crate::metric;
 use crate::paper::Entry;
-use crate::record::{Condition, DENSE, PERPLEXITIES, TASKS};
+use crate::record::{Condition, DENSE};
 
 /// The numbers that one table gives for one condition.
 #[derive(Debug)]
@@ -46,7 +47,8 @@ impl<'a> Row<'a> {
 
     /// Pairs of cells of the two rows that are scores of the same metric, each once.
     pub(super) fn shared_scores(&self, other: &Row<'a>) -> Vec<(&'a Entry, &'a Entry)> {
-        let scores = TASKS.iter().chain(&PERPLEXITIES).chain(&["acc_average", "ppl_average"]);
+        let averages = [metric::ACCURACY.id, metric::PERPLEXITY.id];
+        let scores = metric::tasks().into_iter().chain(metric::texts()).chain(averages);
         scores.filter_map(|metric| Some((self.get(metric)?.0, other.get(metric)?.0))).collect()
     }
 }

@@ -1,7 +1,8 @@
 //! The words that a claim may use, and the complaint about one that it may not.
 
 use crate::error::{Error, nearest};
-use crate::record::{DENSE, PERPLEXITIES, TASKS, higher_is_better};
+use crate::metric::{Direction, Metric};
+use crate::record::DENSE;
 
 /// The figures and tables of the paper that have numbers.
 pub(super) const ARTIFACTS: [&str; 16] = [
@@ -15,20 +16,6 @@ pub(super) const CRITERIA: [&str; 5] = [DENSE, "llm-streamline", "shortgpt", "sh
 /// The recoveries of the paper's tables. After a colon any of them may name an option: `ghosted:svd`.
 pub(super) const RECOVERIES: [&str; 7] =
     ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate", "ghosted"];
-
-/// Metrics besides the nine tasks and the three texts.
-const OTHER_METRICS: [&str; 10] = [
-    "acc_average",
-    "ppl_average",
-    "boundary_mae",
-    "m_symmetric_share",
-    "m_antisymmetric_share",
-    "channels_reduced_share",
-    "channel_mae_median",
-    "peak_memory_percent",
-    "prefill_ms",
-    "speedup",
-];
 
 /// In which direction a metric is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,17 +72,11 @@ impl Complaint {
 
 /// The direction of a metric, or the complaint that there is no such metric.
 pub(super) fn sense(metric: &str) -> Result<Sense, Complaint> {
-    let known: Vec<&str> = TASKS.into_iter().chain(PERPLEXITIES).chain(OTHER_METRICS).collect();
-    // The grids of latencies have one metric for each length and batch: `prefill_ms:seq=512:batch=1`.
-    let name = if metric.starts_with("prefill_ms:") { "prefill_ms" } else { metric };
-    if !known.contains(&name) {
-        return Err(Complaint::unknown("metric", metric, &known));
-    }
-    Ok(match name {
-        "m_symmetric_share" | "m_antisymmetric_share" => Sense::Neither,
-        "channels_reduced_share" => Sense::Higher,
-        name if higher_is_better(name) => Sense::Higher,
-        _ => Sense::Lower,
+    let found = Metric::find(metric).map_err(|_| Complaint::unknown("metric", metric, &Metric::words()))?;
+    Ok(match found.direction {
+        Direction::Higher => Sense::Higher,
+        Direction::Lower => Sense::Lower,
+        Direction::Neither => Sense::Neither,
     })
 }
 

@@ -1,6 +1,7 @@
 //! One printed number.
 
 use crate::error::{Error, Result};
+use crate::metric;
 use crate::record::{Condition, DENSE, Record};
 
 /// The columns of the files.
@@ -81,7 +82,7 @@ impl Entry {
         if (condition.depth == 0) != (criterion == DENSE) || (criterion == DENSE && recovery != "none") {
             return Err(wrong("criterion", "`dense` without a recovery where no layer is removed", criterion));
         }
-        let metric = if metric == "average" { "acc_average" } else { metric };
+        let metric = if metric == "average" { metric::ACCURACY.id } else { metric };
         let record = Record {
             condition,
             metric: metric.to_owned(),

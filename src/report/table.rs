@@ -49,6 +49,8 @@ impl From<f64> for Measured {
 impl Row {
     /// What stands for an absent criterion, recovery or calibration; the files hold an empty value instead.
     pub const NONE: &str = render::NONE;
+    /// The status of a cell that has a result.
+    pub const OK: &str = "ok";
 }
 
 /// The results of a run.
@@ -116,7 +118,8 @@ impl Table {
         columns.push(texts("status", &|row| row.status.clone()));
         let frame = DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))?;
         let seconds = rows.iter().map(|row| row.seconds).collect();
-        Ok(Self { frame, seconds, protocols: protocols.to_vec(), best: best(rows, protocols) })
+        let best = best(rows, protocols, &render::show(&frame)?);
+        Ok(Self { frame, seconds, protocols: protocols.to_vec(), best })
     }
 
     /// The results as a polars frame; an absent value is null.
@@ -181,20 +184,22 @@ impl Table {
     }
 }
 
-/// The cells that hold the best value of the pruned variants of a backbone at a depth; a tie has several. A failed or
-/// non-finite result is never the best.
-fn best(rows: &[Row], protocols: &[Protocol]) -> Vec<(usize, usize)> {
+/// The cells that hold the best value of the pruned variants of a backbone at a depth, as printed: a tie has several.
+/// What has failed or is not finite is never the best.
+fn best(rows: &[Row], protocols: &[Protocol], shown: &[render::Shown]) -> Vec<(usize, usize)> {
     // Signed so that less is better.
-    let value = |row: &Row, column: usize| {
-        let value = row.values[column].map(|v| v.value).filter(|value| value.is_finite());
+    let value = |at: usize, column: usize| {
+        let text = &shown[LEADING + column].cells[at];
+        let value = text.parse::<f64>().ok().filter(|value| value.is_finite() && rows[at].status == Row::OK);
         if protocols[column].higher_is_better() { value.map(|v| -v) } else { value }
     };
     let mut best = Vec::new();
     for (i, row) in rows.iter().enumerate().filter(|(_, row)| row.depth > 0) {
         for column in 0..protocols.len() {
-            let Some(own) = value(row, column) else { continue };
-            let rivals = rows.iter().filter(|rival| rival.depth == row.depth && rival.backbone == row.backbone);
-            if rivals.filter_map(|rival| value(rival, column)).all(|theirs| own <= theirs) {
+            let Some(own) = value(i, column) else { continue };
+            let rivals = rows.iter().enumerate();
+            let mut rivals = rivals.filter(|(_, rival)| rival.depth == row.depth && rival.backbone == row.backbone);
+            if rivals.all(|(at, _)| value(at, column).is_none_or(|theirs| own <= theirs)) {
                 best.push((i, LEADING + column));
             }
         }
@@ -312,7 +317,15 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
             row(5, "a", &[Some(9.0)]),
             row(5, "b", &[Some(f64::INFINITY)]),
         ];
-        assert_eq!(best(&rows, &[protocol("c4")]), [(0, 7), (1, 7), (2, 7)]);
+        assert_eq!(Table::new(&[protocol("c4")], &rows).unwrap().best, [(0, 7), (1, 7), (2, 7)]);
+    }
+
+    #[test]
+    fn what_prints_alike_is_best_together_and_a_failed_cell_never() {
+        let mut failed = row(3, "c", &[Some(2.0)]);
+        failed.status = "failed: not scored on wiki".into();
+        let rows = [row(3, "a", &[Some(2.900_000_015)]), row(3, "b", &[Some(2.9)]), failed];
+        assert_eq!(Table::new(&[protocol("c4")], &rows).unwrap().best, [(0, 7), (1, 7)]);
     }
 
     #[test]

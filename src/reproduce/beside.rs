@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::layout::{View, distinct};
 use super::ours::Number;
 use crate::grid::Tolerance;
+use crate::metric::{Metric, Nearness};
 use crate::record::{Condition, DENSE, Record};
 
 /// A value of the paper and how ours stands to it.
@@ -19,19 +20,20 @@ pub struct Beside {
 
 impl Beside {
     /// None where the paper has no such number.
-    pub fn of(ours: &Record, paper: &[Record], tolerance: &Tolerance) -> Option<Self> {
+    pub fn of(ours: &Number, paper: &[Record], tolerance: &Tolerance) -> Option<Self> {
+        let (metric, ours) = (&ours.metric, &ours.record);
         let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == ours.metric).collect();
         let exact = same.iter().find(|theirs| theirs.condition == ours.condition);
         // A table that varies no size need not say which one it has.
         let found = exact.or_else(|| same.iter().find(|theirs| alike(&theirs.condition, &ours.condition)))?;
         let value = found.value?;
-        Some(Self::to(ours, value, tolerance))
+        Some(Self::to(metric, ours, value, tolerance))
     }
 
-    fn to(ours: &Record, paper: f64, tolerance: &Tolerance) -> Self {
-        let tolerance = match ours.metric.starts_with("ppl_") {
-            true => paper * tolerance.perplexity / 100.0,
-            false => tolerance.accuracy,
+    fn to(metric: &Metric, ours: &Record, paper: f64, tolerance: &Tolerance) -> Self {
+        let tolerance = match metric.nearness {
+            Nearness::Relative => paper * tolerance.perplexity / 100.0,
+            Nearness::Difference => tolerance.accuracy,
         };
         Self { paper, difference: ours.value.map(|ours| ours - paper), tolerance }
     }
@@ -115,7 +117,7 @@ pub fn gate(numbers: &[Number], paper: &[Record], tolerance: &Tolerance) -> Vec<
         let mut besides: Vec<Beside> = Vec::new();
         for value in values {
             if besides.iter().all(|known| known.paper != value) {
-                besides.push(Beside::to(ours, value, tolerance));
+                besides.push(Beside::to(&number.metric, ours, value, tolerance));
             }
         }
         let missed = !besides.is_empty() && !besides.iter().any(Beside::holds);
@@ -167,25 +169,30 @@ mod tests {
         Record { condition, metric: metric.into(), value: Some(value), error: None }
     }
 
+    fn number(record: Record) -> Number {
+        let metric = Metric::find(&record.metric).unwrap();
+        Number { record, metric, sample: Sample::None, cell: 0, failure: None }
+    }
+
     #[test]
     fn a_value_is_held_against_the_papers_of_the_same_condition() {
         let paper = [record("sleb", "c4:16", "ppl_c4", 50.0), record("sleb", "c4:32", "ppl_c4", 100.0)];
         let tolerance = Tolerance { accuracy: 1.0, perplexity: 2.0 };
-        let beside = Beside::of(&record("sleb", "c4:32", "ppl_c4", 101.5), &paper, &tolerance).unwrap();
+        let beside = Beside::of(&number(record("sleb", "c4:32", "ppl_c4", 101.5)), &paper, &tolerance).unwrap();
         assert_eq!((beside.paper, beside.difference, beside.tolerance), (100.0, Some(1.5), 2.0));
         assert_eq!(beside.verdict(), "same");
-        assert_eq!(Beside::of(&record("sleb", "wikitext2", "ppl_c4", 1.0), &paper, &tolerance), None);
-        assert_eq!(Beside::of(&record("sleb", "c4:32", "rte", 1.0), &paper, &tolerance), None);
+        assert_eq!(Beside::of(&number(record("sleb", "wikitext2", "ppl_c4", 1.0)), &paper, &tolerance), None);
+        assert_eq!(Beside::of(&number(record("sleb", "c4:32", "rte", 1.0)), &paper, &tolerance), None);
         let mut failed = record("sleb", "c4:32", "ppl_c4", 1.0);
         failed.value = None;
-        assert_eq!(Beside::of(&failed, &paper, &tolerance).unwrap().verdict(), "missing");
+        assert_eq!(Beside::of(&number(failed), &paper, &tolerance).unwrap().verdict(), "missing");
     }
 
     #[test]
     fn the_gate_names_what_a_dense_backbone_misses() {
         let paper =
             [record(DENSE, "c4", "rte", 60.0), record(DENSE, "c4", "ppl_c4", 10.0), record("sleb", "c4", "rte", 9.0)];
-        let number = |record| Number { record, sample: Sample::None, cell: 0, failure: None };
+
         // Calibrated or not, a dense backbone is the same.
         let ours = [
             number(record(DENSE, "wikitext2", "rte", 61.5)),

@@ -5,6 +5,7 @@ use super::layout::View;
 use super::ours::{Number, Sample};
 use super::{latex, markdown, screen};
 use crate::grid::{Description, TableEntry};
+use crate::metric::Metric;
 use crate::record::{Condition, DENSE, Record};
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -40,7 +41,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
         value: Some(value),
         error: None,
     };
-    Number { record, sample, cell: 0, failure: None }
+    Number { metric: Metric::find(metric).unwrap(), record, sample, cell: 0, failure: None }
 }
 
 /// Of `count` documents the first `right` are answered rightly.
@@ -202,4 +203,49 @@ fn the_papers_value_stands_beside_ours() {
     let view = View::new(&description, entry(&description), &numbers(), &paper).unwrap();
     let shown = |row: usize| view.rows[row].cells[0].as_ref().unwrap().beside.unwrap();
     assert_eq!((shown(0).verdict(), shown(3).verdict(), shown(3).paper), ("same", "differs", 66.43));
+}
+
+#[test]
+fn what_prints_alike_ranks_alike_and_a_failed_cell_is_never_best() {
+    let description = table(false, &rows(), &["rte"]);
+    let mut numbers = numbers();
+    numbers.retain(|number| number.record.metric == "rte");
+    // The same accuracy, summed in another order; and a value of a cell that failed on something else.
+    (numbers[1].record.value, numbers[2].record.value) = (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
+    numbers[3].record.value = Some(99.0);
+    numbers[3].failure = Some("not scored on c4".into());
+    numbers.push(number(7, "llm-streamline", "replaceme-ls", "rte", 50.0, Sample::None));
+    let rows = serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted", "replaceme-ls"]}]);
+    let description = Description { table: table(false, &rows, &["rte"]).table, ..description };
+    let view = View::new(&description, entry(&description), &numbers, &[]).unwrap();
+    let marks: Vec<(&str, bool, bool)> =
+        view.shown().map(|(_, shown)| (shown.text.as_str(), shown.best, shown.second)).collect();
+    assert_eq!(
+        marks[1..],
+        [("73.33", true, false), ("73.33", true, false), ("failed", false, false), ("50.00", false, false)]
+    );
+}
+
+#[test]
+fn a_task_of_any_name_is_ranked_by_its_highest_accuracy() {
+    for name in ["race_v2", "my-questions"] {
+        let description = table(false, &rows(), &[name]);
+        let mut numbers = numbers();
+        numbers.retain(|number| number.record.metric == "rte");
+        for number in &mut numbers {
+            number.record.metric = name.into();
+            number.metric = Metric::task(name);
+        }
+        let view = View::new(&description, entry(&description), &numbers, &[]).unwrap();
+        let best: Vec<&str> =
+            view.shown().filter(|(_, shown)| shown.best).map(|(_, shown)| shown.text.as_str()).collect();
+        assert_eq!(best, ["62.50"], "{name}");
+    }
+}
+
+#[test]
+fn a_metric_that_there_is_not_is_refused_with_the_nearest() {
+    let description = table(false, &rows(), &["acc_avarage"]);
+    let error = View::new(&description, entry(&description), &numbers(), &[]).unwrap_err().to_string();
+    assert!(error.contains("did you mean `acc_average`?"), "{error}");
 }

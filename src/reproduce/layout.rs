@@ -5,8 +5,9 @@ use super::ours::Number;
 use super::paired::{self, Paired};
 use crate::error::{Error, Result};
 use crate::grid::{Description, Lead, TableEntry};
+use crate::metric::Metric;
 use crate::names;
-use crate::record::{Condition, DENSE, Record, higher_is_better};
+use crate::record::{Condition, DENSE, Record};
 
 /// A table, laid out.
 #[derive(Debug, Clone)]
@@ -25,7 +26,7 @@ pub struct View {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
     pub head: String,
-    pub metric: String,
+    pub metric: Metric,
     /// The place of its depth among a backbone's depths, where the columns are repeated for each.
     depth: Option<usize>,
 }
@@ -50,6 +51,8 @@ pub struct Shown {
     pub number: usize,
     /// The value with the table's decimals, or `failed`.
     pub text: String,
+    /// What a reader takes from the text; none where the cell failed.
+    pub value: Option<f64>,
     /// Of the pruned variants in this column of this block.
     pub best: bool,
     pub second: bool,
@@ -66,7 +69,7 @@ impl View {
     /// Lays the numbers out. `paper` are the paper's numbers for the same artifact; empty where there are none.
     ///
     /// # Errors
-    /// Two cells of the grid that the table cannot tell apart.
+    /// Two cells of the grid that the table cannot tell apart; a metric that there is not.
     pub fn new(description: &Description, table: &TableEntry, numbers: &[Number], paper: &[Record]) -> Result<Self> {
         let mut rows = Vec::new();
         let backbones = distinct(numbers.iter().map(|number| &number.record.condition.backbone));
@@ -81,7 +84,12 @@ impl View {
             depths
         };
         let most = backbones.iter().map(|backbone| depths_of(&pruned(backbone)).len()).max().unwrap_or(0);
-        let (groups, columns) = heads(table, &backbones, most, |backbone| depths_of(&pruned(backbone)));
+        let metric = |id: &String| match numbers.iter().find(|number| number.metric.id == *id) {
+            Some(number) => Ok(number.metric.clone()),
+            None => Metric::find(id),
+        };
+        let metrics = table.metrics.iter().map(metric).collect::<Result<Vec<_>>>()?;
+        let (groups, columns) = heads(table, &metrics, &backbones, most, |backbone| depths_of(&pruned(backbone)));
         let mut block = 0;
         for (place, backbone) in backbones.iter().enumerate() {
             let conditions = pruned(backbone);
@@ -147,11 +155,11 @@ impl View {
         let blocks = distinct(self.rows.iter().map(|row| &row.block));
         for block in blocks {
             for (column, head) in self.columns.iter().enumerate() {
-                let metric = head.metric.clone();
-                let sign = if higher_is_better(&metric) { -1.0 } else { 1.0 };
+                // What prints alike is alike; a cell that failed is no rival.
                 let value = |row: &Row| {
-                    let number = row.cells[column].as_ref().map(|shown| shown.number)?;
-                    numbers[number].record.value.map(|value| (sign * value, number))
+                    let shown = row.cells[column].as_ref()?;
+                    let printed = shown.value?;
+                    head.metric.cost(printed).map(|cost| (cost, shown.number))
                 };
                 let in_block: Vec<usize> =
                     (0..self.rows.len()).filter(|&at| self.rows[at].block == block && !self.rows[at].dense).collect();
@@ -189,7 +197,7 @@ impl View {
 
     fn compare(&mut self, numbers: &[Number], paper: &[Record], description: &Description) {
         for shown in self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten() {
-            shown.beside = Beside::of(&numbers[shown.number].record, paper, &description.tolerance);
+            shown.beside = Beside::of(&numbers[shown.number], paper, &description.tolerance);
         }
     }
 
@@ -207,13 +215,13 @@ impl View {
 /// The columns, and the heads over them.
 fn heads(
     table: &TableEntry,
+    metrics: &[Metric],
     backbones: &[String],
     most: usize,
     depths: impl Fn(&str) -> Vec<usize>,
 ) -> (Vec<(String, usize)>, Vec<Column>) {
     let of = |depth: Option<usize>| {
-        let metrics = table.metrics.iter();
-        metrics.map(move |metric| Column { head: names::metric(metric), metric: metric.clone(), depth })
+        metrics.iter().map(move |metric| Column { head: metric.label.clone(), metric: metric.clone(), depth })
     };
     if !table.across_depths {
         return (Vec::new(), of(None).collect());
@@ -236,7 +244,7 @@ fn find(numbers: &[Number], at: &[Condition], column: &Column, dense: bool) -> R
         None => at.first(),
     };
     let Some(condition) = condition else { return Ok(None) };
-    let fits = |number: &&Number| number.record.condition == *condition && number.record.metric == column.metric;
+    let fits = |number: &&Number| number.record.condition == *condition && number.metric.id == column.metric.id;
     let mut found = numbers.iter().enumerate().filter(|(_, number)| fits(number));
     match (found.next(), found.next()) {
         (Some((place, _)), None) => Ok(Some(place)),
@@ -254,13 +262,10 @@ fn find(numbers: &[Number], at: &[Condition], column: &Column, dense: bool) -> R
 
 fn shown(place: usize, number: &Number, table: &TableEntry) -> Shown {
     let decimals = table.decimals;
-    let text = match (number.record.value, &number.failure) {
-        (_, Some(_)) | (None, None) => "failed".to_owned(),
-        // A variant that collapsed may have a perplexity of twenty digits, which nobody counts.
-        (Some(value), None) if value.abs() >= 1e7 => format!("{value:.2e}"),
-        (Some(value), None) => format!("{value:.decimals$}"),
-    };
-    Shown { number: place, text, best: false, second: false, paired: None, beside: None }
+    let value = number.record.value.filter(|_| number.failure.is_none());
+    let text = value.map_or("failed".to_owned(), |value| Metric::print(value, decimals));
+    let value = value.map(|value| Metric::printed(value, decimals));
+    Shown { number: place, text, value, best: false, second: false, paired: None, beside: None }
 }
 
 fn head(lead: Lead) -> &'static str {

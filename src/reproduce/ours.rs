@@ -6,12 +6,15 @@ use serde_json::Value;
 
 use crate::exec::{CellResult, Outcome};
 use crate::grid::{Cell, Grid, Method};
+use crate::metric::{self, Metric};
 use crate::record::{Condition, DENSE, Record};
 
 /// A number and where it comes from.
 #[derive(Debug, Clone)]
 pub struct Number {
     pub record: Record,
+    /// The record's metric with its direction and its print.
+    pub metric: Metric,
     pub sample: Sample,
     /// The cell's place in the outcome.
     pub cell: usize,
@@ -35,10 +38,10 @@ pub fn numbers(grid: &Grid, outcome: &Outcome, named: &[String]) -> Vec<Number> 
     let mut numbers = Vec::new();
     for (place, result) in outcome.cells.iter().enumerate() {
         let condition = labels.condition(result);
-        let mut push = |metric: String, value: Option<f64>, error: Option<f64>, sample: Sample| {
+        let mut push = |metric: Metric, value: Option<f64>, error: Option<f64>, sample: Sample| {
             let value = value.filter(|value| value.is_finite());
-            let record = Record { condition: condition.clone(), metric, value, error };
-            numbers.push(Number { record, sample, cell: place, failure: result.failure.clone() });
+            let record = Record { condition: condition.clone(), metric: metric.id.clone(), value, error };
+            numbers.push(Number { record, metric, sample, cell: place, failure: result.failure.clone() });
         };
         texts(grid, result, &mut push);
         tasks(grid, result, &mut push);
@@ -47,7 +50,7 @@ pub fn numbers(grid: &Grid, outcome: &Outcome, named: &[String]) -> Vec<Number> 
     numbers
 }
 
-type Push<'a> = dyn FnMut(String, Option<f64>, Option<f64>, Sample) + 'a;
+type Push<'a> = dyn FnMut(Metric, Option<f64>, Option<f64>, Sample) + 'a;
 
 fn texts(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
     let mut values = Vec::new();
@@ -58,16 +61,16 @@ fn texts(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
         push(perplexity_of(&text.corpus), value, None, losses.map_or(Sample::None, Sample::Losses));
     }
     if values.len() > 1 {
-        push("ppl_average".into(), mean(&values), None, Sample::None);
+        push(metric::PERPLEXITY.metric(), mean(&values), None, Sample::None);
     }
 }
 
 fn tasks(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
     let (mut all, mut values, mut variance) = (Vec::new(), Vec::new(), 0.0);
-    for (place, task) in grid.evaluate.tasks.iter().enumerate() {
+    for (place, used) in grid.evaluate.tasks.iter().enumerate() {
         let Some(scores) = result.tasks.get(place).and_then(Option::as_ref) else {
             values.push(None);
-            push(task.name.clone(), None, None, Sample::None);
+            push(Metric::task(&used.name), None, None, Sample::None);
             continue;
         };
         let measure = scores.result.column();
@@ -77,12 +80,17 @@ fn tasks(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
         values.push(Some(100.0 * measure.value));
         variance += measure.stderr.map_or(f64::NAN, |error| (100.0 * error).powi(2));
         let error = measure.stderr.map(|error| 100.0 * error);
-        push(scores.result.task.name.to_owned(), Some(100.0 * measure.value), error, Sample::Right(right));
+        push(Metric::task(&used.name), Some(100.0 * measure.value), error, Sample::Right(right));
     }
     if values.len() > 1 {
         let average = mean(&values);
         let error = average.and(Some(variance.sqrt() / values.len() as f64)).filter(|error| error.is_finite());
-        push("acc_average".into(), average, error, if average.is_some() { Sample::Right(all) } else { Sample::None });
+        push(
+            metric::ACCURACY.metric(),
+            average,
+            error,
+            if average.is_some() { Sample::Right(all) } else { Sample::None },
+        );
     }
 }
 
@@ -95,11 +103,11 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
         let values: Vec<Option<f64>> = result.boundaries.iter().map(|boundary| Some(of(&boundary.numbers))).collect();
         mean(&values)
     };
-    push("boundary_mae".into(), each(&|of| of.boundary_mae), None, Sample::None);
-    push("channel_mae_median".into(), each(&|of| median(&of.boundary_mae_by_channel)), None, Sample::None);
+    push(metric::BOUNDARY_ERROR.metric(), each(&|of| of.boundary_mae), None, Sample::None);
+    push(metric::CHANNEL_ERROR.metric(), each(&|of| median(&of.boundary_mae_by_channel)), None, Sample::None);
     if each(&|of| of.m_norm).is_some_and(|norm| norm > 0.0) {
-        push("m_symmetric_share".into(), each(&|of| of.m_symmetric_norm / of.m_norm), None, Sample::None);
-        push("m_antisymmetric_share".into(), each(&|of| of.m_antisymmetric_norm / of.m_norm), None, Sample::None);
+        push(metric::SYMMETRIC.metric(), each(&|of| of.m_symmetric_norm / of.m_norm), None, Sample::None);
+        push(metric::ANTISYMMETRIC.metric(), each(&|of| of.m_antisymmetric_norm / of.m_norm), None, Sample::None);
     }
     if let Some(none) = none {
         let channels = |result: &CellResult| -> Vec<f64> {
@@ -108,7 +116,7 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
         let (own, base) = (channels(result), channels(none));
         if own.len() == base.len() {
             let reduced = own.iter().zip(&base).filter(|(own, base)| own < base).count();
-            push("channels_reduced_share".into(), Some(reduced as f64 / own.len() as f64), None, Sample::None);
+            push(metric::CHANNELS_REDUCED.metric(), Some(reduced as f64 / own.len() as f64), None, Sample::None);
         }
     }
 }
@@ -174,8 +182,8 @@ impl<'a> Labels<'a> {
 }
 
 /// The metric of perplexity on a corpus.
-pub fn perplexity_of(corpus: &str) -> String {
-    format!("ppl_{}", stem(corpus))
+pub fn perplexity_of(corpus: &str) -> Metric {
+    Metric::perplexity(stem(corpus))
 }
 
 /// `c4` of `c4-train`: the paper names a text, whichever of its splits is used for what.

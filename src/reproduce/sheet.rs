@@ -11,9 +11,9 @@ use super::ours::Number;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, Outcome};
 use crate::grid::Description;
+use crate::metric::Direction;
 use crate::names;
 use crate::page::{Artifact, Cell, CellNote, Column, FigureView, Row, TableView};
-use crate::record::higher_is_better;
 
 /// An artifact of the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -81,7 +81,11 @@ fn table(view: &View, numbers: &[Number], outcome: &Outcome) -> TableView {
         name: column.head.clone(),
         group: groups.next(),
         numeric: true,
-        higher_is_better: Some(higher_is_better(&column.metric)),
+        higher_is_better: match column.metric.direction {
+            Direction::Higher => Some(true),
+            Direction::Lower => Some(false),
+            Direction::Neither => None,
+        },
         label: false,
     });
     let row = |row: &super::layout::Row| {

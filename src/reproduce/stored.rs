@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::exec::Outcome;
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
+use crate::metric::Metric;
 use crate::record::Record;
 
 /// The numbers of one run of a grid.
@@ -117,6 +118,7 @@ impl StoredNumber {
             (_, Some(losses)) => Sample::Losses(losses.clone()),
             _ => Sample::None,
         };
-        Number { record: self.record.clone(), sample, cell: 0, failure: self.failure.clone() }
+        let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
+        Number { record: self.record.clone(), metric, sample, cell: 0, failure: self.failure.clone() }
     }
 }

@@ -33,6 +33,10 @@ impl Metric {
 #[derive(Debug)]
 pub struct Task {
     pub name: &'static str,
+    /// As the paper heads its column.
+    pub label: &'static str,
+    /// Whether it is one of the paper's columns, and part of its average.
+    pub in_paper: bool,
     /// The harness' version of the task (1 stands for its 1.0).
     pub version: u32,
     /// The only split that is scored: the test split if its answers are public, else the validation split.
@@ -57,6 +61,8 @@ const RACE: &[&str] = &["article", "problems"];
 pub static TASKS: &[Task] = &[
     Task {
         name: "arc_easy",
+        label: "ARC-E",
+        in_paper: true,
         version: 1,
         split: Split::Test,
         documents: 2376,
@@ -67,6 +73,8 @@ pub static TASKS: &[Task] = &[
     },
     Task {
         name: "arc_challenge",
+        label: "ARC-C",
+        in_paper: true,
         version: 1,
         split: Split::Test,
         documents: 1172,
@@ -77,6 +85,8 @@ pub static TASKS: &[Task] = &[
     },
     Task {
         name: "hellaswag",
+        label: "HellaS",
+        in_paper: true,
         version: 1,
         split: Split::Validation,
         documents: 10042,
@@ -87,6 +97,8 @@ pub static TASKS: &[Task] = &[
     },
     Task {
         name: "winogrande",
+        label: "WinoG",
+        in_paper: true,
         version: 1,
         split: Split::Validation,
         documents: 1267,
@@ -97,6 +109,8 @@ pub static TASKS: &[Task] = &[
     },
     Task {
         name: "boolq",
+        label: "BoolQ",
+        in_paper: true,
         version: 2,
         split: Split::Validation,
         documents: 3270,
@@ -107,6 +121,8 @@ pub static TASKS: &[Task] = &[
     },
     Task {
         name: "openbookqa",
+        label: "OBQA",
+        in_paper: true,
         version: 1,
         split: Split::Test,
         documents: 500,
@@ -117,6 +133,8 @@ pub static TASKS: &[Task] = &[
     },
     Task {
         name: "rte",
+        label: "RTE",
+        in_paper: true,
         version: 1,
         split: Split::Validation,
         documents: 277,
@@ -127,6 +145,8 @@ pub static TASKS: &[Task] = &[
     },
     Task {
         name: "copa",
+        label: "CoPa",
+        in_paper: true,
         version: 1,
         split: Split::Validation,
         documents: 100,
@@ -137,6 +157,8 @@ pub static TASKS: &[Task] = &[
     },
     Task {
         name: "race",
+        label: "Race",
+        in_paper: true,
         version: 3,
         split: Split::Test,
         documents: 1045,
@@ -147,6 +169,8 @@ pub static TASKS: &[Task] = &[
     },
     Task {
         name: "race_v2",
+        label: "Race (v2)",
+        in_paper: false,
         version: 2,
         split: Split::Test,
         documents: 1045,
