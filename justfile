@@ -18,7 +18,7 @@ report *arguments:
 
 # All tests.
 test:
-    cargo test --release
+    cargo test --release --workspace
 
 # Everything that decides whether a change lands.
 check:

@@ -1,44 +1,34 @@
 //! ghostlab: prune whole layers out of a language model, repair the cut without training, score every variant.
 //!
-//! The floors, each of which uses only those below it (design §2):
+//! The science is `ghostlab-core`; what is here finds, runs, keeps and shows. The floors, each of which uses only those
+//! below it (design §2):
 //!
 //! | floor | modules |
 //! | --- | --- |
-//! | 5 | [`cli`] |
-//! | 4 | [`artifact`], [`report`], [`exec`], [`reproduce`] |
-//! | 3 | [`plan`], [`grid`] |
-//! | 2 | [`calibrate`], [`criterion`], [`recovery`], [`evaluate`], [`train`] |
-//! | 1 | [`model`], [`corpus`], [`tasks`], [`world`], [`metric`], [`audit`], [`claims`] |
-//! | 0 | [`store`], [`linalg`], [`files`], [`machine`], [`options`], [`error`], [`record`], [`names`], [`paper`], [`significance`], [`figure`], [`page`] |
+//! | 4 | [`cli`] |
+//! | 3 | [`artifact`], [`report`], [`exec`], [`reproduce`] |
+//! | 2 | [`plan`], [`grid`] |
+//! | 1 | [`metric`], [`audit`], [`claims`] |
+//! | 0 | [`store`], [`machine`], [`record`], [`names`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
+
+pub use ghostlab_core::{
+    calibrate, corpus, criterion, error, evaluate, files, linalg, model, options, recovery, significance, tasks,
+};
 
 pub mod artifact;
 pub mod audit;
-pub mod calibrate;
 pub mod claims;
 pub mod cli;
-pub mod corpus;
-pub mod criterion;
-pub mod error;
-pub mod evaluate;
 pub mod exec;
 pub mod figure;
-pub mod files;
 pub mod grid;
-pub mod linalg;
 pub mod machine;
 pub mod metric;
-pub mod model;
 pub mod names;
-pub mod options;
 pub mod page;
 pub mod paper;
 pub mod plan;
 pub mod record;
-pub mod recovery;
 pub mod report;
 pub mod reproduce;
-pub mod significance;
 pub mod store;
-pub mod tasks;
-pub mod train;
-pub mod world;

@@ -90,11 +90,6 @@ fn outputs() -> BTreeMap<&'static str, BTreeMap<String, Vec<f64>>> {
             assert!(before.is_none(), "two artifacts of one name: {}", name(key));
         }
     }
-    let texts = ghostlab::world::World::new(0);
-    for name in ghostlab::world::World::texts() {
-        let bytes = serde_json::to_vec(&texts.text(&name).unwrap()).unwrap();
-        outputs.entry(Kind::World.name()).or_default().insert(name, exact(&bytes));
-    }
     outputs
 }
 

@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -11,16 +10,10 @@ use std::sync::atomic::AtomicBool;
 use candle_core::DType;
 use common::{fixture, flat, json, tensors};
 use ghostlab::exec::{self, CellResult, Event, Methods, Outcome, Reporter, Settings};
-use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
-use ghostlab::model::config::LAYOUTS;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};
 use ghostlab::significance::binomial_above_chance;
 use ghostlab::store::Store;
-use ghostlab::train::corpus;
-use ghostlab::train::export::Manifest;
-use ghostlab::train::recipe::Recipe;
-use ghostlab::train::world::registers;
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
 /// Two answers, or four.
@@ -71,31 +64,6 @@ fn averages(backbone: &str, depth: usize, recovery: &str) -> (f64, f64) {
         result.tasks.iter().map(|scores| 100.0 * scores.as_ref().unwrap().result.column().value).collect();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     (mean(&perplexities), mean(&accuracies))
-}
-
-#[test]
-fn each_manifest_is_of_the_recipe_the_world_and_the_files_beside_it() {
-    let world = registers(0);
-    for name in BACKBONES {
-        let manifest = Manifest::read(&folder(name)).unwrap().unwrap();
-        let layout = LAYOUTS.iter().find(|layout| layout.model_type == name).unwrap();
-        assert_eq!(manifest.recipe, Recipe::tiny(layout), "{name}: the recipe has changed since");
-        for (file, entry) in &manifest.files {
-            let bytes = fs::read(folder(name).join(file)).unwrap();
-            assert_eq!(
-                (bytes.len() as u64, sha256::of_bytes(&bytes)),
-                (entry.bytes, entry.sha256.clone()),
-                "{name} {file}"
-            );
-        }
-        let size: u64 = manifest.files.values().map(|entry| entry.bytes).sum();
-        assert!(size <= 8 << 20, "{name} has {size} bytes");
-        for register in &world {
-            let origin = manifest.corpus.iter().find(|origin| origin.register == register.name).unwrap();
-            assert_eq!(origin.train_documents, register.train.len(), "{name}: the world has changed since");
-            assert_eq!(origin.train_sha256, corpus::hash(&register.train), "{name}: the world has changed since");
-        }
-    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::home::Place;
 use super::units::{bytes, columns, seconds};
 use crate::calibrate::Site;
 use crate::error::{Error, Result};
-use crate::exec::{self, Methods, Settings};
+use crate::exec::{Methods, Settings};
 use crate::grid::Grid;
 use crate::plan::{BackbonePlan, Plan};
 use crate::store::{Entry, Found, Kind, Store};
@@ -141,7 +141,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let store = gc.place.store()?;
     let mut kept = BTreeSet::new();
     for file in &gc.keep {
-        let grid = exec::generated(&Grid::load(file, None, &[], &Methods)?, &store)?;
+        let grid = Grid::load(file, None, &[], &Methods)?;
         keys(&Plan::new(&grid, &store, Settings::default().batch_tokens)?, &mut kept);
     }
     let goes = |entry: &Entry| {

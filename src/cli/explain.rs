@@ -27,7 +27,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grid, _) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
-    let grid = exec::generated(&grid, &store)?;
     let plan = Plan::new(&grid, &store, Settings::default().batch_tokens)?;
     exec::prepare(&plan, &store, &*progress::reporter(false))?;
     let (state, reasons) = (State::read(&plan, &store), Reasons::new(&store));

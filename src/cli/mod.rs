@@ -26,7 +26,6 @@ mod run;
 mod schema;
 mod status;
 mod stop;
-mod train;
 mod units;
 
 use std::process::ExitCode;
@@ -62,8 +61,6 @@ enum Command {
     Explain(explain::Arguments),
     /// Show runs: how far they are, and what failed. Works while a run goes on and after a crash.
     Status(status::Arguments),
-    /// Train a tiny backbone on the micro-world's text, from nothing: the recipe of the project's own.
-    TrainTiny(train::Arguments),
     /// Print the JSON schema of grid files, for editors.
     Schema,
     /// Look into the store, check it, clear it up.
@@ -82,7 +79,6 @@ pub fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
-        Command::TrainTiny(arguments) => train::run(&arguments),
         Command::Schema => schema::run(),
         Command::Cache(command) => cache::run(&command),
     };

@@ -33,7 +33,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grid, artifact) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
-    let grid = exec::generated(&grid, &store)?;
     let settings = Settings::default();
     let plan = Plan::new(&grid, &store, settings.batch_tokens)?;
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.

@@ -13,7 +13,7 @@ use super::{progress, report, stop};
 use crate::artifact::{self, Artifact, Made, Runner, Target};
 use crate::claims;
 use crate::error::{Kind, Result};
-use crate::exec::{self, RunRecord, Settings};
+use crate::exec::{RunRecord, Settings};
 use crate::grid::Grid;
 use crate::plan::{BackbonePlan, Estimate, Plan, State};
 use crate::report::Provenance;
@@ -164,12 +164,7 @@ fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<
 
 /// Complete cells, and the operations that are left; none where texts are not tokenised yet, so that nobody knows.
 fn progress_of(grid: &Grid, store: &Store) -> Result<(usize, Option<f64>)> {
-    let grid = match exec::generated(grid, store) {
-        Ok(grid) => grid,
-        // A store that is only looked at makes no texts.
-        Err(_) => return Ok((0, None)),
-    };
-    let plan = Plan::new(&grid, store, Settings::default().batch_tokens)?;
+    let plan = Plan::new(grid, store, Settings::default().batch_tokens)?;
     let state = State::read(&plan, store);
     let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
     let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes)?;

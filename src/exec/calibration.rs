@@ -8,7 +8,8 @@ use super::context::Context;
 use super::operator::{self, recovery_of, spans};
 use super::score::Sitting;
 use super::selection::{Picked, Selections};
-use crate::calibrate::{self, Activations, Request, Shape, Similarities, Site, Spool};
+use super::spool::{self, Shards};
+use crate::calibrate::{self, Activations, Request, Shape, Similarities, Site};
 use crate::corpus::Windows;
 use crate::criterion::Selection;
 use crate::error::{Kind, Result};
@@ -94,9 +95,9 @@ impl<'a> Calibrating<'a> {
         if request.is_empty() {
             selections.finish(self, &Similarities::default())?;
         } else {
-            let measured = self.pass(&self.label, &request)?;
-            selections.finish(self, &measured.similarities)?;
-            spool = Some(measured.spool);
+            let (similarities, shards) = self.pass(&self.label, &request)?;
+            selections.finish(self, &similarities)?;
+            spool = Some(shards);
         }
         let chosen = self.chosen(variants, &selections);
         let mut sites = BTreeSet::new();
@@ -110,10 +111,10 @@ impl<'a> Calibrating<'a> {
         if !rest.is_empty() {
             let started = Instant::now();
             let request = Request { sites: rest, ..Request::default() };
-            let mut spool = self.pass(&format!("{}, second pass", self.label), &request)?.spool;
+            let (_, mut spool) = self.pass(&format!("{}, second pass", self.label), &request)?;
             self.keep(Some(&mut spool), &sites, started.elapsed().as_secs_f64(), &mut artifacts)?;
         }
-        let activations = Activations::open(self.shape, &artifacts)?;
+        let activations = spool::open(self.shape, &artifacts)?;
         for (variant, selection) in chosen {
             self.solve(variant, selection, &activations)?;
             self.run.check_stop()?;
@@ -153,7 +154,7 @@ impl<'a> Calibrating<'a> {
         }
     }
 
-    fn pass(&self, label: &str, request: &Request) -> Result<calibrate::Calibration> {
+    fn pass(&self, label: &str, request: &Request) -> Result<(Similarities, Shards)> {
         let windows: Vec<&[u32]> = self.windows.iter().collect();
         let tokens = self.windows.ids.len();
         let trie = Trie::new(&[request.program(self.backbone.config.layers)]);
@@ -161,10 +162,11 @@ impl<'a> Calibrating<'a> {
         let job = self.run.start(label, tokens, 0, flops);
         let progress = |tokens| self.run.advance(job, tokens);
         let batch = self.run.settings.batch_tokens;
-        let measured = calibrate::run(&self.decoder, &windows, batch, request, self.run.store, progress)
+        let mut shards = Shards::create(self.run.store, &request.sites, self.shape)?;
+        let similarities = calibrate::run(&self.decoder, &windows, batch, request, &mut shards, progress)
             .map_err(|error| error.at(self.label.clone()))?;
         self.run.finish(job);
-        Ok(measured)
+        Ok((similarities, shards.finish()?))
     }
 
     /// Perplexity on the calibration windows without each of some sets of layers, all in one trie. Each is stored.
@@ -194,7 +196,7 @@ impl<'a> Calibrating<'a> {
 
     fn keep(
         &self,
-        spool: Option<&mut Spool>,
+        spool: Option<&mut Shards>,
         chosen: &BTreeSet<Site>,
         seconds: f64,
         artifacts: &mut BTreeMap<Site, Artifact>,

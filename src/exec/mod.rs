@@ -5,7 +5,6 @@
 mod calibration;
 mod context;
 mod event;
-mod generate;
 mod operator;
 mod outcome;
 mod prepare;
@@ -15,10 +14,10 @@ mod run;
 mod schedule;
 mod score;
 mod selection;
+mod spool;
 mod tokens;
 
 pub use event::{Event, Job, Reporter};
-pub use generate::generated;
 pub use operator::{BoundaryResult, Placed};
 pub use outcome::{CellResult, Origin, Outcome, TaskProtocol, TaskScores};
 pub use prepare::prepare;

@@ -8,7 +8,6 @@ use crate::grid::{Method, Registry};
 use crate::model::Config;
 use crate::options::Described;
 use crate::tasks::TASKS;
-use crate::world::World;
 use crate::{criterion, recovery};
 
 /// The methods and backbones that this program knows.
@@ -39,10 +38,6 @@ impl Registry for Methods {
 
     fn rules(&self) -> &[&str] {
         &RULES
-    }
-
-    fn generated(&self) -> Vec<String> {
-        World::texts()
     }
 
     fn tasks(&self) -> Vec<&str> {

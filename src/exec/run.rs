@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicBool;
 use super::calibration::Calibrating;
 use super::context::{Context, lock};
 use super::event::{Event, Reporter};
-use super::generate::generated;
 use super::operator;
 use super::outcome::Outcome;
 use super::prepare::prepare;
@@ -52,7 +51,6 @@ pub fn run(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let grid = &generated(grid, store)?;
     let plan = Plan::new(grid, store, settings.batch_tokens)?;
     prepare(&plan, store, reporter)?;
     let state = State::read(&plan, store);

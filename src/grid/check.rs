@@ -8,7 +8,7 @@ use super::named::{self, Kind, Library};
 use super::node::Step::{Item, Key};
 use super::node::{Node, Place, Step};
 use super::schema::{Corpus, Schema, TaskData};
-use super::{Backbone, Grid, Perplexity, Registry, Shown, TaskUse, expand, generated};
+use super::{Backbone, Grid, Perplexity, Registry, Shown, TaskUse, expand};
 use crate::error::{Error, Result, nearest};
 use crate::options::Described;
 use crate::tasks::Limit;
@@ -176,7 +176,7 @@ impl Checker<'_> {
                 self.at_least(1, limit, "the limit on evaluation windows", &self.place(&at("limit")))?;
             }
             let path = self.resolve(&corpus.path, &at("path"))?;
-            if generated(&path).is_none() && !path.is_file() {
+            if !path.is_file() {
                 return Err(self.absent("the corpus", "a file", &path, &at("path")));
             }
             corpora.insert(name.clone(), Corpus { path, ..corpus.clone() });
@@ -208,11 +208,11 @@ impl Checker<'_> {
                 return Err(self.unknown("kind of task", task, known, &of("task")));
             }
             let path = self.resolve(&data.path, &of("path"))?;
-            if generated(&path).is_none() && !path.exists() {
+            if !path.exists() {
                 return Err(self.absent("the task's data", "a file or a folder", &path, &of("path")));
             }
-            let generated = generated(&path).is_some();
-            tasks.insert(entry.name.clone(), TaskData { path, task: Some(task.clone()), generated });
+            let found = TaskData { path, task: Some(task.clone()), ..data.clone() };
+            tasks.insert(entry.name.clone(), found);
         }
         Ok(tasks)
     }
@@ -266,16 +266,8 @@ impl Checker<'_> {
             })
     }
 
-    /// A path in a file starts from the file's folder, one on the command line from the current folder. One that names a
-    /// generated text starts nowhere.
+    /// A path in a file starts from the file's folder, one on the command line from the current folder.
     fn resolve(&self, path: &Path, steps: &[Step<'_>]) -> Result<PathBuf> {
-        if let Some(name) = generated(path) {
-            let known = self.registry.generated();
-            if !known.iter().any(|one| one == name) {
-                return Err(self.unknown("generated text", name, known.iter().map(String::as_str), steps));
-            }
-            return Ok(path.to_owned());
-        }
         Ok(match &self.root.deepest(steps).place {
             Place::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
             Place::Set(_) => path.to_owned(),

@@ -71,9 +71,6 @@ pub trait Registry {
     /// The names of the window rules.
     fn rules(&self) -> &[&str];
 
-    /// The texts and tasks that can be generated: a path `world:NAME` stands for one of them.
-    fn generated(&self) -> Vec<String>;
-
     /// The names of the multiple-choice tasks that can be scored.
     fn tasks(&self) -> Vec<&str>;
 
@@ -85,11 +82,6 @@ pub trait Registry {
     fn check_depth(&self, _criterion: &Method, _backbone: &str, _depth: usize, _layers: usize) -> Result<()> {
         Ok(())
     }
-}
-
-/// What a path `world:NAME` names; none for a path to a file.
-pub fn generated(path: &Path) -> Option<&str> {
-    path.to_str()?.strip_prefix("world:")
 }
 
 /// Which of a grid's evaluations are wanted.

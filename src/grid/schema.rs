@@ -91,6 +91,9 @@ pub struct Corpus {
     /// The column or field that holds the text, where it is not the usual one.
     #[serde(default)]
     pub column: Option<String>,
+    /// Whether a program made it up, so that it is never the published text.
+    #[serde(default)]
+    pub generated: bool,
 }
 
 /// The data of a multiple-choice task.
@@ -104,8 +107,8 @@ pub struct TaskData {
     #[serde(default)]
     #[schemars(schema_with = "references::task")]
     pub task: Option<String>,
-    /// Whether it was generated: then it is never the published split, whatever its size.
-    #[serde(skip)]
+    /// Whether a program made it up: then it is never the published split, whatever its size.
+    #[serde(default)]
     pub generated: bool,
 }
 

@@ -95,7 +95,7 @@ impl Stored {
             // The figures are read in any case; the matrices are large.
             Kind::Operator => artifact.read(super::FIGURES).map(drop),
             Kind::Tokens => artifact.read(super::LOAD).map(drop),
-            Kind::Activations | Kind::World => Ok(()),
+            Kind::Activations => Ok(()),
         };
         match checked {
             Ok(()) => Self::Whole(artifact),

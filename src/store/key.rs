@@ -12,8 +12,6 @@ use crate::files::sha256;
 /// (`tests/golden.rs` fails when a stage's output changes and its number does not.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Text that is generated and not read: a part of the micro-world.
-    World,
     /// Token ids of a text's windows, or of a task's requests.
     Tokens,
     /// The residual stream at one site, for all calibration tokens.
@@ -27,12 +25,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] =
-        [Self::World, Self::Tokens, Self::Activations, Self::Selection, Self::Operator, Self::Scores];
+    pub const ALL: [Self; 5] = [Self::Tokens, Self::Activations, Self::Selection, Self::Operator, Self::Scores];
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::World => "world",
             Self::Tokens => "tokens",
             Self::Activations => "activations",
             Self::Selection => "selection",
@@ -49,8 +45,7 @@ impl Kind {
             // 2, for selections: keys name the tokens by their own key.
             Self::Selection | Self::Scores => 2,
             // 3, for activations: as with scores.
-            // 3, for the world: questions on what is known of the world.
-            Self::Activations | Self::World => 3,
+            Self::Activations => 3,
         }
     }
 

@@ -1,17 +1,15 @@
 //! The oracle `stories260k`: a real trained Llama (5 layers, C = 64) and what the reference implementations compute on it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use ghostlab::calibrate::{self, Activations, Axis, Pair, Request, Shape, Similarities, Site};
+use ghostlab::calibrate::{self, Activations, Axis, InMemory, Pair, Request, Shape, Similarities, Site};
 use ghostlab::corpus::{Start, Windows};
 use ghostlab::evaluate::perplexity;
 use ghostlab::model::{Decoder, Program, Trie};
 use ghostlab::options::Options;
 use ghostlab::recovery::{self, Boundary, Recovery, Span};
-use ghostlab::store::{Key, Kind, Store};
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::{json, numbers, shared};
 
@@ -74,7 +72,6 @@ impl Oracle {
 pub struct Calibrated {
     pub similarities: Similarities,
     pub activations: Activations,
-    _store: TempDir,
 }
 
 pub fn calibrated(decoder: &Decoder, windows: &Windows) -> Calibrated {
@@ -86,19 +83,12 @@ pub fn calibrated(decoder: &Decoder, windows: &Windows) -> Calibrated {
             request.pairs.extend((from..=layers).map(|to| Pair { axis, from, to }));
         }
     }
-    let folder = TempDir::new().unwrap();
-    let store = Store::open(folder.path()).unwrap();
     let windows: Vec<&[u32]> = windows.iter().collect();
-    // A budget that no multiple of the window fills: batches of 2 windows.
-    let mut measured = calibrate::run(decoder, &windows, 300, &request, &store, |_| Ok(())).unwrap();
-    let mut artifacts = BTreeMap::new();
-    for &site in &request.sites {
-        let key = Key::new(Kind::Activations, Value::String(site.to_string()), []);
-        artifacts.insert(site, measured.spool.keep(&store, site, &key, 0.0).unwrap().unwrap());
-    }
     let shape = Shape { channels: decoder.config().hidden, sequences: windows.len(), length: windows[0].len() };
-    let activations = Activations::open(shape, &artifacts).unwrap();
-    Calibrated { similarities: measured.similarities, activations, _store: folder }
+    let mut kept = InMemory::of(request.sites.iter().copied());
+    // A budget that no multiple of the window fills: batches of 2 windows.
+    let similarities = calibrate::run(decoder, &windows, 300, &request, &mut kept, |_| Ok(())).unwrap();
+    Calibrated { similarities, activations: kept.finish(shape).unwrap() }
 }
 
 impl Calibrated {

@@ -79,10 +79,6 @@ impl Registry for House {
         &["wikitext2", "ptb", "c4"]
     }
 
-    fn generated(&self) -> Vec<String> {
-        vec!["web/train".to_string(), "copa".to_string()]
-    }
-
     fn tasks(&self) -> Vec<&str> {
         vec!["arc_easy", "copa"]
     }

@@ -146,10 +146,6 @@ impl Registry for Deep {
         Methods.rules()
     }
 
-    fn generated(&self) -> Vec<String> {
-        vec!["web/train".to_string(), "copa".to_string()]
-    }
-
     fn tasks(&self) -> Vec<&str> {
         Methods.tasks()
     }

@@ -1,0 +1,217 @@
+//! Activations at chosen sites of the backbone: handed over while a pass runs, read back in blocks of rows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use memmap2::Mmap;
+
+use crate::error::{Error, Result};
+
+/// A place in the backbone whose residual stream can be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Site {
+    /// `X_l`: what enters layer `l`; `X_L` enters the final norm.
+    Stream(usize),
+    /// Within layer `l`, between its attention and its MLP. `X_{l+1}` minus this is the MLP's branch.
+    Middle(usize),
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream(layer) => write!(f, "stream {layer}"),
+            Self::Middle(layer) => write!(f, "middle {layer}"),
+        }
+    }
+}
+
+/// About how large a shard is. (Small in this crate's own tests, so that a few rows fill several.)
+const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 64 << 20 };
+
+/// How the rows of one calibration are cut into shards: whole sequences, so that a sequence is never split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub channels: usize,
+    pub sequences: usize,
+    /// Tokens of a sequence.
+    pub length: usize,
+}
+
+impl Shape {
+    /// Rows of each shard but the last.
+    pub fn shard_rows(self) -> usize {
+        let sequence = self.length * self.channels * size_of::<f32>();
+        (SHARD_BYTES / sequence.max(1)).clamp(1, self.sequences.max(1)) * self.length
+    }
+
+    /// Rows of all sequences.
+    pub fn rows(self) -> usize {
+        self.sequences * self.length
+    }
+
+    /// Bytes of one site.
+    pub fn bytes(self) -> u64 {
+        (self.rows() * self.channels * size_of::<f32>()) as u64
+    }
+}
+
+/// Takes the rows of some sites during a pass, `[rows, C]` at a time, in the order of the calibration tokens.
+pub trait Spool {
+    /// Appends rows of a site; those of a site that nobody wants are passed over.
+    ///
+    /// # Errors
+    /// There is no room.
+    fn push(&mut self, site: Site, rows: &[f32]) -> Result<()>;
+}
+
+/// Keeps everything in memory.
+#[derive(Debug, Default)]
+pub struct InMemory(BTreeMap<Site, Vec<f32>>);
+
+impl InMemory {
+    /// Keeps the rows of these sites.
+    pub fn of(sites: impl IntoIterator<Item = Site>) -> Self {
+        Self(sites.into_iter().map(|site| (site, Vec::new())).collect())
+    }
+
+    /// What was kept, to be read.
+    ///
+    /// # Errors
+    /// Another number of rows than `shape` has.
+    pub fn finish(self, shape: Shape) -> Result<Activations> {
+        let shard = shape.shard_rows() * shape.channels;
+        let cut = |rows: Vec<f32>| rows.chunks(shard.max(1)).map(|rows| Shard::Memory(rows.to_vec())).collect();
+        Activations::new(shape, self.0.into_iter().map(|(site, rows)| (site, cut(rows))).collect())
+    }
+}
+
+impl Spool for InMemory {
+    fn push(&mut self, site: Site, rows: &[f32]) -> Result<()> {
+        if let Some(kept) = self.0.get_mut(&site) {
+            kept.extend_from_slice(rows);
+        }
+        Ok(())
+    }
+}
+
+/// Rows of whole sequences at one site.
+pub enum Shard {
+    Memory(Vec<f32>),
+    /// A file of little-endian f32.
+    Mapped(Mmap),
+}
+
+impl Shard {
+    fn values(&self) -> &[f32] {
+        match self {
+            Self::Memory(values) => values,
+            Self::Mapped(bytes) => bytemuck::try_cast_slice(bytes).unwrap_or_default(),
+        }
+    }
+}
+
+/// Rows of the kept sites, in the order of the calibration tokens. The system reads mapped ones from the disk as they are
+/// used, and may forget them again: they do not count as memory that has to be there.
+pub struct Activations {
+    shape: Shape,
+    sites: BTreeMap<Site, Vec<Shard>>,
+}
+
+impl Activations {
+    /// Shards of each site: all but the last have [`Shape::shard_rows`] rows.
+    ///
+    /// # Errors
+    /// A site that has not the rows of this shape.
+    pub fn new(shape: Shape, sites: BTreeMap<Site, Vec<Shard>>) -> Result<Self> {
+        for (site, shards) in &sites {
+            let bytes: usize = shards.iter().map(|shard| size_of_val(shard.values())).sum();
+            if bytes as u64 != shape.bytes() {
+                return Err(Error::job("stored activations have another size")
+                    .at(site.to_string())
+                    .expected(format!("{} bytes", shape.bytes()))
+                    .found(bytes.to_string()));
+            }
+        }
+        Ok(Self { shape, sites })
+    }
+
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Whether a site is here.
+    pub fn has(&self, site: Site) -> bool {
+        self.sites.contains_key(&site)
+    }
+
+    /// Cuts a range of rows into blocks of at most `most` rows, each within one shard.
+    pub fn blocks(&self, rows: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let shard_rows = self.shape.shard_rows();
+        let mut first = rows.start;
+        std::iter::from_fn(move || {
+            let end = (first + most).min(rows.end).min((first / shard_rows + 1) * shard_rows);
+            let block = (first < end).then_some(first..end);
+            first = end;
+            block
+        })
+    }
+
+    /// Rows of a site, `[rows, C]`: a range within one shard, as [`Self::blocks`] gives it. A sequence always is.
+    ///
+    /// # Errors
+    /// The site was not kept, or the range reaches past its end.
+    pub fn rows(&self, site: Site, rows: Range<usize>) -> Result<&[f32]> {
+        let shards =
+            self.sites.get(&site).ok_or_else(|| Error::job("activations were not kept").at(site.to_string()))?;
+        let (shard_rows, channels) = (self.shape.shard_rows(), self.shape.channels);
+        let shard = rows.start / shard_rows;
+        let within = (rows.start - shard * shard_rows) * channels..(rows.end - shard * shard_rows) * channels;
+        let values = shards.get(shard).map_or(&[][..], Shard::values);
+        values.get(within).ok_or_else(|| {
+            Error::job("a block of activations is not within one shard")
+                .at(site.to_string())
+                .found(format!("rows {rows:?} of {}", self.shape.rows()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_from_their_shards() {
+        // A sequence has 2,560 bytes: a shard holds one.
+        let shape = Shape { channels: 10, sequences: 3, length: 64 };
+        let (kept, left) = (Site::Stream(2), Site::Middle(1));
+        let mut spool = InMemory::of([kept]);
+        let value = |row: usize, channel: usize| (row * 10 + channel) as f32;
+        for first in (0..shape.rows()).step_by(48) {
+            let block: Vec<f32> = (first..first + 48).flat_map(|r| (0..10).map(move |c| value(r, c))).collect();
+            spool.push(kept, &block).unwrap();
+            spool.push(left, &block[..10]).unwrap();
+        }
+        let activations = spool.finish(shape).unwrap();
+        assert_eq!(activations.sites[&kept].len(), 3);
+        assert!(!activations.has(left));
+        let blocks: Vec<_> = activations.blocks(5..shape.rows() - 3, 50).collect();
+        assert_eq!((blocks[0].start, blocks[blocks.len() - 1].end), (5, shape.rows() - 3));
+        for pair in blocks.windows(2) {
+            assert_eq!(pair[0].end, pair[1].start);
+        }
+        for block in blocks {
+            let rows = activations.rows(kept, block.clone()).unwrap();
+            assert_eq!((rows[0], rows[rows.len() - 1]), (value(block.start, 0), value(block.end - 1, 9)));
+        }
+        assert!(activations.rows(kept, 63..65).is_err(), "across two shards");
+    }
+
+    #[test]
+    fn a_site_with_too_few_rows_is_refused() {
+        let shape = Shape { channels: 2, sequences: 1, length: 4 };
+        let mut spool = InMemory::of([Site::Stream(0)]);
+        spool.push(Site::Stream(0), &[0.0; 6]).unwrap();
+        assert!(spool.finish(shape).is_err());
+    }
+}

@@ -1,0 +1,13 @@
+//! One dense pass over the calibration windows, from which selection and operators are computed.
+//!
+//! The pass sums what the criteria compare while it runs, and spools the residual stream at the sites that the
+//! selections may need, so that operators need no further pass. Memory holds one batch, whatever the number of
+//! sequences.
+
+mod activations;
+mod pass;
+mod similarity;
+
+pub use activations::{Activations, InMemory, Shape, Shard, Site, Spool};
+pub use pass::{Request, run};
+pub use similarity::{Axis, Pair, Similarities};

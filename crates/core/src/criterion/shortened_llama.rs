@@ -1,0 +1,176 @@
+//! Shortened LLaMA: the layers whose removal, one at a time, raises the perplexity least (design §6).
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
+use crate::error::{Error, Result};
+use crate::options::{self, Options};
+
+const NAME: &str = "shortened-llama";
+const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
+
+/// The orders that the reference repository publishes, with the backbones and scores that they belong to.
+const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
+
+/// The layers whose removal, one at a time, raises the perplexity least.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
+    /// Where the order of the layers comes from.
+    order: Order,
+    /// Which score of the released orders.
+    score: Option<Score>,
+    /// Which backbone's released order; the grid's own name for the backbone where it is not given.
+    backbone: Option<String>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Order {
+    /// Leave-one-out perplexity on the calibration windows; the `n` lowest go.
+    #[default]
+    Measured,
+    /// The first `n` of a released order.
+    Released,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Score {
+    Ppl,
+    Taylor,
+}
+
+enum ShortenedLlama {
+    Measured,
+    Released { score: &'static str, backbone: Option<String> },
+}
+
+fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+    let Settings { order, score, backbone } = options::read(NAME, options)?;
+    if order == Order::Measured && (score.is_some() || backbone.is_some()) {
+        return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
+            .expected("`score` and `backbone` only with `order: released`")
+            .found("`order: measured`"));
+    }
+    Ok(Box::new(match order {
+        Order::Measured => ShortenedLlama::Measured,
+        Order::Released => {
+            let score = match score.unwrap_or(Score::Ppl) {
+                Score::Ppl => "ppl",
+                Score::Taylor => "taylor",
+            };
+            ShortenedLlama::Released { score, backbone }
+        }
+    }))
+}
+
+/// `(backbone, score, layers in the order in which they go)`
+fn released() -> impl Iterator<Item = (&'static str, &'static str, Vec<usize>)> {
+    RELEASED.lines().skip(1).filter_map(|line| {
+        let mut fields = line.splitn(3, ',');
+        let (backbone, score, order) = (fields.next()?, fields.next()?, fields.next()?);
+        let order = order.trim_matches('"').split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        Some((backbone, score, order))
+    })
+}
+
+/// The released order for a cut.
+fn order(score: &str, backbone: Option<&str>, cut: &Cut<'_>) -> Result<Vec<usize>> {
+    let name = backbone.unwrap_or(cut.backbone);
+    let found = released().find(|(known, of, _)| known.eq_ignore_ascii_case(name) && *of == score);
+    let Some((known, _, order)) = found else {
+        let known: Vec<String> = released().map(|(backbone, score, _)| format!("{backbone} ({score})")).collect();
+        return Err(Error::bad_input(format!("`{NAME}` has no released order for this backbone"))
+            .expected(format!("one of {}", known.join(", ")))
+            .found(format!("`{name}`"))
+            .hint("`order: measured`, or name the order to use: `backbone: llama-3-8b`"));
+    };
+    if order.iter().any(|&layer| layer >= cut.layers) {
+        return Err(Error::bad_input(format!("the released order of `{known}` is for another depth of model"))
+            .expected(format!("layers below {}, those of `{}`", cut.layers, cut.backbone))
+            .found(format!("layers up to {}", order.iter().max().unwrap_or(&0))));
+    }
+    Ok(order)
+}
+
+impl Criterion for ShortenedLlama {
+    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+        let candidates = match self {
+            Self::Measured => cut.layers,
+            Self::Released { score, backbone } => order(score, backbone.as_deref(), cut)?.len(),
+        };
+        at_most(NAME, "has not so many layers to choose from", candidates, cut)
+    }
+
+    fn trials(&self, cut: &Cut<'_>) -> Vec<Vec<usize>> {
+        match self {
+            Self::Measured => (0..cut.layers).map(|layer| vec![layer]).collect(),
+            Self::Released { .. } => Vec::new(),
+        }
+    }
+
+    fn reads_name(&self) -> bool {
+        matches!(self, Self::Released { backbone: None, .. })
+    }
+
+    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+        match self {
+            Self::Measured => {
+                let perplexities = evidence.perplexities(&self.trials(cut))?;
+                Ok(Selection::lowest(perplexities.into_iter().enumerate().collect(), cut.depth))
+            }
+            Self::Released { score, backbone } => {
+                let mut removed = order(score, backbone.as_deref(), cut)?;
+                removed.truncate(cut.depth);
+                removed.sort_unstable();
+                Ok(Selection { removed, scores: Vec::new() })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::released;
+    use crate::criterion::Cut;
+    use crate::criterion::tests::select;
+    use serde_json::json;
+
+    #[test]
+    fn released_orders_rank_distinct_layers() {
+        assert_eq!(released().count(), 4);
+        for (backbone, score, order) in released() {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            sorted.dedup();
+            assert_eq!(sorted.len(), order.len(), "{backbone} {score}");
+        }
+    }
+
+    #[test]
+    fn a_released_order_is_found_by_the_backbone_s_name_or_the_option() {
+        let cut = Cut { backbone: "LLaMA-3-8B", layers: 32, depth: 3 };
+        let order = |options| select("shortened-llama", &options, &cut, |_| 0.0, |_| 0.0);
+        // The first three of the file's row.
+        assert_eq!(order(json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
+        let named = json!({"order": "released", "backbone": "llama-2-7b", "score": "ppl"});
+        assert_eq!(order(named).unwrap().removed, [8, 11, 24]);
+        let text = order(json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
+        assert!(text.contains("llama-2-7b (taylor)") && text.contains("`gpt-2`"), "{text}");
+        let small = Cut { layers: 16, ..cut };
+        let text = select("shortened-llama", &json!({"order": "released"}), &small, |_| 0.0, |_| 0.0).unwrap_err();
+        assert!(text.to_string().contains("layers below 16"), "{text}");
+    }
+
+    #[test]
+    fn measured_removes_the_layers_that_are_missed_least() {
+        let cut = Cut { backbone: "b", layers: 4, depth: 2 };
+        let perplexity = |removed: &[usize]| [9.0, 2.0, 4.0, 3.0][removed[0]];
+        let selection = select("shortened-llama", &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        assert_eq!(selection.removed, [1, 3]);
+        assert_eq!(selection.scores, [(0, 9.0), (1, 2.0), (2, 4.0), (3, 3.0)]);
+    }
+}

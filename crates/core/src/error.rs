@@ -1,0 +1,227 @@
+//! The one error of the house: what failed, where, what was expected, what was found, and a hint.
+//!
+//! Every floor builds it the same way, so that every message reads the same way:
+//!
+//! ```
+//! use ghostlab_core::error::Error;
+//! let error = Error::bad_input("depth is too large")
+//!     .at("grid.yaml:7")
+//!     .expected("a count below 16, the layers of `english`")
+//!     .found("16")
+//!     .hint("remove at most 15 of its 16 layers");
+//! assert_eq!(error.exit_code(), 2);
+//! ```
+
+use std::fmt;
+use std::path::Path;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What sort of failure it was; each sort has its own exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What the user wrote or supplied is wrong: a grid, a config, a weight file.
+    BadInput,
+    /// Something is not there: a model, a corpus, room on the disk, the right to write.
+    Missing,
+    /// A job failed while it ran.
+    Job,
+    /// Stored data is not what was written.
+    Damaged,
+    /// The user stopped it.
+    Interrupted,
+}
+
+/// A failure with everything that its reader needs to mend it.
+#[derive(Debug)]
+pub struct Error(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    kind: Kind,
+    what: String,
+    place: Option<String>,
+    expected: Option<String>,
+    found: Option<String>,
+    hint: Option<String>,
+}
+
+impl Error {
+    fn new(kind: Kind, what: impl Into<String>) -> Self {
+        Self(Box::new(Parts { kind, what: what.into(), place: None, expected: None, found: None, hint: None }))
+    }
+
+    /// The user's input is wrong (exit code 2).
+    pub fn bad_input(what: impl Into<String>) -> Self {
+        Self::new(Kind::BadInput, what)
+    }
+
+    /// Something needed is absent (exit code 3).
+    pub fn missing(what: impl Into<String>) -> Self {
+        Self::new(Kind::Missing, what)
+    }
+
+    /// A job failed (exit code 4).
+    pub fn job(what: impl Into<String>) -> Self {
+        Self::new(Kind::Job, what)
+    }
+
+    /// Stored data is damaged (exit code 5).
+    pub fn damaged(what: impl Into<String>) -> Self {
+        Self::new(Kind::Damaged, what)
+    }
+
+    /// The user asked to stop (exit code 130).
+    pub fn interrupted(what: impl Into<String>) -> Self {
+        Self::new(Kind::Interrupted, what)
+    }
+
+    /// A file operation failed; the path is always named.
+    pub fn io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
+        let new =
+            Self::missing(format!("cannot {verb} the file")).at(path.display().to_string()).found(error.to_string());
+        match error.kind() {
+            std::io::ErrorKind::NotFound => new.hint("check the path for a typing error"),
+            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                new.hint("check who owns the file and its folder")
+            }
+            std::io::ErrorKind::StorageFull => new.hint("the disk is full: free some room"),
+            _ => new,
+        }
+    }
+
+    /// Where it happened: a file, a line of YAML, a tensor, a cell. An outer call adds its place before the inner one.
+    #[must_use]
+    pub fn at(mut self, place: impl Into<String>) -> Self {
+        let place = place.into();
+        self.0.place = Some(match self.0.place.take() {
+            Some(inner) => format!("{place}, {inner}"),
+            None => place,
+        });
+        self
+    }
+
+    #[must_use]
+    pub fn expected(mut self, expected: impl Into<String>) -> Self {
+        self.0.expected = Some(expected.into());
+        self
+    }
+
+    #[must_use]
+    pub fn found(mut self, found: impl Into<String>) -> Self {
+        self.0.found = Some(found.into());
+        self
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// The process's exit code for this failure.
+    pub fn exit_code(&self) -> u8 {
+        match self.0.kind {
+            Kind::BadInput => 2,
+            Kind::Missing => 3,
+            Kind::Job => 4,
+            Kind::Damaged => 5,
+            Kind::Interrupted => 130,
+        }
+    }
+
+    /// The whole message on one line, for a table's cell.
+    pub fn one_line(&self) -> String {
+        let parts = &self.0;
+        let mut line = parts.what.clone();
+        for (word, text) in [("at", &parts.place), ("expected", &parts.expected), ("found", &parts.found)] {
+            if let Some(text) = text {
+                line.push_str(&format!("; {word} {text}"));
+            }
+        }
+        line.replace('\n', " ")
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = &self.0;
+        write!(f, "{}", parts.what)?;
+        for (label, text) in
+            [("where", &parts.place), ("expected", &parts.expected), ("found", &parts.found), ("hint", &parts.hint)]
+        {
+            if let Some(text) = text {
+                let mut lines = text.lines();
+                write!(f, "\n  {:<10}{}", format!("{label}:"), lines.next().unwrap_or(""))?;
+                for line in lines {
+                    write!(f, "\n            {line}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::job("a tensor operation failed").found(error.to_string())
+    }
+}
+
+/// The candidate nearest to a misspelt `word`, when one is near enough to suggest.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (edit_distance(word, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= 2.max(candidate.chars().count() / 3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein's distance, in characters.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.iter().enumerate() {
+            let substitute = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_shows_all_parts_in_order() {
+        let error = Error::bad_input("unknown key").at("a.yaml:3").expected("x").found("y").hint("z");
+        let text = error.to_string();
+        assert_eq!(text, "unknown key\n  where:    a.yaml:3\n  expected: x\n  found:    y\n  hint:     z");
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn the_outer_place_comes_first() {
+        let error = Error::job("failed").at("tensor w").at("model.safetensors");
+        assert_eq!(error.one_line(), "failed; at model.safetensors, tensor w");
+    }
+
+    #[test]
+    fn a_near_word_is_suggested_and_a_far_one_is_not() {
+        let words = ["ghosted", "linearpatch-diag", "none"];
+        assert_eq!(nearest("ghostd", words), Some("ghosted"));
+        assert_eq!(nearest("linearpatch_diag", words), Some("linearpatch-diag"));
+        assert_eq!(nearest("perplexity", words), None);
+    }
+}

@@ -1,0 +1,23 @@
+//! The science of ghostlab as a library: tensors and text in, numbers out. It knows no YAML, no store, and never prints.
+//!
+//! Each room uses only those in lines above its own:
+//!
+//! | rooms | what |
+//! | --- | --- |
+//! | [`error`], [`options`], [`files`], [`linalg`], [`significance`] | messages, options, files, numbers |
+//! | [`model`], [`corpus`], [`tasks`] | backbones as programs, text as windows, questions as requests |
+//! | [`calibrate`] | one dense pass: similarities and activations |
+//! | [`criterion`], [`recovery`], [`evaluate`] | which layers go, what takes their place, what that costs |
+
+pub mod calibrate;
+pub mod corpus;
+pub mod criterion;
+pub mod error;
+pub mod evaluate;
+pub mod files;
+pub mod linalg;
+pub mod model;
+pub mod options;
+pub mod recovery;
+pub mod significance;
+pub mod tasks;

@@ -1,0 +1,292 @@
+//! Orthonormal Hadamard matrices of order 2^k × {1, 12, 20, 28, 36, 40, 52, 60}, applied as a fast transform.
+//!
+//! `H = (Bᵀ ⊗ S) / √order` with the base `B` of [`BASES`] and the Sylvester (Walsh–Hadamard) matrix `S` of order 2^k. `S`
+//! is symmetric; of the bases only 28 and 36 are, so `x·H` and `x·Hᵀ` differ. Base matrices, their order of preference
+//! and the orientation are those of LinearPatch's reference code.
+
+use rayon::prelude::*;
+
+use super::lanes;
+
+/// The bases as rows of `+` and `-`, in the order in which they are tried: the first whose order divides is taken.
+///
+/// The rest must be a power of two. No later base would do where an earlier one leaves another rest: an order that any
+/// base fits has the odd part 3, 5, 7, 9, 13 or 15, and only 20 and 40 share one (80 is 40·2, not 20·4).
+const BASES: [(usize, &str); 7] = [
+    (60, include_str!("hadamard/base60.txt")),
+    (52, include_str!("hadamard/base52.txt")),
+    (36, include_str!("hadamard/base36.txt")),
+    (28, include_str!("hadamard/base28.txt")),
+    (40, include_str!("hadamard/base40.txt")),
+    (20, include_str!("hadamard/base20.txt")),
+    (12, include_str!("hadamard/base12.txt")),
+];
+
+/// A vector register of f32.
+const LANES: usize = 16;
+/// Terms that the base product adds at a time. Divides the order of every base.
+const TERMS: usize = 4;
+
+/// Whether there is a matrix of this order.
+pub fn exists(order: usize) -> bool {
+    factors(order).is_some()
+}
+
+/// `x ← x·H` for each row.
+///
+/// # Shapes
+/// `x [rows, order]`. An order without a matrix ([`exists`]) is a programming error and panics.
+pub fn transform(x: &mut [f32], order: usize) {
+    apply(x, order, Side::Right);
+}
+
+/// `x ← x·Hᵀ` for each row: undoes [`transform`].
+///
+/// # Shapes
+/// As for [`transform`].
+pub fn inverse(x: &mut [f32], order: usize) {
+    apply(x, order, Side::RightTransposed);
+}
+
+/// `H` itself, `[order, order]` row-major.
+pub fn matrix(order: usize) -> Vec<f32> {
+    let mut identity = vec![0.0; order * order];
+    identity.iter_mut().step_by(order + 1).for_each(|v| *v = 1.0);
+    transform(&mut identity, order);
+    identity
+}
+
+/// What rows are multiplied by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// `H`
+    Right,
+    /// `Hᵀ`
+    RightTransposed,
+}
+
+/// The rows of the base that an order is built on, if any, and the power of two that it is multiplied by.
+fn factors(order: usize) -> Option<(Option<(usize, &'static str)>, usize)> {
+    let base = BASES.into_iter().find(|(base, _)| order > 0 && order.is_multiple_of(*base));
+    let power = base.map_or(order, |(base, _)| order / base);
+    power.is_power_of_two().then_some((base, power))
+}
+
+/// The sign with which block `i` of a row enters its block `o`, at `[o, i]` of `[base, base]`.
+fn signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
+    let mut signs = vec![0.0; base * base];
+    for (row, line) in rows.lines().enumerate() {
+        for (column, sign) in line.bytes().enumerate() {
+            // x·(Bᵀ ⊗ S) sums block i into block o with sign Bᵀ[i, o] = B[o, i].
+            let at = if side == Side::Right { row * base + column } else { column * base + row };
+            signs[at] = if sign == b'+' { 1.0 } else { -1.0 };
+        }
+    }
+    signs
+}
+
+fn apply(x: &mut [f32], order: usize, side: Side) {
+    let found = factors(order);
+    assert!(found.is_some(), "no Hadamard matrix of order {order}");
+    let Some((base, power)) = found else { return };
+    assert!(x.len().is_multiple_of(order), "rows of order {order} in {} elements", x.len());
+    let signs = base.map(|(base, rows)| signs(base, rows, side)).unwrap_or_default();
+    let scale = 1.0 / (order as f32).sqrt();
+    // One copy of a row for each thread: the base product does not work in place.
+    let scratch = || vec![0.0; if base.is_some() { order } else { 0 }];
+    x.par_chunks_mut(order).for_each_init(scratch, |scratch, row| {
+        lanes::widest(
+            #[inline(always)]
+            || {
+                sylvester(row, power);
+                if let Some((base, _)) = base {
+                    scratch.copy_from_slice(row);
+                    base_product(row, scratch, base, power, &signs);
+                }
+                for v in row {
+                    *v *= scale;
+                }
+            },
+        );
+    });
+}
+
+/// `S` applied to each block of `power` elements, unscaled.
+#[inline(always)]
+fn sylvester(row: &mut [f32], power: usize) {
+    let mut half = 1;
+    if power >= LANES {
+        // Within one register: partners are brought together by exchanging lanes, which a loop over slices that short
+        // would not be compiled to.
+        for chunk in row.as_chunks_mut::<LANES>().0 {
+            butterfly::<1>(chunk);
+            butterfly::<2>(chunk);
+            butterfly::<4>(chunk);
+            butterfly::<8>(chunk);
+        }
+        half = LANES;
+    }
+    while half < power {
+        for pair in row.chunks_exact_mut(2 * half) {
+            let (low, high) = pair.split_at_mut(half);
+            for (a, b) in low.iter_mut().zip(high) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        half *= 2;
+    }
+}
+
+/// Sums and differences of the elements of one register that lie `HALF` apart.
+#[inline(always)]
+fn butterfly<const HALF: usize>(chunk: &mut [f32; LANES]) {
+    let old = *chunk;
+    for (i, new) in chunk.iter_mut().enumerate() {
+        let partner = old[i ^ HALF];
+        *new = if i & HALF == 0 { partner + old[i] } else { partner - old[i] };
+    }
+}
+
+/// The base applied across the blocks of `power` elements, unscaled.
+///
+/// # Shapes
+/// `output`, `input [base, power]`, `signs [base, base]`.
+#[inline(always)]
+fn base_product(output: &mut [f32], input: &[f32], base: usize, power: usize, signs: &[f32]) {
+    output.fill(0.0);
+    for (output, signs) in output.chunks_exact_mut(power).zip(signs.chunks_exact(base)) {
+        for (blocks, signs) in input.chunks_exact(TERMS * power).zip(signs.as_chunks::<TERMS>().0) {
+            let (a, blocks) = blocks.split_at(power);
+            let (b, blocks) = blocks.split_at(power);
+            let (c, d) = blocks.split_at(power);
+            let terms = a.iter().zip(b).zip(c.iter().zip(d));
+            for (sum, ((a, b), (c, d))) in output.iter_mut().zip(terms) {
+                *sum += (signs[0] * a + signs[1] * b) + (signs[2] * c + signs[3] * d);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Orders with every base, alone and with powers of two below, at and above the width of a register.
+    fn orders() -> impl Iterator<Item = usize> {
+        let bases = BASES.into_iter().map(|(base, _)| base).chain([1]);
+        bases.flat_map(|base| [1, 2, 4, 8, 16, 32].map(|power| base * power))
+    }
+
+    /// `[rows, order]`
+    fn sample(rows: usize, order: usize) -> Vec<f32> {
+        (0..rows * order).map(|i| (i as f32 * 0.37).sin()).collect()
+    }
+
+    /// `x·H` by its sums, in f64; by `Hᵀ` when asked.
+    fn dense(x: &[f32], matrix: &[f32], order: usize, transposed: bool) -> Vec<f64> {
+        let at = |i: usize, o: usize| if transposed { matrix[o * order + i] } else { matrix[i * order + o] };
+        let sum = |row: &[f32], o: usize| -> f64 {
+            row.iter().enumerate().map(|(i, &v)| f64::from(v) * f64::from(at(i, o))).sum()
+        };
+        x.chunks(order).flat_map(|row| (0..order).map(move |o| sum(row, o))).collect()
+    }
+
+    fn close(a: &[f32], b: &[f64], tolerance: f64) -> bool {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (f64::from(*a) - b).abs() <= tolerance)
+    }
+
+    #[test]
+    fn order_four_by_hand() {
+        let half = 0.5;
+        let expected = [1, 1, 1, 1, 1, -1, 1, -1, 1, 1, -1, -1, 1, -1, -1, 1].map(|sign| sign as f32 * half);
+        assert_eq!(matrix(4), expected);
+    }
+
+    #[test]
+    fn the_base_is_the_first_that_divides() {
+        let base = |order| factors(order).map(|(base, power)| (base.map_or(1, |(base, _)| base), power));
+        assert_eq!(base(4096), Some((1, 4096)));
+        assert_eq!(base(5120), Some((40, 128)));
+        assert_eq!(base(3072), Some((12, 256)));
+        assert_eq!(base(3584), Some((28, 128)));
+        assert_eq!(base(20), Some((20, 1)));
+        assert_eq!(base(240), Some((60, 4)));
+        for none in [0, 3, 6, 44, 180, 1000, 5000] {
+            assert_eq!(base(none), None, "order {none}");
+        }
+    }
+
+    #[test]
+    fn normalized_matrices_equal_the_reference() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/hadamard/normalized.safetensors");
+        let bytes = std::fs::read(path).unwrap();
+        let oracle = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        for order in [64, 96, 128, 160, 192] {
+            let expected = oracle.tensor(&format!("H{order}")).unwrap();
+            let expected: Vec<f64> =
+                expected.data().as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b).into()).collect();
+            assert!(close(&matrix(order), &expected, 1e-6), "order {order}");
+        }
+    }
+
+    #[test]
+    fn every_base_is_a_square_of_signs_with_orthogonal_rows() {
+        for (base, rows) in BASES {
+            let rows: Vec<Vec<i32>> =
+                rows.lines().map(|line| line.bytes().map(|sign| if sign == b'+' { 1 } else { -1 }).collect()).collect();
+            assert!(rows.len() == base && rows.iter().all(|row| row.len() == base));
+            for (i, a) in rows.iter().enumerate() {
+                for (j, b) in rows.iter().enumerate() {
+                    let product: i32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+                    assert_eq!(product, if i == j { base as i32 } else { 0 }, "base {base}, rows {i} and {j}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_fast_transform_equals_the_dense_product_in_both_directions() {
+        for order in orders() {
+            let (x, h) = (sample(3, order), matrix(order));
+            let (mut forward, mut back) = (x.clone(), x.clone());
+            transform(&mut forward, order);
+            inverse(&mut back, order);
+            assert!(close(&forward, &dense(&x, &h, order, false), 1e-5), "x·H, order {order}");
+            assert!(close(&back, &dense(&x, &h, order, true), 1e-5), "x·Hᵀ, order {order}");
+        }
+    }
+
+    #[test]
+    fn the_matrix_is_the_base_times_the_sylvester_matrix() {
+        // An independent statement of H, entry by entry: the dense product above only shows that the transform is linear.
+        for order in orders() {
+            let Some((base, power)) = factors(order) else { panic!("no factors of {order}") };
+            let rows: Vec<&[u8]> =
+                base.map_or(vec![b"+" as &[u8]], |(_, rows)| rows.lines().map(str::as_bytes).collect());
+            let expected = |i: usize, o: usize| {
+                let base = if rows[o / power][i / power] == b'+' { 1.0 } else { -1.0 };
+                let parity = ((i % power) & (o % power)).count_ones() % 2;
+                base * (1.0 - 2.0 * f64::from(parity)) / (order as f64).sqrt()
+            };
+            let expected: Vec<f64> = (0..order * order).map(|at| expected(at / order, at % order)).collect();
+            assert!(close(&matrix(order), &expected, 1e-6), "order {order}");
+        }
+    }
+
+    #[test]
+    fn the_inverse_undoes_the_transform() {
+        for order in orders() {
+            let x = sample(2, order);
+            let mut there_and_back = x.clone();
+            transform(&mut there_and_back, order);
+            inverse(&mut there_and_back, order);
+            assert!(x.iter().zip(&there_and_back).all(|(a, b)| (a - b).abs() < 2e-6), "order {order}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "no Hadamard matrix of order 44")]
+    fn an_order_without_a_matrix_is_refused() {
+        transform(&mut [0.0; 44], 44);
+    }
+}

@@ -1,0 +1,112 @@
+//! `ghostlab-tiny write FOLDER` and `ghostlab-tiny train ARCHITECTURE FOLDER`.
+#![allow(clippy::disallowed_macros, reason = "a tool prints")]
+
+use std::path::PathBuf;
+use std::process::{Command as Process, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use clap::{Args, Parser};
+
+use ghostlab_core::error::{Error, Result, nearest};
+use ghostlab_core::model::config::LAYOUTS;
+use ghostlab_tiny::train::recipe::Recipe;
+use ghostlab_tiny::train::run::{Habits, train};
+use ghostlab_tiny::train::world;
+use ghostlab_tiny::world::{SEED, World, write};
+
+/// Freed memory is kept for the next step: with the system's allocator each large intermediate is mapped anew, page by page.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Makes what lies in data/tiny: texts, tasks, backbones.
+#[derive(Parser)]
+#[command(version)]
+enum Command {
+    /// Write the world's texts and tasks below a folder, as corpora/*.jsonl.gz and tasks/*.jsonl.gz.
+    Write {
+        /// Where they are put.
+        folder: PathBuf,
+    },
+    /// Train a backbone on the world's text, from nothing.
+    Train(Training),
+}
+
+#[derive(Args)]
+struct Training {
+    /// llama, qwen3 or olmo2.
+    architecture: String,
+    /// Where the backbone is put, with its manifest; a run that was stopped goes on from the checkpoint there.
+    folder: PathBuf,
+    /// Tokens to train on before the lessons, each epoch counted again; the lessons are shortened alike.
+    #[arg(long)]
+    tokens: Option<usize>,
+    /// Of the first weights and of the order of the text.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let done = match Command::parse() {
+        Command::Write { folder } => write(&World::new(SEED), &folder),
+        Command::Train(arguments) => learn(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn learn(arguments: &Training) -> Result<()> {
+    let names = LAYOUTS.map(|layout| layout.model_type);
+    let layout = LAYOUTS.iter().find(|layout| layout.model_type == arguments.architecture).ok_or_else(|| {
+        let error = Error::bad_input(format!("unknown architecture `{}`", arguments.architecture))
+            .expected(format!("one of {}", names.join(", ")))
+            .found(format!("`{}`", arguments.architecture));
+        match nearest(&arguments.architecture, names) {
+            Some(name) => error.hint(format!("did you mean `{name}`?")),
+            None => error,
+        }
+    })?;
+    let mut recipe = Recipe::tiny(layout);
+    if let Some(tokens) = arguments.tokens {
+        recipe.lessons.tokens = (recipe.lessons.tokens as f64 * tokens as f64 / recipe.tokens as f64) as usize;
+        recipe.tokens = tokens;
+    }
+    recipe.seed = arguments.seed.unwrap_or(recipe.seed);
+    let habits = Habits { stop: on_ctrl_c()?, program: program(), ..Habits::default() };
+    let trained = train(&recipe, &world::registers(SEED), &arguments.folder, &habits, &mut |line| println!("{line}"))?;
+    trained.map(drop).ok_or_else(|| {
+        Error::interrupted("stopped before the training was finished")
+            .hint("nothing is lost: the same command goes on from here")
+    })
+}
+
+/// The first Ctrl-C saves a checkpoint and stops; the second stops at once.
+fn on_ctrl_c() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("stopping after this step; press Ctrl-C again to stop at once");
+    })
+    .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
+    Ok(stop)
+}
+
+/// Name, version and the commit of the checkout that this was built in, as far as git tells.
+fn program() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Process::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+    let changes = if changed { " with changes" } else { "" };
+    format!("ghostlab {} {commit}{changes}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
+}

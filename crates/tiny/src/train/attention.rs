@@ -1,0 +1,167 @@
+//! Causal attention within one window, and its gradient.
+//!
+//! Only one block of scores is ever there; the backward pass computes it anew from the logarithm of its sums, which is
+//! cheaper than to write all scores to memory and read them again.
+
+use super::real::{Real, dot, exponentials};
+use ghostlab_core::linalg::gemm::{Into, View, ViewMut, gemm};
+use ghostlab_core::linalg::lanes::widest;
+
+/// Queries that are scored at a time: few, so that little is computed that the mask removes.
+const BLOCK: usize = 64;
+
+/// Widths of queries, keys and values.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heads {
+    pub(super) queries: usize,
+    /// Keys and values; a group of `queries / keys` query heads shares one.
+    pub(super) keys: usize,
+    pub(super) head_dim: usize,
+}
+
+impl Heads {
+    pub(super) fn query_width(&self) -> usize {
+        self.queries * self.head_dim
+    }
+
+    pub(super) fn key_width(&self) -> usize {
+        self.keys * self.head_dim
+    }
+
+    /// Of queries, keys and values side by side.
+    pub(super) fn projected(&self) -> usize {
+        self.query_width() + 2 * self.key_width()
+    }
+
+    /// Of rotated queries and keys side by side.
+    pub(super) fn rotated(&self) -> usize {
+        self.query_width() + self.key_width()
+    }
+
+    /// The key head of a query head.
+    fn key_of(&self, head: usize) -> usize {
+        head * self.keys / self.queries
+    }
+}
+
+/// Attention of one window.
+///
+/// # Shapes
+/// `rotated [T, (H + K)·D]` (queries scaled by `1/√D`), `projected [T, (H + 2K)·D]` (its values are read),
+/// `out [T, H·D]`, `sums [H, T]` (the logarithm of each row's sum of exponentials).
+pub(super) fn forward<R: Real>(
+    heads: Heads,
+    rotated: &[R],
+    projected: &[R],
+    out: &mut [R],
+    sums: &mut [R],
+    scores: &mut Vec<R>,
+) {
+    let (d, q_width, stride) = (heads.head_dim, heads.query_width(), heads.rotated());
+    let rows = out.len() / q_width;
+    for head in 0..heads.queries {
+        let key = heads.key_of(head);
+        for first in (0..rows).step_by(BLOCK) {
+            let block = BLOCK.min(rows - first);
+            let seen = first + block;
+            scores.resize(block * seen, R::ZERO);
+            let queries = View::strided(&rotated[first * stride + head * d..], block, d, stride);
+            let keys = View::strided(&rotated[q_width + key * d..], seen, d, stride);
+            gemm(ViewMut::rows(scores, block, seen), Into::Replace, queries, keys.t());
+            let sums = &mut sums[head * rows + first..][..block];
+            widest(
+                #[inline(always)]
+                || {
+                    for (row, (scores, log_sum)) in scores.chunks_exact_mut(seen).zip(sums).enumerate() {
+                        let (visible, masked) = scores.split_at_mut(first + row + 1);
+                        let (shift, sum) = exponentials(visible);
+                        let scale = R::ONE / sum;
+                        for score in visible {
+                            *score = *score * scale;
+                        }
+                        masked.fill(R::ZERO);
+                        *log_sum = R::of(shift.wide() + sum.wide().ln());
+                    }
+                },
+            );
+            let values = values(heads, projected, key, seen);
+            let out = ViewMut::strided(&mut out[first * q_width + head * d..], block, d, q_width);
+            gemm(out, Into::Replace, View::rows(scores, block, seen), values);
+        }
+    }
+}
+
+fn values<R: Real>(heads: Heads, projected: &[R], key: usize, count: usize) -> View<'_, R> {
+    let (d, stride) = (heads.head_dim, heads.projected());
+    View::strided(&projected[heads.rotated() + key * d..], count, d, stride)
+}
+
+/// What the backward pass needs of the forward one.
+#[derive(Clone, Copy)]
+pub(super) struct Kept<'a, R> {
+    pub(super) rotated: &'a [R],
+    pub(super) projected: &'a [R],
+    pub(super) out: &'a [R],
+    pub(super) sums: &'a [R],
+}
+
+/// The gradient of [`forward`]. Both results must be zero before: it is added.
+///
+/// # Shapes
+/// `d_out [T, H·D]`, `d_rotated [T, (H + K)·D]`, `d_projected [T, (H + 2K)·D]` (only its values are written).
+pub(super) fn backward<R: Real>(
+    heads: Heads,
+    kept: Kept<'_, R>,
+    d_out: &[R],
+    d_rotated: &mut [R],
+    d_projected: &mut [R],
+    scores: &mut Vec<R>,
+    d_scores: &mut Vec<R>,
+) {
+    let Kept { rotated, projected, out, sums } = kept;
+    let (d, q_width, stride) = (heads.head_dim, heads.query_width(), heads.rotated());
+    let rows = out.len() / q_width;
+    for head in 0..heads.queries {
+        let key = heads.key_of(head);
+        for first in (0..rows).step_by(BLOCK) {
+            let block = BLOCK.min(rows - first);
+            let seen = first + block;
+            scores.resize(block * seen, R::ZERO);
+            d_scores.resize(block * seen, R::ZERO);
+            let queries = View::strided(&rotated[first * stride + head * d..], block, d, stride);
+            let keys = View::strided(&rotated[q_width + key * d..], seen, d, stride);
+            gemm(ViewMut::rows(scores, block, seen), Into::Replace, queries, keys.t());
+            let start = first * q_width + head * d;
+            let d_block = View::strided(&d_out[start..], block, d, q_width);
+            let values = values(heads, projected, key, seen);
+            gemm(ViewMut::rows(d_scores, block, seen), Into::Replace, d_block, values.t());
+            let sums = &sums[head * rows + first..][..block];
+            widest(
+                #[inline(always)]
+                || {
+                    let both = scores.chunks_exact_mut(seen).zip(d_scores.chunks_exact_mut(seen));
+                    for (row, ((scores, d_scores), &log_sum)) in both.zip(sums).enumerate() {
+                        let at = start + row * q_width;
+                        let along = dot(&out[at..at + d], &d_out[at..at + d]);
+                        let (visible, masked) = scores.split_at_mut(first + row + 1);
+                        let (d_visible, d_masked) = d_scores.split_at_mut(first + row + 1);
+                        for (score, d_score) in visible.iter_mut().zip(d_visible) {
+                            *score = (*score - log_sum).exp();
+                            *d_score = *score * (*d_score - along);
+                        }
+                        masked.fill(R::ZERO);
+                        d_masked.fill(R::ZERO);
+                    }
+                },
+            );
+            let (scores, d_scores) = (View::rows(scores, block, seen), View::rows(d_scores, block, seen));
+            let projected_stride = heads.projected();
+            let d_values = ViewMut::strided(&mut d_projected[stride + key * d..], seen, d, projected_stride);
+            gemm(d_values, Into::Add, scores.t(), d_block);
+            let d_queries = ViewMut::strided(&mut d_rotated[first * stride + head * d..], block, d, stride);
+            gemm(d_queries, Into::Replace, d_scores, keys);
+            let d_keys = ViewMut::strided(&mut d_rotated[q_width + key * d..], seen, d, stride);
+            gemm(d_keys, Into::Add, d_scores.t(), queries);
+        }
+    }
+}

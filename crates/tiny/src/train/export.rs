@@ -1,0 +1,175 @@
+//! A trained backbone as Hugging Face's files, and the manifest that says how it was made.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::path::Path;
+
+use half::f16;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::checkpoint::Entry;
+use super::corpus::Origin;
+use super::evaluate::Score;
+use super::parameters::Parameters;
+use super::recipe::Recipe;
+use super::tokenizer::Tokens;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::sha256;
+
+pub const MANIFEST: &str = "manifest.json";
+pub const TOKENIZER: &str = "tokenizer.json";
+const WEIGHTS: &str = "model.safetensors";
+
+/// How a backbone was made. With the same recipe, corpus and program it can be made again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub fingerprint: String,
+    pub recipe: Recipe,
+    pub parameters: usize,
+    pub steps: usize,
+    pub tokens: usize,
+    pub epochs: f64,
+    pub seconds: f64,
+    pub tokens_per_second: f64,
+    pub threads: usize,
+    /// Name, version and commit.
+    pub program: String,
+    pub corpus: Vec<Origin>,
+    pub train_loss: f64,
+    /// Of the weights as they are stored, in f16.
+    pub validation: Vec<Score>,
+    pub files: BTreeMap<String, FileEntry>,
+    pub history: Vec<Entry>,
+}
+
+/// One file of the folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    pub bytes: u64,
+    pub sha256: String,
+}
+
+/// The weights as f16 stores them.
+///
+/// # Errors
+/// A weight that f16 cannot hold, named with its tensor.
+pub fn rounded(parameters: &Parameters, weights: &[f32]) -> Result<Vec<f32>> {
+    let rounded: Vec<f32> = weights.iter().map(|&weight| f16::from_f32(weight).to_f32()).collect();
+    if let Some(at) = rounded.iter().position(|weight| !weight.is_finite()) {
+        let name = parameters.list.iter().find(|parameter| parameter.range.contains(&at));
+        return Err(Error::job("a trained weight does not fit into f16")
+            .at(name.map_or(String::new(), |parameter| format!("tensor {}", parameter.name)))
+            .expected("a finite number below 65504")
+            .found(weights[at].to_string())
+            .hint("the training diverged: lower the learning rate"));
+    }
+    Ok(rounded)
+}
+
+/// Writes config, tokenizer and weights.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write(
+    folder: &Path,
+    recipe: &Recipe,
+    tokens: &Tokens,
+    parameters: &Parameters,
+    weights: &[f32],
+) -> Result<BTreeMap<String, FileEntry>> {
+    let config = pretty(&recipe.shape.config(tokens.end))?;
+    let tokenizer_config = pretty(&tokens.config(recipe.shape.context))?;
+    let files = [
+        ("config.json", config.into_bytes()),
+        ("tokenizer_config.json", tokenizer_config.into_bytes()),
+        (TOKENIZER, tokens.json()?.into_bytes()),
+        (WEIGHTS, pack(parameters, weights)?),
+    ];
+    let mut entries = BTreeMap::new();
+    for (name, bytes) in files {
+        put(&folder.join(name), &bytes)?;
+        let entry = FileEntry { bytes: bytes.len() as u64, sha256: sha256::of_bytes(&bytes) };
+        entries.insert(name.to_string(), entry);
+    }
+    Ok(entries)
+}
+
+impl Manifest {
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let value = serde_json::to_value(self)
+            .map_err(|error| Error::job("the manifest cannot be written").found(error.to_string()))?;
+        put(&folder.join(MANIFEST), pretty(&value)?.as_bytes())
+    }
+
+    /// Reads the manifest of a folder; nothing where there is none.
+    ///
+    /// # Errors
+    /// An unreadable file.
+    pub fn read(folder: &Path) -> Result<Option<Self>> {
+        let path = folder.join(MANIFEST);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let bytes = std::fs::read(&path).map_err(|error| Error::io("read", &path, &error))?;
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            Error::damaged("a manifest cannot be read").at(path.display().to_string()).found(error.to_string())
+        })
+    }
+}
+
+pub(super) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))
+}
+
+fn pretty(value: &Value) -> Result<String> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::job("JSON cannot be written").found(error.to_string()))?;
+    Ok(text + "\n")
+}
+
+/// `model.safetensors` in f16. transformers asks for the entry `format`.
+fn pack(parameters: &Parameters, weights: &[f32]) -> Result<Vec<u8>> {
+    let unfit = |error: safetensors::SafeTensorError| Error::job("weights cannot be packed").found(error.to_string());
+    let narrow: Vec<u8> = weights.iter().flat_map(|&weight| f16::from_f32(weight).to_le_bytes()).collect();
+    let mut views = Vec::new();
+    for parameter in &parameters.list {
+        let bytes = &narrow[2 * parameter.range.start..2 * parameter.range.end];
+        views.push((
+            parameter.name.clone(),
+            TensorView::new(Dtype::F16, parameter.shape.clone(), bytes).map_err(unfit)?,
+        ));
+    }
+    safetensors::serialize(views, Some(HashMap::from([("format".to_string(), "pt".to_string())]))).map_err(unfit)
+}
+
+/// The stored weights of a folder that [`write`] made.
+///
+/// # Errors
+/// A missing, damaged or foreign weight file.
+pub fn read_weights(folder: &Path, parameters: &Parameters) -> Result<Vec<f32>> {
+    let path = folder.join(WEIGHTS);
+    let bytes = std::fs::read(&path).map_err(|error| Error::io("read", &path, &error))?;
+    let damaged = |found: String| {
+        Error::damaged("the weights cannot be read").at(path.display().to_string()).expected("f16 weights").found(found)
+    };
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
+    let mut weights = vec![0.0; parameters.total];
+    for parameter in &parameters.list {
+        let tensor = tensors.tensor(&parameter.name).map_err(|error| damaged(error.to_string()))?;
+        if tensor.dtype() != Dtype::F16 || tensor.shape() != parameter.shape {
+            let found = format!("{:?} {:?}", tensor.dtype(), tensor.shape());
+            return Err(damaged(found).at(format!("tensor {}", parameter.name)));
+        }
+        let (words, _) = tensor.data().as_chunks::<2>();
+        for (weight, word) in weights[parameter.range.clone()].iter_mut().zip(words) {
+            *weight = f16::from_le_bytes(*word).to_f32();
+        }
+    }
+    Ok(weights)
+}

@@ -1,0 +1,124 @@
+//! Final norm, output projection and cross entropy, a few rows at a time: the logits never lie in memory all at once.
+
+use super::network::{Network, Tape};
+use super::norm;
+use super::real::{Real, exponentials};
+use ghostlab_core::linalg::gemm::{Into, View, ViewMut, gemm};
+use ghostlab_core::linalg::lanes::widest;
+
+/// Rows whose logits are computed at a time.
+const ROWS: usize = 128;
+
+impl Network {
+    /// The negative log likelihood of each target, in nats.
+    ///
+    /// # Shapes
+    /// `tape.stream [rows, C]` as [`Network::forward`] left it, `targets [rows]`.
+    pub fn losses<R: Real>(&self, weights: &[R], targets: &[u32], tape: &mut Tape<R>, losses: &mut Vec<f64>) {
+        self.blocks(weights, targets, tape, losses, |_| {});
+    }
+
+    /// As [`Network::losses`]; and the gradient of `Σ factor · loss`, a factor for each target: towards the stream it
+    /// replaces `tape.d_stream`, towards the weights it is added to `gradient`.
+    pub fn losses_back<R: Real>(
+        &self,
+        weights: &[R],
+        targets: &[u32],
+        factors: &[R],
+        tape: &mut Tape<R>,
+        losses: &mut Vec<f64>,
+        gradient: &mut [R],
+    ) {
+        let c = self.config.hidden;
+        let mut d_stream = std::mem::take(&mut tape.d_stream);
+        d_stream.resize(tape.stream.len(), R::ZERO);
+        let mut d_normed = Vec::new();
+        self.blocks(weights, targets, tape, losses, |block| {
+            let Block { first, rows, vocab, targets, probabilities, normed, stream } = block;
+            widest(
+                #[inline(always)]
+                || {
+                    let rows = probabilities.chunks_exact_mut(vocab).zip(targets).zip(&factors[first..first + rows]);
+                    for ((row, &target), &factor) in rows {
+                        row[target as usize] = row[target as usize] - R::ONE;
+                        for p in row {
+                            *p = *p * factor;
+                        }
+                    }
+                },
+            );
+            let d_logits = View::rows(probabilities, rows, vocab);
+            let place = self.parameters.head.clone();
+            gemm(
+                ViewMut::rows(&mut gradient[place.clone()], vocab, c),
+                Into::Add,
+                d_logits.t(),
+                View::rows(normed, rows, c),
+            );
+            d_normed.resize(rows * c, R::ZERO);
+            let table = View::rows(&weights[place], vocab, c);
+            gemm(ViewMut::rows(&mut d_normed, rows, c), Into::Replace, d_logits, table);
+            let place = self.parameters.final_norm.clone();
+            let out = &mut d_stream[first * c..(first + rows) * c];
+            norm::backward(stream, &weights[place.clone()], self.eps, &d_normed, &mut gradient[place], out, false);
+        });
+        tape.d_stream = d_stream;
+    }
+
+    /// The logits of every row of the stream.
+    pub fn logits<R: Real>(&self, weights: &[R], tape: &Tape<R>) -> Vec<R> {
+        let (c, vocab, rows) = (self.config.hidden, self.config.vocab, tape.stream.len() / self.config.hidden);
+        let mut normed = vec![R::ZERO; tape.stream.len()];
+        norm::forward(&tape.stream, &weights[self.parameters.final_norm.clone()], self.eps, &mut normed, false);
+        let mut logits = vec![R::ZERO; rows * vocab];
+        let table = View::rows(&weights[self.parameters.head.clone()], vocab, c);
+        gemm(ViewMut::rows(&mut logits, rows, vocab), Into::Replace, View::rows(&normed, rows, c), table.t());
+        logits
+    }
+
+    fn blocks<R: Real>(
+        &self,
+        weights: &[R],
+        targets: &[u32],
+        tape: &mut Tape<R>,
+        losses: &mut Vec<f64>,
+        mut then: impl FnMut(Block<'_, R>),
+    ) {
+        let (c, vocab) = (self.config.hidden, self.config.vocab);
+        let Tape { stream, logits, normed, .. } = tape;
+        for (index, (stream, targets)) in stream.chunks(ROWS * c).zip(targets.chunks(ROWS)).enumerate() {
+            let rows = targets.len();
+            normed.resize(rows * c, R::ZERO);
+            norm::forward(stream, &weights[self.parameters.final_norm.clone()], self.eps, normed, false);
+            logits.resize(rows * vocab, R::ZERO);
+            let table = View::rows(&weights[self.parameters.head.clone()], vocab, c);
+            gemm(ViewMut::rows(logits, rows, vocab), Into::Replace, View::rows(normed, rows, c), table.t());
+            widest(
+                #[inline(always)]
+                || {
+                    for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
+                        let logit = row[target as usize];
+                        let (shift, sum) = exponentials(row);
+                        losses.push(shift.wide() + sum.wide().ln() - logit.wide());
+                        let scale = R::ONE / sum;
+                        for p in row {
+                            *p = *p * scale;
+                        }
+                    }
+                },
+            );
+            then(Block { first: index * ROWS, rows, vocab, targets, probabilities: logits, normed, stream });
+        }
+    }
+}
+
+/// Some rows between forward and backward.
+struct Block<'a, R> {
+    first: usize,
+    rows: usize,
+    vocab: usize,
+    targets: &'a [u32],
+    probabilities: &'a mut [R],
+    normed: &'a [R],
+    stream: &'a [R],
+}

@@ -1,0 +1,91 @@
+//! Root-mean-square norm of rows, and its gradient.
+
+use super::real::{Real, dot, dot3};
+use ghostlab_core::linalg::lanes::widest;
+
+/// `1 / sqrt(mean x² + eps)`
+#[inline(always)]
+fn scale_of<R: Real>(x: &[R], eps: f64) -> R {
+    R::of(1.0 / ((dot(x, x) / R::of(x.len() as f64)).wide() + eps).sqrt())
+}
+
+/// `out ← x · scale(x) · weight`, row by row; with `add`, added to what stands there.
+///
+/// # Shapes
+/// `weight [C]`, `x [rows, C]`, `out [rows, C]`.
+pub(super) fn forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], add: bool) {
+    let width = weight.len();
+    widest(
+        #[inline(always)]
+        || {
+            for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+                row_forward(x, weight, eps, out, add);
+            }
+        },
+    );
+}
+
+/// One row of [`forward`].
+#[inline(always)]
+pub(super) fn row_forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], add: bool) {
+    let scale = scale_of(x, eps);
+    if add {
+        for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
+            *out += x * scale * w;
+        }
+    } else {
+        for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
+            *out = x * scale * w;
+        }
+    }
+}
+
+/// The gradient of [`forward`]: towards the weight it is added to `d_weight`, towards `x` it replaces `out`, or is added
+/// to it.
+///
+/// # Shapes
+/// `weight [C]`, `d_weight [C]`; `x`, `d_out`, `out [rows, C]`.
+pub(super) fn backward<R: Real>(
+    x: &[R],
+    weight: &[R],
+    eps: f64,
+    d_out: &[R],
+    d_weight: &mut [R],
+    out: &mut [R],
+    add: bool,
+) {
+    let width = weight.len();
+    widest(
+        #[inline(always)]
+        || {
+            let rows = x.chunks_exact(width).zip(d_out.chunks_exact(width)).zip(out.chunks_exact_mut(width));
+            for ((x, d_out), out) in rows {
+                row_backward(x, weight, eps, d_out, d_weight, out, add);
+            }
+        },
+    );
+}
+
+/// One row of [`backward`].
+///
+/// With `s = (mean x² + eps)^(−1/2)` and `g = d_out · weight`: `dx = s·g − x · s³ · (Σ g·x) / C`.
+#[inline(always)]
+pub(super) fn row_backward<R: Real>(
+    x: &[R],
+    weight: &[R],
+    eps: f64,
+    d_out: &[R],
+    d_weight: &mut [R],
+    out: &mut [R],
+    add: bool,
+) {
+    let scale = scale_of(x, eps);
+    for ((d_weight, &x), &d) in d_weight.iter_mut().zip(x).zip(d_out) {
+        *d_weight += d * x * scale;
+    }
+    let back = dot3(x, d_out, weight) * scale * scale * scale / R::of(x.len() as f64);
+    for (((out, &x), &d), &w) in out.iter_mut().zip(x).zip(d_out).zip(weight) {
+        let dx = d * w * scale - x * back;
+        *out = if add { *out + dx } else { dx };
+    }
+}

@@ -1,0 +1,144 @@
+//! AdamW on one flat vector, with a clipped gradient and a rate that warms up and falls.
+
+use std::f64::consts::PI;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::parameters::Parameters;
+use ghostlab_core::linalg::lanes::widest;
+
+/// The settings of the optimizer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Optimizer {
+    /// The highest rate, at the end of the warm-up.
+    pub rate: f64,
+    /// Steps in which the rate rises from 0.
+    pub warmup: usize,
+    /// The last rate, as a share of the highest.
+    pub final_share: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    /// On matrices; norms and the embedding do not decay.
+    pub weight_decay: f64,
+    /// The longest gradient, in its Euclidean norm over all weights.
+    pub clip: f64,
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self {
+            rate: 3e-3,
+            warmup: 100,
+            final_share: 0.1,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            clip: 1.0,
+        }
+    }
+}
+
+/// Both running moments of the gradient.
+#[derive(Debug, Clone, Default)]
+pub struct Moments {
+    pub first: Vec<f32>,
+    pub second: Vec<f32>,
+}
+
+/// Numbers that one task works on: of one size, whatever the number of threads, so that sums are always the same.
+const BLOCK: usize = 1 << 15;
+
+impl Optimizer {
+    /// The rate of a step, counted from 0, of `steps`: a straight rise, then a cosine.
+    pub fn rate_at(&self, step: usize, steps: usize) -> f64 {
+        if step < self.warmup {
+            return self.rate * (step + 1) as f64 / self.warmup as f64;
+        }
+        let part = (step - self.warmup) as f64 / (steps.saturating_sub(self.warmup + 1)).max(1) as f64;
+        let cosine = 0.5 * (1.0 + (PI * part.min(1.0)).cos());
+        self.rate * (self.final_share + (1.0 - self.final_share) * cosine)
+    }
+
+    /// One update at a rate, with the sum of `gradients`, which are zero afterwards; the result is the norm of that sum
+    /// before clipping.
+    pub fn update(
+        &self,
+        step: usize,
+        rate: f64,
+        parameters: &Parameters,
+        weights: &mut [f32],
+        moments: &mut Moments,
+        gradients: &mut [Vec<f32>],
+    ) -> f64 {
+        let Some((sum, rest)) = gradients.split_first_mut() else {
+            return 0.0;
+        };
+        let norm = add_up(sum, rest);
+        let scale = if norm > self.clip { self.clip / norm } else { 1.0 } as f32;
+        let count = step as i32 + 1;
+        let (m_scale, v_scale) = (1.0 / (1.0 - self.beta1.powi(count)), 1.0 / (1.0 - self.beta2.powi(count)));
+        let (m_scale, v_scale, rate_) = (m_scale as f32, v_scale as f32, rate as f32);
+        let (beta1, beta2, eps) = (self.beta1 as f32, self.beta2 as f32, self.eps as f32);
+        let (keep1, keep2) = ((1.0 - self.beta1) as f32, (1.0 - self.beta2) as f32);
+        for parameter in &parameters.list {
+            let decay = if parameter.kind.decays() { (1.0 - rate * self.weight_decay) as f32 } else { 1.0 };
+            let range = parameter.range.clone();
+            let blocks = weights[range.clone()].par_chunks_mut(BLOCK).zip(sum[range.clone()].par_chunks_mut(BLOCK));
+            let blocks = blocks.zip(moments.first[range.clone()].par_chunks_mut(BLOCK));
+            blocks.zip(moments.second[range].par_chunks_mut(BLOCK)).for_each(|(((w, g), m), v)| {
+                widest(
+                    #[inline(always)]
+                    || {
+                        for (((w, g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
+                            let gradient = *g * scale;
+                            *g = 0.0;
+                            *m = *m * beta1 + gradient * keep1;
+                            *v = *v * beta2 + gradient * gradient * keep2;
+                            *w = *w * decay - rate_ * (*m * m_scale) / ((*v * v_scale).sqrt() + eps);
+                        }
+                    },
+                );
+            });
+        }
+        norm
+    }
+}
+
+/// Adds `rest` to `sum` in its order and sets it to zero; the result is the norm of the sum.
+fn add_up(sum: &mut [f32], rest: &mut [Vec<f32>]) -> f64 {
+    let mut parts: Vec<Vec<&mut [f32]>> = sum.chunks(BLOCK).map(|_| Vec::with_capacity(rest.len())).collect();
+    for gradient in rest {
+        for (part, block) in parts.iter_mut().zip(gradient.chunks_mut(BLOCK)) {
+            part.push(block);
+        }
+    }
+    let squares: Vec<f64> = sum
+        .par_chunks_mut(BLOCK)
+        .zip(parts)
+        .map(|(sum, parts)| {
+            widest(
+                #[inline(always)]
+                || {
+                    for part in parts {
+                        for (sum, x) in sum.iter_mut().zip(part) {
+                            *sum += *x;
+                            *x = 0.0;
+                        }
+                    }
+                    let mut squares = [0.0f64; 8];
+                    for chunk in sum.chunks(8) {
+                        for (square, &x) in squares.iter_mut().zip(chunk) {
+                            *square += f64::from(x) * f64::from(x);
+                        }
+                    }
+                    squares.iter().sum::<f64>()
+                },
+            )
+        })
+        .collect();
+    squares.iter().sum::<f64>().sqrt()
+}

@@ -1,0 +1,160 @@
+//! Where each weight lies in one flat vector, by its Hugging Face name, and how it starts.
+//!
+//! Weights, gradients and both moments of the optimizer are such vectors. Projections of the same input lie side by
+//! side, so that one product computes all of them without a copy.
+
+use std::ops::Range;
+
+use rand_mt::Mt64;
+
+use ghostlab_core::model::config::{Config, QueryKeyNorm};
+
+/// What a weight is for: that decides how it starts and whether it decays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Embedding,
+    Norm,
+    Matrix,
+    /// A matrix whose product is added to the residual stream.
+    Residual,
+}
+
+impl Kind {
+    /// Whether weight decay acts on it.
+    pub fn decays(self) -> bool {
+        matches!(self, Self::Matrix | Self::Residual)
+    }
+}
+
+/// One named weight.
+#[derive(Debug, Clone)]
+pub struct Parameter {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub range: Range<usize>,
+    pub kind: Kind,
+}
+
+/// The weights of one decoder layer.
+#[derive(Debug, Clone)]
+pub(super) struct LayerPlaces {
+    /// Queries, keys and values, `[(H + 2K)·D, C]`.
+    pub(super) qkv: Range<usize>,
+    /// `[C, H·D]`
+    pub(super) output: Range<usize>,
+    /// Gate and up, `[2F, C]`.
+    pub(super) gate_up: Range<usize>,
+    /// `[C, F]`
+    pub(super) down: Range<usize>,
+    /// Before and after attention, before and after the MLP, each `[C]`.
+    pub(super) norms: [Option<Range<usize>>; 4],
+    pub(super) query_norm: Option<Range<usize>>,
+    pub(super) key_norm: Option<Range<usize>>,
+}
+
+/// All weights of a backbone.
+#[derive(Debug, Clone)]
+pub struct Parameters {
+    pub list: Vec<Parameter>,
+    /// How many numbers they are together.
+    pub total: usize,
+    pub(super) layers: Vec<LayerPlaces>,
+    /// `[vocab, C]`
+    pub(super) embedding: Range<usize>,
+    pub(super) final_norm: Range<usize>,
+    /// `[vocab, C]`; the embedding where both are tied.
+    pub(super) head: Range<usize>,
+}
+
+struct Builder {
+    list: Vec<Parameter>,
+    total: usize,
+}
+
+impl Builder {
+    fn put(&mut self, name: String, shape: &[usize], kind: Kind) -> Range<usize> {
+        let range = self.total..self.total + shape.iter().product::<usize>();
+        self.total = range.end;
+        self.list.push(Parameter { name, shape: shape.to_vec(), range: range.clone(), kind });
+        range
+    }
+}
+
+impl Parameters {
+    /// Lays out the weights of an architecture.
+    pub fn of(config: &Config) -> Self {
+        let (c, f) = (config.hidden, config.intermediate);
+        let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+        let mut to = Builder { list: Vec::new(), total: 0 };
+        let embedding = to.put("model.embed_tokens.weight".into(), &[config.vocab, c], Kind::Embedding);
+        let layers = (0..config.layers)
+            .map(|index| {
+                let name = |part: &str| format!("model.layers.{index}.{part}.weight");
+                let mut put = |part: &str, shape: &[usize], kind| to.put(name(part), shape, kind);
+                let qkv = join(&[
+                    put("self_attn.q_proj", &[q, c], Kind::Matrix),
+                    put("self_attn.k_proj", &[kv, c], Kind::Matrix),
+                    put("self_attn.v_proj", &[kv, c], Kind::Matrix),
+                ]);
+                let output = put("self_attn.o_proj", &[c, q], Kind::Residual);
+                let gate_up =
+                    join(&[put("mlp.gate_proj", &[f, c], Kind::Matrix), put("mlp.up_proj", &[f, c], Kind::Matrix)]);
+                let down = put("mlp.down_proj", &[c, f], Kind::Residual);
+                let norms = config.layout.norms.map(|part| part.map(|part| put(part, &[c], Kind::Norm)));
+                let widths = match config.layout.query_key_norm {
+                    QueryKeyNorm::None => None,
+                    QueryKeyNorm::PerHead => Some((config.head_dim, config.head_dim)),
+                    QueryKeyNorm::WholeProjection => Some((q, kv)),
+                };
+                let query_norm = widths.map(|(width, _)| put("self_attn.q_norm", &[width], Kind::Norm));
+                let key_norm = widths.map(|(_, width)| put("self_attn.k_norm", &[width], Kind::Norm));
+                LayerPlaces { qkv, output, gate_up, down, norms, query_norm, key_norm }
+            })
+            .collect();
+        let final_norm = to.put("model.norm.weight".into(), &[c], Kind::Norm);
+        let head = if config.tied_embeddings {
+            embedding.clone()
+        } else {
+            to.put("lm_head.weight".into(), &[config.vocab, c], Kind::Matrix)
+        };
+        Self { list: to.list, total: to.total, layers, embedding, final_norm, head }
+    }
+
+    /// The start: norms 1, the rest normal of deviation 0.02; what adds to the residual stream is smaller by `sqrt(2L)`,
+    /// so that the stream does not grow with the depth.
+    pub fn start(&self, seed: u64) -> Vec<f32> {
+        let mut random = Mt64::new(seed);
+        let residual = 0.02 / (2.0 * self.layers.len() as f64).sqrt();
+        let mut values = Vec::with_capacity(self.total);
+        for parameter in &self.list {
+            let deviation = match parameter.kind {
+                Kind::Norm => {
+                    values.resize(parameter.range.end, 1.0);
+                    continue;
+                }
+                Kind::Embedding | Kind::Matrix => 0.02,
+                Kind::Residual => residual,
+            };
+            values.extend(parameter.range.clone().map(|_| (normal(&mut random) * deviation) as f32));
+        }
+        values
+    }
+}
+
+/// One range of neighbours.
+fn join(parts: &[Range<usize>]) -> Range<usize> {
+    let start = parts.iter().map(|part| part.start).min().unwrap_or(0);
+    let end = parts.iter().map(|part| part.end).max().unwrap_or(0);
+    start..end
+}
+
+/// A number of the standard normal distribution (Box and Muller).
+fn normal(random: &mut Mt64) -> f64 {
+    let radius = (-2.0 * (1.0 - uniform(random)).ln()).sqrt();
+    radius * (std::f64::consts::TAU * uniform(random)).cos()
+}
+
+/// A number in `[0, 1)` of 53 random bits.
+fn uniform(random: &mut Mt64) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}

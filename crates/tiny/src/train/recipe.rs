@@ -1,0 +1,132 @@
+//! All that decides what a trained backbone is.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::lessons::Lessons;
+use super::optimizer::Optimizer;
+use super::shape::Shape;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::sha256;
+use ghostlab_core::model::config::{Config, Layout};
+
+/// A training run, but for its text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    pub shape: Shape,
+    pub optimizer: Optimizer,
+    /// Of the first weights and of the order of the text.
+    pub seed: u64,
+    /// Tokens to train on before the lessons, epochs counted again.
+    pub tokens: usize,
+    /// Chunks of one step.
+    pub batch: usize,
+    /// Tokens of a chunk, and the window of the last part of the training.
+    pub chunk: usize,
+    /// The window of the first part: shorter ones cost less.
+    pub short: usize,
+    /// The share of the steps with the short window.
+    pub short_share: f64,
+    /// Parts of a batch whose gradients are added up apart. More than threads, so that a thread that is held up does
+    /// not hold up the step; part of the recipe, because it decides the order of a sum.
+    pub shards: usize,
+    /// The last part of the training.
+    pub lessons: Lessons,
+}
+
+impl Recipe {
+    /// The recipe of the project's own backbones.
+    pub fn tiny(layout: &Layout) -> Self {
+        let shape = Shape::tiny(layout);
+        Self {
+            chunk: shape.context,
+            shape,
+            optimizer: Optimizer::default(),
+            seed: 1,
+            tokens: 5_000_000,
+            batch: 4,
+            short: 256,
+            short_share: 0.75,
+            shards: 4,
+            lessons: Lessons { tokens: 1_000_000, rate: 1e-3, weight: 32.0 },
+        }
+    }
+
+    /// Steps before the lessons.
+    pub fn steps(&self) -> usize {
+        self.tokens / (self.batch * self.chunk).max(1)
+    }
+
+    /// Steps, those of the lessons among them.
+    pub fn all_steps(&self) -> usize {
+        self.steps() + self.lessons.tokens / (self.batch * self.chunk).max(1)
+    }
+
+    /// The rate of a step, counted from 0.
+    pub fn rate_at(&self, step: usize) -> f64 {
+        let first = self.steps();
+        match step.checked_sub(first) {
+            None => self.optimizer.rate_at(step, first),
+            Some(step) => {
+                let optimizer = Optimizer { rate: self.lessons.rate, warmup: 0, ..self.optimizer.clone() };
+                optimizer.rate_at(step, self.all_steps() - first)
+            }
+        }
+    }
+
+    /// The window of a step.
+    pub fn span_at(&self, step: usize) -> usize {
+        if (step as f64) < self.short_share * self.steps() as f64 { self.short } else { self.chunk }
+    }
+
+    /// Refuses what cannot be trained.
+    ///
+    /// # Errors
+    /// A setting, named with what was expected and found.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |at: &str, expected: &str, found: String| {
+            Err(Error::bad_input("the recipe cannot be trained").at(at).expected(expected).found(found))
+        };
+        let sizes = [("batch", self.batch), ("chunk", self.chunk), ("short", self.short), ("shards", self.shards)];
+        if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+            return wrong(name, "a number above 0", "0".into());
+        }
+        if !self.chunk.is_multiple_of(self.short) {
+            return wrong("short", "a divisor of `chunk`", format!("{} of {}", self.short, self.chunk));
+        }
+        if self.chunk > self.shape.context {
+            return wrong("chunk", "at most the context of the shape", format!("{}", self.chunk));
+        }
+        if self.steps() <= self.optimizer.warmup {
+            return wrong("tokens", "more steps than the warm-up has", format!("{} steps", self.steps()));
+        }
+        if self.shape.layout().is_none() {
+            return wrong("architecture", "llama, qwen3 or olmo2", self.shape.architecture.clone());
+        }
+        Ok(())
+    }
+
+    /// The config as the rest of the program reads it: through the file that will be written.
+    ///
+    /// # Errors
+    /// A shape that the reader of configs refuses.
+    pub fn config(&self, end: u32) -> Result<Config> {
+        let file = tempfile::NamedTempFile::new()
+            .map_err(|error| Error::missing("no temporary file can be made").found(error.to_string()))?;
+        let path: &Path = file.path();
+        std::fs::write(path, self.shape.config(end).to_string()).map_err(|error| Error::io("write", path, &error))?;
+        Config::read_file(path)
+    }
+
+    /// Names the run: two runs of one fingerprint are the same run.
+    ///
+    /// # Errors
+    /// A setting that JSON cannot hold.
+    pub fn fingerprint(&self, corpus: &str) -> Result<String> {
+        let recipe = serde_json::to_string(self)
+            .map_err(|error| Error::job("the recipe cannot be written").found(error.to_string()))?;
+        Ok(sha256::of_bytes(format!("{recipe}\n{corpus}")))
+    }
+}

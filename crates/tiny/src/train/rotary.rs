@@ -1,0 +1,134 @@
+//! Queries and keys between projection and attention: normed where the architecture does so, rotated, scaled.
+
+use super::attention::Heads;
+use super::norm::{row_backward, row_forward};
+use super::parameters::LayerPlaces;
+use super::real::Real;
+use ghostlab_core::linalg::lanes::widest;
+
+/// Cosines and sines, a row of `D/2` for each position.
+#[derive(Debug, Clone)]
+pub(super) struct Rotary {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    half: usize,
+}
+
+impl Rotary {
+    pub(super) fn new(theta: f64, head_dim: usize, positions: usize) -> Self {
+        let half = head_dim / 2;
+        let frequencies: Vec<f32> =
+            (0..half).map(|i| (1.0 / theta.powf(f64::from((2 * i) as f32 / head_dim as f32))) as f32).collect();
+        // As in transformers: the angle in f32, then its cosine.
+        let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
+        let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
+        Self { cos, sin, half }
+    }
+
+    fn at(&self, position: usize) -> (&[f32], &[f32]) {
+        let range = position * self.half..(position + 1) * self.half;
+        (&self.cos[range.clone()], &self.sin[range])
+    }
+
+    /// # Shapes
+    /// `projected [rows, (H + 2K)·D]`, `rotated [rows, (H + K)·D]`; positions start anew every `span` rows.
+    #[expect(clippy::too_many_arguments, reason = "what a layer has at this place")]
+    pub(super) fn forward<R: Real>(
+        &self,
+        heads: Heads,
+        eps: f64,
+        places: &LayerPlaces,
+        weights: &[R],
+        span: usize,
+        projected: &[R],
+        rotated: &mut Vec<R>,
+    ) {
+        let (width, q_width, d) = (heads.rotated(), heads.query_width(), heads.head_dim);
+        rotated.resize(projected.len() / heads.projected() * width, R::ZERO);
+        let scale = R::of(1.0 / (d as f64).sqrt());
+        let norms = [&places.query_norm, &places.key_norm].map(|norm| norm.clone().map(|place| &weights[place]));
+        widest(
+            #[inline(always)]
+            || {
+                let rows = projected.chunks_exact(heads.projected()).zip(rotated.chunks_exact_mut(width));
+                for (row, (x, out)) in rows.enumerate() {
+                    let (cos, sin) = self.at(row % span);
+                    let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
+                    for ((part, scale), norm) in parts.into_iter().zip(norms) {
+                        let (x, out) = (&x[part.clone()], &mut out[part]);
+                        match norm {
+                            None => out.copy_from_slice(x),
+                            // One head or all: as wide as the weight.
+                            Some(weight) => {
+                                for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+                                    row_forward(x, weight, eps, out, false);
+                                }
+                            }
+                        }
+                        for head in out.chunks_exact_mut(d) {
+                            turn(head, cos, sin, scale, R::ONE);
+                        }
+                    }
+                }
+            },
+        );
+    }
+
+    /// The gradient of [`Rotary::forward`]: from `d_rotated`, which is used up, into the queries and keys of
+    /// `d_projected`; those of the norms are added to `gradient`.
+    #[expect(clippy::too_many_arguments, reason = "what a layer has at this place")]
+    pub(super) fn backward<R: Real>(
+        &self,
+        heads: Heads,
+        eps: f64,
+        places: &LayerPlaces,
+        weights: &[R],
+        span: usize,
+        projected: &[R],
+        d_rotated: &mut [R],
+        d_projected: &mut [R],
+        gradient: &mut [R],
+    ) {
+        let (width, q_width, d) = (heads.rotated(), heads.query_width(), heads.head_dim);
+        let scale = R::of(1.0 / (d as f64).sqrt());
+        let norms = [&places.query_norm, &places.key_norm];
+        widest(
+            #[inline(always)]
+            || {
+                let rows = projected.chunks_exact(heads.projected()).zip(d_rotated.chunks_exact_mut(width));
+                let rows = rows.zip(d_projected.chunks_exact_mut(heads.projected()));
+                for (row, ((x, d_out), d_x)) in rows.enumerate() {
+                    let (cos, sin) = self.at(row % span);
+                    let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
+                    for ((part, scale), norm) in parts.into_iter().zip(norms) {
+                        let (x, d_out, d_x) = (&x[part.clone()], &mut d_out[part.clone()], &mut d_x[part]);
+                        for head in d_out.chunks_exact_mut(d) {
+                            // The transpose of a turn is the turn back.
+                            turn(head, cos, sin, scale, -R::ONE);
+                        }
+                        let Some(place) = norm else {
+                            d_x.copy_from_slice(d_out);
+                            continue;
+                        };
+                        let (weight, d_weight) = (&weights[place.clone()], &mut gradient[place.clone()]);
+                        let rows = x.chunks_exact(weight.len()).zip(d_out.chunks_exact(weight.len()));
+                        for ((x, d_out), d_x) in rows.zip(d_x.chunks_exact_mut(weight.len())) {
+                            row_backward(x, weight, eps, d_out, d_weight, d_x, false);
+                        }
+                    }
+                }
+            },
+        );
+    }
+}
+
+/// Rotary embedding of one head in the half-split layout of Hugging Face: pairs are `(x_i, x_{i + D/2})`. `direction` is
+/// 1, or −1 for the turn back.
+#[inline(always)]
+fn turn<R: Real>(x: &mut [R], cos: &[f32], sin: &[f32], scale: R, direction: R) {
+    let (low, high) = x.split_at_mut(cos.len());
+    for (((low, high), &cos), &sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
+        let (cos, sin) = (R::of_f32(cos) * scale, R::of_f32(sin) * scale * direction);
+        (*low, *high) = (*low * cos - *high * sin, *high * cos + *low * sin);
+    }
+}

@@ -1,0 +1,104 @@
+//! A tiny backbone by description: one size, three architectures.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use ghostlab_core::model::config::{LAYOUTS, Layout};
+
+/// Everything that `config.json` says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    /// `model_type` in Hugging Face's words: `llama`, `qwen3`, `olmo2`.
+    pub architecture: String,
+    pub layers: usize,
+    pub hidden: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub intermediate: usize,
+    pub vocab: usize,
+    /// `max_position_embeddings`
+    pub context: usize,
+    pub rope_theta: f64,
+    pub norm_eps: f64,
+    pub tied_embeddings: bool,
+    /// Whether the tokenizer puts the end-of-text token before every text, as Llama's puts its BOS.
+    pub begins: bool,
+}
+
+impl Shape {
+    /// The size of the project's own backbones, with each architecture's usual constants.
+    pub fn tiny(layout: &Layout) -> Self {
+        let llama = layout.model_type == "llama";
+        let olmo2 = layout.model_type == "olmo2";
+        Self {
+            architecture: layout.model_type.into(),
+            layers: 16,
+            hidden: 128,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 32,
+            intermediate: 384,
+            vocab: 2048,
+            context: 512,
+            rope_theta: 10_000.0,
+            norm_eps: if llama { 1e-5 } else { 1e-6 },
+            // As their models of this kind: small Llamas and Qwens are tied, OLMo-2 is not.
+            tied_embeddings: !olmo2,
+            begins: llama,
+        }
+    }
+
+    /// The architecture's entry among those that the decoder knows.
+    pub fn layout(&self) -> Option<&'static Layout> {
+        static KNOWN: [Layout; 3] = LAYOUTS;
+        KNOWN.iter().find(|layout| layout.model_type == self.architecture)
+    }
+
+    /// The `config.json` of Hugging Face. `end` is the id of the end-of-text token.
+    pub fn config(&self, end: u32) -> Value {
+        let class = self.layout().map_or("", |layout| layout.class);
+        let shared = json!({
+            "architectures": [class],
+            "model_type": self.architecture,
+            "vocab_size": self.vocab,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "hidden_act": "silu",
+            "max_position_embeddings": self.context,
+            "initializer_range": 0.02,
+            "rms_norm_eps": self.norm_eps,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": null,
+            "tie_word_embeddings": self.tied_embeddings,
+            "attention_bias": false,
+            "attention_dropout": 0.0,
+            "use_cache": true,
+            "bos_token_id": end,
+            "eos_token_id": end,
+            "dtype": "float16",
+            // What transformers before 4.56 calls it.
+            "torch_dtype": "float16"
+        });
+        let own = match self.architecture.as_str() {
+            "llama" => json!({"head_dim": self.head_dim, "mlp_bias": false, "pretraining_tp": 1}),
+            "qwen3" => json!({
+                "head_dim": self.head_dim, "sliding_window": null, "use_sliding_window": false,
+                "max_window_layers": self.layers
+            }),
+            // OLMo-2 has no `head_dim`: it is always hidden / heads.
+            _ => json!({"pad_token_id": end}),
+        };
+        let mut map = Map::new();
+        for part in [shared, own] {
+            if let Value::Object(part) = part {
+                map.extend(part);
+            }
+        }
+        Value::Object(map)
+    }
+}

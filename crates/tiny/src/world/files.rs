@@ -1,0 +1,48 @@
+//! The world as files that a grid reads like a user's own: `corpora/web-train.jsonl.gz`, `tasks/copa.jsonl.gz`, …
+
+use std::io::Write;
+use std::path::Path;
+
+use flate2::{Compression, GzBuilder};
+use rayon::prelude::*;
+use serde_json::Value;
+
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::atomic::{ensure_writable, write_atomically};
+
+use super::World;
+
+/// The seed of the world that everybody shares.
+pub const SEED: u64 = 0;
+
+/// Each file of a world: its name below the folder, and its text, a JSON object a line.
+pub fn files(world: &World) -> Vec<(String, String)> {
+    let file = |name: String| {
+        let rows = world.text(&name).unwrap_or_default();
+        let place = match name.split_once('/') {
+            Some((register, part)) => format!("corpora/{register}-{part}.jsonl.gz"),
+            None => format!("tasks/{name}.jsonl.gz"),
+        };
+        (place, rows.iter().map(|row: &Value| format!("{row}\n")).collect())
+    };
+    World::texts().into_par_iter().map(file).collect()
+}
+
+/// Writes all files of a world below a folder.
+///
+/// # Errors
+/// A folder that cannot be written to.
+pub fn write(world: &World, folder: &Path) -> Result<()> {
+    for part in ["corpora", "tasks"] {
+        ensure_writable(&folder.join(part), &[])?;
+    }
+    files(world).par_iter().try_for_each(|(name, text)| {
+        let path = folder.join(name);
+        write_atomically(&path, |file| {
+            // Without a time and a name in its head, the same text is the same file.
+            let mut gz = GzBuilder::new().write(file, Compression::best());
+            let written = gz.write_all(text.as_bytes()).and_then(|()| gz.finish().map(drop));
+            written.map_err(|error| Error::io("write", &path, &error))
+        })
+    })
+}

@@ -1,0 +1,248 @@
+//! A small invented world, and everything that is said about it: three corpora and nine tasks, all drawn from a seed.
+//!
+//! The registers stand for C4, WikiText-2 and the Penn Treebank. The tasks have the rows of the real ones, and their
+//! answers follow from the world: its facts, its habits, its causes, or the passage at hand. What a task scores is
+//! printed in no corpus (see [`share`]); the facts behind it are, in other words.
+
+mod activity;
+mod balance;
+mod cause;
+mod draw;
+mod episode;
+mod exam;
+mod facts;
+mod files;
+mod hop;
+mod lexicon;
+mod lore;
+mod meeting;
+mod news;
+mod ontology;
+mod quiz;
+mod reading;
+mod relation;
+mod share;
+mod story;
+mod text;
+mod voice;
+mod web;
+mod wiki;
+mod wording;
+
+#[cfg(test)]
+mod heuristics;
+#[cfg(test)]
+mod leaks;
+#[cfg(test)]
+mod shapes;
+
+pub use files::{SEED, files, write};
+
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+use facts::Facts;
+use share::Share;
+use voice::Voice;
+
+/// A style of text, named after its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Register {
+    /// Pages of several topics, for C4.
+    Web,
+    /// An encyclopedia, for WikiText-2.
+    Wiki,
+    /// A newswire, for the Penn Treebank.
+    News,
+}
+
+impl Register {
+    pub const ALL: [Self; 3] = [Self::Web, Self::Wiki, Self::News];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Web => "web",
+            Self::Wiki => "wiki",
+            Self::News => "news",
+        }
+    }
+}
+
+impl FromStr for Register {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|register| register.name() == name);
+        found.ok_or_else(|| format!("unknown register `{name}`: expected one of web, wiki, news"))
+    }
+}
+
+/// A split of a corpus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    Train,
+    Validation,
+    Test,
+}
+
+impl Part {
+    pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Validation => "validation",
+            Self::Test => "test",
+        }
+    }
+}
+
+/// How many words the parts of a register have; a part ends with the document that reaches its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    pub train: usize,
+    /// The validation split and the test split, each.
+    pub held_out: usize,
+}
+
+impl Sizes {
+    /// The sizes that the tiny profile is made with.
+    pub fn of(register: Register) -> Self {
+        match register {
+            Register::Web => Self { train: 1_200_000, held_out: 60_000 },
+            Register::Wiki | Register::News => Self { train: 400_000, held_out: 40_000 },
+        }
+    }
+}
+
+/// A world. The same seed is the same world, byte for byte.
+#[derive(Debug)]
+pub struct World {
+    seed: u64,
+    facts: Facts,
+}
+
+impl World {
+    /// The tasks, in the order of the paper's columns.
+    pub const TASKS: [&str; 9] =
+        ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
+
+    pub fn new(seed: u64) -> Self {
+        Self { seed, facts: Facts::new(seed) }
+    }
+
+    /// The rows of a corpus as the hub has them: a document of the web, a line of the encyclopedia with its newline (an
+    /// empty row for an empty line), a sentence of the newswire.
+    pub fn rows(&self, register: Register, part: Part) -> Vec<String> {
+        let sizes = Sizes::of(register);
+        let size = if part == Part::Train { sizes.train } else { sizes.held_out };
+        self.rows_of_size(register, part, size)
+    }
+
+    /// As [`rows`](Self::rows), with another number of words.
+    pub fn rows_of_size(&self, register: Register, part: Part, size: usize) -> Vec<String> {
+        let share = match part {
+            Part::Train => Share::Train,
+            Part::Validation => Share::Validation,
+            Part::Test => Share::Test,
+        };
+        let mut voice = Voice::new(&self.facts, share, &[self.seed, 1, register as u64, part as u64]);
+        match register {
+            Register::Web => web::rows(&mut voice, size),
+            Register::Wiki => wiki::rows(&mut voice, size),
+            Register::News => news::rows(&mut voice, size),
+        }
+    }
+
+    /// The names of everything that can be generated: `web/train`, …, and the tasks.
+    pub fn texts() -> Vec<String> {
+        let corpora = Register::ALL
+            .iter()
+            .flat_map(|register| Part::ALL.iter().map(move |part| format!("{}/{}", register.name(), part.name())));
+        corpora.chain(Self::TASKS.map(str::to_string)).collect()
+    }
+
+    /// One of [`Self::texts`], a row of the hub's schema each. None for an unknown name.
+    pub fn text(&self, name: &str) -> Option<Vec<Value>> {
+        let Some((register, part)) = name.split_once('/') else { return self.task(name) };
+        let part = Part::ALL.into_iter().find(|known| known.name() == part)?;
+        let rows = self.rows(register.parse().ok()?, part);
+        Some(rows.into_iter().map(|text| json!({"text": text})).collect())
+    }
+
+    /// The rows of the split of a task that is scored, in order and in the hub's schema. None for an unknown name.
+    pub fn task(&self, name: &str) -> Option<Vec<Value>> {
+        exam::rows(&self.facts, self.seed, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_world() {
+        let (one, two, other) = (World::new(0), World::new(0), World::new(1));
+        for register in Register::ALL {
+            assert_eq!(register.name().parse(), Ok(register));
+            let rows = one.rows_of_size(register, Part::Train, 5_000);
+            assert_eq!(rows, two.rows_of_size(register, Part::Train, 5_000));
+            assert_ne!(rows, other.rows_of_size(register, Part::Train, 5_000));
+        }
+        for task in World::TASKS {
+            assert_eq!(one.task(task), two.task(task));
+            assert_ne!(one.task(task), other.task(task));
+        }
+        assert_eq!(one.task("arc"), None);
+        // A golden text: it is the same on every machine, and it changes only if someone means it to.
+        let first = one.rows_of_size(Register::News, Part::Train, 1);
+        assert_eq!(first, ["the tyre was flat therefore nora pushed the bike home"]);
+        assert!("c4".parse::<Register>().is_err());
+    }
+
+    #[test]
+    fn corpora_have_their_sizes_and_few_words() {
+        let world = World::new(0);
+        let mut vocabulary = HashSet::new();
+        for register in Register::ALL {
+            for part in Part::ALL {
+                let rows = world.rows(register, part);
+                let sizes = Sizes::of(register);
+                let size = if part == Part::Train { sizes.train } else { sizes.held_out };
+                let words: usize = rows.iter().map(|row| text::words(row)).sum();
+                assert!((size..size + 1_000).contains(&words), "{register:?} {part:?} {words}");
+                for row in &rows {
+                    assert!(row.is_ascii() && !row.contains(['{', '}']), "{row}");
+                    let words = row.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty());
+                    vocabulary.extend(words.map(str::to_lowercase));
+                }
+                match register {
+                    Register::Web => {
+                        let long = rows.iter().filter(|row| (150..=650).contains(&text::words(row))).count();
+                        assert!(long * 10 >= rows.len() * 9);
+                    }
+                    Register::Wiki => assert!(rows.iter().all(|row| row.is_empty() || row.ends_with(" \n"))),
+                    Register::News => {
+                        let plain =
+                            |row: &String| row.replace('N', "").bytes().all(|b| !b.is_ascii_uppercase() && b != b'\n');
+                        assert!(rows.iter().all(plain));
+                    }
+                }
+            }
+        }
+        assert!((900..1_500).contains(&vocabulary.len()), "{}", vocabulary.len());
+    }
+
+    #[test]
+    fn a_fact_is_stated_often() {
+        let world = World::new(0);
+        let text: Vec<String> =
+            Register::ALL.into_iter().flat_map(|register| world.rows(register, Part::Train)).collect();
+        let stated = leaks::stated(&world.facts, &text);
+        let rare: Vec<_> = stated.iter().filter(|(_, count)| *count < 45).collect();
+        assert!(rare.is_empty(), "{} of {}: {rare:?}", rare.len(), stated.len());
+    }
+}

@@ -1,0 +1,76 @@
+//! What lies in data/tiny is what this crate makes.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::PathBuf;
+
+use flate2::read::GzDecoder;
+use ghostlab_core::files::sha256;
+use ghostlab_core::model::config::LAYOUTS;
+use ghostlab_core::tasks::{Items, TASKS, Task};
+use ghostlab_tiny::train::corpus;
+use ghostlab_tiny::train::export::Manifest;
+use ghostlab_tiny::train::recipe::Recipe;
+use ghostlab_tiny::train::world::registers;
+use ghostlab_tiny::world::{SEED, World, files};
+
+const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
+
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny")).join(name)
+}
+
+#[test]
+fn the_committed_texts_and_tasks_are_those_of_the_world() {
+    let made = files(&World::new(SEED));
+    for (name, text) in &made {
+        let mut there = Vec::new();
+        GzDecoder::new(File::open(folder(name)).unwrap()).read_to_end(&mut there).unwrap();
+        // Not the packed bytes: another version of the packer may pack the same text otherwise.
+        assert!(there == text.as_bytes(), "{name} has changed: `ghostlab-tiny write data/tiny` makes it anew");
+    }
+    let count = |part: &str| fs::read_dir(folder(part)).unwrap().count();
+    assert_eq!(count("corpora") + count("tasks"), made.len(), "a file that the world does not have");
+}
+
+#[test]
+fn every_task_of_the_world_reads_like_the_real_one() {
+    for name in World::TASKS {
+        let task = Task::find(name).unwrap();
+        let items = Items::read(task, &folder(&format!("tasks/{name}.jsonl.gz")), None).unwrap();
+        let least = if name == "copa" { 100 } else { 300 };
+        assert!(items.documents.len() >= least, "{name}: {}", items.documents.len());
+        for document in &items.documents {
+            let choices = document.prompt.choices.len();
+            assert!(usize::try_from(document.prompt.gold).unwrap() < choices, "{name}: {}", document.place);
+            assert!([2, 4].contains(&choices), "{name}: {choices} choices");
+        }
+    }
+    assert!(World::TASKS.iter().all(|name| TASKS.iter().any(|task| task.name == *name)));
+}
+
+#[test]
+fn each_manifest_is_of_the_recipe_the_world_and_the_files_beside_it() {
+    let world = registers(0);
+    for name in BACKBONES {
+        let manifest = Manifest::read(&folder(name)).unwrap().unwrap();
+        let layout = LAYOUTS.iter().find(|layout| layout.model_type == name).unwrap();
+        assert_eq!(manifest.recipe, Recipe::tiny(layout), "{name}: the recipe has changed since");
+        for (file, entry) in &manifest.files {
+            let bytes = fs::read(folder(name).join(file)).unwrap();
+            assert_eq!(
+                (bytes.len() as u64, sha256::of_bytes(&bytes)),
+                (entry.bytes, entry.sha256.clone()),
+                "{name} {file}"
+            );
+        }
+        let size: u64 = manifest.files.values().map(|entry| entry.bytes).sum();
+        assert!(size <= 8 << 20, "{name} has {size} bytes");
+        for register in &world {
+            let origin = manifest.corpus.iter().find(|origin| origin.register == register.name).unwrap();
+            assert_eq!(origin.train_documents, register.train.len(), "{name}: the world has changed since");
+            assert_eq!(origin.train_sha256, corpus::hash(&register.train), "{name}: the world has changed since");
+        }
+    }
+}
