@@ -53,8 +53,7 @@ pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     let mut files: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
     let mut all = Vec::new();
-    // Claims are a list, not a map.
-    for file in files.iter().filter(|file| file.file_stem().is_none_or(|stem| stem != "claims")) {
+    for file in &files {
         all.extend(Artifact::read(file)?);
     }
     all.sort_by_key(|artifact| order(&artifact.name));

@@ -32,7 +32,7 @@ pub fn write_run(
     let staging = target.stage()?;
     let files = table.write(staging.path())?;
     let numbers = reproduce::numbers(grid, outcome, &[]);
-    let (files, _) = finish(&grid.name, grid, outcome, &numbers, &protocols, files, &staging, started)?;
+    let (files, _) = finish(&grid.name, grid, outcome, false, &numbers, &protocols, files, &staging, started)?;
     staging.publish()?;
     Ok((table, files))
 }
@@ -43,6 +43,7 @@ pub(super) fn finish(
     name: &str,
     grid: &Grid,
     outcome: &Outcome,
+    gated: bool,
     numbers: &[Number],
     protocols: &[Protocol],
     mut files: Vec<PathBuf>,
@@ -50,7 +51,7 @@ pub(super) fn finish(
     started: SystemTime,
 ) -> Result<(Vec<PathBuf>, Provenance)> {
     files.extend(write_tasks(staging.path(), outcome)?);
-    let stored = Stored::of(name, grid, outcome, numbers, &machine::program())?;
+    let stored = Stored::of(name, grid, outcome, gated, numbers, &machine::program())?;
     files.push(stored.write(staging.path())?);
     let record = provenance::provenance(grid, outcome, protocols.to_vec(), &files, started)?;
     record.write(staging.path())?;

@@ -88,7 +88,8 @@ pub fn make(artifact: &Artifact, grid: &Grid, target: &Target, gated: bool, exec
     let (drawn, figures) = figures(artifact, &outcome, &numbers, &staging)?;
     files.extend(drawn);
     let protocols = provenance::protocols(grid, &outcome);
-    let (files, record) = finish(&artifact.name, grid, &outcome, &numbers, &protocols, files, &staging, started)?;
+    let (files, record) =
+        finish(&artifact.name, grid, &outcome, gated, &numbers, &protocols, files, &staging, started)?;
     // The page shows artifacts as they are described, not every trial with other settings.
     if target.as_described() {
         sheet(artifact, grid, &outcome, &numbers, table.as_ref(), figures, &record, &staging)?;

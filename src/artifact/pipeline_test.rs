@@ -11,7 +11,7 @@ use super::{Artifact, Executor, Made, Target, make};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, Outcome};
 use crate::grid::{Cell, Grid};
-use crate::reproduce::Sheet;
+use crate::reproduce::{Sheet, Stored};
 
 /// Gives each cell the perplexity that it is told to, and remembers which cells it was asked for.
 struct Fake {
@@ -36,8 +36,12 @@ impl Executor for Fake {
             CellResult { perplexity: vec![perplexity], losses: vec![None], ..unmeasured }
         };
         let cells = grid.cells.iter().map(result).collect();
-        Ok(Outcome { cells, inputs: BTreeMap::new(), tasks: Vec::new() })
+        Ok(Outcome { cells, inputs: inputs(), tasks: Vec::new() })
     }
+}
+
+fn inputs() -> BTreeMap<String, String> {
+    [("a".to_owned(), "ff".to_owned())].into()
 }
 
 struct Bench {
@@ -118,6 +122,16 @@ fn a_dense_backbone_like_the_papers_is_pruned_and_another_is_not() {
     let again = Fake::new(|_| Some(50.0));
     let (made, _) = bench.make(&[], false, &again);
     assert_eq!(((*again.asked.borrow()).as_slice(), made.unwrap().failed), (&[5][..], 0));
+}
+
+#[test]
+fn the_numbers_say_which_files_made_them_and_whether_there_was_a_gate() {
+    let bench = Bench::new();
+    for gated in [true, false] {
+        let (_, folder) = bench.make(&[], gated, &Fake::new(|_| Some(30.0)));
+        let stored = Stored::read(&folder).unwrap();
+        assert_eq!((stored.gate, stored.inputs), (gated, inputs()));
+    }
 }
 
 #[test]

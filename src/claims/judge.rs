@@ -1,81 +1,118 @@
-//! What a claim comes to on a list of records.
+//! A claim on the numbers of its artifacts.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::claim::Claim;
-use super::eval::{self, Outcome};
-use super::filter::{Depths, Field};
-use super::read::Group;
-use crate::record::Record;
+use super::claim::{Axis, Claim, Needed};
+use super::outcome::{Check, Outcome};
+use super::run::{Artifact, Artifacts, apart};
+use super::setting::Setting;
+use crate::record::{DENSE, Record};
 
 /// Whether a claim holds, and on what that rests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// None where missing numbers leave it open.
-    pub holds: Option<bool>,
-    /// In the order in which the records have them.
-    pub groups: Vec<GroupVerdict>,
-    /// Groups in which the check is true.
+    pub outcome: Outcome,
+    /// Why it is unknown.
+    pub reason: Option<String>,
+    /// Settings in which the check is true.
     pub held: usize,
-    /// All groups.
-    pub of: usize,
-    /// Groups in which the check is unknown; never among `held`.
+    /// Settings in which it is unknown; never among `held`.
     pub unknown: usize,
-    /// Why the claim is open, where that is not for a number of a group.
-    pub note: Option<String>,
+    /// All settings.
+    pub of: usize,
+    /// How many it must be true in.
+    pub needed: Needed,
+    /// In the order in which the numbers have them.
+    pub settings: Vec<SettingVerdict>,
 }
 
-/// The check on one combination of the fields in `over`.
+/// The check on one setting.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct GroupVerdict {
-    /// Empty where the claim has a single check.
-    pub group: Vec<(Field, String)>,
+pub struct SettingVerdict {
+    pub setting: Vec<(Axis, String)>,
     pub outcome: Outcome,
     /// The numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or what is missing.
     pub shown: String,
 }
 
 impl Claim {
-    /// Judges the claim on the records of its artifacts. A record that two artifacts share counts once; a value that is
-    /// not finite is missing.
-    pub fn judge(&self, records: &[Record]) -> Verdict {
-        let mut seen = BTreeSet::new();
-        let own: Vec<&Record> = records
-            .iter()
-            .filter(|record| seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits))))
-            .collect();
-        // Before `only`: it may itself ask for the deepest cut.
-        let depths = Depths::of(own.iter().copied());
-        let admitted = own.into_iter().filter(|record| self.only.iter().all(|filter| filter.admits(record, &depths)));
+    /// Judges the claim; `absent` says why an artifact may have no numbers.
+    pub(super) fn judge(&self, artifacts: &Artifacts, absent: impl Fn(&str) -> String) -> Verdict {
+        let mut present: Vec<(&str, &Artifact)> = Vec::new();
+        for &name in self.artifacts {
+            match artifacts.get(name).filter(|artifact| !artifact.records.is_empty()) {
+                Some(artifact) => present.push((name, artifact)),
+                None if self.artifacts.len() == 1 => return self.open(absent(name)),
+                None => return self.open(format!("{name}: {}", absent(name))),
+            }
+        }
+        let runs: Vec<_> = present.iter().filter_map(|(name, of)| Some((*name, of.run.as_ref()?))).collect();
+        if let Some(reason) = runs.windows(2).find_map(|pair| apart(pair[0], pair[1])) {
+            return self.open(reason);
+        }
+        self.verdict(self.settings(&present))
+    }
 
+    /// The settings that all of the artifacts have, with the check on each. A record that two artifacts share counts once.
+    fn settings(&self, artifacts: &[(&str, &Artifact)]) -> Vec<SettingVerdict> {
+        let about = |record: &&Record| record.condition.criterion != DENSE && (self.only)(&record.condition);
+        let key =
+            |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
         let mut groups: Vec<(Vec<String>, Vec<&Record>)> = Vec::new();
-        for record in admitted {
-            let key: Vec<String> = self.over.iter().map(|field| field.of(&record.condition)).collect();
+        let mut seen = BTreeSet::new();
+        for record in artifacts.iter().flat_map(|(_, artifact)| &artifact.records).filter(about) {
+            if !seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits))) {
+                continue;
+            }
+            let key = key(record);
             match groups.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, records)) => records.push(record),
                 None => groups.push((key, vec![record])),
             }
         }
-        self.verdict(groups.into_iter().map(|(key, records)| self.judge_group(key, records, &depths)).collect())
-    }
-
-    fn judge_group(&self, key: Vec<String>, records: Vec<&Record>, depths: &Depths) -> GroupVerdict {
-        let (outcome, shown) = eval::truth(&self.truth, &Group { records, depths });
-        GroupVerdict { group: self.over.iter().copied().zip(key).collect(), outcome, shown }
-    }
-
-    fn verdict(&self, groups: Vec<GroupVerdict>) -> Verdict {
-        let count = |outcome| groups.iter().filter(|group| group.outcome == outcome).count();
-        let (held, unknown, of) = (count(Outcome::True), count(Outcome::Unknown), groups.len());
-        let holds = self.holds.decide(held, unknown, of);
-        let note = match holds {
-            None if of == 0 => Some("no records".to_owned()),
-            None if unknown == 0 => Some(format!("{of} groups are too few for `{}`", self.holds)),
-            _ => None,
+        let everywhere = |wanted: &Vec<String>| {
+            artifacts.iter().all(|(_, of)| of.records.iter().filter(about).any(|record| key(record) == *wanted))
         };
-        Verdict { holds, groups, held, of, unknown, note }
+        groups.retain(|(key, _)| everywhere(key));
+        let judged = |(key, records): (Vec<String>, Vec<&Record>)| {
+            let Check { outcome, shown } = (self.check)(&Setting::new(records));
+            SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, shown }
+        };
+        groups.into_iter().map(judged).collect()
+    }
+
+    fn verdict(&self, settings: Vec<SettingVerdict>) -> Verdict {
+        let count = |outcome| settings.iter().filter(|setting| setting.outcome == outcome).count();
+        let (held, unknown, of) = (count(Outcome::Holds), count(Outcome::Unknown), settings.len());
+        let (outcome, reason) = match self.needed.decide(held, unknown, of) {
+            Some(true) => (Outcome::Holds, None),
+            Some(false) => (Outcome::Fails, None),
+            None if of == 0 => (Outcome::Unknown, Some("no numbers".to_owned())),
+            None if unknown == 0 => (Outcome::Unknown, Some(format!("{of} are too few for `{}`", self.needed))),
+            None => {
+                let first = settings.iter().find(|setting| setting.outcome == Outcome::Unknown);
+                (Outcome::Unknown, first.map(|setting| setting.shown.clone()))
+            }
+        };
+        Verdict { outcome, reason, held, unknown, of, needed: self.needed, settings }
+    }
+
+    /// Not to be judged at all.
+    fn open(&self, reason: String) -> Verdict {
+        Verdict { reason: Some(reason), ..self.verdict(Vec::new()) }
+    }
+}
+
+impl Verdict {
+    /// `17 of 18, all needed`, with what is unknown of it; or why there is no count.
+    pub fn count(&self) -> String {
+        if self.of == 0 {
+            return self.reason.clone().unwrap_or_default();
+        }
+        let unknown = if self.unknown == 0 { String::new() } else { format!(", {} unknown", self.unknown) };
+        format!("{} of {}{unknown}, {} needed", self.held, self.of, self.needed)
     }
 }
 

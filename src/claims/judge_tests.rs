@@ -1,128 +1,161 @@
-//! Groups, and the count that a verdict is.
+//! Settings, and the count that a verdict is.
 
-use super::super::claim::load;
+use super::super::claim::Axis::{Backbone, Depth};
+use super::super::run::Run;
 use super::super::samples::record;
 use super::*;
 
-fn claim(over: &str, only: &str, check: &str, holds: &str) -> Claim {
-    let text = format!(
-        "- {{id: x, artifact: table2, says: s, where: w, over: {over}, only: {only}, check: '{check}', holds: {holds}}}"
-    );
-    load(&text, "claims.yaml").unwrap().remove(0)
-}
+const ALL: [&str; 2] = ["none", "ghosted"];
 
-const BEST: &str = r#"best(acc_average) == "ghosted""#;
+fn claim(needed: Needed) -> Claim {
+    Claim {
+        id: "x",
+        artifacts: &["table2"],
+        says: "s",
+        place: "w",
+        reading: None,
+        over: &[Backbone, Depth],
+        needed,
+        only: |_| true,
+        check: |of| of.best("acc_average", "ghosted", &ALL),
+    }
+}
 
 /// Two backbones at two depths and their dense rows; ghosted is first in three of the four settings.
 fn records() -> Vec<Record> {
-    let mut records = Vec::new();
+    let mut records = vec![record("a", 0, "none", 70.0), record("b", 0, "none", 70.0)];
     for (backbone, depth, none, ghosted) in
         [("a", 4, 40.0, 60.0), ("a", 6, 30.0, 50.0), ("b", 4, 41.0, 61.0), ("b", 6, 52.0, 51.0)]
     {
         records.push(record(backbone, depth, "none", none));
         records.push(record(backbone, depth, "ghosted", ghosted));
     }
-    records.insert(0, record("a", 0, "none", 70.0));
-    records.insert(5, record("b", 0, "none", 70.0));
     records
 }
 
+fn artifacts(of: &[(&str, Vec<Record>)]) -> Artifacts {
+    let artifact = |records: &Vec<Record>| Artifact { records: records.clone(), run: None };
+    of.iter().map(|(name, records)| ((*name).to_owned(), artifact(records))).collect()
+}
+
+fn on(claim: &Claim, records: Vec<Record>) -> Verdict {
+    claim.judge(&artifacts(&[("table2", records)]), |_| "not run".to_owned())
+}
+
 #[test]
-fn there_is_a_check_for_each_combination_of_the_records() {
-    let verdict = claim("[backbone, depth]", "{depth: pruned}", BEST, "all").judge(&records());
-    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.holds), (3, 4, 0, Some(false)));
-    let groups: Vec<String> =
-        verdict.groups.iter().map(|g| g.group.iter().map(|(f, v)| format!("{}={v} ", f.name())).collect()).collect();
-    assert_eq!(groups, ["backbone=a depth=4 ", "backbone=a depth=6 ", "backbone=b depth=4 ", "backbone=b depth=6 "]);
-    assert_eq!(verdict.groups[3].outcome, Outcome::False);
-    assert_eq!(verdict.groups[3].shown, "none 52.00 > ghosted 51.00");
+fn there_is_a_check_for_each_combination_of_the_pruned_cells() {
+    let verdict = on(&claim(Needed::All), records());
+    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.outcome), (3, 4, 0, Outcome::Fails));
+    let settings: Vec<String> =
+        verdict.settings.iter().map(|of| of.setting.iter().map(|(_, value)| value.as_str()).collect()).collect();
+    assert_eq!(settings, ["a4", "a6", "b4", "b6"]);
+    assert_eq!(verdict.settings[3].outcome, Outcome::Fails);
+    assert_eq!(verdict.settings[3].shown, "none 52.00 > ghosted 51.00");
 }
 
 #[test]
 fn the_same_counts_hold_or_fail_by_what_is_asked() {
-    let holds = |quantity| claim("[backbone, depth]", "{depth: pruned}", BEST, quantity).judge(&records()).holds;
-    assert_eq!(holds("most"), Some(true));
-    assert_eq!(holds("any"), Some(true));
-    assert_eq!(holds("at least 3"), Some(true));
-    assert_eq!(holds("at least 4"), Some(false));
-    assert_eq!(holds("at least 5"), None);
+    let asked = |needed| {
+        let verdict = on(&claim(needed), records());
+        (verdict.outcome, verdict.count())
+    };
+    assert_eq!(asked(Needed::Most), (Outcome::Holds, "3 of 4, most needed".to_owned()));
+    assert_eq!(asked(Needed::Any), (Outcome::Holds, "3 of 4, any needed".to_owned()));
+    assert_eq!(asked(Needed::AtLeast(3)), (Outcome::Holds, "3 of 4, at least 3 needed".to_owned()));
+    assert_eq!(asked(Needed::AtLeast(4)), (Outcome::Fails, "3 of 4, at least 4 needed".to_owned()));
+    assert_eq!(asked(Needed::AtLeast(5)).0, Outcome::Unknown);
 }
 
 #[test]
-fn the_dense_rows_are_groups_where_nothing_excludes_them() {
-    let verdict = claim("[backbone, depth]", "{}", BEST, "all").judge(&records());
-    assert_eq!((verdict.of, verdict.unknown), (6, 2));
-}
-
-#[test]
-fn deep_and_shallow_in_only_are_those_of_all_records() {
-    let verdict = claim("[backbone, depth]", "{depth: deep}", BEST, "all").judge(&records());
-    assert_eq!((verdict.held, verdict.of), (1, 2));
-    let widens = claim(
-        "[backbone]",
-        "{}",
-        "gap(acc_average, ghosted, none, depth: deep) < gap(acc_average, ghosted, none, depth: shallow)",
-        "all",
-    );
-    let verdict = widens.judge(&records());
-    assert_eq!((verdict.held, verdict.of), (1, 2));
-    assert_eq!(
-        verdict.groups[1].shown,
-        "-1.00 (ghosted 51.00 over none 52.00, depth deep) < 20.00 (ghosted 61.00 over none 41.00, depth shallow)"
-    );
-}
-
-#[test]
-fn a_single_check_has_a_group_without_a_name() {
-    let verdict = claim("[]", "{recovery: ghosted}", "mean(acc_average) == 55.5", "all").judge(&records());
-    assert_eq!((verdict.held, verdict.of, verdict.holds), (1, 1, Some(true)));
-    assert!(verdict.groups[0].group.is_empty());
-}
-
-#[test]
-fn an_unknown_group_is_counted_as_unknown_and_leaves_the_claim_open() {
+fn a_missing_number_is_counted_as_unknown_and_leaves_the_claim_open() {
     let mut records = records();
     records.retain(|record| record.condition.backbone == "a");
     for record in records.iter_mut().filter(|record| record.condition.depth == 6) {
         record.value = Some(f64::NAN);
     }
-    let verdict = claim("[backbone, depth]", "{depth: pruned}", BEST, "all").judge(&records);
-    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.holds), (1, 2, 1, None));
-    assert_eq!(verdict.groups[1].shown, "unknown: acc_average has no value for ghosted");
-    assert_eq!(verdict.note, None);
+    let verdict = on(&claim(Needed::All), records);
+    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.outcome), (1, 2, 1, Outcome::Unknown));
+    assert_eq!(verdict.reason.as_deref(), Some("acc_average has no value for ghosted"));
+    assert_eq!(verdict.count(), "1 of 2, 1 unknown, all needed");
 }
 
 #[test]
-fn no_record_is_no_verdict() {
-    let verdict = claim("[backbone]", "{backbone: c}", BEST, "all").judge(&records());
-    assert_eq!((verdict.of, verdict.holds), (0, None));
-    assert_eq!(verdict.note.as_deref(), Some("no records"));
-    assert_eq!(claim("[]", "{}", BEST, "all").judge(&[]).holds, None);
+fn no_number_is_no_verdict() {
+    let none = on(&claim(Needed::All), Vec::new());
+    assert_eq!((none.outcome, none.count().as_str()), (Outcome::Unknown, "not run"));
+    let dense = on(&claim(Needed::All), vec![record("a", 0, "none", 70.0)]);
+    assert_eq!((dense.outcome, dense.count().as_str()), (Outcome::Unknown, "no numbers"));
+}
+
+/// Two artifacts whose text of calibration differs.
+fn joined() -> Claim {
+    Claim {
+        artifacts: &["table2", "tableA7"],
+        check: |of| {
+            let on = |corpus| of.corpus(corpus).value("acc_average", "ghosted");
+            (on("c4") - on("wikitext2")).abs().at_most(1.0)
+        },
+        ..claim(Needed::All)
+    }
+}
+
+fn on_wikitext(mut record: Record) -> Record {
+    record.condition.calibration = "wikitext2".into();
+    record
+}
+
+#[test]
+fn a_claim_that_joins_artifacts_is_about_the_settings_that_all_have() {
+    let second: Vec<Record> =
+        records().into_iter().filter(|of| of.condition.backbone == "a").map(on_wikitext).collect();
+    let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", second.clone())]), |_| String::new());
+    assert_eq!((verdict.held, verdict.of, verdict.outcome), (2, 2, Outcome::Holds));
+    let mut failed = second.clone();
+    failed.iter_mut().for_each(|record| record.value = None);
+    let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", failed)]), |_| String::new());
+    assert_eq!((verdict.unknown, verdict.outcome), (2, Outcome::Unknown));
+    let verdict = joined().judge(&artifacts(&[("table2", records())]), |_| "not run".to_owned());
+    assert_eq!((verdict.outcome, verdict.count().as_str()), (Outcome::Unknown, "tableA7: not run"));
+}
+
+#[test]
+fn a_claim_joins_only_runs_that_agree() {
+    let run = |program: &str| {
+        Some(Run { program: program.into(), gate: true, settings: serde_json::json!({}), inputs: Default::default() })
+    };
+    let mut both = artifacts(&[("table2", records()), ("tableA7", records().into_iter().map(on_wikitext).collect())]);
+    both.get_mut("table2").unwrap().run = run("one");
+    both.get_mut("tableA7").unwrap().run = run("one");
+    assert_eq!(joined().judge(&both, |_| String::new()).outcome, Outcome::Holds);
+    both.get_mut("tableA7").unwrap().run = run("other");
+    let verdict = joined().judge(&both, |_| String::new());
+    assert_eq!((verdict.outcome, verdict.of), (Outcome::Unknown, 0));
+    assert!(verdict.count().contains("table2 is by one, tableA7 by other"), "{}", verdict.count());
+    // A claim on one artifact joins nothing.
+    assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Outcome::Holds);
 }
 
 #[test]
 fn a_record_that_two_artifacts_share_counts_once_and_a_contradiction_is_unknown() {
-    let claim = claim("[backbone, depth]", "{backbone: a, depth: 4}", BEST, "all");
-    let mut twice = records();
-    twice.extend(records());
-    assert_eq!(claim.judge(&twice).holds, Some(true));
-    twice.push(record("a", 4, "ghosted", 59.0));
-    let verdict = claim.judge(&twice);
-    assert_eq!(verdict.holds, None);
-    assert!(
-        verdict.groups[0].shown.contains("2 records of acc_average for ghosted instead of one; they differ in nothing")
-    );
+    let claim = Claim { artifacts: &["table2", "tableA6"], ..claim(Needed::Most) };
+    let judge = |second| claim.judge(&artifacts(&[("table2", records()), ("tableA6", second)]), |_| String::new());
+    assert_eq!(judge(records()).count(), "3 of 4, most needed");
+    let mut other = records();
+    other.iter_mut().filter(|of| of.condition.recovery == "ghosted").for_each(|of| of.value = Some(1.0));
+    let verdict = judge(other);
+    assert_eq!(verdict.outcome, Outcome::Unknown);
+    assert_eq!(verdict.settings[0].shown, "acc_average has 2 values for ghosted; they differ in nothing but the value");
 }
 
 #[test]
 fn a_verdict_is_json() {
-    let verdict = claim("[depth]", "{backbone: b, depth: deep}", BEST, "all").judge(&records());
-    let json = serde_json::to_value(&verdict).unwrap();
+    let only = |of: &crate::record::Condition| of.backbone == "b" && of.depth == 6;
+    let verdict = on(&Claim { over: &[Depth], only, ..claim(Needed::All) }, records());
     assert_eq!(
-        json,
+        serde_json::to_value(&verdict).unwrap(),
         serde_json::json!({
-            "holds": false, "held": 0, "of": 1, "unknown": 0, "note": null,
-            "groups": [{"group": [["depth", "6"]], "outcome": "false", "shown": "none 52.00 > ghosted 51.00"}],
+            "outcome": "fails", "reason": null, "held": 0, "unknown": 0, "of": 1, "needed": "all",
+            "settings": [{"setting": [["depth", "6"]], "outcome": "fails", "shown": "none 52.00 > ghosted 51.00"}],
         })
     );
 }

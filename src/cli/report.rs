@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::home;
 use crate::artifact::order;
-use crate::claims::{self, Artifacts, Claim, Comparison};
+use crate::claims::{self, Artifact, Artifacts, Judged, Run};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::page::{ClaimRow, FindingRow, Page};
@@ -22,25 +22,20 @@ pub(super) struct Arguments {
     /// Where the artifacts' folders are; `results` of the checkout by default.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// The folder of the artifacts' files and of the claims; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the
-    /// checkout.
-    #[arg(long, value_name = "FOLDER")]
-    experiments: Option<PathBuf>,
     /// Where the page is written; `reports` of the checkout by default.
     #[arg(long, value_name = "FOLDER")]
     reports: Option<PathBuf>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let experiments = home::experiments(arguments.experiments.as_ref())?;
     let results = home::below(arguments.results.as_ref(), "results", None);
-    let path = write(&results, &experiments, &home::below(arguments.reports.as_ref(), "reports", None))?;
+    let path = write(&results, &home::below(arguments.reports.as_ref(), "reports", None))?;
     println!("written: {}", path.display());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes `index.html` from everything that lies in the results' folders.
-pub(super) fn write(results: &Path, experiments: &Path, reports: &Path) -> Result<PathBuf> {
+pub(super) fn write(results: &Path, reports: &Path) -> Result<PathBuf> {
     let mut sheets = Vec::new();
     for folder in folders(results) {
         sheets.extend(Sheet::read(&folder)?.map(|sheet| (folder, sheet)));
@@ -55,11 +50,7 @@ pub(super) fn write(results: &Path, experiments: &Path, reports: &Path) -> Resul
     }
     let mut rows = Vec::new();
     for profile in ["tiny", "paper"] {
-        let ours = numbers(results, profile)?;
-        if !ours.is_empty() {
-            let claims = claims_of(experiments)?;
-            rows.extend(judged(&claims, &ours, profile)?.iter().map(row));
-        }
+        rows.extend(judged(results, profile)?.iter().map(row));
     }
     let page = Page {
         title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
@@ -108,50 +99,43 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
 }
 
-/// The numbers of all artifacts of a profile that are made, by the artifact's name.
-pub(super) fn numbers(results: &Path, profile: &str) -> Result<Artifacts> {
-    let mut artifacts = Artifacts::new();
+/// Every claim, on the paper's numbers and on those of all artifacts of a profile that are made; none where none is.
+pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<Judged<'static>>> {
+    let mut ours = Artifacts::new();
     for folder in folders(results) {
         if folder.join(Sheet::FILE).is_file() && folder.file_name().is_some_and(|name| name == profile) {
             let stored = Stored::read(&folder)?;
-            artifacts.insert(stored.name.clone(), stored.records());
+            let records = stored.records();
+            let Stored { name, program, gate, settings, inputs, .. } = stored;
+            ours.insert(name, Artifact { records, run: Some(Run { program, gate, settings, inputs }) });
         }
     }
-    Ok(artifacts)
-}
-
-/// The claims of the experiments' folder; none where it has no such file.
-pub(super) fn claims_of(experiments: &Path) -> Result<Vec<Claim>> {
-    let path = experiments.join("claims.yaml");
-    if !path.is_file() {
+    if ours.is_empty() {
         return Ok(Vec::new());
     }
-    let text = std::fs::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
-    claims::load(&text, &path.display().to_string())
-}
-
-/// Every claim on the paper's numbers and on ours.
-pub(super) fn judged<'a>(claims: &'a [Claim], ours: &Artifacts, profile: &str) -> Result<Vec<Comparison<'a>>> {
     let mut theirs = Artifacts::new();
     for table in paper::tables() {
-        theirs.insert(table.name.to_owned(), paper::records(table.name)?);
+        theirs.insert(table.name.to_owned(), Artifact { records: paper::records(table.name)?, run: None });
     }
-    Ok(claims::compare(claims, &theirs, ours, profile))
+    Ok(claims::judged(claims::claims(), &theirs, &ours, profile))
 }
 
-fn row(comparison: &Comparison<'_>) -> ClaimRow {
-    let claim = comparison.claim;
+fn row(judged: &Judged<'_>) -> ClaimRow {
+    let claim = judged.claim;
     ClaimRow {
-        claim: claim.says.clone(),
-        place: claim.place.clone(),
-        paper: format!("{} {}", comparison.paper.count(), comparison.paper.word()),
-        ours: comparison.ours.count(),
-        verdict: comparison.ours.word().to_owned(),
-        artifact: match claim.artifacts.as_slice() {
-            [only] => only.clone(),
+        claim: match claim.reading {
+            Some(reading) => format!("{} (Read as: {reading}.)", claim.says),
+            None => claim.says.to_owned(),
+        },
+        place: claim.place.to_owned(),
+        paper: format!("{}: {}", judged.paper.count(), judged.paper.outcome.word()),
+        ours: judged.ours.count(),
+        verdict: judged.ours.outcome.word().to_owned(),
+        artifact: match claim.artifacts {
+            [only] => (*only).to_owned(),
             _ => String::new(),
         },
-        profile: comparison.profile.clone(),
+        profile: judged.profile.clone(),
     }
 }
 

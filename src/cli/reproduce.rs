@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if let Some(profile) = profiles.first().filter(|_| !arguments.events) {
             print!("{}", claims_about(&names, &folders, profile)?);
         }
-        let page = report::write(&folders.results, &folders.experiments, &folders.reports)?;
+        let page = report::write(&folders.results, &folders.reports)?;
         eprintln!("page of all artifacts: {}", page.display());
     } else {
         eprintln!("with --set: neither on the page nor held against the paper's claims");
@@ -120,14 +120,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// The paper's claims about these artifacts, on the paper's numbers and on ours.
 fn claims_about(names: &[&str], folders: &Folders, profile: &str) -> Result<String> {
-    let claims = report::claims_of(&folders.experiments)?;
-    let about = |claim: &claims::Claim| claim.artifacts.iter().any(|artifact| names.contains(&artifact.as_str()));
-    let claims: Vec<claims::Claim> = claims.into_iter().filter(about).collect();
-    if claims.is_empty() {
+    let mut judged = report::judged(&folders.results, profile)?;
+    judged.retain(|of| of.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
+    if judged.is_empty() {
         return Ok(String::new());
     }
-    let ours = report::numbers(&folders.results, profile)?;
-    Ok(format!("\nclaims of the paper:\n{}", claims::render(&report::judged(&claims, &ours, profile)?)))
+    Ok(format!("\nclaims of the paper:\n{}", claims::render(&judged)))
 }
 
 /// Title, what is stored, what is left to do, last result.

@@ -102,6 +102,8 @@ fn differ(path: &str, first: &Value, second: &Value, found: &mut Vec<Setting>) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
@@ -122,7 +124,15 @@ mod tests {
     }
 
     fn stored(settings: Value, numbers: Vec<StoredNumber>) -> Stored {
-        Stored { name: "g".into(), profile: String::new(), program: "p".into(), settings, numbers }
+        Stored {
+            name: "g".into(),
+            profile: String::new(),
+            program: "p".into(),
+            gate: false,
+            settings,
+            inputs: BTreeMap::new(),
+            numbers,
+        }
     }
 
     #[test]

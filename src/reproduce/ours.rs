@@ -94,9 +94,14 @@ fn tasks(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
     }
 }
 
-/// What is known of the repair itself (paper figures 1, 3 and 4); of several boundaries the mean.
+/// What is known of the repair itself (paper figures 1, 3 and 4); of several boundaries the mean. A pruned cell that failed
+/// has errors without a value: what is missing must not look as if nobody had asked for it.
 fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_>) {
     if result.boundaries.is_empty() {
+        if result.failure.is_some() && !result.cell.is_dense() {
+            push(metric::BOUNDARY_ERROR.metric(), None, None, Sample::None);
+            push(metric::CHANNEL_ERROR.metric(), None, None, Sample::None);
+        }
         return;
     }
     let each = |of: &dyn Fn(&crate::recovery::Numbers) -> f64| {
@@ -216,6 +221,27 @@ mod tests {
         assert_eq!(mean(&[Some(1.0), Some(3.0)]), Some(2.0));
         assert_eq!(mean(&[Some(1.0), None]), None);
         assert_eq!(mean(&[]), None);
+    }
+
+    #[test]
+    fn a_failed_cell_has_boundary_errors_without_a_value() {
+        let cell = |criterion: Option<&str>| Cell {
+            backbone: "a".into(),
+            criterion: criterion.map(Method::named),
+            depth: 4,
+            recovery: criterion.map(|_| Method::named("ghosted")),
+            calibration: None,
+        };
+        let pushed = |cell, failure: Option<&str>| {
+            let mut all = Vec::new();
+            let result = CellResult::unmeasured(cell, 16, failure.map(str::to_owned));
+            boundaries(&result, None, &mut |metric, value, _, _| all.push((metric, value)));
+            all
+        };
+        let missing = [&metric::BOUNDARY_ERROR, &metric::CHANNEL_ERROR].map(|word| (word.metric(), None));
+        assert_eq!(pushed(cell(Some("sleb")), Some("it failed")), missing);
+        assert_eq!(pushed(cell(Some("sleb")), None), []);
+        assert_eq!(pushed(cell(None), Some("it failed")), []);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `numbers.json`: what a results folder has measured, to be read again by claims, comparisons and the page.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -23,8 +24,14 @@ pub struct Stored {
     pub profile: String,
     /// Version and commit.
     pub program: String,
+    /// Whether a dense backbone that missed the paper's dense numbers would have stopped its pruned cells.
+    #[serde(default)]
+    pub gate: bool,
     /// The grid as it ran.
     pub settings: Value,
+    /// SHA-256 of each input file, by path; none in what was written before they were kept.
+    #[serde(default)]
+    pub inputs: BTreeMap<String, String>,
     pub numbers: Vec<StoredNumber>,
 }
 
@@ -48,7 +55,14 @@ pub struct StoredNumber {
 impl Stored {
     pub const FILE: &str = "numbers.json";
 
-    pub fn of(name: &str, grid: &Grid, outcome: &Outcome, numbers: &[Number], program: &str) -> Result<Self> {
+    pub fn of(
+        name: &str,
+        grid: &Grid,
+        outcome: &Outcome,
+        gate: bool,
+        numbers: &[Number],
+        program: &str,
+    ) -> Result<Self> {
         let stored = |number: &Number| {
             let (right, losses) = match &number.sample {
                 Sample::Right(right) => (Some(right.iter().map(|&one| if one { '1' } else { '0' }).collect()), None),
@@ -68,7 +82,9 @@ impl Stored {
             name: name.to_owned(),
             profile: grid.profile.clone().unwrap_or_default(),
             program: program.to_owned(),
+            gate,
             settings: grid.resolved()?,
+            inputs: outcome.inputs.clone(),
             numbers: numbers.iter().map(stored).collect(),
         })
     }

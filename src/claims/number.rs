@@ -1,0 +1,180 @@
+//! A number that a check reads: known, with what it was made of, or unknown, with the reason.
+//!
+//! What is made of an unknown number is unknown, and so is every comparison with it; so a claim is written as if all its
+//! numbers were there.
+
+use std::cmp::Ordering;
+use std::ops::{Mul, Sub};
+
+use super::outcome::Check;
+
+/// A number and what it was made of, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`; or why it is not known.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Number(Result<(f64, String), String>);
+
+impl Number {
+    fn known(value: f64, shown: String) -> Self {
+        if value.is_finite() { Self(Ok((value, shown))) } else { Self(Err(format!("{shown} is not a number"))) }
+    }
+
+    pub(super) fn of(read: Result<(f64, String), String>) -> Self {
+        match read {
+            Ok((value, shown)) => Self::known(value, shown),
+            unknown => Self(unknown),
+        }
+    }
+
+    pub(super) fn above(&self, other: impl Into<Number>) -> Check {
+        self.compared(&other.into(), Ordering::is_gt)
+    }
+
+    pub(super) fn at_least(&self, other: impl Into<Number>) -> Check {
+        self.compared(&other.into(), Ordering::is_ge)
+    }
+
+    pub(super) fn below(&self, other: impl Into<Number>) -> Check {
+        self.compared(&other.into(), Ordering::is_lt)
+    }
+
+    pub(super) fn at_most(&self, other: impl Into<Number>) -> Check {
+        self.compared(&other.into(), Ordering::is_le)
+    }
+
+    pub(super) fn equal(&self, other: impl Into<Number>) -> Check {
+        self.compared(&other.into(), Ordering::is_eq)
+    }
+
+    pub(super) fn abs(self) -> Self {
+        self.map(|value, shown| (value.abs(), format!("|{shown}|")))
+    }
+
+    /// The larger of two.
+    pub(super) fn or_larger(self, other: Self) -> Self {
+        self.with(other, |(a, a_shown), (b, b_shown)| {
+            let larger = a.max(b);
+            (larger, format!("{} (the larger of {a_shown}, {b_shown})", short(larger)))
+        })
+    }
+
+    fn compared(&self, other: &Self, holds: fn(Ordering) -> bool) -> Check {
+        match (&self.0, &other.0) {
+            (Ok((a, a_shown)), Ok((b, b_shown))) => {
+                let order = order(*a, *b);
+                Check::known(holds(order), format!("{a_shown} {} {b_shown}", sign(order)))
+            }
+            (Err(a), Err(b)) if a != b => Check::unknown(format!("{a}; {b}")),
+            (Err(reason), _) | (_, Err(reason)) => Check::unknown(reason.clone()),
+        }
+    }
+
+    fn map(self, make: impl FnOnce(f64, String) -> (f64, String)) -> Self {
+        Self::of(self.0.map(|(value, shown)| make(value, shown)))
+    }
+
+    fn with(self, other: Self, make: impl FnOnce((f64, String), (f64, String)) -> (f64, String)) -> Self {
+        Self::of(self.0.and_then(|a| Ok(make(a, other.0?))))
+    }
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        Self::known(value, value.to_string())
+    }
+}
+
+impl Sub for Number {
+    type Output = Number;
+
+    fn sub(self, other: Number) -> Number {
+        self.with(other, |(a, a_shown), (b, b_shown)| (a - b, format!("{} ({a_shown} - {b_shown})", short(a - b))))
+    }
+}
+
+impl Mul<Number> for f64 {
+    type Output = Number;
+
+    fn mul(self, other: Number) -> Number {
+        other.map(|value, shown| (self * value, format!("{} ({self} * {shown})", short(self * value))))
+    }
+}
+
+/// Of two finite numbers. What differs by rounding alone is equal: 60.01 − 59.65 is not quite 0.36 in binary.
+pub(super) fn order(a: f64, b: f64) -> Ordering {
+    if close(a, b) { Ordering::Equal } else { a.total_cmp(&b) }
+}
+
+/// By a part in 10⁹ of the larger one, or of 1: far below the last digit of any table.
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
+}
+
+pub(super) fn sign(order: Ordering) -> &'static str {
+    match order {
+        Ordering::Less => "<",
+        Ordering::Equal => "=",
+        Ordering::Greater => ">",
+    }
+}
+
+/// Two decimals, as in the paper's tables; more of what is small.
+pub(super) fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 0.1 => format!("{value:.2}"),
+        size if size >= 0.000_05 => format!("{value:.4}").trim_end_matches('0').to_owned(),
+        _ => "0.00".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outcome::Outcome;
+    use super::*;
+
+    fn number(value: f64) -> Number {
+        Number::from(value)
+    }
+
+    fn missing() -> Number {
+        Number::of(Err("it is not there".to_owned()))
+    }
+
+    #[test]
+    fn numbers_that_differ_by_rounding_alone_are_equal() {
+        // In binary 40.52 - 40.16 is 0.36000000000000654.
+        let gap = || number(40.52) - number(40.16);
+        assert_eq!(gap().at_most(0.36).outcome, Outcome::Holds);
+        assert_eq!(gap().above(0.36).outcome, Outcome::Fails);
+        assert_eq!(gap().equal(0.36).outcome, Outcome::Holds);
+        assert_eq!(gap().at_most(0.359_999).outcome, Outcome::Fails);
+    }
+
+    #[test]
+    fn what_is_made_of_an_unknown_number_is_unknown() {
+        for made in [
+            missing() - number(1.0),
+            number(1.0) - missing(),
+            0.5 * missing(),
+            missing().abs(),
+            number(1.0).or_larger(missing()),
+        ] {
+            let check = made.above(0.0);
+            assert_eq!((check.outcome, check.shown.as_str()), (Outcome::Unknown, "it is not there"));
+            assert_eq!(number(0.0).below(made).outcome, Outcome::Unknown);
+        }
+        assert_eq!(number(f64::NAN).at_most(1.0).outcome, Outcome::Unknown);
+    }
+
+    #[test]
+    fn a_comparison_shows_what_is_whatever_was_asked() {
+        assert_eq!((0.5 * number(3.0)).above(2.0).shown, "1.50 (0.5 * 3) < 2");
+        assert_eq!((number(1.0) - number(3.0)).abs().at_least(2.0).shown, "|-2.00 (1 - 3)| = 2");
+        assert_eq!(number(1.0).or_larger(number(3.0)).below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
+        assert_eq!(missing().above(Number::of(Err("nor that".to_owned()))).shown, "it is not there; nor that");
+    }
+
+    #[test]
+    fn small_numbers_keep_their_digits() {
+        assert_eq!((short(0.0213).as_str(), short(0.36).as_str()), ("0.0213", "0.36"));
+        assert_eq!((short(1e-12).as_str(), short(-0.5).as_str()), ("0.00", "-0.50"));
+    }
+}

@@ -1,0 +1,75 @@
+//! What a check comes to.
+
+use serde::Serialize;
+
+/// Whether something that the paper says is so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Holds,
+    Fails,
+    /// A number that decides it is missing.
+    Unknown,
+}
+
+impl Outcome {
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Outcome::Holds => "HOLDS",
+            Outcome::Fails => "FAILS",
+            Outcome::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+/// A check on one setting, with the numbers that it rests on, or what is missing of them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Check {
+    pub(super) outcome: Outcome,
+    /// What is, whatever was asked: `ghosted 60.10 > replaceme-ls 59.45`.
+    pub(super) shown: String,
+}
+
+impl Check {
+    pub(super) fn known(holds: bool, shown: String) -> Self {
+        Self { outcome: if holds { Outcome::Holds } else { Outcome::Fails }, shown }
+    }
+
+    pub(super) fn unknown(reason: String) -> Self {
+        Self { outcome: Outcome::Unknown, shown: reason }
+    }
+
+    /// Both. One that fails decides, whatever the other one is.
+    pub(super) fn and(self, other: Self) -> Self {
+        let outcome = match (self.outcome, other.outcome) {
+            (Outcome::Fails, _) | (_, Outcome::Fails) => Outcome::Fails,
+            (Outcome::Unknown, _) | (_, Outcome::Unknown) => Outcome::Unknown,
+            _ => Outcome::Holds,
+        };
+        Self { outcome, shown: format!("{}; {}", self.shown, other.shown) }
+    }
+
+    /// All of them.
+    pub(super) fn all(checks: impl IntoIterator<Item = Check>) -> Self {
+        checks.into_iter().reduce(Check::and).unwrap_or_else(|| Self::unknown("nothing is asked".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_fails_decides_and_one_that_is_unknown_leaves_it_open() {
+        let both = |a, b| {
+            let check = |outcome| Check { outcome, shown: String::new() };
+            check(a).and(check(b)).outcome
+        };
+        assert_eq!(both(Outcome::Holds, Outcome::Holds), Outcome::Holds);
+        assert_eq!(both(Outcome::Unknown, Outcome::Fails), Outcome::Fails);
+        assert_eq!(both(Outcome::Fails, Outcome::Unknown), Outcome::Fails);
+        assert_eq!(both(Outcome::Unknown, Outcome::Holds), Outcome::Unknown);
+        assert_eq!(both(Outcome::Holds, Outcome::Unknown), Outcome::Unknown);
+    }
+}

@@ -1,0 +1,205 @@
+//! The numbers of an artifact and what made them.
+//!
+//! A claim that joins artifacts compares numbers of two runs. What its conditions tell apart (backbone, depth, criterion,
+//! recovery, calibration text) may differ between the two; everything else that makes a number has to agree.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::record::Record;
+
+/// The numbers of an artifact.
+#[derive(Debug, Clone, Default)]
+pub struct Artifact {
+    pub records: Vec<Record>,
+    /// What made them; none for those that the paper prints.
+    pub run: Option<Run>,
+}
+
+/// By name: `table2` and so on.
+pub type Artifacts = BTreeMap<String, Artifact>;
+
+/// What made the numbers of an artifact.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// Version and commit.
+    pub program: String,
+    /// Whether a dense backbone that missed the paper's dense numbers would have stopped its pruned cells.
+    pub gate: bool,
+    /// The grid as it ran.
+    pub settings: Value,
+    /// SHA-256 of each input file, by path.
+    pub inputs: BTreeMap<String, String>,
+}
+
+/// Why the numbers of two runs may not be read together; none where they may.
+pub(super) fn apart((a, one): (&str, &Run), (b, other): (&str, &Run)) -> Option<String> {
+    if one.program != other.program {
+        return Some(format!("{a} is by {}, {b} by {}: make both again by one program", one.program, other.program));
+    }
+    if one.gate != other.gate {
+        let open = if one.gate { b } else { a };
+        return Some(format!("{open} was made with --no-gate, and the other not"));
+    }
+    let settings =
+        cells_apart(one, other).or_else(|| definitions_apart(one, other)).or_else(|| scored_apart(one, other));
+    settings.map(|what| format!("{a} and {b} differ in {what}"))
+}
+
+/// A cell that both have, with other options or another calibration than its condition says.
+fn cells_apart(one: &Run, other: &Run) -> Option<String> {
+    let (one, other) = (cells(&one.settings), cells(&other.settings));
+    let differs = one.iter().find(|(name, made)| other.get(*name).is_some_and(|others| others != *made));
+    differs.map(|(name, _)| format!("the settings of {name}"))
+}
+
+/// Of each cell, by what its condition says, what it does not say.
+fn cells(settings: &Value) -> BTreeMap<String, BTreeSet<String>> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for cell in settings["cells"].as_array().into_iter().flatten() {
+        let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let (criterion, recovery) = (&cell["criterion"], &cell["recovery"]);
+        if criterion.is_null() {
+            continue;
+        }
+        let said = [&cell["backbone"], &cell["depth"], &criterion["name"], &recovery["name"]].map(word);
+        let mut calibration = cell["calibration"].clone();
+        if let Some(fields) = calibration.as_object_mut() {
+            fields.remove("corpus");
+        }
+        let unsaid = format!("{} {} {calibration}", criterion["options"], recovery["options"]);
+        all.entry(said.join("/")).or_default().insert(unsaid);
+    }
+    all
+}
+
+/// A backbone, text or task of both that is not the same in both: its options, or what its files hold.
+fn definitions_apart(one: &Run, other: &Run) -> Option<String> {
+    for (section, noun) in [("backbones", "the backbone"), ("corpora", "the text"), ("tasks", "the task")] {
+        for (name, definition) in one.settings[section].as_object().into_iter().flatten() {
+            let Some(second) = other.settings[section].get(name) else { continue };
+            if options(definition) != options(second) {
+                return Some(format!("the settings of {noun} {name}"));
+            }
+            let (first, second) = (files(definition, &one.inputs), files(second, &other.inputs));
+            if first != second || first.is_empty() {
+                return Some(format!("the files of {noun} {name}"));
+            }
+        }
+    }
+    None
+}
+
+/// A definition without its place.
+fn options(definition: &Value) -> Value {
+    let mut options = definition.clone();
+    if let Some(fields) = options.as_object_mut() {
+        fields.remove("path");
+    }
+    options
+}
+
+/// The hashes of what lies at a definition's place, by the names there.
+fn files<'a>(definition: &Value, inputs: &'a BTreeMap<String, String>) -> BTreeMap<&'a str, &'a str> {
+    let Some(place) = definition["path"].as_str() else { return BTreeMap::new() };
+    let inner = |path: &'a str| path.strip_prefix(place).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    inputs.iter().filter_map(|(path, hash)| Some((inner(path)?, hash.as_str()))).collect()
+}
+
+/// What cells are scored on, where both score it.
+fn scored_apart(one: &Run, other: &Run) -> Option<String> {
+    let list = |run: &Run, kind: &str| run.settings["evaluate"][kind].as_array().cloned().unwrap_or_default();
+    let differs = |kind: &&str| {
+        let (first, second) = (list(one, kind), list(other, kind));
+        !first.is_empty() && !second.is_empty() && first != second
+    };
+    ["perplexity", "tasks"].into_iter().find(|kind| differs(kind)).map(|kind| format!("evaluate.{kind}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run() -> Run {
+        let cell = |recovery: &str| {
+            json!({
+                "backbone": "llama", "depth": 4,
+                "criterion": {"name": "sleb", "options": {}}, "recovery": {"name": recovery, "options": {}},
+                "calibration": {"corpus": "c4", "sequences": 128, "length": 256, "operator_sequences": 32},
+            })
+        };
+        let dense = json!({"backbone": "llama", "depth": 0, "criterion": null, "recovery": null, "calibration": null});
+        Run {
+            program: "ghostlab 0.1.0 ab".into(),
+            gate: true,
+            settings: json!({
+                "backbones": {"llama": {"path": "models/llama", "layers": 16}},
+                "corpora": {"c4": {"path": "c4.jsonl", "rule": "c4", "limit": null}},
+                "tasks": {"copa": {"path": "copa.jsonl"}},
+                "evaluate": {"perplexity": [], "tasks": [{"name": "copa", "limit": 300}]},
+                "cells": [dense, cell("none"), cell("ghosted")],
+            }),
+            inputs: [
+                ("models/llama/config.json", "1"),
+                ("models/llama-2/config.json", "2"),
+                ("c4.jsonl", "3"),
+                ("copa.jsonl", "4"),
+            ]
+            .map(|(path, hash)| (path.to_owned(), hash.to_owned()))
+            .into(),
+        }
+    }
+
+    fn why(change: impl FnOnce(&mut Run)) -> String {
+        let mut other = run();
+        change(&mut other);
+        apart(("table2", &run()), ("tableA7", &other)).unwrap_or_default()
+    }
+
+    #[test]
+    fn runs_of_one_program_on_the_same_settings_and_inputs_are_read_together() {
+        assert_eq!(why(|_| ()), "");
+        // What a condition says may differ, and so may what only one of the two has.
+        assert_eq!(why(|run| run.settings["cells"][1]["calibration"]["corpus"] = json!("wikitext2")), "");
+        assert_eq!(why(|run| run.settings["cells"][1]["depth"] = json!(6)), "");
+        assert_eq!(why(|run| run.settings["corpora"]["ptb"] = json!({"path": "ptb.txt"})), "");
+        assert_eq!(why(|run| run.settings["evaluate"]["perplexity"] = json!([{"corpus": "c4"}])), "");
+        // The same files elsewhere.
+        let moved = why(|run| {
+            run.settings["corpora"]["c4"]["path"] = json!("/data/c4.jsonl");
+            run.inputs.remove("c4.jsonl");
+            run.inputs.insert("/data/c4.jsonl".into(), "3".into());
+        });
+        assert_eq!(moved, "");
+    }
+
+    #[test]
+    fn another_program_or_gate_keeps_them_apart() {
+        assert!(why(|run| run.program = "ghostlab 0.1.0 cd".into()).contains("by one program"));
+        assert_eq!(why(|run| run.gate = false), "tableA7 was made with --no-gate, and the other not");
+    }
+
+    #[test]
+    fn other_settings_keep_them_apart() {
+        let cell = why(|run| run.settings["cells"][2]["calibration"]["operator_sequences"] = json!(128));
+        assert_eq!(cell, "table2 and tableA7 differ in the settings of llama/4/sleb/ghosted");
+        let option = why(|run| run.settings["cells"][1]["criterion"]["options"] = json!({"cosine": "token"}));
+        assert!(option.ends_with("the settings of llama/4/sleb/none"), "{option}");
+        let rule = why(|run| run.settings["corpora"]["c4"]["rule"] = json!("ptb"));
+        assert!(rule.ends_with("the settings of the text c4"), "{rule}");
+        let limit = why(|run| run.settings["evaluate"]["tasks"][0]["limit"] = json!(100));
+        assert!(limit.ends_with("evaluate.tasks"), "{limit}");
+    }
+
+    #[test]
+    fn other_inputs_keep_them_apart_and_so_do_unknown_ones() {
+        let other = why(|run| drop(run.inputs.insert("models/llama/config.json".into(), "9".into())));
+        assert_eq!(other, "table2 and tableA7 differ in the files of the backbone llama");
+        let none = || Run { inputs: BTreeMap::new(), ..run() };
+        let unknown = apart(("table2", &none()), ("tableA7", &none())).unwrap_or_default();
+        assert!(unknown.ends_with("the files of the backbone llama"), "{unknown}");
+    }
+}

@@ -1,0 +1,222 @@
+//! The numbers of one setting, and the questions that a claim asks of them.
+//!
+//! A question names the recoveries that it compares: one without a number makes the answer unknown, whether its cell
+//! failed, was left out or never was. Numbers are read as a table prints them.
+
+use std::cmp::Ordering;
+
+use super::number::{Number, order, short, sign};
+use super::outcome::Check;
+use crate::metric::{Direction, Metric};
+use crate::record::{Condition, Record};
+
+/// The records of one setting, or a part of them.
+#[derive(Debug, Clone)]
+pub(super) struct Setting<'a> {
+    records: Vec<&'a Record>,
+    /// Which part it is: `, depth 11`.
+    part: String,
+}
+
+impl<'a> Setting<'a> {
+    pub(super) fn new(records: Vec<&'a Record>) -> Self {
+        Self { records, part: String::new() }
+    }
+
+    fn part(&self, name: &str, keeps: impl Fn(&Condition) -> bool) -> Self {
+        let records = self.records.iter().copied().filter(|record| keeps(&record.condition)).collect();
+        Self { records, part: format!("{}, {name}", self.part) }
+    }
+
+    /// Of the layers that this criterion selects.
+    pub(super) fn criterion(&self, name: &str) -> Self {
+        self.part(name, |of| of.criterion == name)
+    }
+
+    /// Calibrated on this text.
+    pub(super) fn corpus(&self, name: &str) -> Self {
+        self.part(name, |of| calibration(of).0 == name)
+    }
+
+    /// Of operators computed from so many sequences.
+    pub(super) fn sequences(&self, count: usize) -> Self {
+        self.part(&format!("{count} sequences"), |of| calibration(of).1 == count.to_string())
+    }
+
+    /// The cut that removes the fewest layers; cells that failed count too.
+    pub(super) fn shallowest(&self) -> Self {
+        self.at(self.records.iter().map(|record| record.condition.depth).min())
+    }
+
+    /// The cut that removes the most layers.
+    pub(super) fn deepest(&self) -> Self {
+        self.at(self.records.iter().map(|record| record.condition.depth).max())
+    }
+
+    fn at(&self, depth: Option<usize>) -> Self {
+        let depth = depth.unwrap_or_default();
+        self.part(&format!("depth {depth}"), |of| of.depth == depth)
+    }
+
+    /// Whether the check, a comparison of the deepest cut with the shallowest, can be made at all: there are two of them.
+    pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> Check) -> Check {
+        let (shallow, deep) = (self.shallowest(), self.deepest());
+        if shallow.part == deep.part {
+            return Check::unknown(format!("there is no second depth{}", deep.part));
+        }
+        check(&deep, &shallow)
+    }
+
+    /// The value of a recovery.
+    pub(super) fn value(&self, metric: &str, recovery: &str) -> Number {
+        let shown = |value| (value, format!("{} ({recovery}{})", short(value), self.part));
+        Number::of(self.read(metric, recovery).map(shown))
+    }
+
+    /// The mean over recoveries.
+    pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Number {
+        Number::of(self.all(metric, recoveries).map(|values| {
+            let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
+            (mean, format!("{} (mean of {})", short(mean), values.len()))
+        }))
+    }
+
+    /// The least value of several recoveries.
+    pub(super) fn least(&self, metric: &str, recoveries: &[&str]) -> Number {
+        Number::of(self.all(metric, recoveries).map(|values| {
+            let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none of them", f64::NAN));
+            (least, format!("{} ({name}, the least of {})", short(least), values.len()))
+        }))
+    }
+
+    /// Whether a recovery has the best value of all, alone or with others.
+    pub(super) fn best(&self, metric: &str, name: &str, rivals: &[&str]) -> Check {
+        self.is_best(metric, name, rivals).unwrap_or_else(Check::unknown)
+    }
+
+    fn is_best(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<Check, String> {
+        let (better, own) = (better(metric)?, self.read(metric, name)?);
+        let others = rivals.iter().filter(|rival| **rival != name);
+        let known: Vec<(&str, f64)> =
+            others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
+        let rival = strongest(better, &known);
+        if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, own).is_gt()) {
+            return Ok(Check::known(false, self.pair((rival, other), (name, own))));
+        }
+        // Not beaten so far: a missing rival could still beat it.
+        self.all(metric, rivals)?;
+        let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
+        Ok(Check::known(true, self.pair((name, own), rival)))
+    }
+
+    /// By how much a recovery is better than another; below 0 where it is worse.
+    pub(super) fn gap(&self, metric: &str, name: &str, other: &str) -> Number {
+        self.lead(metric, name, &[other])
+    }
+
+    /// By how much a recovery is better than the best of its rivals.
+    pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Number {
+        Number::of(self.lead_over(metric, name, rivals))
+    }
+
+    fn lead_over(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
+        let others: Vec<&str> = rivals.iter().copied().filter(|rival| *rival != name).collect();
+        let (better, own, others) = (better(metric)?, self.read(metric, name)?, self.all(metric, &others)?);
+        let (rival, best) = strongest(better, &others).ok_or_else(|| format!("{name} has no rival{}", self.part))?;
+        let apart = (own - best).abs();
+        let lead = if better(best, own).is_gt() { -apart } else { apart };
+        Ok((lead, format!("{} ({name} {} over {rival} {}{})", short(lead), short(own), short(best), self.part)))
+    }
+
+    /// 1 and how many of its rivals are better.
+    pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Number {
+        Number::of(self.rank_among(metric, name, rivals))
+    }
+
+    fn rank_among(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
+        let (better, own, all) = (better(metric)?, self.read(metric, name)?, self.all(metric, rivals)?);
+        let rank = 1 + all.iter().filter(|(_, other)| better(*other, own).is_gt()).count();
+        Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(own), all.len())))
+    }
+
+    /// `ghosted 60.10 > replaceme-ls 59.45`
+    fn pair(&self, (one, a): (&str, f64), (other, b): (&str, f64)) -> String {
+        format!("{one} {} {} {other} {}{}", short(a), sign(order(a, b)), short(b), self.part)
+    }
+
+    /// All of them, or which are missing.
+    fn all<'n>(&self, metric: &str, names: &[&'n str]) -> Result<Vec<(&'n str, f64)>, String> {
+        let read = names.iter().map(|&name| (name, self.read(metric, name)));
+        let (known, missing): (Vec<_>, Vec<_>) = read.partition(|(_, value)| value.is_ok());
+        match missing.into_iter().find_map(|(_, value)| value.err()) {
+            Some(reason) => Err(reason),
+            None => Ok(known.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))).collect()),
+        }
+    }
+
+    /// The value of the one record of a recovery, as a table prints it.
+    fn read(&self, metric: &str, recovery: &str) -> Result<f64, String> {
+        let fits = |record: &&&Record| record.metric == metric && record.condition.recovery == recovery;
+        let found: Vec<&Record> = self.records.iter().filter(fits).copied().collect();
+        let [record] = found.as_slice() else {
+            return Err(not_one(&found, metric, &format!("{recovery}{}", self.part)));
+        };
+        match record.value.filter(|value| value.is_finite()) {
+            Some(value) => Ok(printed(metric, value)),
+            None => Err(format!("{metric} has no value for {recovery}{}", self.part)),
+        }
+    }
+}
+
+/// Corpus and number of sequences; the latter is empty where the calibration names none.
+fn calibration(condition: &Condition) -> (&str, &str) {
+    condition.calibration.split_once(':').unwrap_or((&condition.calibration, ""))
+}
+
+/// `Greater` where the first is better than the second.
+type Better = fn(f64, f64) -> Ordering;
+
+fn better(metric: &str) -> Result<Better, String> {
+    match Metric::find(metric).map(|metric| metric.direction) {
+        Ok(Direction::Higher) => Ok(order),
+        Ok(Direction::Lower) => Ok(|a, b| order(b, a)),
+        Ok(Direction::Neither) => Err(format!("of {metric} neither more nor less is better")),
+        Err(error) => Err(error.one_line()),
+    }
+}
+
+/// The first of the best.
+fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
+    let stronger = |best: (&'n str, f64), other: (&'n str, f64)| {
+        if better(other.1, best.1).is_gt() { other } else { best }
+    };
+    values.iter().copied().reduce(stronger)
+}
+
+/// What a reader sees of a value.
+fn printed(metric: &str, value: f64) -> f64 {
+    Metric::find(metric).map_or(value, |metric| Metric::printed(value, metric.decimals))
+}
+
+/// Why there is not exactly one record, and, where there are several, in what they differ.
+fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
+    const FIELDS: [(&str, fn(&Condition) -> String); 6] = [
+        ("backbone", |of| of.backbone.clone()),
+        ("depth", |of| of.depth.to_string()),
+        ("criterion", |of| of.criterion.clone()),
+        ("fine-tuning", |of| of.finetuned.to_string()),
+        ("calibration", |of| of.calibration.clone()),
+        ("layers", |of| of.layers.to_string()),
+    ];
+    let Some(first) = found.first() else {
+        return format!("{metric} has no value for {wanted}");
+    };
+    let differs = |of: &fn(&Condition) -> String| found.iter().any(|r| of(&r.condition) != of(&first.condition));
+    let fields: Vec<&str> = FIELDS.iter().filter(|(_, of)| differs(of)).map(|(name, _)| *name).collect();
+    let difference = if fields.is_empty() { "nothing but the value".to_owned() } else { fields.join(", ") };
+    format!("{metric} has {} values for {wanted}; they differ in {difference}", found.len())
+}
+
+#[cfg(test)]
+#[path = "setting_tests.rs"]
+mod tests;
