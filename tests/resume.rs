@@ -92,6 +92,49 @@ fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
     assert!(complete.contains("): died"), "{complete}");
 }
 
+#[test]
+fn a_calibration_pass_that_was_killed_goes_on_with_the_next_shard() {
+    // 320 sequences of 1024 tokens and 64 channels are five shards.
+    let world = || {
+        let world = World::new();
+        let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+        world.write("grid.yaml", grid.replace("sequences: 8, length: 64", "sequences: 320, length: 1024"));
+        world
+    };
+    let (undisturbed, world) = (world(), world());
+    let whole = events(&undisturbed.run(&["--events"]));
+    let mut child = started(&world, &[]);
+    let began = Instant::now();
+    // The sums are what is stored last of a shard.
+    while !has_file(&world.path("data/store"), "sums.f64", "drafts") {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before a shard was stored");
+        assert!(began.elapsed() < Duration::from_secs(60), "no shard was stored");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let again = events(&world.run(&["--events"]));
+    let tokens = |events: &[Value]| -> u64 {
+        let jobs = of_kind(events, "started").into_iter();
+        let passes = jobs.filter(|job| job["label"].as_str().unwrap().starts_with("calibrate"));
+        passes.map(|job| job["tokens"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(tokens(&whole), 320 * 1024);
+    assert!(tokens(&again) < tokens(&whole), "the pass began anew: {} tokens", tokens(&again));
+    assert!(undisturbed.tables() == world.tables(), "the tables differ");
+    // What no selection chose is gone again.
+    assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
+}
+
+/// Whether a file of this name lies anywhere below a folder, but for one of its folders.
+fn has_file(folder: &Path, name: &str, without: &str) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| {
+        let own = path.file_name().unwrap_or_default();
+        own == name || (own != without && path.is_dir() && has_file(&path, name, without))
+    })
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
@@ -110,7 +153,7 @@ fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
     assert!(shown.contains("): interrupted"), "{shown}");
     let second = events(&world.run(&["--events"]));
     let whole = computed(&events(&World::large().run(&["--events"])));
-    // A calibration pass that was cut off begins anew; whatever was scored is there.
+    // A shard of a calibration pass that was cut off begins anew; whatever was scored is there.
     assert!(computed(&first) + computed(&second) <= whole + 8 * 64, "chunks were computed twice");
 }
 

@@ -11,7 +11,6 @@ use rayon::prelude::*;
 
 use super::home::Place;
 use super::units::{bytes, columns, seconds};
-use crate::calibrate::Site;
 use crate::error::{Error, Result};
 use crate::exec::{Methods, Settings};
 use crate::grid::Grid;
@@ -186,9 +185,7 @@ fn keys(plan: &Plan<'_>, kept: &mut BTreeSet<String>) {
     kept.extend(of_variants.chain(tokens).map(|key| key.hash().to_string()));
     for backbone in &plan.backbones {
         for calibration in &backbone.calibrations {
-            let sites = (0..=backbone.config.layers).flat_map(|layer| [Site::Stream(layer), Site::Middle(layer)]);
-            let key = |site: Site| backbone.activations(&calibration.tokens, &site.to_string());
-            kept.extend(sites.map(|site| key(site).hash().to_string()));
+            kept.extend(backbone.all_activations(calibration).map(|key| key.hash().to_string()));
         }
     }
 }

@@ -1,35 +1,34 @@
 //! From one calibration to the repaired variants of one backbone: selections, activations, operators.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::context::Context;
 use super::operator::{self, recovery_of, spans};
+use super::pass::Kept;
 use super::score::Sitting;
 use super::selection::{Picked, Selections};
-use super::spool::{self, Shards};
-use crate::calibrate::{self, Activations, Request, Shape, Similarities, Site};
+use crate::calibrate::{Activations, Request, Shape, Similarities, Site};
 use crate::corpus::Windows;
 use crate::criterion::Selection;
 use crate::error::{Kind, Result};
 use crate::evaluate::perplexity::{Losses, Reading};
 use crate::files::sha256;
-use crate::model::{Decoder, Load, Program, Trie};
+use crate::model::{Decoder, Program};
 use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
 use crate::recovery::Span;
-use crate::store::{Artifact, Key, Lookup};
+use crate::store::{Key, Lookup};
 
 /// One calibration of one backbone at work.
 pub(super) struct Calibrating<'a> {
     pub(super) run: &'a Context<'a>,
     pub(super) backbone: &'a BackbonePlan,
-    decoder: Arc<Decoder>,
-    tokens: &'a Arc<Key>,
-    windows: Windows,
+    pub(super) decoder: Arc<Decoder>,
+    pub(super) tokens: &'a Arc<Key>,
+    pub(super) windows: Windows,
     /// How reports name it.
-    label: String,
-    shape: Shape,
+    pub(super) label: String,
+    pub(super) shape: Shape,
 }
 
 impl<'a> Calibrating<'a> {
@@ -62,8 +61,6 @@ impl<'a> Calibrating<'a> {
 
     fn try_repair(&self, variants: &[&Variant]) -> Result<()> {
         let mut selections = Selections::of(self, variants)?;
-        let started = Instant::now();
-        let mut artifacts = BTreeMap::new();
         let mut wanted: BTreeSet<Site> = BTreeSet::new();
         for variant in variants {
             let recovery = recovery_of(&self.run.plan.grid.cells[variant.cell])?;
@@ -72,10 +69,9 @@ impl<'a> Calibrating<'a> {
                 wanted.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
             }
         }
-        wanted.retain(|&site| match self.run.get(&self.site_key(site)) {
-            Some(artifact) => artifacts.insert(site, artifact).is_some(),
-            None => true,
-        });
+        let mut kept = Kept::default();
+        wanted.iter().for_each(|&site| self.find(&mut kept, site));
+        wanted.retain(|&site| !kept.has(site));
         let mut request = Request { pairs: selections.pairs(), sites: wanted };
         let all_bytes = self.shape.bytes() * request.sites.len() as u64;
         let fits = all_bytes <= self.run.settings.spool_bytes;
@@ -91,30 +87,26 @@ impl<'a> Calibrating<'a> {
         if !fits && !request.pairs.is_empty() {
             request.sites.clear();
         }
-        let mut spool = None;
-        if request.is_empty() {
-            selections.finish(self, &Similarities::default())?;
-        } else {
-            let (similarities, shards) = self.pass(&self.label, &request)?;
-            selections.finish(self, &similarities)?;
-            spool = Some(shards);
-        }
+        let similarities = match request.is_empty() {
+            true => Similarities::default(),
+            false => self.pass(&self.label, &request, &mut kept)?,
+        };
+        selections.finish(self, &similarities)?;
         let chosen = self.chosen(variants, &selections);
         let mut sites = BTreeSet::new();
         for (variant, selection) in &chosen {
             let recovery = recovery_of(&self.run.plan.grid.cells[variant.cell])?;
             sites.extend(spans(selection, &*recovery).into_iter().flat_map(|span| recovery.sites(span)));
         }
-        let seconds = started.elapsed().as_secs_f64();
-        self.keep(spool.as_mut(), &sites, seconds, &mut artifacts)?;
-        let rest: BTreeSet<Site> = sites.iter().copied().filter(|site| !artifacts.contains_key(site)).collect();
+        self.clear(&request, &sites)?;
+        let mut rest = sites.clone();
+        rest.retain(|&site| !kept.has(site));
         if !rest.is_empty() {
-            let started = Instant::now();
+            rest.iter().for_each(|&site| self.find(&mut kept, site));
             let request = Request { sites: rest, ..Request::default() };
-            let (_, mut spool) = self.pass(&format!("{}, second pass", self.label), &request)?;
-            self.keep(Some(&mut spool), &sites, started.elapsed().as_secs_f64(), &mut artifacts)?;
+            self.pass(&format!("{}, second pass", self.label), &request, &mut kept)?;
         }
-        let activations = spool::open(self.shape, &artifacts)?;
+        let activations = self.open(&kept, &sites)?;
         for (variant, selection) in chosen {
             self.solve(variant, selection, &activations)?;
             self.run.check_stop()?;
@@ -154,21 +146,6 @@ impl<'a> Calibrating<'a> {
         }
     }
 
-    fn pass(&self, label: &str, request: &Request) -> Result<(Similarities, Shards)> {
-        let windows: Vec<&[u32]> = self.windows.iter().collect();
-        let tokens = self.windows.ids.len();
-        let trie = Trie::new(&[request.program(self.backbone.config.layers)]);
-        let flops = self.run.cost(self.backbone, &trie, &Load::windows(tokens, self.shape.length));
-        let job = self.run.start(label, tokens, 0, flops);
-        let progress = |tokens| self.run.advance(job, tokens);
-        let batch = self.run.settings.batch_tokens;
-        let mut shards = Shards::create(self.run.store, &request.sites, self.shape)?;
-        let similarities = calibrate::run(&self.decoder, &windows, batch, request, &mut shards, progress)
-            .map_err(|error| error.at(self.label.clone()))?;
-        self.run.finish(job);
-        Ok((similarities, shards.finish()?))
-    }
-
     /// Perplexity on the calibration windows without each of some sets of layers, all in one trie. Each is stored.
     pub(super) fn perplexities(&self, label: &str, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
         let label = format!("{label} for {} ({} trials)", self.backbone.name, removed.len());
@@ -188,28 +165,6 @@ impl<'a> Calibrating<'a> {
         // A variant that overflows is the worst there is.
         let perplexity = |windows: Vec<f64>| Losses { windows }.perplexity();
         Ok(losses.into_iter().map(perplexity).map(|p| if p.is_nan() { f64::INFINITY } else { p }).collect())
-    }
-
-    fn site_key(&self, site: Site) -> Key {
-        self.backbone.activations(self.tokens, &site.to_string())
-    }
-
-    fn keep(
-        &self,
-        spool: Option<&mut Shards>,
-        chosen: &BTreeSet<Site>,
-        seconds: f64,
-        artifacts: &mut BTreeMap<Site, Artifact>,
-    ) -> Result<()> {
-        let Some(spool) = spool else { return Ok(()) };
-        // One pass made them all.
-        let seconds = seconds / chosen.len().max(1) as f64;
-        for &site in chosen {
-            if let Some(artifact) = spool.keep(self.run.store, site, &self.site_key(site), seconds)? {
-                artifacts.insert(site, artifact);
-            }
-        }
-        Ok(())
     }
 }
 

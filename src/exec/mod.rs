@@ -7,6 +7,7 @@ mod context;
 mod event;
 mod operator;
 mod outcome;
+mod pass;
 mod prepare;
 mod record;
 mod registry;
@@ -14,7 +15,6 @@ mod run;
 mod schedule;
 mod score;
 mod selection;
-mod spool;
 mod tokens;
 
 pub use event::{Event, Job, Reporter};

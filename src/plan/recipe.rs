@@ -1,12 +1,14 @@
 //! From cells to keys: every artifact that a grid asks for, named by what makes it, before anything is made.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::inputs::Inputs;
+use crate::calibrate::{Pair, Shape, Site};
 use crate::criterion;
 use crate::error::{Error, Result};
 use crate::files::sha256;
@@ -210,10 +212,30 @@ impl BackbonePlan {
         Key::new(Kind::Scores, of, [("tokens", Arc::clone(tokens))])
     }
 
-    /// The residual stream at one site over a calibration's tokens.
-    pub fn activations(&self, tokens: &Arc<Key>, site: &str) -> Key {
-        let of = json!({"backbone": self.content, "dtype": DTYPE, "device": DEVICE, "site": site});
+    /// The residual stream at one site over some sequences of a calibration's tokens.
+    pub fn activations(&self, tokens: &Arc<Key>, site: Site, sequences: &Range<usize>) -> Key {
+        self.measured(tokens, sequences, "site", json!(site.to_string()))
+    }
+
+    /// The sums of some similarities over some sequences of a calibration's tokens.
+    pub fn similarities(&self, tokens: &Arc<Key>, pairs: &BTreeSet<Pair>, sequences: &Range<usize>) -> Key {
+        self.measured(tokens, sequences, "pairs", json!(pairs))
+    }
+
+    fn measured(&self, tokens: &Arc<Key>, sequences: &Range<usize>, what: &str, of_what: Value) -> Key {
+        let mut of = json!({
+            "backbone": self.content, "dtype": DTYPE, "device": DEVICE, "sequences": [sequences.start, sequences.end],
+        });
+        of[what] = of_what;
         Key::new(Kind::Activations, of, [("tokens", Arc::clone(tokens))])
+    }
+
+    /// The keys of everything that a calibration can leave behind: all sites, all shards.
+    pub fn all_activations<'a>(&'a self, plan: &'a CalibrationPlan) -> impl Iterator<Item = Key> + 'a {
+        let Calibration { sequences, length, .. } = plan.calibration;
+        let shape = Shape { channels: self.config.hidden, sequences, length };
+        let sites = (0..=self.config.layers).flat_map(|layer| [Site::Stream(layer), Site::Middle(layer)]);
+        sites.flat_map(move |site| shape.shards().map(move |shard| self.activations(&plan.tokens, site, &shard)))
     }
 
     /// All token artifacts, each once.

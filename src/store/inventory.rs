@@ -86,12 +86,22 @@ impl Store {
 
     /// Removes an artifact: first out of sight, then from the disk.
     pub fn remove(&self, entry: &Entry) -> Result<()> {
-        let failed = |error: std::io::Error| Error::io("remove", &entry.folder, &error);
-        let aside = self.drafts().join(format!("{}.{}.gone", self.worker()?.id(), entry.hash));
-        fs::rename(&entry.folder, &aside).map_err(failed)?;
+        self.take_away(&entry.folder, &entry.hash)
+    }
+
+    /// Removes what stands under a key, if anything does.
+    pub fn discard(&self, key: &Key) -> Result<()> {
+        let place = self.place(key);
+        if place.exists() { self.take_away(&place, key.hash()) } else { Ok(()) }
+    }
+
+    fn take_away(&self, folder: &Path, hash: &str) -> Result<()> {
+        let failed = |error: std::io::Error| Error::io("remove", folder, &error);
+        let aside = self.drafts().join(format!("{}.{hash}.gone", self.worker()?.id()));
+        fs::rename(folder, &aside).map_err(failed)?;
         fs::remove_dir_all(&aside).map_err(failed)?;
         // Only where it is empty.
-        entry.folder.parent().map(fs::remove_dir);
+        folder.parent().map(fs::remove_dir);
         Ok(())
     }
 

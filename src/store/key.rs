@@ -44,8 +44,8 @@ impl Kind {
             // 2, for scores: the softmax divides last, which rounds otherwise.
             // 2, for selections: keys name the tokens by their own key.
             Self::Selection | Self::Scores => 2,
-            // 3, for activations: as with scores.
-            Self::Activations => 3,
+            // 3, for activations: as with scores. 4: a shard each.
+            Self::Activations => 4,
         }
     }
 

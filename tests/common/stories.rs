@@ -87,7 +87,7 @@ pub fn calibrated(decoder: &Decoder, windows: &Windows) -> Calibrated {
     let shape = Shape { channels: decoder.config().hidden, sequences: windows.len(), length: windows[0].len() };
     let mut kept = InMemory::of(request.sites.iter().copied());
     // A budget that no multiple of the window fills: batches of 2 windows.
-    let similarities = calibrate::run(decoder, &windows, 300, &request, &mut kept, |_| Ok(())).unwrap();
+    let similarities = calibrate::run(decoder, &windows, 0, 300, &request, &mut kept, |_| Ok(())).unwrap();
     Calibrated { similarities, activations: kept.finish(shape).unwrap() }
 }
 

@@ -27,7 +27,7 @@ impl fmt::Display for Site {
 }
 
 /// About how large a shard is. (Small in this crate's own tests, so that a few rows fill several.)
-const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 64 << 20 };
+const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 16 << 20 };
 
 /// How the rows of one calibration are cut into shards: whole sequences, so that a sequence is never split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,12 @@ impl Shape {
     /// Rows of all sequences.
     pub fn rows(self) -> usize {
         self.sequences * self.length
+    }
+
+    /// The shards: ranges of sequences.
+    pub fn shards(self) -> impl Iterator<Item = Range<usize>> {
+        let step = (self.shard_rows() / self.length.max(1)).max(1);
+        (0..self.sequences).step_by(step).map(move |first| first..(first + step).min(self.sequences))
     }
 
     /// Bytes of one site.

@@ -37,13 +37,15 @@ impl Request {
     }
 }
 
-/// Runs the dense backbone once over all windows: `spool` takes the rows of the sites that were asked for. `progress` is told the tokens of each batch and may stop the pass.
+/// Runs the dense backbone once over all windows: `spool` takes the rows of the sites that were
+/// asked for, and an error counts sequences from `first_sequence`. `progress` is told the tokens of each batch and may stop the pass.
 ///
 /// # Errors
 /// A residual stream that is not finite (named with layer and sequence), no room for the spool, or what `progress` returns.
 pub fn run(
     decoder: &Decoder,
     windows: &[&[u32]],
+    first_sequence: usize,
     batch_tokens: usize,
     request: &Request,
     spool: &mut dyn Spool,
@@ -57,7 +59,7 @@ pub fn run(
         spool,
         channels: decoder.config().hidden,
         batch: Batch::default(),
-        first_sequence: 0,
+        first_sequence,
         held: BTreeMap::new(),
     };
     for windows in windows.chunks((batch_tokens / length.max(1)).max(1)) {

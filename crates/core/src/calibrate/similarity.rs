@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use rayon::prelude::*;
+use serde::Serialize;
 
 /// What the cosine is taken over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Axis {
     /// Over the positions of a sequence, for each channel; then the mean over channels (the reference code of LLM-Streamline).
     ChannelSeries,
@@ -18,7 +20,7 @@ pub enum Axis {
 }
 
 /// A mean cosine (or angle) of `X_from` and `X_to` that a criterion asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Pair {
     pub axis: Axis,
     pub from: usize,
@@ -88,6 +90,19 @@ impl Similarities {
     }
 
     pub(super) fn count(&mut self, sequences: usize) {
+        self.sequences += sequences;
+    }
+
+    /// The sums over the sequences so far, in the order of the pairs.
+    pub fn sums(&self) -> Vec<f64> {
+        self.sums.values().copied().collect()
+    }
+
+    /// Adds the [`sums`](Self::sums) over other sequences of the same pairs.
+    pub fn add_sums(&mut self, sums: &[f64], sequences: usize) {
+        for (sum, more) in self.sums.values_mut().zip(sums) {
+            *sum += more;
+        }
         self.sequences += sequences;
     }
 }
