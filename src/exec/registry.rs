@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::criterion::Cut;
 use crate::error::Result;
 use crate::grid::{Method, Registry};
-use crate::model::Config;
+use crate::model::{Config, Decoder};
 use crate::options::Described;
 use crate::tasks::TASKS;
 use crate::{criterion, recovery};
@@ -17,7 +17,10 @@ const RULES: [&str; 3] = ["wikitext2", "ptb", "c4"];
 
 impl Registry for Methods {
     fn layers(&self, backbone_folder: &Path) -> Result<usize> {
-        Ok(Config::read(backbone_folder)?.layers)
+        let config = Config::read(backbone_folder)?;
+        // Before anything is made of its numbers: of 10^7 layers the cells alone would be too many.
+        Decoder::check(&config, backbone_folder)?;
+        Ok(config.layers)
     }
 
     fn criteria(&self) -> Vec<Described> {

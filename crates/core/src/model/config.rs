@@ -3,12 +3,15 @@
 //! The hub's older dialect has `rope_theta` and `rope_scaling` at the top level and `torch_dtype`; the newer one has one map
 //! `rope_parameters` and `dtype`. Whatever this program cannot compute faithfully is an error here, before weights load.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::entries::{Entries, excerpt};
 use super::program::Half;
 use crate::error::{Error, Result};
+use crate::files::regular;
 
 /// Where a decoder layer has its norms, and how queries and keys are normed: all that tells the architectures apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +22,9 @@ pub struct Layout {
     /// Names of a layer's norm weights: before and after attention, before and after the MLP.
     pub norms: [Option<&'static str>; 4],
     pub query_key_norm: QueryKeyNorm,
+    /// Whether attention has a sliding window that is off unless `use_sliding_window` says otherwise. Configs have its
+    /// width all the same.
+    pub window_switch: bool,
 }
 
 /// A root-mean-square norm on queries and keys, before the rotary embedding.
@@ -38,20 +44,31 @@ pub const LAYOUTS: [Layout; 3] = [
         model_type: "llama",
         norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
         query_key_norm: QueryKeyNorm::None,
+        window_switch: false,
     },
     Layout {
         class: "Qwen3ForCausalLM",
         model_type: "qwen3",
         norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
         query_key_norm: QueryKeyNorm::PerHead,
+        window_switch: true,
     },
     Layout {
         class: "Olmo2ForCausalLM",
         model_type: "olmo2",
         norms: [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
         query_key_norm: QueryKeyNorm::WholeProjection,
+        window_switch: false,
     },
 ];
+
+/// No backbone is near these; they keep products of a config's numbers far below what overflows or cannot be planned.
+/// What it really holds is compared with the weight files before anything else is done (`Decoder::check`).
+const MOST_LAYERS: usize = 10_000;
+const MOST_CHANNELS: usize = 1 << 20;
+const MOST_HEADS: usize = 1 << 16;
+const MOST_TOKENS: usize = 1 << 30;
+const MOST_IDS: usize = 1 << 24;
 
 /// Frequencies of the rotary embedding.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -118,7 +135,7 @@ impl Config {
     /// Reads a config from a file of any name.
     pub fn read_file(path: &Path) -> Result<Self> {
         let place = path.display().to_string();
-        let text = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
+        let text = regular::read(path)?;
         let value: Value = serde_json::from_slice(&text)
             .map_err(|error| Error::bad_input("malformed JSON").at(&place).found(error.to_string()))?;
         let Value::Object(map) = value else {
@@ -129,18 +146,19 @@ impl Config {
 
     fn parse(entries: &Entries<'_>) -> Result<Self> {
         let layout = layout_of(entries)?;
-        refuse_unsupported(entries)?;
+        let layers = entries.count("num_hidden_layers", MOST_LAYERS)?;
+        refuse_unsupported(entries, layout, layers)?;
         let mut notes = Vec::new();
-        let hidden = entries.count("hidden_size")?;
-        let heads = entries.count("num_attention_heads")?;
-        let kv_heads = entries.optional_count("num_key_value_heads")?.unwrap_or(heads);
+        let hidden = entries.count("hidden_size", MOST_CHANNELS)?;
+        let heads = entries.count("num_attention_heads", MOST_HEADS)?;
+        let kv_heads = entries.optional_count("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads);
         if heads % kv_heads != 0 {
             return Err(Error::bad_input("query heads do not divide among the key/value heads")
                 .at("num_key_value_heads")
                 .expected(format!("a divisor of num_attention_heads = {heads}"))
                 .found(kv_heads.to_string()));
         }
-        let head_dim = match entries.optional_count("head_dim")? {
+        let head_dim = match entries.optional_count("head_dim", MOST_CHANNELS)? {
             Some(head_dim) => head_dim,
             None if hidden % heads == 0 => hidden / heads,
             None => {
@@ -156,48 +174,60 @@ impl Config {
         }
         Ok(Self {
             layout,
-            layers: entries.count("num_hidden_layers")?,
+            layers,
             hidden,
             heads,
             kv_heads,
             head_dim,
-            intermediate: entries.count("intermediate_size")?,
-            vocab: entries.count("vocab_size")?,
-            norm_eps: entries.number("rms_norm_eps")? as f32,
+            intermediate: entries.count("intermediate_size", MOST_CHANNELS)?,
+            vocab: entries.count("vocab_size", MOST_IDS)?,
+            norm_eps: entries.number("rms_norm_eps", 1e-30..=1.0)? as f32,
             rope: rope_of(entries, &mut notes)?,
             tied_embeddings: entries.flag("tie_word_embeddings")?.unwrap_or_else(|| {
                 notes.push("config.json does not say tie_word_embeddings: taken as false".into());
                 false
             }),
-            max_positions: entries.optional_count("max_position_embeddings")?,
+            max_positions: entries.optional_count("max_position_embeddings", MOST_TOKENS)?,
             notes,
         })
     }
 }
 
 fn layout_of(entries: &Entries<'_>) -> Result<Layout> {
-    let class = entries.map.get("architectures").and_then(|v| v.get(0)).and_then(Value::as_str);
-    let model_type = entries.map.get("model_type").and_then(Value::as_str);
+    let class = match entries.get("architectures") {
+        None => None,
+        Some(Value::Array(classes)) if classes.len() == 1 && classes[0].is_string() => classes[0].as_str(),
+        Some(_) => return Err(entries.wrong("architectures", "a list of one name")),
+    };
+    let model_type = entries.text("model_type")?;
     let found = LAYOUTS.into_iter().find(|layout| match class {
         Some(class) => class == layout.class,
         None => model_type == Some(layout.model_type),
     });
-    found.ok_or_else(|| {
+    let layout = found.ok_or_else(|| {
         Error::bad_input("unknown architecture")
             .at("architectures")
             .expected(LAYOUTS.map(|layout| layout.class).join(", "))
             .found(class.or(model_type).unwrap_or("neither architectures nor model_type").to_string())
             .hint("only these decoders are computed faithfully; another of the same build is one entry in src/model/config.rs")
-    })
+    })?;
+    // transformers goes by model_type alone: which of the two is right cannot be told from here.
+    match model_type {
+        Some(other) if other != layout.model_type => Err(Error::bad_input("the config names two architectures")
+            .at("model_type")
+            .expected(format!("`{}`, as architectures says {}", layout.model_type, layout.class))
+            .found(format!("`{other}`"))),
+        _ => Ok(layout),
+    }
 }
 
 /// Refuses settings that would change the forward pass and that the decoder does not compute.
-fn refuse_unsupported(entries: &Entries<'_>) -> Result<()> {
+fn refuse_unsupported(entries: &Entries<'_>, layout: Layout, layers: usize) -> Result<()> {
     let unsupported = |key: &str, found: &Value, expected: &str| {
         Err(Error::bad_input("the config asks for something that the decoder does not compute")
             .at(key)
             .expected(expected)
-            .found(found.to_string()))
+            .found(excerpt(found)))
     };
     for (key, neutral) in [
         ("hidden_act", Value::from("silu")),
@@ -206,117 +236,112 @@ fn refuse_unsupported(entries: &Entries<'_>) -> Result<()> {
         ("use_sliding_window", Value::from(false)),
         ("clip_qkv", Value::Null),
         ("partial_rotary_factor", Value::from(1.0)),
+        ("quantization_config", Value::Null),
     ] {
         if let Some(found) = entries.get(key)
             && *found != neutral
+            && found.as_f64().is_none_or(|number| Some(number) != neutral.as_f64())
         {
             return unsupported(key, found, &neutral.to_string());
         }
     }
-    if let Some(Value::Array(types)) = entries.get("layer_types")
-        && let Some(other) = types.iter().find(|t| t.as_str() != Some("full_attention"))
-    {
-        return unsupported("layer_types", other, "full_attention in every layer");
+    let off = entries.flag("use_sliding_window")? == Some(false) || layout.window_switch;
+    if let Some(found) = entries.get("sliding_window").filter(|_| !off) {
+        return unsupported("sliding_window", found, "null: attention to all earlier tokens");
     }
-    Ok(())
+    match entries.get("layer_types") {
+        None => Ok(()),
+        Some(Value::Array(types)) if types.len() == layers => {
+            match types.iter().find(|kind| kind.as_str() != Some("full_attention")) {
+                Some(other) => unsupported("layer_types", other, "full_attention in every layer"),
+                None => Ok(()),
+            }
+        }
+        Some(_) => Err(entries.wrong("layer_types", &format!("a list of {layers} names, one for each layer"))),
+    }
 }
 
+/// The map that speaks of the rotary embedding, as transformers 5 reads it (`convert_rope_params_to_dict`): `rope_scaling`
+/// wins as a whole over `rope_parameters`, unless it is empty; `rope_theta` is the winner's own, else that of the config.
 fn rope_of(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Rope> {
-    if let Some(inner) = entries.map_at("rope_parameters")? {
-        return Ok(Rope { theta: inner.number("rope_theta")?, scaling: scaling_of(&inner)? });
+    let old = entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty());
+    let new = entries.map_at("rope_parameters")?;
+    if old.is_some() && new.is_some() {
+        notes.push("config.json has rope_scaling and rope_parameters: rope_scaling counts, as in transformers".into());
     }
-    let theta = match entries.optional_number("rope_theta")? {
-        Some(theta) => theta,
-        None => {
-            // transformers' own default for Llama; Llama-2's hub config relies on it. Said, not silent.
-            notes.push("config.json has no rope_theta: taken as 10000".into());
-            10_000.0
-        }
-    };
-    let scaling = match entries.map_at("rope_scaling")? {
-        Some(inner) => scaling_of(&inner)?,
-        None => None,
-    };
+    let inner = old.or(new);
+    // Between 1 (no rotation differs from another) and far beyond any context.
+    let theta = |of: &Entries<'_>| of.optional_number("rope_theta", 1.0..=1e15);
+    let (own, outer) = (inner.as_ref().map_or(Ok(None), theta)?, theta(entries)?);
+    let theta = own.or(outer).unwrap_or_else(|| {
+        // transformers' own default; Llama-2's hub config relies on it. Said, not silent.
+        notes.push("config.json has no rope_theta: taken as 10000".into());
+        10_000.0
+    });
+    let scaling = inner.map_or(Ok(None), |inner| scaling_of(&inner, entries))?;
     Ok(Rope { theta, scaling })
 }
 
-fn scaling_of(entries: &Entries<'_>) -> Result<Option<Llama3Scaling>> {
+fn scaling_of(entries: &Entries<'_>, config: &Entries<'_>) -> Result<Option<Llama3Scaling>> {
     // "type" is what configs before `rope_type` wrote.
-    let key = if entries.get("rope_type").is_some() { "rope_type" } else { "type" };
-    match entries.get(key).and_then(Value::as_str) {
-        None | Some("default") => Ok(None),
-        Some("llama3") => Ok(Some(Llama3Scaling {
-            factor: entries.number("factor")?,
-            low_freq_factor: entries.number("low_freq_factor")?,
-            high_freq_factor: entries.number("high_freq_factor")?,
-            original_max_position_embeddings: entries.number("original_max_position_embeddings")?,
-        })),
-        Some(other) => Err(Error::bad_input("unknown rope type")
-            .at(entries.path(key))
-            .expected("default or llama3")
-            .found(other.to_string())),
+    let (rope_type, older) = (entries.text("rope_type")?, entries.text("type")?);
+    let llama3 = match rope_type.or(older) {
+        None | Some("default") => false,
+        Some("llama3") => true,
+        Some(other) => {
+            let key = if rope_type.is_some() { "rope_type" } else { "type" };
+            return Err(Error::bad_input("unknown rope type")
+                .at(entries.path(key))
+                .expected("default or llama3")
+                .found(other.to_string()));
+        }
+    };
+    const FACTORS: RangeInclusive<f64> = 1e-3..=1e6;
+    const SCALING: [&str; 4] = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
+    for (key, value) in entries.map.iter().filter(|(_, value)| !value.is_null()) {
+        let known = match key.as_str() {
+            "type" | "rope_type" | "rope_theta" => true,
+            "partial_rotary_factor" => value.as_f64() == Some(1.0),
+            key => llama3 && SCALING.contains(&key),
+        };
+        if !known {
+            let of = if llama3 { "llama3" } else { "default" };
+            return Err(Error::bad_input("the config asks for something that the decoder does not compute")
+                .at(entries.path(key))
+                .expected(format!("an entry of the rope type {of}"))
+                .found(excerpt(value))
+                .hint("a scaled embedding has a `rope_type`: without one transformers ignores the other entries"));
+        }
     }
-}
-
-/// Typed access to a JSON object, with errors that name the entry.
-struct Entries<'a> {
-    map: &'a Map<String, Value>,
-    prefix: &'static str,
-}
-
-impl<'a> Entries<'a> {
-    fn path(&self, key: &str) -> String {
-        if self.prefix.is_empty() { key.to_string() } else { format!("{}.{key}", self.prefix) }
+    if !llama3 {
+        return Ok(None);
     }
-
-    /// The entry, unless absent or null.
-    fn get(&self, key: &str) -> Option<&'a Value> {
-        self.map.get(key).filter(|value| !value.is_null())
+    let low_freq_factor = entries.number("low_freq_factor", FACTORS)?;
+    let high_freq_factor = entries.number("high_freq_factor", FACTORS)?;
+    if high_freq_factor <= low_freq_factor {
+        return Err(Error::bad_input("the rotary embedding's factors are in the wrong order")
+            .at(entries.path("high_freq_factor"))
+            .expected(format!("more than low_freq_factor = {low_freq_factor}"))
+            .found(high_freq_factor.to_string()));
     }
-
-    fn wrong(&self, key: &str, expected: &str) -> Error {
-        let found = self.get(key).map_or("nothing".to_string(), Value::to_string);
-        Error::bad_input("a missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
-    }
-
-    fn optional_count(&self, key: &str) -> Result<Option<usize>> {
-        self.get(key)
-            .map(|value| value.as_u64().filter(|&n| n > 0).map(|n| n as usize))
-            .map(|n| n.ok_or_else(|| self.wrong(key, "a whole number above 0")))
-            .transpose()
-    }
-
-    fn count(&self, key: &str) -> Result<usize> {
-        self.optional_count(key)?.ok_or_else(|| self.wrong(key, "a whole number above 0"))
-    }
-
-    fn optional_number(&self, key: &str) -> Result<Option<f64>> {
-        self.get(key)
-            .map(|value| value.as_f64().filter(|x| x.is_finite() && *x > 0.0))
-            .map(|x| x.ok_or_else(|| self.wrong(key, "a number above 0")))
-            .transpose()
-    }
-
-    fn number(&self, key: &str) -> Result<f64> {
-        self.optional_number(key)?.ok_or_else(|| self.wrong(key, "a number above 0"))
-    }
-
-    fn flag(&self, key: &str) -> Result<Option<bool>> {
-        self.get(key).map(|value| value.as_bool().ok_or_else(|| self.wrong(key, "true or false"))).transpose()
-    }
-
-    fn map_at(&self, key: &'static str) -> Result<Option<Entries<'a>>> {
-        self.get(key)
-            .map(|value| value.as_object().ok_or_else(|| self.wrong(key, "a map")))
-            .transpose()
-            .map(|map| map.map(|map| Entries { map, prefix: key }))
-    }
+    let own = entries.optional_count("original_max_position_embeddings", MOST_TOKENS)?;
+    let context = match own {
+        Some(context) => context,
+        None => config.count("max_position_embeddings", MOST_TOKENS)?,
+    };
+    let factor = entries.number("factor", 1.0..=1e6)?;
+    Ok(Some(Llama3Scaling {
+        factor,
+        low_freq_factor,
+        high_freq_factor,
+        original_max_position_embeddings: context as f64,
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     fn parse(change: impl FnOnce(&mut Map<String, Value>)) -> Result<Config> {
         let Value::Object(mut map) = json!({
@@ -365,14 +390,70 @@ mod tests {
         }
     }
 
+    /// Expected: `AutoConfig.from_pretrained(folder).rope_parameters`, transformers 5.23.0.
+    #[test]
+    fn of_two_dialects_the_one_counts_that_counts_in_transformers() {
+        let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 128});
+        let plain = json!({"rope_type": "default", "rope_theta": 77.0});
+        for (scaling, parameters, theta, expected) in [
+            (llama3.clone(), plain.clone(), json!(null), (10_000.0, true)),
+            (llama3.clone(), plain.clone(), json!(5.0), (5.0, true)),
+            (json!(null), json!({"rope_type": "default"}), json!(5.0), (5.0, false)),
+            (json!(null), plain.clone(), json!(5.0), (77.0, false)),
+            (json!({}), plain.clone(), json!(null), (77.0, false)),
+            (plain.clone(), llama3.clone(), json!(4.0), (77.0, false)),
+            (
+                json!({"rope_type": "llama3", "type": "default", "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0}),
+                json!(null),
+                json!(5.0),
+                (5.0, true),
+            ),
+        ] {
+            let config = parse(|map| {
+                map.insert("max_position_embeddings".into(), json!(512));
+                map.insert("rope_scaling".into(), scaling.clone());
+                map.insert("rope_parameters".into(), parameters.clone());
+                map.insert("rope_theta".into(), theta);
+            })
+            .unwrap();
+            assert_eq!((config.rope.theta, config.rope.scaling.is_some()), expected, "{scaling} {parameters}");
+            let context = config.rope.scaling.map(|scaling| scaling.original_max_position_embeddings);
+            let stated = scaling.get("original_max_position_embeddings").is_some();
+            assert_eq!(context, config.rope.scaling.map(|_| if stated { 128.0 } else { 512.0 }));
+        }
+    }
+
     #[test]
     fn settings_that_change_the_forward_pass_are_refused() {
         for (key, value) in [
             ("hidden_act", json!("gelu")),
             ("attention_bias", json!(true)),
             ("layer_types", json!(["full_attention", "sliding_attention"])),
+            ("layer_types", json!("sliding_attention")),
+            ("layer_types", json!(["full_attention"])),
+            ("sliding_window", json!(16)),
+            ("use_sliding_window", json!(true)),
+            ("use_sliding_window", json!("no")),
+            ("quantization_config", json!({"bits": 4})),
+            ("architectures", json!("LlamaForCausalLM")),
+            ("model_type", json!("qwen3")),
             ("num_key_value_heads", json!(3)),
             ("rms_norm_eps", json!("small")),
+            ("rms_norm_eps", json!(1e39)),
+            ("rms_norm_eps", json!(1e-60)),
+            ("rope_theta", json!(1e-300)),
+            ("rope_scaling", json!({"factor": 2.0})),
+            ("rope_scaling", json!({"rope_type": 3, "factor": 2.0})),
+            ("rope_scaling", json!("llama3")),
+            ("rope_parameters", json!({"full_attention": {"rope_theta": 3.0}})),
+            ("rope_parameters", json!({"partial_rotary_factor": 0.5})),
+            ("num_hidden_layers", json!(10_000_000)),
+            ("hidden_size", json!(u64::MAX)),
+            ("head_dim", json!(1u64 << 40)),
+            ("vocab_size", json!(1u64 << 40)),
+            ("max_position_embeddings", json!(u64::MAX)),
         ] {
             let text = parse(|map| {
                 map.insert(key.into(), value);

@@ -50,21 +50,40 @@ impl Decoder {
 
     /// Reads the weights of a folder under a config that was read before.
     pub fn load_with(config: Config, folder: &Path) -> Result<Self> {
+        Self::check(&config, folder)?;
         let mut weights = Weights::open(folder)?;
         let (c, vocab) = (config.hidden, config.vocab);
-        let embedding = weights.take("model.embed_tokens.weight", &[vocab, c])?;
+        let embedding = weights.take(EMBEDDING, &[vocab, c])?;
         let layers = (0..config.layers).map(|l| Layer::read(&config, &mut weights, l)).collect::<Result<Vec<_>>>()?;
-        let final_norm = vector(&mut weights, "model.norm.weight", c)?;
+        let final_norm = tensor(weights.take(FINAL_NORM, &[c])?, &[c])?;
         let head = if config.tied_embeddings {
             tensor(transpose(&[(&embedding, vocab)], c), &[c, vocab])?
         } else {
-            matrix(&mut weights, &[("lm_head.weight", vocab)], c)?
+            tensor(transpose(&[(&weights.take(HEAD, &[vocab, c])?, vocab)], c), &[c, vocab])?
         };
-        let tied = config.tied_embeddings;
-        // Files of a tied model may hold a copy of the embedding; old ones hold the rotary table.
-        weights.finish(|name| (tied && name == "lm_head.weight") || name.ends_with("rotary_emb.inv_freq"))?;
         let rotary = Arc::new(Rotary::new(&config.rope, config.head_dim));
         Ok(Self { embedding: tensor(embedding, &[vocab, c])?, layers, final_norm, head, rotary, config })
+    }
+
+    /// Compares a config with the headers of a folder's weight files: every tensor that it asks for is there in its shape,
+    /// and no other. Nothing else is read, so that a wrong number in a config is found before anything is made of it.
+    ///
+    /// # Errors
+    /// A tensor that is missing, misshapen, of no float type, or left over, named with its file.
+    pub fn check(config: &Config, folder: &Path) -> Result<()> {
+        let mut weights = Weights::open(folder)?;
+        let (c, vocab, tied) = (config.hidden, config.vocab, config.tied_embeddings);
+        weights.check(EMBEDDING, &[vocab, c])?;
+        let parts = parts(config);
+        for layer in 0..config.layers {
+            parts.iter().try_for_each(|(part, shape)| weights.check(&name(layer, part), shape))?;
+        }
+        weights.check(FINAL_NORM, &[c])?;
+        if !tied {
+            weights.check(HEAD, &[vocab, c])?;
+        }
+        // Files of a tied model may hold a copy of the embedding; old ones hold the rotary table.
+        weights.finish(|name| (tied && name == HEAD) || name.ends_with("rotary_emb.inv_freq"))
     }
 
     pub fn config(&self) -> &Config {
@@ -206,51 +225,74 @@ impl Model for Decoder {
     }
 }
 
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const FINAL_NORM: &str = "model.norm.weight";
+const HEAD: &str = "lm_head.weight";
+
+fn name(layer: usize, part: &str) -> String {
+    format!("model.layers.{layer}.{part}.weight")
+}
+
+/// The tensors of a layer with the shapes that they are stored in: matrices `[out, in]`, and those norms that the
+/// architecture has.
+fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
+    let (c, f) = (config.hidden, config.intermediate);
+    let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    let matrices = [
+        ("self_attn.q_proj", q, c),
+        ("self_attn.k_proj", kv, c),
+        ("self_attn.v_proj", kv, c),
+        ("self_attn.o_proj", c, q),
+        ("mlp.gate_proj", f, c),
+        ("mlp.up_proj", f, c),
+        ("mlp.down_proj", c, f),
+    ];
+    let (query, key) = match config.layout.query_key_norm {
+        QueryKeyNorm::None => (None, None),
+        QueryKeyNorm::PerHead => (Some(config.head_dim), Some(config.head_dim)),
+        QueryKeyNorm::WholeProjection => (Some(q), Some(kv)),
+    };
+    let norms =
+        [(QUERY_NORM, query), (KEY_NORM, key)].into_iter().filter_map(|(part, width)| Some((part, vec![width?])));
+    let matrices = matrices.into_iter().map(|(part, outer, inner)| (part, vec![outer, inner]));
+    matrices.chain(norms).chain(config.layout.norms.into_iter().flatten().map(|part| (part, vec![c]))).collect()
+}
+
+const QUERY_NORM: &str = "self_attn.q_norm";
+const KEY_NORM: &str = "self_attn.k_norm";
+
 impl Layer {
     fn read(config: &Config, weights: &mut Weights, index: usize) -> Result<Self> {
-        let name = |part: &str| format!("model.layers.{index}.{part}.weight");
-        let (c, f) = (config.hidden, config.intermediate);
-        let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-        let (query_width, key_width) = match config.layout.query_key_norm {
-            QueryKeyNorm::None => (None, None),
-            QueryKeyNorm::PerHead => (Some(config.head_dim), Some(config.head_dim)),
-            QueryKeyNorm::WholeProjection => (Some(q), Some(kv)),
+        let parts = parts(config);
+        let mut take = |part: &str| match parts.iter().find(|(known, _)| *known == part) {
+            Some((_, shape)) => weights.take(&name(index, part), shape).map(|values| Some((values, shape[0]))),
+            None => Ok(None),
         };
-        let mut norm = |part: &str, width: Option<usize>| width.map(|w| vector(weights, &name(part), w)).transpose();
-        let query_norm = norm("self_attn.q_norm", query_width)?;
-        let key_norm = norm("self_attn.k_norm", key_width)?;
+        let norm =
+            |values: Option<(Vec<f32>, usize)>| values.map(|(values, width)| tensor(values, &[width])).transpose();
+        let (query_norm, key_norm) = (norm(take(QUERY_NORM)?)?, norm(take(KEY_NORM)?)?);
         let mut norms = [None, None, None, None];
         for (slot, part) in norms.iter_mut().zip(config.layout.norms) {
-            *slot = part.map(|part| norm(part, Some(c))).transpose()?.flatten();
+            *slot = part.map(|part| norm(take(part)?)).transpose()?.flatten();
         }
-        let mut join = |parts: &[(&str, usize)], inner: usize| {
-            let names: Vec<(String, usize)> = parts.iter().map(|(part, outer)| (name(part), *outer)).collect();
-            let names: Vec<(&str, usize)> = names.iter().map(|(name, outer)| (name.as_str(), *outer)).collect();
-            matrix(weights, &names, inner)
+        // Several projections of the same input side by side, as one `[inner, Σ outer]` matrix: one product instead of three.
+        let mut join = |names: &[&str], inner: usize| {
+            let stored: Vec<_> = names.iter().map(|part| take(part)).collect::<Result<_>>()?;
+            let stored: Vec<(&Vec<f32>, usize)> = stored.iter().flatten().map(|(data, outer)| (data, *outer)).collect();
+            let outer = stored.iter().map(|(_, outer)| outer).sum();
+            tensor(transpose(&stored, inner), &[inner, outer])
         };
+        let (c, f, q) = (config.hidden, config.intermediate, config.heads * config.head_dim);
         Ok(Self {
-            qkv: join(&[("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)], c)?,
-            output: join(&[("self_attn.o_proj", c)], q)?,
-            gate_up: join(&[("mlp.gate_proj", f), ("mlp.up_proj", f)], c)?,
-            down: join(&[("mlp.down_proj", c)], f)?,
+            qkv: join(&["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], c)?,
+            output: join(&["self_attn.o_proj"], q)?,
+            gate_up: join(&["mlp.gate_proj", "mlp.up_proj"], c)?,
+            down: join(&["mlp.down_proj"], f)?,
             norms,
             query_norm,
             key_norm,
         })
     }
-}
-
-fn vector(weights: &mut Weights, name: &str, width: usize) -> Result<Tensor> {
-    tensor(weights.take(name, &[width])?, &[width])
-}
-
-/// Several projections of the same input side by side, as one `[inner, Σ outer]` matrix: one product instead of three.
-fn matrix(weights: &mut Weights, parts: &[(&str, usize)], inner: usize) -> Result<Tensor> {
-    let stored =
-        parts.iter().map(|(name, outer)| weights.take(name, &[*outer, inner])).collect::<Result<Vec<Vec<f32>>>>()?;
-    let outer = parts.iter().map(|(_, outer)| outer).sum();
-    let joined: Vec<(&Vec<f32>, usize)> = stored.iter().zip(parts).map(|(data, (_, outer))| (data, *outer)).collect();
-    tensor(transpose(&joined, inner), &[inner, outer])
 }
 
 /// Stored `[outer, inner]` matrices to one `[inner, Σ outer]`.

@@ -4,6 +4,7 @@ pub mod batch;
 pub mod config;
 mod cost;
 pub mod decoder;
+mod entries;
 mod kernels;
 pub mod program;
 mod rope;

@@ -1,16 +1,20 @@
-//! Weight files: one `model.safetensors` or shards with an index, memory-mapped, checked tensor by tensor.
+//! Weight files: one `model.safetensors` or shards with an index, checked tensor by tensor.
+//!
+//! They are read and not mapped: where a mapped file becomes shorter while it is in use, the process is killed without a
+//! word, and a file that is read is an error with its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Component, Path, PathBuf};
 
 use half::{bf16, f16};
-use memmap2::Mmap;
 use rayon::prelude::*;
 use safetensors::Dtype;
-use safetensors::tensor::{Metadata, SafeTensors};
+use safetensors::tensor::{Metadata, TensorInfo};
 
 use crate::error::{Error, Result};
+use crate::files::regular;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -26,11 +30,16 @@ pub struct Weights {
 
 struct Shard {
     path: PathBuf,
-    map: Mmap,
+    file: File,
     metadata: Metadata,
     /// Where the tensor bytes begin: the header's length field and the header.
-    data_start: usize,
+    data_start: u64,
 }
+
+/// Longer headers are refused, as the format's own reader does.
+const MOST_HEADER: u64 = 100_000_000;
+/// Numbers that are read at a time.
+const BLOCK: usize = 1 << 22;
 
 impl Weights {
     /// Opens the weight files of a folder.
@@ -69,15 +78,49 @@ impl Weights {
         Ok(files_of(folder)?.0.iter().map(|file| folder.join(file)).collect())
     }
 
+    /// Refuses a tensor that is missing, of another shape, or of no float type; none of its numbers is read.
+    ///
+    /// # Errors
+    /// Named with file and place.
+    pub fn check(&mut self, name: &str, shape: &[usize]) -> Result<()> {
+        self.locate(name, shape)?;
+        self.taken.insert(name.to_string());
+        Ok(())
+    }
+
     /// One tensor as f32, whatever float type the file stores.
     ///
     /// # Errors
-    /// The tensor is missing, of another shape or of no float type, or holds a value that is not finite: named with file and place.
+    /// The tensor is missing, of another shape or of no float type, or holds a value that is not finite, or its file
+    /// changed: named with file and place.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let shard =
-            self.holder.get(name).map(|&at| &self.shards[at]).ok_or_else(|| self.missing_tensor(name, shape))?;
+        let (at, info) = self.locate(name, shape)?;
+        let shard = &mut self.shards[at];
+        let place = format!("{}, tensor {name}", shard.path.display());
+        let values = shard.read(&info).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => Error::bad_input("a weight file became shorter while it was read")
+                .at(&place)
+                .expected(format!("{} bytes of it", info.data_offsets.1 - info.data_offsets.0))
+                .found("the end of the file")
+                .hint("leave the weights alone while a run goes on; fetch the file again"),
+            _ => Error::io("read", &shard.path, &error),
+        })?;
+        if let Some(at) = values.par_iter().position_first(|v| !v.is_finite()) {
+            return Err(Error::bad_input("a weight is not a finite number")
+                .at(place)
+                .found(format!("{} at element {at} of {shape:?}", values[at]))
+                .hint("the file is damaged, or the model overflowed its float type when it was saved"));
+        }
+        self.taken.insert(name.to_string());
+        Ok(values)
+    }
+
+    fn locate(&self, name: &str, shape: &[usize]) -> Result<(usize, TensorInfo)> {
+        let missing = || self.missing_tensor(name, shape);
+        let at = *self.holder.get(name).ok_or_else(missing)?;
+        let shard = &self.shards[at];
         let place = || format!("{}, tensor {name}", shard.path.display());
-        let info = shard.metadata.info(name).ok_or_else(|| self.missing_tensor(name, shape))?;
+        let info = shard.metadata.info(name).ok_or_else(missing)?;
         if info.shape != shape {
             return Err(Error::bad_input("a tensor has the wrong shape")
                 .at(place())
@@ -85,22 +128,13 @@ impl Weights {
                 .found(format!("{:?}", info.shape))
                 .hint("config.json and the weight file are of different models, or the config was edited"));
         }
-        let (start, end) = info.data_offsets;
-        let bytes = &shard.map[shard.data_start + start..shard.data_start + end];
-        let values = to_f32(info.dtype, bytes).ok_or_else(|| {
-            Error::bad_input("a tensor has a type that the decoder does not read")
+        if !matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Err(Error::bad_input("a tensor has a type that the decoder does not read")
                 .at(place())
                 .expected("F32, F16 or BF16")
-                .found(format!("{:?}", info.dtype))
-        })?;
-        if let Some(at) = values.par_iter().position_first(|v| !v.is_finite()) {
-            return Err(Error::bad_input("a weight is not a finite number")
-                .at(place())
-                .found(format!("{} at element {at} of {shape:?}", values[at]))
-                .hint("the file is damaged, or the model overflowed its float type when it was saved"));
+                .found(format!("{:?}", info.dtype)));
         }
-        self.taken.insert(name.to_string());
-        Ok(values)
+        Ok((at, info.clone()))
     }
 
     /// Refuses tensors that nothing asked for: a bias left out would be a wrong result without a word.
@@ -151,7 +185,7 @@ fn files_of(folder: &Path) -> Result<(Vec<String>, Option<ShardIndex>)> {
         });
     }
     let place = index.display().to_string();
-    let bytes = std::fs::read(&index).map_err(|error| Error::io("read", &index, &error))?;
+    let bytes = regular::read(&index)?;
     let value: serde_json::Value = serde_json::from_slice(&bytes)
         .map_err(|error| Error::bad_input("malformed JSON").at(&place).found(error.to_string()))?;
     let entries = value
@@ -163,6 +197,13 @@ fn files_of(folder: &Path) -> Result<(Vec<String>, Option<ShardIndex>)> {
         .ok_or_else(|| Error::bad_input("an index of shards needs a map weight_map of names").at(&place))?;
     let files: BTreeSet<String> = entries.iter().map(|(_, file)| file.clone()).collect();
     for file in &files {
+        // An index comes with a download: it may not name what lies elsewhere on this machine.
+        if !Path::new(file).components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(Error::bad_input("the index names a file outside its folder")
+                .at(place)
+                .expected("the name of a shard beside the index")
+                .found(format!("`{file}`")));
+        }
         if !folder.join(file).is_file() {
             return Err(Error::missing("a shard is missing")
                 .at(place)
@@ -174,26 +215,53 @@ fn files_of(folder: &Path) -> Result<(Vec<String>, Option<ShardIndex>)> {
 
 impl Shard {
     fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|error| Error::io("open", path, &error))?;
-        // SAFETY: the map is read-only; a file that another process truncates meanwhile would fault, as with every
-        // memory-mapped reader of safetensors.
-        let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io("map", path, &error))?;
-        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|error| {
+        let damaged = |found: String| {
             Error::bad_input("a weight file is truncated or damaged")
                 .at(path.display().to_string())
                 .expected("a safetensors header that covers the file exactly")
-                .found(format!("{error} ({} bytes)", map.len()))
+                .found(found)
                 .hint("fetch the file again")
-        })?;
-        Ok(Self { path: path.to_path_buf(), map, metadata, data_start: header + 8 })
+        };
+        let mut file = regular::open(path)?;
+        let bytes = file.metadata().map_err(|error| Error::io("read", path, &error))?.len();
+        let short = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => damaged(format!("{bytes} bytes")),
+            _ => Error::io("read", path, &error),
+        };
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(short)?;
+        let length = u64::from_le_bytes(length);
+        if length > MOST_HEADER || length + 8 > bytes {
+            return Err(damaged(format!("a header of {length} bytes in a file of {bytes}")));
+        }
+        let mut header = vec![0; length as usize];
+        file.read_exact(&mut header).map_err(short)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|error| damaged(format!("{error} ({bytes} bytes)")))?;
+        if metadata.data_len() as u64 != bytes - 8 - length {
+            let (found, wanted) = (bytes - 8 - length, metadata.data_len());
+            return Err(damaged(format!("{found} bytes of tensors where the header says {wanted}")));
+        }
+        Ok(Self { path: path.to_path_buf(), file, metadata, data_start: 8 + length })
     }
-}
 
-fn to_f32(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
-    match dtype {
-        Dtype::F32 => Some(bytes.par_chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
-        Dtype::F16 => Some(bytes.par_chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()),
-        Dtype::BF16 => Some(bytes.par_chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()),
-        _ => None,
+    /// The numbers of a tensor whose type was checked.
+    fn read(&mut self, info: &TensorInfo) -> std::io::Result<Vec<f32>> {
+        let count = info.shape.iter().product();
+        let width = if info.dtype == Dtype::F32 { 4 } else { 2 };
+        self.file.seek(SeekFrom::Start(self.data_start + info.data_offsets.0 as u64))?;
+        let mut values = vec![0.0; count];
+        let mut bytes = vec![0; width * BLOCK.min(count)];
+        for block in values.chunks_mut(BLOCK) {
+            let bytes = &mut bytes[..width * block.len()];
+            self.file.read_exact(bytes)?;
+            let numbers = block.par_iter_mut().zip(bytes.par_chunks_exact(width));
+            match info.dtype {
+                Dtype::F32 => numbers.for_each(|(v, b)| *v = f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+                Dtype::F16 => numbers.for_each(|(v, b)| *v = f16::from_le_bytes([b[0], b[1]]).to_f32()),
+                _ => numbers.for_each(|(v, b)| *v = bf16::from_le_bytes([b[0], b[1]]).to_f32()),
+            }
+        }
+        Ok(values)
     }
 }

@@ -1,0 +1,80 @@
+//! Typed, bounded access to a JSON object that someone else wrote.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// The entries of an object, with errors that name them.
+pub(super) struct Entries<'a> {
+    pub(super) map: &'a Map<String, Value>,
+    pub(super) prefix: &'static str,
+}
+
+impl<'a> Entries<'a> {
+    pub(super) fn path(&self, key: &str) -> String {
+        if self.prefix.is_empty() { key.to_string() } else { format!("{}.{key}", self.prefix) }
+    }
+
+    /// The entry, unless absent or null.
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn wrong(&self, key: &str, expected: &str) -> Error {
+        let found = self.get(key).map_or("nothing".to_string(), excerpt);
+        Error::bad_input("a missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
+    }
+
+    /// A whole number from 1 to `most`: nothing that is multiplied later may overflow, whatever a file says.
+    pub(super) fn optional_count(&self, key: &str, most: usize) -> Result<Option<usize>> {
+        let count =
+            |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=most).contains(n));
+        self.get(key)
+            .map(|value| count(value).ok_or_else(|| self.wrong(key, &format!("a whole number from 1 to {most}"))))
+            .transpose()
+    }
+
+    pub(super) fn count(&self, key: &str, most: usize) -> Result<usize> {
+        self.optional_count(key, most)?.ok_or_else(|| self.wrong(key, &format!("a whole number from 1 to {most}")))
+    }
+
+    /// A number within `range`.
+    pub(super) fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
+        let expected = || format!("a number from {:e} to {:e}", range.start(), range.end());
+        self.get(key)
+            .map(|value| value.as_f64().filter(|x| range.contains(x)))
+            .map(|x| x.ok_or_else(|| self.wrong(key, &expected())))
+            .transpose()
+    }
+
+    pub(super) fn number(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
+        let found = self.optional_number(key, range.clone())?;
+        found.ok_or_else(|| self.wrong(key, &format!("a number from {:e} to {:e}", range.start(), range.end())))
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        self.get(key).map(|value| value.as_str().ok_or_else(|| self.wrong(key, "text"))).transpose()
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.get(key).map(|value| value.as_bool().ok_or_else(|| self.wrong(key, "true or false"))).transpose()
+    }
+
+    pub(super) fn map_at(&self, key: &'static str) -> Result<Option<Entries<'a>>> {
+        self.get(key)
+            .map(|value| value.as_object().ok_or_else(|| self.wrong(key, "a map")))
+            .transpose()
+            .map(|map| map.map(|map| Entries { map, prefix: key }))
+    }
+}
+
+/// A value as a message shows it: its beginning.
+pub(super) fn excerpt(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
