@@ -26,12 +26,17 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     });
     let Some((key, value)) = said else { return Ok(DEFAULT) };
     let length = value.as_u64().and_then(|length| usize::try_from(length).ok()).filter(|length| *length > 0);
+    // The harness reads such a number as endless; what is longer than any text is.
+    let length = length.map(|length| length.min(MOST));
     length.ok_or_else(|| {
         Error::bad_input(format!("the model's length `{key}` cannot be used"))
             .expected("a whole number from 1")
             .found(value.to_string())
     })
 }
+
+/// More tokens than any text here has; sums with it do not wrap.
+const MOST: usize = 1 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -52,6 +57,7 @@ mod tests {
             (json!({}), Some(&tokenizer), 512),
             (json!({}), Some(&endless), 2048),
             (json!({}), None, 2048),
+            (json!({"n_ctx": u64::MAX}), None, MOST),
         ] {
             assert_eq!(max_length(&config, tokenizer).unwrap(), wanted, "{config}");
         }

@@ -152,8 +152,11 @@ pub(super) fn copa(row: &Row) -> Result<Prompt> {
         Ok(format!(" {lowered}"))
     };
     let choices: Vec<String> = vec![choice("choice1")?, choice("choice2")?];
-    // The right choice is looked up by its text, and any label but 0 means the second.
-    let right = usize::from(row.integer("label")? != 0);
+    // The harness takes any label but 0 for the second choice, hidden answers (-1) too: a guess dressed as an answer.
+    let label = row.integer("label")?;
+    let right = usize::try_from(label).ok().filter(|right| *right < choices.len());
+    let right = right.ok_or_else(|| row.wrong("label", "0 or 1", &Value::from(label)))?;
+    // The right choice is looked up by its text.
     let gold = choices.iter().position(|text| *text == choices[right]).unwrap_or(right);
     Ok(Prompt::new(&context, choices, signed(gold)))
 }
@@ -350,7 +353,10 @@ mod tests {
         assert_eq!(prompt.choices[0].text, " i opened.");
         assert_eq!(ask("copa", fields("It stopped", "effect", 0)).choices[0].context, "It stoppe therefore");
         assert_eq!(ask("copa", fields("é", "effect", 0)).choices[0].context, " therefore");
-        assert_eq!([0, 1, -1].map(|label| ask("copa", fields("A.", "cause", label)).gold), [0, 1, 1]);
+        assert_eq!([0, 1].map(|label| ask("copa", fields("A.", "cause", label)).gold), [0, 1]);
+        for label in [-1, 2, 99] {
+            assert!(refused("copa", fields("A.", "cause", label)).contains("expected: 0 or 1"));
+        }
         let mut same = fields("A.", "cause", 1);
         same["choice2"] = json!("i opened.");
         assert_eq!(ask("copa", same.clone()).gold, 0, "the right text is found at the first place that has it");

@@ -195,7 +195,7 @@ impl<E: Encoder> Coder<'_, E> {
         }
         let mut input_ids = [context_ids.as_slice(), continuation_ids.as_slice()].concat();
         // Whatever is first goes first, a BOS token too.
-        let truncated_left = input_ids.len().saturating_sub(self.max_length + 1);
+        let truncated_left = input_ids.len().saturating_sub(self.max_length.saturating_add(1));
         input_ids.drain(..truncated_left);
         // Nothing is scored after the last id, so the model need not see it.
         input_ids.pop();
