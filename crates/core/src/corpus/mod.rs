@@ -9,6 +9,7 @@ mod draw;
 mod parquet;
 mod text;
 mod tokenizer;
+mod tokenizer_file;
 mod windows;
 
 pub use draw::PythonRandom;

@@ -1,8 +1,17 @@
-//! Text to token ids, as the backbone's own `tokenizer.json` says.
+//! Text to token ids, as the backbone's own `tokenizer.json` says. This is the one door to the tokenizers' library, which
+//! panics on some damaged files (in post-processors, decoders, normalisers): here that is an error that names the file.
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
+use super::tokenizer_file;
 use crate::error::{Error, Result};
+use crate::files::{caught, regular};
+
+/// Tokens for each byte of a text, and beside those, at the very most: what gives more is no tokenizer.
+const MOST_PER_BYTE: usize = 64;
+const MOST_BESIDE: usize = 4096;
 
 /// A backbone's tokenizer, read from its `tokenizer.json`.
 ///
@@ -22,7 +31,7 @@ impl Tokenizer {
     /// When the file is absent or unreadable, or is not a tokenizer in the Hugging Face format.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
+        let bytes = regular::read(path)?;
         let malformed = |found: String| {
             Error::bad_input("the tokenizer cannot be read")
                 .at(path.display().to_string())
@@ -30,15 +39,28 @@ impl Tokenizer {
                 .found(found)
                 .hint("download the file again, or save it with `tokenizer.save_pretrained`")
         };
-        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| malformed(error.to_string()))?;
-        inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
-        inner.with_padding(None);
-        let highest = inner.get_vocab(true).into_values().max();
-        let vocab_size = highest.map_or(0, |id| id as usize + 1);
-        if vocab_size == 0 {
-            return Err(malformed("a vocabulary without any token".to_owned()));
+        let file: Value = serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
+        if let Some(complaint) = tokenizer_file::complaint(&file) {
+            return Err(malformed(complaint));
         }
-        Ok(Self { inner, path: path.to_owned(), vocab_size })
+        drop(file);
+        let read = || {
+            let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
+            inner.with_truncation(None)?;
+            inner.with_padding(None);
+            let highest = inner.get_vocab(true).into_values().max();
+            Ok::<_, tokenizers::Error>((inner, highest))
+        };
+        let read = caught::catch(read).map_err(|panic| malformed(format!("a panic of its reader: {panic}")))?;
+        let (inner, highest) = read.map_err(|error| malformed(error.to_string()))?;
+        let Some(highest) = highest else {
+            return Err(malformed("a vocabulary without any token".to_owned()));
+        };
+        let mut tokenizer = Self { inner, path: path.to_owned(), vocab_size: usize::MAX };
+        // What the post-processor puts need not stand in the vocabulary, but has to be looked up in the embedding.
+        let special = tokenizer.encode("")?.into_iter().max();
+        tokenizer.vocab_size = special.map_or(highest, |special| special.max(highest)) as usize + 1;
+        Ok(tokenizer)
     }
 
     /// The ids of a whole text, special tokens included.
@@ -54,14 +76,24 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer has no token for a part of the text.
     pub fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        // `encode_fast` leaves out the character offsets, which nobody reads here; the ids are the same.
-        let encoding = self.inner.encode_fast(text, add_special).map_err(|error| {
+        let refused = |found: String| {
             Error::bad_input("the text cannot be tokenised")
                 .at(self.path.display().to_string())
                 .expected("a token for every part of the text")
-                .found(error.to_string())
-        })?;
-        Ok(encoding.get_ids().to_vec())
+                .found(found)
+        };
+        // `encode_fast` leaves out the character offsets, which nobody reads here; the ids are the same.
+        let encoding = caught::catch(|| self.inner.encode_fast(text, add_special))
+            .map_err(|panic| refused(format!("a panic of the tokenizer: {panic}")))?
+            .map_err(|error| refused(error.to_string()))?;
+        let ids = encoding.get_ids();
+        if ids.len() > text.len().saturating_mul(MOST_PER_BYTE).saturating_add(MOST_BESIDE) {
+            return Err(refused(format!("{} tokens for {} bytes", ids.len(), text.len())));
+        }
+        match ids.iter().find(|id| **id as usize >= self.vocab_size) {
+            Some(id) => Err(refused(format!("the id {id}, beyond the vocabulary's {}", self.vocab_size))),
+            None => Ok(ids.to_vec()),
+        }
     }
 
     /// The id of a token by its text.
@@ -72,13 +104,19 @@ impl Tokenizer {
     /// One id as text, special tokens shown.
     ///
     /// # Errors
-    /// When the decoder of the file fails.
+    /// An id that is no token, or when the decoder of the file fails.
     pub fn decode(&self, id: u32) -> Result<String> {
-        self.inner.decode(&[id], false).map_err(|error| {
+        let refused = |found: String| {
             Error::bad_input("a token cannot be decoded")
                 .at(self.path.display().to_string())
-                .found(format!("id {id}: {error}"))
-        })
+                .found(format!("id {id}: {found}"))
+        };
+        if self.inner.id_to_token(id).is_none() {
+            return Err(refused("no token".to_owned()).expected("an id of the vocabulary"));
+        }
+        caught::catch(|| self.inner.decode(&[id], false))
+            .map_err(|panic| refused(format!("a panic of the decoder: {panic}")))?
+            .map_err(|error| refused(error.to_string()))
     }
 
     /// One more than the highest id of the vocabulary and the added tokens: the least number of rows that the
@@ -180,6 +218,40 @@ mod tests {
         description["model"]["vocab"] = json!({});
         description["post_processor"] = json!(null);
         assert_eq!(sample::load(&description).unwrap_err().exit_code(), 2);
+    }
+
+    /// Each of these made the library panic, or showed only when the embedding was asked for the id.
+    #[test]
+    fn a_damaged_file_is_an_error_that_names_it_and_not_a_panic() {
+        let template = |ids: Value| {
+            json!({"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": ids, "tokens": ["<s>"]}}})
+        };
+        let with = |part: &str, value: Value| {
+            let mut description = sample::description();
+            description[part] = value;
+            sample::load(&description)
+        };
+        assert_eq!(with("post_processor", template(json!([4000]))).unwrap().vocab_size(), 4001);
+        let fixed = with("pre_tokenizer", json!({"type": "FixedLength", "length": 0})).unwrap();
+        // A trie of one unit, which points far beyond itself.
+        let precompiled = with("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}));
+        let nothing = template(json!([]));
+        let no_special = json!({"type": "TemplateProcessing", "single": nothing["single"], "pair": nothing["pair"], "special_tokens": {}});
+        for result in [
+            fixed.encode("a b").map(drop),
+            precompiled.and_then(|tokenizer| tokenizer.encode("a b")).map(drop),
+            with("post_processor", no_special).and_then(|tokenizer| tokenizer.encode("a")).map(drop),
+            with("decoder", json!({"type": "Strip", "content": "a", "start": 5, "stop": 1_u64 << 60}))
+                .and_then(|tokenizer| tokenizer.decode(2))
+                .map(drop),
+            sample::words().decode(99).map(drop),
+        ] {
+            let error = result.unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains("tokenizer.json"), "{error}");
+        }
     }
 
     #[test]

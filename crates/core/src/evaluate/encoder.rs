@@ -33,7 +33,13 @@ impl<'a> TaskEncoder<'a> {
             let number = &config[format!("{name}_token_id").as_str()];
             // Several end tokens are a list: the first is the main one.
             let number = number.as_u64().or_else(|| number[0].as_u64());
-            Ok(number.and_then(|id| u32::try_from(id).ok()))
+            let beyond = |id: u64| {
+                Error::bad_input("a special token is beyond the vocabulary")
+                    .at(format!("config.json, {name}_token_id"))
+                    .expected(format!("an id below {}", tokenizer.vocab_size()))
+                    .found(id.to_string())
+            };
+            number.map(|id| u32::try_from(id).map_err(|_| beyond(id))).transpose()
         };
         let prefix = match id("bos")? {
             Some(id) => Some(id),

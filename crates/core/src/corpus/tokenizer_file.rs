@@ -1,0 +1,161 @@
+//! What a `tokenizer.json` may say before its library acts on it: numbers that would make it take gigabytes, or a text
+//! grow without end, are refused here.
+
+use serde_json::{Map, Value};
+
+/// No vocabulary is near it.
+const MOST_IDS: u64 = 1 << 24;
+/// Tokens that a post-processor may put around a text, and pieces of one template.
+const MOST_SPECIAL: usize = 64;
+/// How many times longer a normaliser's replacements may make a text, all of them together.
+const MOST_GROWTH: usize = 4096;
+/// Entries of a list of settings.
+const MOST_ENTRIES: usize = 1 << 16;
+/// The longest text of a setting.
+const MOST_TEXT: usize = 1 << 16;
+
+/// What is wrong with a tokenizer's file; nothing where the library may read it.
+pub(super) fn complaint(file: &Value) -> Option<String> {
+    let Some(file) = file.as_object() else { return Some("no JSON object".to_owned()) };
+    let model = file.get("model").and_then(Value::as_object);
+    let vocab = model.and_then(|model| model.get("vocab"));
+    let mut ids = vocab.and_then(Value::as_object).into_iter().flat_map(Map::values);
+    if let Some(id) = ids.find(|id| beyond(id)) {
+        return Some(format!("the id {id} in the vocabulary"));
+    }
+    let added = file.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
+    if let Some(id) = added.map(|token| &token["id"]).find(|id| beyond(id)) {
+        return Some(format!("the id {id} of an added token"));
+    }
+    let parts = ["normalizer", "pre_tokenizer", "post_processor", "decoder"];
+    let mut growth = 1;
+    parts.iter().find_map(|part| setting(part, file.get(*part)?, &mut growth))
+}
+
+fn beyond(id: &Value) -> bool {
+    id.as_u64().is_none_or(|id| id >= MOST_IDS)
+}
+
+/// Looks through the settings of a part, whatever their nesting.
+fn setting(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
+    match value {
+        Value::Object(map) => {
+            object(part, map, growth).or_else(|| map.iter().find_map(|(key, value)| own(part, key, value, growth)))
+        }
+        Value::Array(list) if list.len() > MOST_ENTRIES => Some(format!("a list of {} entries in {part}", list.len())),
+        Value::Array(list) => list.iter().find_map(|value| setting(part, value, growth)),
+        Value::Number(number)
+            if part == "post_processor" && number.as_f64().is_none_or(|n| n.abs() >= MOST_IDS as f64) =>
+        {
+            Some(format!("the number {number} in {part}"))
+        }
+        Value::String(text) if text.len() > MOST_TEXT => Some(format!("a text of {} bytes in {part}", text.len())),
+        _ => None,
+    }
+}
+
+fn own(part: &str, key: &str, value: &Value, growth: &mut usize) -> Option<String> {
+    match (key, value.as_str()) {
+        ("precompiled_charsmap", Some(map)) => charsmap(map),
+        _ => setting(part, value, growth),
+    }
+}
+
+fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<String> {
+    match map.get("type").and_then(Value::as_str) {
+        Some("Replace" | "Prepend") if part == "normalizer" => {
+            let texts = ["content", "prepend"].iter().filter_map(|key| map.get(*key)?.as_str());
+            *growth = growth.saturating_mul(texts.map(|text| text.chars().count()).sum::<usize>().max(1));
+            (*growth > MOST_GROWTH).then(|| format!("replacements that make a text {growth} times as long"))
+        }
+        Some("TemplateProcessing") => {
+            let pieces = map.get("single").and_then(Value::as_array)?;
+            let tokens = map.get("special_tokens").and_then(Value::as_object);
+            let ids = |piece: &Value| {
+                let name = piece["SpecialToken"]["id"].as_str()?;
+                tokens?.get(name)?["ids"].as_array().map(Vec::len)
+            };
+            let (special, texts): (usize, usize) = (
+                pieces.iter().filter_map(ids).fold(0, usize::saturating_add),
+                pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count(),
+            );
+            (special > MOST_SPECIAL || texts > 1 || pieces.len() > MOST_SPECIAL).then(|| {
+                format!(
+                    "a template of {} pieces that puts the text {texts} times and {special} special tokens",
+                    pieces.len()
+                )
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The map begins with the size of its trie in bytes, for which the library makes room unseen: up to 8 GB.
+fn charsmap(text: &str) -> Option<String> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    // Base64: six bits of each character.
+    let bits = text.bytes().take(6).filter_map(digit).fold(0u64, |bits, digit| bits << 6 | u64::from(digit));
+    let size = u32::swap_bytes((bits >> 4) as u32);
+    let most = text.len() as u64 / 4 * 3;
+    (text.len() < 8 || u64::from(size) > most).then(|| format!("a precompiled_charsmap of {size} bytes in {most}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tokenizer::sample;
+    use super::*;
+
+    #[test]
+    fn a_sound_file_has_nothing_to_complain_of() {
+        assert_eq!(complaint(&sample::description()), None);
+        let mut plain = sample::description();
+        // "AAQAAA..." says 1024 bytes.
+        plain["normalizer"] =
+            json!({"type": "Precompiled", "precompiled_charsmap": "AAQAAA==".to_owned() + &"A".repeat(1400)});
+        assert_eq!(complaint(&plain), None);
+    }
+
+    #[test]
+    fn what_would_take_gigabytes_is_named() {
+        let template = |single: Value, ids: Value| {
+            json!({"type": "TemplateProcessing", "single": single,
+            "special_tokens": {"<s>": {"id": "<s>", "ids": ids, "tokens": ["<s>"]}}})
+        };
+        let special = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
+        let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+        let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});
+        for (part, value, words) in [
+            (
+                "normalizer",
+                json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}),
+                "precompiled_charsmap",
+            ),
+            ("normalizer", json!({"type": "Sequence", "normalizers": [replace, replace, replace]}), "times as long"),
+            ("normalizer", json!({"type": "Prepend", "prepend": "a".repeat(5000)}), "times as long"),
+            ("post_processor", template(json!([special, text]), json!([1_u64 << 40])), "the number"),
+            ("post_processor", template(json!([special, text]), json!(vec![1; 1000])), "1000 special"),
+            ("post_processor", template(json!([text, text]), json!([1])), "2 times"),
+            (
+                "post_processor",
+                json!({"type": "BertProcessing", "sep": ["</s>", 1_u64 << 30], "cls": ["<s>", 1]}),
+                "the number",
+            ),
+            ("added_tokens", json!([{"id": 1_u64 << 31, "content": "x"}]), "added token"),
+            ("model", json!({"type": "WordLevel", "vocab": {"a": u32::MAX}, "unk_token": "a"}), "the vocabulary"),
+        ] {
+            let mut description = sample::description();
+            description[part] = value;
+            let found = complaint(&description).unwrap_or_default();
+            assert!(found.contains(words), "{part}: {found}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Other people's readers, some of which panic on a damaged file: here that is an error, and nothing is printed.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+
+thread_local! {
+    /// Whether a panic of this thread is caught here.
+    static CAUGHT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `read` gives, or the message of its panic. Nothing that a panic could leave half changed may outlive `read`.
+///
+/// # Errors
+/// It panicked.
+pub fn catch<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+    // The program's own hook prints "thread panicked" to whoever has to mend the file.
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !CAUGHT.get() {
+                before(panic);
+            }
+        }));
+    });
+    let outer = CAUGHT.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(read));
+    CAUGHT.set(outer);
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_its_message_and_a_value_is_itself() {
+        assert_eq!(catch(|| 3), Ok(3));
+        let (found, most) = (7, 3);
+        assert_eq!(catch(|| assert!(found < most, "{found} of {most}")), Err("7 of 3".to_owned()));
+        assert_eq!(catch(|| Vec::<u8>::new()[most]).unwrap_err().split(':').next(), Some("index out of bounds"));
+    }
+}
