@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::optimizer::Moments;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::sha256;
 
 /// How far a run came.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -44,6 +45,15 @@ pub struct State {
 }
 
 const PROGRESS: &str = "progress";
+/// Of the progress and of every number, in the order in which they are listed here: a flipped bit would train on, and a
+/// forged step export an unfinished model.
+const CHECKSUM: &str = "sha256";
+const PARTS: [&str; 3] = ["weights", "first_moment", "second_moment"];
+
+fn checksum<'a>(progress: &str, parts: impl Iterator<Item = &'a [u8]>) -> String {
+    let of_parts = parts.map(sha256::of_bytes);
+    sha256::of_bytes(of_parts.fold(sha256::of_bytes(progress), |all, one| all + " " + &one))
+}
 
 impl State {
     /// Writes it through a temporary file.
@@ -52,23 +62,17 @@ impl State {
     /// The file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let unfit = |error: String| Error::job("a checkpoint cannot be packed").found(error);
-        let parts = [
-            ("weights", &self.weights),
-            ("first_moment", &self.moments.first),
-            ("second_moment", &self.moments.second),
-        ];
-        let bytes = parts.map(|(name, values)| {
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            (name, values.len(), bytes)
-        });
+        let parts = [&self.weights, &self.moments.first, &self.moments.second];
+        let bytes = parts.map(|values| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
         let mut views = Vec::new();
-        for (name, count, bytes) in &bytes {
-            let view = TensorView::new(Dtype::F32, vec![*count], bytes).map_err(|error| unfit(error.to_string()))?;
-            views.push((*name, view));
+        for ((name, values), bytes) in PARTS.iter().zip(parts).zip(&bytes) {
+            let view = TensorView::new(Dtype::F32, vec![values.len()], bytes);
+            views.push((*name, view.map_err(|error| unfit(error.to_string()))?));
         }
         let progress = serde_json::to_string(&self.progress).map_err(|error| unfit(error.to_string()))?;
-        let packed = safetensors::serialize(views, Some(HashMap::from([(PROGRESS.to_string(), progress)])))
-            .map_err(|error| unfit(error.to_string()))?;
+        let sum = checksum(&progress, bytes.iter().map(Vec::as_slice));
+        let notes = HashMap::from([(PROGRESS.to_string(), progress), (CHECKSUM.to_string(), sum)]);
+        let packed = safetensors::serialize(views, Some(notes)).map_err(|error| unfit(error.to_string()))?;
         write_atomically(path, |file| file.write_all(&packed).map_err(|error| Error::io("write", path, &error)))
     }
 
@@ -90,9 +94,22 @@ impl State {
                 .hint("delete it to begin anew")
         };
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(error.to_string()))?;
-        let progress = header.metadata().as_ref().and_then(|map| map.get(PROGRESS));
-        let progress = progress.ok_or_else(|| damaged("no progress in its header".into()))?;
-        let progress: Progress = serde_json::from_str(progress).map_err(|error| damaged(error.to_string()))?;
+        let note = |name: &str| {
+            let found = header.metadata().as_ref().and_then(|map| map.get(name));
+            found.ok_or_else(|| damaged(format!("no {name} in its header")))
+        };
+        let (text, sum) = (note(PROGRESS)?, note(CHECKSUM)?);
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
+        let tensor = |name: &str| match tensors.tensor(name) {
+            Ok(tensor) if tensor.dtype() == Dtype::F32 => Ok(tensor),
+            Ok(tensor) => Err(damaged(format!("{name} of type {:?}", tensor.dtype()))),
+            Err(error) => Err(damaged(error.to_string())),
+        };
+        let parts = PARTS.into_iter().map(tensor).collect::<Result<Vec<_>>>()?;
+        if checksum(text, parts.iter().map(|part| part.data())) != *sum {
+            return Err(damaged("other numbers than its checksum is of".into()));
+        }
+        let progress: Progress = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
         if progress.fingerprint != fingerprint {
             return Err(Error::bad_input("the checkpoint is of another run")
                 .at(place)
@@ -100,13 +117,56 @@ impl State {
                 .found(progress.fingerprint)
                 .hint("choose another folder, or delete the checkpoint to begin anew"));
         }
-        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
-        let values = |name: &str| -> Result<Vec<f32>> {
-            let tensor = tensors.tensor(name).map_err(|error| damaged(error.to_string()))?;
-            let (words, _) = tensor.data().as_chunks::<4>();
-            Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect())
-        };
-        let moments = Moments { first: values("first_moment")?, second: values("second_moment")? };
-        Ok(Some(Self { progress, weights: values("weights")?, moments }))
+        let [weights, first, second] = [0, 1, 2].map(|part| {
+            let (words, _) = parts[part].data().as_chunks::<4>();
+            words.iter().map(|word| f32::from_le_bytes(*word)).collect::<Vec<f32>>()
+        });
+        Ok(Some(Self { progress, weights, moments: Moments { first, second } }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        let numbers = |from: f32| (0..40).map(|i| from + i as f32).collect::<Vec<f32>>();
+        State {
+            progress: Progress { fingerprint: "f".into(), step: 7, seconds: 1.5, history: Vec::new() },
+            weights: numbers(0.5),
+            moments: Moments { first: numbers(1.0), second: numbers(2.0) },
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_or_a_forged_step_is_refused_by_name_wherever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint.safetensors");
+        state().save(&path).unwrap();
+        let back = State::load(&path, "f").unwrap().unwrap();
+        assert_eq!((back.progress, back.weights), (state().progress, state().weights));
+        let whole = std::fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 7);
+            std::fs::write(&path, bytes).unwrap();
+            let Err(error) = State::load(&path, "f") else {
+                // Blanks after the header's end mean nothing.
+                assert_eq!(whole[at], b' ', "byte {at}");
+                continue;
+            };
+            // A flipped fingerprint is that of another run.
+            assert!(
+                matches!(error.exit_code(), 2 | 5) && error.to_string().contains("checkpoint"),
+                "byte {at}: {error}"
+            );
+        }
+        let step = br#"\"step\":7"#;
+        let at = whole.windows(step.len()).position(|window| window == step).unwrap();
+        let mut bytes = whole;
+        bytes[at + step.len() - 1] = b'9';
+        std::fs::write(&path, bytes).unwrap();
+        let message = State::load(&path, "f").unwrap_err().to_string();
+        assert!(message.contains("other numbers than its checksum"), "{message}");
     }
 }
