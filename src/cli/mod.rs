@@ -32,9 +32,14 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::files::limit::Limit;
+
 #[derive(Parser)]
 #[command(name = "ghostlab", version, about, long_about = None)]
 struct Arguments {
+    /// Most gigabytes of text that a file may hold or unpack to; a row of JSON, or a task's file, may have a tenth of it.
+    #[arg(long, value_name = "GB", global = true, default_value_t = Limit::DEFAULT as f64 / 1e9, value_parser = gigabytes)]
+    text: f64,
     #[command(subcommand)]
     command: Command,
 }
@@ -68,9 +73,17 @@ enum Command {
     Cache(cache::Command),
 }
 
+/// A size that is one: above nothing, and less than any memory.
+fn gigabytes(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if number > 0.0 && number <= 1e6 { Ok(number) } else { Err("more than 0 and at most 1000000".to_owned()) }
+}
+
 /// Parses the command line, runs it, prints errors; the process's exit code.
 pub fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    Limit::set((arguments.text * 1e9) as u64);
+    let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),

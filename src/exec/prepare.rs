@@ -15,8 +15,9 @@ use super::tokens::{store_requests, store_windows};
 use crate::corpus::{self, Tokenizer};
 use crate::error::{Error, Result};
 use crate::evaluate::TaskEncoder;
+use crate::files::regular;
 use crate::grid::{Calibration, Grid, TaskUse};
-use crate::model::weights::Weights;
+use crate::model::Decoder;
 use crate::plan::payload::LOAD;
 use crate::plan::{BackbonePlan, Plan, Subject};
 use crate::recovery;
@@ -82,8 +83,8 @@ fn claim(store: &Store) -> Result<Lease> {
 fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
     let note = |text: String| reporter.event(Event::Note { text: format!("backbone {}: {text}", backbone.name) });
     backbone.config.notes.iter().for_each(|text| note(text.clone()));
-    // The header of each weight file is read and checked here; the weights themselves when the backbone's turn comes.
-    Weights::open(&backbone.folder)?;
+    // Only the header of each weight file; the weights themselves when the backbone's turn comes.
+    Decoder::check(&backbone.config, &backbone.folder)?;
     let mut checked: Vec<String> = Vec::new();
     for method in backbone.variants.iter().filter_map(|variant| grid.cells[variant.cell].recovery.as_ref()) {
         if checked.contains(&method.to_string()) {
@@ -240,11 +241,10 @@ fn tokenise(
 
 /// A JSON file; null where there is none.
 fn read_json(path: &Path) -> Result<Value> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Value::Null),
-        Err(error) => return Err(Error::io("read", path, &error)),
-    };
+    if !path.exists() {
+        return Ok(Value::Null);
+    }
+    let text = regular::read(path)?;
     serde_json::from_slice(&text).map_err(|error| {
         Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
     })

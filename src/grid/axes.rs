@@ -5,7 +5,7 @@ use std::fmt::Display;
 use serde_json::Value;
 
 use super::Calibration;
-use super::check::{Checker, Placed};
+use super::check::{Checker, MOST_CELLS, MOST_TOKENS, Placed};
 use super::depth::{Depth, DepthEntry};
 use super::many::Many;
 use super::method::{Method, MethodEntry};
@@ -45,8 +45,22 @@ impl Checker<'_> {
         Ok(values)
     }
 
+    /// Refuses what would be multiplied out to more than can be planned.
+    pub(super) fn few_enough(&self, sizes: &[usize], steps: &[Step<'_>]) -> Result<()> {
+        if sizes.iter().copied().fold(1, usize::saturating_mul) <= MOST_CELLS {
+            return Ok(());
+        }
+        let product: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+        Err(self
+            .bad("the grid's lists multiply out to too many cells", steps)
+            .expected(format!("at most {MOST_CELLS}"))
+            .found(product.join(" × "))
+            .hint("make several grids of it"))
+    }
+
     /// At least one value, and none twice.
     pub(super) fn distinct<T: PartialEq + Display>(&self, steps: &[Step<'_>], values: &[Placed<T>]) -> Result<()> {
+        self.few_enough(&[values.len()], steps)?;
         if values.is_empty() {
             return Err(self
                 .bad(format!("the axis `{}` is empty", name(steps)), steps)
@@ -137,6 +151,7 @@ impl Checker<'_> {
             options.push((key, values));
         }
         let sizes: Vec<usize> = options.iter().map(|(_, values)| values.len()).collect();
+        self.few_enough(&sizes, steps)?;
         let lists = options.iter().filter(|(_, values)| values.iter().any(|(_, place)| place.is_some())).count();
         let method = |combination: Vec<usize>| {
             let chosen = options.iter().zip(combination).map(|((key, values), i)| (key, &values[i]));
@@ -191,6 +206,7 @@ impl Checker<'_> {
         };
 
         let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
+        self.few_enough(&sizes, steps)?;
         let lists = sizes.iter().filter(|&&size| size > 1).count();
         let mut calibrations = Vec::new();
         for combination in combinations(&sizes) {
@@ -205,6 +221,12 @@ impl Checker<'_> {
                 // Filled in, so that two ways to write the same thing are the same.
                 operator_sequences: operator.value.unwrap_or(count.value),
             };
+            if value.sequences.saturating_mul(value.length) > MOST_TOKENS {
+                return Err(Error::bad_input("a calibration has too many tokens")
+                    .at(count.place.clone())
+                    .expected(format!("sequences × length of {MOST_TOKENS} or less"))
+                    .found(format!("{} × {}", value.sequences, value.length)));
+            }
             if value.operator_sequences > value.sequences {
                 return Err(too_many_for_the_operator(&value, &operator.place, lists > 0));
             }

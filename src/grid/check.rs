@@ -13,6 +13,14 @@ use crate::error::{Error, Result, nearest};
 use crate::options::Described;
 use crate::tasks::Limit;
 
+/// The most of anything that a grid counts: sequences, tokens of a window, windows. Two of them multiplied fit a u64.
+const MOST: usize = 1 << 30;
+/// The most tokens of a calibration. The paper's has 262,144; one of this size would take weeks.
+pub(super) const MOST_TOKENS: usize = 1 << 32;
+/// The most values on an axis, cells of a grid, and characters of a name.
+pub(super) const MOST_CELLS: usize = 100_000;
+pub(super) const MOST_NAME: usize = 200;
+
 /// Where a grid came from.
 pub(super) struct Source {
     /// Its file.
@@ -94,6 +102,18 @@ impl Checker<'_> {
         self.root.deepest(steps).get(key).is_some()
     }
 
+    /// Names stand in tables, on the terminal and in the names of files.
+    fn shown(&self, what: &str, name: &str, place: String) -> Result<()> {
+        if is_shown(name) {
+            return Ok(());
+        }
+        let start: String = name.chars().take(40).collect();
+        Err(Error::bad_input(format!("the name of a {what} cannot be shown"))
+            .at(place)
+            .expected(format!("1 to {MOST_NAME} bytes without control characters"))
+            .found(format!("{} bytes: `{}`", name.len(), start.escape_debug())))
+    }
+
     /// The name becomes a folder below the results, and must not lead out of them.
     fn name(&self) -> Result<String> {
         let stem = self.source.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
@@ -103,7 +123,9 @@ impl Checker<'_> {
         }
         Err(self
             .bad("the grid's name cannot name a folder", &[Key("name")])
-            .expected("a plain name without `/`, `\\` or `:`, not starting with a dot")
+            .expected(format!(
+                "a plain name of at most {MOST_NAME} bytes without `/`, `\\` or `:`, not starting with a dot"
+            ))
             .found(format!("`{name}`"))
             .hint("the results are written to a folder of this name"))
     }
@@ -112,6 +134,7 @@ impl Checker<'_> {
     fn backbones(&self, plan: &expand::Plan) -> Result<BTreeMap<String, Backbone>> {
         let mut backbones = BTreeMap::new();
         for Placed { value: name, place } in plan.backbones() {
+            self.shown("backbone", name, place.clone())?;
             let entry = self.schema.backbones.get(name).ok_or_else(|| {
                 let inline = self.schema.backbones.keys().map(String::as_str);
                 named::unknown(&self.source.around, Kind::Backbone, name, inline, place.clone())
@@ -168,6 +191,7 @@ impl Checker<'_> {
         let mut corpora = BTreeMap::new();
         for (name, corpus) in self.schema.corpora.iter().filter(|(name, _)| used.contains(name)) {
             let at = |key| [Key("corpora"), Key(name), Key(key)];
+            self.shown("corpus", name, self.place(&at("path")))?;
             let rules = self.registry.rules();
             if !rules.contains(&corpus.rule.as_str()) {
                 return Err(self.unknown("window rule", &corpus.rule, rules.iter().copied(), &at("rule")));
@@ -189,6 +213,7 @@ impl Checker<'_> {
         let mut tasks = BTreeMap::new();
         for (i, entry) in used.iter().enumerate() {
             let at = |key| [Key("evaluate"), Key("tasks"), Item(i), Key(key)];
+            self.shown("task", &entry.name, self.place(&at("name")))?;
             let Some(data) = self.schema.tasks.get(&entry.name) else {
                 let inline = self.schema.tasks.keys().map(String::as_str);
                 let place = self.place(&at("name"));
@@ -226,6 +251,12 @@ impl Checker<'_> {
     }
 
     pub(super) fn at_least(&self, least: usize, found: usize, what: &str, place: &str) -> Result<()> {
+        if found > MOST {
+            return Err(Error::bad_input(format!("{what} is too large"))
+                .at(place)
+                .expected(format!("{MOST} or less"))
+                .found(found.to_string()));
+        }
         if found >= least {
             return Ok(());
         }
@@ -275,10 +306,12 @@ impl Checker<'_> {
     }
 }
 
+/// Whether a name can be printed in a line.
+fn is_shown(name: &str) -> bool {
+    !name.trim().is_empty() && name.len() <= MOST_NAME && !name.contains(char::is_control)
+}
+
 /// Whether a folder can be called so, wherever it is made.
 pub(super) fn is_plain(name: &str) -> bool {
-    !name.is_empty()
-        && !name.starts_with('.')
-        && name.trim() == name
-        && !name.contains(|c: char| c.is_control() || matches!(c, '/' | '\\' | ':'))
+    is_shown(name) && !name.starts_with('.') && name.trim() == name && !name.contains(['/', '\\', ':'])
 }

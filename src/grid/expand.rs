@@ -88,6 +88,11 @@ fn include(checker: &Checker<'_>, i: usize, grid: &Axes) -> Result<Axes> {
 }
 
 impl Axes {
+    fn sizes(&self) -> [usize; 5] {
+        let Self { backbone, criterion, depth, recovery, calibration } = self;
+        [backbone.len(), criterion.len(), depth.len(), recovery.len(), calibration.len()]
+    }
+
     /// For each backbone criterion by criterion, in it depth by depth, then recovery, then calibration.
     fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<Candidate> {
         let mut candidates = Vec::new();
@@ -129,6 +134,9 @@ impl Axes {
 
 /// All cells: backbone by backbone the dense one, the product without what is excluded, what is included. None twice.
 pub(super) fn cells(checker: &Checker<'_>, plan: &Plan, backbones: &BTreeMap<String, Backbone>) -> Result<Vec<Cell>> {
+    for axes in [&plan.axes].into_iter().chain(&plan.includes) {
+        checker.few_enough(&axes.sizes(), &[])?;
+    }
     let product = plan.axes.product(backbones);
     let dense: Vec<Cell> = plan.axes.backbone.iter().map(|backbone| Cell::dense(&backbone.value)).collect();
     let layers = |cell: &Cell| backbones[&cell.backbone].layers;

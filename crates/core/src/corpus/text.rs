@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
 use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
 use crate::error::{self, Error, Result};
-use crate::files::gzip;
+use crate::files::limit::Limit;
+use crate::files::{gzip, regular};
 
 /// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
@@ -55,23 +55,18 @@ impl Format {
 /// gzip file cut short, a line that is not a JSON object, an absent column, a value that is null or not text.
 pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<String>> {
     let path = path.as_ref();
-    let file = File::open(path).map_err(|error| Error::io("open", path, &error))?;
+    let file = regular::open(path)?;
     let about = file.metadata().map_err(|error| Error::io("read", path, &error))?;
-    if about.is_dir() {
-        return Err(bad("the corpus is a folder", path).expected("one file"));
-    }
     let format = Format::of(path)?;
     if about.len() == 0 {
         return Err(empty(path));
     }
+    let limit = Limit::current();
+    limit.check(path, about.len())?;
     let rows = match format {
         Format::Text => read_text(file, path, column)?,
         Format::JsonLines { zipped: false } => read_json_lines(BufReader::new(file), path, column, false)?,
-        Format::JsonLines { zipped: true } => {
-            // Several gzip members in one file are one text: C4's shards are written so.
-            let unzipped = MultiGzDecoder::new(BufReader::new(file));
-            read_json_lines(BufReader::new(unzipped), path, column, true)?
-        }
+        Format::JsonLines { zipped: true } => read_json_lines(gzip::reader(file, limit), path, column, true)?,
         Format::Parquet => read_parquet(file, path, column)?,
     };
     if rows.is_empty() { Err(empty(path)) } else { Ok(rows) }
@@ -97,9 +92,13 @@ fn read_json_lines(mut lines: impl BufRead, path: &Path, column: Option<&str>, z
     let mut rows = Vec::new();
     let mut column = column.map(str::to_owned);
     let mut line = Vec::new();
+    let most = Limit::current().of_json();
     for number in 1.. {
         line.clear();
-        let size = lines.read_until(b'\n', &mut line).map_err(|error| unreadable(path, number, zipped, &error))?;
+        // One byte more than a row may have tells that it is too long.
+        let mut bounded = lines.by_ref().take(most.bytes() + 1);
+        let size = bounded.read_until(b'\n', &mut line).map_err(|error| unreadable(path, number, zipped, &error))?;
+        most.check(path, line.len() as u64).map_err(|error| error.at(format!("line {number}")))?;
         if size == 0 {
             break;
         }
@@ -173,7 +172,7 @@ fn no_column<'a>(expected: &str, wanted: &str, names: impl Iterator<Item = &'a s
 }
 
 fn unreadable(path: &Path, line: usize, zipped: bool, error: &std::io::Error) -> Error {
-    match if zipped { gzip::damage(path, error) } else { None } {
+    match if zipped { gzip::damage(path, Limit::current(), error) } else { None } {
         Some(damage) => damage.found(format!("{error}, at line {line} of the text")),
         None => Error::io("read", path, error),
     }

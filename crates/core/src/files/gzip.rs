@@ -1,12 +1,24 @@
-//! What went wrong with a gzip file.
+//! Gzip files: unpacked up to a limit, and what went wrong with one.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{BufReader, ErrorKind};
 use std::path::Path;
 
+use flate2::read::MultiGzDecoder;
+
+use super::limit::{self, Bounded, Limit};
 use crate::error::Error;
 
+/// The text of a file. Several gzip members in one file are one text: C4's shards are written so.
+pub fn reader(file: File, limit: Limit) -> BufReader<Bounded<MultiGzDecoder<BufReader<File>>>> {
+    BufReader::new(limit.reader(MultiGzDecoder::new(BufReader::new(file))))
+}
+
 /// The error for a failed reading through a decoder; none where it is not the file's content that is to blame.
-pub fn damage(path: &Path, error: &std::io::Error) -> Option<Error> {
+pub fn damage(path: &Path, limit: Limit, error: &std::io::Error) -> Option<Error> {
+    if limit::is_exceeded(error) {
+        return Some(limit.exceeded(path));
+    }
     let what = match error.kind() {
         ErrorKind::UnexpectedEof => "the gzip file is cut short",
         ErrorKind::InvalidData | ErrorKind::InvalidInput => "the gzip file is damaged",

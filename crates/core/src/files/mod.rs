@@ -2,7 +2,10 @@
 //! people's formats do on damage.
 
 pub mod atomic;
+pub mod caught;
 pub mod gzip;
+pub mod limit;
+pub mod name;
 pub mod number;
 pub mod owner;
 pub mod parquet;

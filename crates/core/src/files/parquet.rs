@@ -1,24 +1,26 @@
 //! Columns of a parquet table.
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use polars::prelude::{DataFrame, ParquetReader, PlSmallStr, PolarsError, SerReader};
 
+use super::caught;
+use super::limit::Limit;
 use crate::error::{Error, Result};
 
 /// Reads the columns that `choose` picks from the names there are, and gives them to `take`.
 ///
 /// Polars panics on some damaged footers (found by flipping bits) and on types that it was built without, and a bad input
-/// is never a panic. Nothing that a panic could leave half changed outlives the call. (A damaged page header can also make
-/// it ask for more memory than there is, which ends the process: that cannot be caught here.)
+/// is never a panic. (A damaged page header can also make it ask for more memory than there is, which ends the process: that
+/// cannot be caught here.)
 ///
 /// # Errors
 /// A file that cannot be read as a table, and what `choose` and `take` refuse.
 pub fn read<T>(
     file: File,
     path: &Path,
+    limit: Limit,
     choose: impl FnOnce(&[&str]) -> Result<Vec<String>>,
     take: impl FnOnce(&DataFrame) -> Result<T>,
 ) -> Result<T> {
@@ -28,10 +30,17 @@ pub fn read<T>(
         let schema = reader.schema().map_err(broken)?;
         let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
         let wanted = choose(&names)?;
+        // What the footer says that the wanted columns unpack to.
+        let metadata = reader.get_metadata().map_err(broken)?;
+        let parts = metadata
+            .row_groups
+            .iter()
+            .flat_map(|group| wanted.iter().filter_map(|name| group.columns_under_root_iter(name)).flatten());
+        let bytes = parts.map(|part| u64::try_from(part.uncompressed_size()).unwrap_or(u64::MAX));
+        limit.check(path, bytes.fold(0, u64::saturating_add))?;
         take(&reader.with_columns(Some(wanted)).finish().map_err(broken)?)
     };
-    catch_unwind(AssertUnwindSafe(columns))
-        .unwrap_or_else(|_| Err(unreadable(path, "a table that the reader cannot make sense of")))
+    caught::catch(columns).unwrap_or_else(|_| Err(unreadable(path, "a table that the reader cannot make sense of")))
 }
 
 /// The error for a part of a table that polars refuses.

@@ -16,6 +16,10 @@ const NAME: &str = "replaceme-cos";
 const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
 pub(super) const ENTRY: Entry = Entry::new::<Cosine>(NAME, SOURCE, build);
 
+/// Far more than anybody waits for.
+const MOST_EPOCHS: usize = 100_000;
+const MOST_BATCH: usize = 1 << 20;
+
 /// As `torch.nn.functional.cosine_similarity`: a norm counts as at least this.
 const LEAST_NORM: f32 = 1e-8;
 
@@ -57,8 +61,11 @@ fn build(options: &Options) -> Result<Box<dyn Recovery>> {
     let wrong = |what: &str, found: String| {
         Err(Error::bad_input(format!("wrong options for `{NAME}`")).expected(what).found(found))
     };
-    if settings.batch == 0 {
-        return wrong("a `batch` of 1 token or more", settings.batch.to_string());
+    if settings.batch == 0 || settings.batch > MOST_BATCH {
+        return wrong(&format!("a `batch` of 1 to {MOST_BATCH} tokens"), settings.batch.to_string());
+    }
+    if settings.epochs > MOST_EPOCHS {
+        return wrong(&format!("at most {MOST_EPOCHS} `epochs`"), settings.epochs.to_string());
     }
     if !settings.learning_rate.is_finite() || settings.learning_rate <= 0.0 {
         return wrong("a `learning_rate` above 0", settings.learning_rate.to_string());
@@ -80,7 +87,7 @@ impl Recovery for Cosine {
         let mut random = PythonRandom::new(self.seed);
         let mut order: Vec<usize> = (0..rows).collect();
         let mut step = Step::new(channels);
-        let mut losses = Vec::with_capacity(self.epochs);
+        let mut losses = Vec::new();
         for _ in 0..self.epochs {
             if self.order == Order::Shuffled {
                 shuffle(&mut order, &mut random)?;

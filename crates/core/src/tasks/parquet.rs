@@ -8,6 +8,7 @@ use serde_json::{Map, Number, Value};
 
 use super::row::{Row, absent};
 use crate::error::{Error, Result};
+use crate::files::limit::Limit;
 use crate::files::parquet::{self, broken};
 
 /// The named columns of a parquet file, row by row.
@@ -19,7 +20,7 @@ pub(super) fn read_parquet(file: File, path: &Path, columns: &[&str]) -> Result<
         Some(name) => Err(absent(name, names.iter().copied()).at(path.display().to_string())),
         None => Ok(columns.iter().map(|name| (*name).to_owned()).collect()),
     };
-    parquet::read(file, path, choose, |frame| rows(frame, path, columns))
+    parquet::read(file, path, Limit::current().of_json(), choose, |frame| rows(frame, path, columns))
 }
 
 fn rows(frame: &DataFrame, path: &Path, columns: &[&str]) -> Result<Vec<Row>> {

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
 use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
 use crate::error::{Error, Result, nearest};
-use crate::files::gzip;
+use crate::files::limit::{Limit, MOST_ROWS};
+use crate::files::{gzip, regular};
 
 /// One row of task data.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,12 +42,10 @@ pub(super) const ENDINGS: [&str; 5] = [".jsonl", ".json", ".jsonl.gz", ".json.gz
 /// (In JSON each row is asked for its fields when its prompt is made.)
 pub fn read_rows(path: impl AsRef<Path>, columns: &[&str]) -> Result<Vec<Row>> {
     let path = path.as_ref();
-    let file = File::open(path).map_err(|error| Error::io("open", path, &error))?;
+    let file = regular::open(path)?;
     let about = file.metadata().map_err(|error| Error::io("read", path, &error))?;
-    if about.is_dir() {
-        return Err(bad("the task data are a folder", path).expected("one file"));
-    }
     let format = format_of(path)?;
+    Limit::current().of_json().check(path, about.len())?;
     let rows = match format {
         _ if about.len() == 0 => Vec::new(),
         Format::Json { zipped } => read_json(file, path, zipped)?,
@@ -72,12 +70,13 @@ fn format_of(path: &Path) -> Result<Format> {
 
 fn read_json(file: File, path: &Path, zipped: bool) -> Result<Vec<Row>> {
     let mut bytes = Vec::new();
+    let limit = Limit::current().of_json();
     let read = match zipped {
-        true => MultiGzDecoder::new(BufReader::new(file)).read_to_end(&mut bytes),
+        true => gzip::reader(file, limit).read_to_end(&mut bytes),
         false => BufReader::new(file).read_to_end(&mut bytes),
     };
     read.map_err(|error| {
-        let damage = if zipped { gzip::damage(path, &error) } else { None };
+        let damage = if zipped { gzip::damage(path, limit, &error) } else { None };
         damage.unwrap_or_else(|| Error::io("read", path, &error))
     })?;
     if bytes.trim_ascii_start().first() == Some(&b'[') {
@@ -90,6 +89,11 @@ fn read_json(file: File, path: &Path, zipped: bool) -> Result<Vec<Row>> {
             continue;
         }
         let place = format!("{}:{number}", path.display());
+        if rows.len() == MOST_ROWS {
+            return Err(Error::bad_input("the task file has too many rows")
+                .at(place)
+                .expected(format!("at most {MOST_ROWS}")));
+        }
         // The parser's own line number counts within this one line, which would mislead.
         let value = parse(line, |error| format!("column {}", error.column())).map_err(|error| error.at(&place))?;
         rows.push(row(value, place)?);

@@ -1,0 +1,36 @@
+//! Names of files made from names that users give: one function, so that two of them never share a file.
+
+use super::sha256;
+
+/// Most bytes of the readable part. File systems allow 255 for a name, and a temporary file's is longer than its own.
+const READABLE: usize = 120;
+
+/// A file name for any text: readable, at most 137 bytes, of ASCII letters, digits and `-.=_` only, and another one for
+/// every other text (also where the file system does not tell `A` from `a`), by sixteen digits of the text's SHA-256.
+pub fn of(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '=') { c } else { '_' };
+    let readable: String = text.chars().map(plain).take(READABLE).collect();
+    // A name that begins with a dot is hidden.
+    let readable = readable.trim_start_matches('.');
+    format!("{readable}-{}", &sha256::of_bytes(text)[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_safe_short_and_distinct() {
+        let long = "x".repeat(500);
+        let texts = ["a b", "a_b", "A_b", "a/b", "../a", ".", "", "é", "a\u{1b}[31m", &long, &long[1..], "NUL", "a\0"];
+        let names: HashSet<String> = texts.iter().map(|text| of(text).to_lowercase()).collect();
+        assert_eq!(names.len(), texts.len(), "{names:?}");
+        let folder = tempfile::tempdir().unwrap();
+        for name in names {
+            assert!(name.len() <= 137 && !name.starts_with('.') && name.is_ascii(), "{name}");
+            std::fs::write(folder.path().join(name + ".json"), "").unwrap();
+        }
+    }
+}
