@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::error::printable;
 use crate::exec::{Event, Job, Reporter};
 
 /// Bars where standard error is a terminal, lines otherwise; or every event as a line of JSON on standard output.
@@ -102,6 +103,7 @@ impl State {
     }
 
     fn line(&self, text: &str) {
+        let text = &*printable(text);
         match &self.bars {
             Some(bars) => {
                 bars.bars.println(text).ok();

@@ -8,6 +8,7 @@ use polars::prelude::{DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
 use super::{table, write_atomically};
 use crate::error::{Error, Result};
+use crate::files::name;
 use crate::tasks::DocumentResult;
 
 /// The documents of one cell on one task.
@@ -71,8 +72,7 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
     let folder = dir.join("lm_eval");
     fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
     for (index, (cell, results)) in files.iter().enumerate() {
-        let plain = |c: char| if c.is_alphanumeric() || matches!(c, '-' | '.' | '=') { c } else { '_' };
-        let name: String = cell.chars().map(plain).collect();
+        let name = name::of(cell);
         let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
         let more = if earlier == 0 { String::new() } else { format!(".{}", earlier + 1) };
         let path = folder.join(format!("{name}{more}.json"));

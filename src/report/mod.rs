@@ -1,5 +1,6 @@
 //! What a run leaves behind: the table on screen and in files, and the record of how its numbers were made.
 
+pub(crate) mod csv;
 mod documents;
 mod protocol;
 mod provenance;

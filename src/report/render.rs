@@ -3,7 +3,7 @@
 
 use polars::prelude::{AnyValue, Column, DataFrame};
 
-use crate::error::Result;
+use crate::error::{Result, printable};
 
 /// Stands for a value that is not there.
 pub(super) const NONE: &str = "—";
@@ -36,12 +36,12 @@ fn show_column(column: &Column) -> Result<Shown> {
             other => other.to_string(),
         })
         .collect();
-    Ok(Shown { name: column.name().to_string(), cells, is_number: column.dtype().is_primitive_numeric() })
+    Ok(Shown { name: one_line(column.name()), cells, is_number: column.dtype().is_primitive_numeric() })
 }
 
 /// A reason for a failure may have several lines; a row has one.
 fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
 /// So many decimals for a whole column that its smallest number still shows four figures or more, and points line up.
@@ -111,7 +111,14 @@ pub(crate) fn markdown(columns: &[Shown], is_bold: impl Fn(usize, usize) -> bool
     text
 }
 
-/// A bar would end the cell.
-fn escaped(text: &str) -> String {
-    text.replace('|', "\\|")
+/// A text as a cell of a Markdown table: nothing in it is a mark, a link, HTML, or the end of the cell.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in one_line(text).chars() {
+        if matches!(c, '\\' | '|' | '*' | '_' | '`' | '[' | ']' | '<' | '>') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
 }

@@ -4,10 +4,9 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use polars::prelude::{
-    Column, CsvWriter, DataFrame, IntoColumn, NamedFrom, ParquetWriter, PolarsError, SerWriter, Series,
-};
+use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, PolarsError, Series};
 
+use super::csv::write_csv;
 use super::{Protocol, Provenance, render, write_atomically};
 use crate::error::{Error, Result};
 
@@ -170,7 +169,7 @@ impl Table {
         // polars wants to mutate what it writes.
         let mut frame = self.frame.clone();
         let csv = dir.join(CSV);
-        write_atomically(&csv, |file| CsvWriter::new(file).finish(&mut frame).map_err(|e| unwritten(&csv, &e)))?;
+        write_csv(&csv, &frame)?;
         let parquet = dir.join(PARQUET);
         write_atomically(&parquet, |file| {
             ParquetWriter::new(file).finish(&mut frame).map(|_| ()).map_err(|e| unwritten(&parquet, &e))

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use polars::prelude::{Column, CsvWriter, DataFrame, IntoColumn, NamedFrom, ParquetWriter, SerWriter, Series};
+use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
 use super::layout::{Shown, View};
 use super::ours::Number;
 use super::paired::Paired;
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
+use crate::report::csv::write_csv;
 use crate::report::table::{failed, unwritten};
 
 /// Who made a table.
@@ -28,7 +29,7 @@ pub fn write_frame(dir: &Path, origin: Origin<'_>, view: &View, numbers: &[Numbe
     let mut frame = frame(origin, view, numbers)?;
     let (csv, parquet) =
         (dir.join(format!("{}.csv", origin.artifact)), dir.join(format!("{}.parquet", origin.artifact)));
-    write_atomically(&csv, |file| CsvWriter::new(file).finish(&mut frame).map_err(|error| unwritten(&csv, &error)))?;
+    write_csv(&csv, &frame)?;
     write_atomically(&parquet, |file| {
         ParquetWriter::new(file).finish(&mut frame).map(|_| ()).map_err(|error| unwritten(&parquet, &error))
     })?;

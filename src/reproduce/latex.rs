@@ -1,6 +1,7 @@
 //! A table in LaTeX, in the paper's look: booktabs, our rows shaded.
 
 use super::layout::{Row, Shown, View};
+use crate::error::printable;
 
 /// A whole `table` environment. It needs the packages booktabs, graphicx and xcolor with the option `table`.
 pub fn latex(view: &View, label: &str) -> String {
@@ -69,8 +70,12 @@ fn cell(shown: &Shown) -> String {
 /// What LaTeX would read as commands.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in printable(text).chars() {
         match c {
+            // A line of its own would end the paragraph, which a table's cell may not.
+            '\n' | '\t' => out.push(' '),
+            '<' => out.push_str("\\textless{}"),
+            '>' => out.push_str("\\textgreater{}"),
             '&' | '%' | '$' | '#' | '_' | '{' | '}' => out.extend(['\\', c]),
             '\\' => out.push_str("\\textbackslash{}"),
             '~' => out.push_str("\\textasciitilde{}"),

@@ -1,6 +1,7 @@
 //! A table in Markdown, as GitHub renders it.
 
 use super::layout::{Shown, View};
+use crate::report::render::escaped;
 
 /// The best in bold, the second underlined, ours in italics; what the marks mean below it.
 pub fn markdown(view: &View) -> String {
@@ -8,10 +9,10 @@ pub fn markdown(view: &View) -> String {
     let groups = view.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head, *count));
     let mut groups = groups.map(String::as_str);
     let heads = view.columns.iter().map(|column| match groups.next() {
-        Some(group) => format!("{} ({group})", column.head),
-        None => column.head.clone(),
+        Some(group) => escaped(&format!("{} ({group})", column.head)),
+        None => escaped(&column.head),
     });
-    let heads: Vec<String> = view.lead.iter().cloned().chain(heads).collect();
+    let heads: Vec<String> = view.lead.iter().map(|head| escaped(head)).chain(heads).collect();
     let rules = (0..heads.len()).map(|at| if at < view.lead.len() { "---" } else { "---:" }.to_owned());
     let mut text = format!("**{}**\n\n{}{}", escaped(&view.title), line(&heads), line(&rules.collect::<Vec<_>>()));
     for row in &view.rows {
@@ -41,9 +42,4 @@ fn cell(shown: &Shown) -> String {
         (_, true) => format!("<u>{}</u>{mark}", shown.text),
         _ => format!("{}{mark}", shown.text),
     }
-}
-
-/// What Markdown would read as marks.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('|', "\\|").replace('*', "\\*").replace('_', "\\_")
 }

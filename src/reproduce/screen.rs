@@ -1,6 +1,7 @@
 //! A table for a terminal.
 
 use super::layout::{Row, View};
+use crate::error::printable;
 
 /// Columns in line; `*` after the best, `°` after the second, `+` or `-` where a paired test tells ours from the best of
 /// the others.
@@ -39,7 +40,7 @@ pub fn screen(view: &View) -> String {
         text.push_str("; + or -: ours is better or worse than the best other repair of the same selection, p < 0.05 on the same items");
     }
     text.push('\n');
-    text
+    printable(&text).into_owned()
 }
 
 /// The heads over groups of columns.

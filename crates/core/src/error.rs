@@ -12,6 +12,7 @@
 //! assert_eq!(error.exit_code(), 2);
 //! ```
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
@@ -143,18 +144,19 @@ impl Error {
                 line.push_str(&format!("; {word} {text}"));
             }
         }
-        line.replace('\n', " ")
+        printable(&line.replace('\n', " ")).into_owned()
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = &self.0;
-        write!(f, "{}", parts.what)?;
+        f.write_str(&printable(&parts.what))?;
         for (label, text) in
             [("where", &parts.place), ("expected", &parts.expected), ("found", &parts.found), ("hint", &parts.hint)]
         {
             if let Some(text) = text {
+                let text = printable(text);
                 let mut lines = text.lines();
                 write!(f, "\n  {:<10}{}", format!("{label}:"), lines.next().unwrap_or(""))?;
                 for line in lines {
@@ -167,6 +169,20 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// A text as a terminal may show it: control characters and those that change the direction of writing as escapes, so that
+/// a name or a line of somebody's file cannot move the cursor, or hide what stands beside it. Lines stay lines.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let hidden = |c: char| {
+        (c.is_control() && c != '\n' && c != '\t')
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    };
+    if !text.contains(hidden) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |c: char| if hidden(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(shown).collect())
+}
 
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
@@ -209,6 +225,15 @@ mod tests {
         let text = error.to_string();
         assert_eq!(text, "unknown key\n  where:    a.yaml:3\n  expected: x\n  found:    y\n  hint:     z");
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn what_would_move_the_cursor_is_shown_as_an_escape() {
+        let error = Error::bad_input("a\u{1b}[2Jb\r").at("x\u{202e}y").found("é\n\tline");
+        let text = error.to_string();
+        assert!(text.starts_with("a\\u{1b}[2Jb\\u{d}\n") && text.contains("x\\u{202e}y"), "{text}");
+        assert!(text.ends_with("é\n            \tline"), "{text:?}");
+        assert!(!error.one_line().contains(char::is_control) || error.one_line().contains('\t'));
     }
 
     #[test]
