@@ -35,3 +35,7 @@ plan grid *arguments:
 # Runs: how far they are, what failed.
 status *arguments:
     cargo run --release -- status {{arguments}}
+
+# Attack what reads one kind of file until something breaks (cargo-fuzz, nightly): `just fuzz tokenizer -max_total_time=600`.
+fuzz target *arguments:
+    cargo +nightly fuzz run {{target}} -- {{arguments}}

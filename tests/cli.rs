@@ -167,7 +167,8 @@ fn tasks_have_their_columns_and_every_choice_is_kept() {
         assert!((average - (copa + rte) / 2.0).abs() < 1e-9 && (0.0..=100.0).contains(&copa));
         assert!(row[column("copa ±")].parse::<f64>().unwrap() >= 0.0);
     }
-    let dense = common::json(&world.path("results/grid/lm_eval/tiny_dense.json"));
+    let dense =
+        common::json(&world.path("results/grid/lm_eval").join(ghostlab::files::name::of("tiny/dense") + ".json"));
     assert_eq!(dense["n-samples"]["rte"], json!({"original": 2, "effective": 1}));
     let markdown = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(markdown.contains("6 of 6 documents (not the whole published split)"), "{markdown}");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::files::sha256;
+use crate::files::{regular, sha256};
 use crate::grid::Grid;
 use crate::model::weights::Weights;
 use crate::store::Store;
@@ -42,7 +42,11 @@ impl Inputs {
             files.extend(task.files(&data.path)?);
         }
         let files: Vec<PathBuf> = files.into_iter().collect();
-        let hash = |file: PathBuf| store.sha256_of(&file).map(|hash| (file, hash));
+        let hash = |file: PathBuf| {
+            // A pipe would be waited for for ever.
+            regular::open(&file)?;
+            store.sha256_of(&file).map(|hash| (file, hash))
+        };
         Ok(Self { by_path: files.into_par_iter().map(hash).collect::<Result<_>>()? })
     }
 

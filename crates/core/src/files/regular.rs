@@ -4,6 +4,7 @@ use std::fs::{self, File, FileType};
 use std::io::Read;
 use std::path::Path;
 
+use super::limit::Limit;
 use crate::error::{Error, Result};
 
 /// Opens a file to read it.
@@ -24,13 +25,18 @@ pub fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(failed)
 }
 
-/// The whole content of a file.
+/// The whole content of a file of settings.
 ///
 /// # Errors
-/// As [`open`], and where the reading fails.
+/// As [`open`], a file larger than such a file may be, and where the reading fails.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
+    let failed = |error: std::io::Error| Error::io("read", path, &error);
+    let mut file = open(path)?;
+    let about = file.metadata().map_err(failed)?;
+    // What is read whole is a setting or a tree of JSON: an empty file of a terabyte takes no room on the disk, but here.
+    Limit::current().of_json().check(path, about.len())?;
     let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
+    file.read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 
@@ -60,6 +66,9 @@ mod tests {
         let path = folder.path().join("a");
         fs::write(&path, "abc").unwrap();
         assert_eq!(read(&path).unwrap(), b"abc");
+        fs::File::create(folder.path().join("hole")).unwrap().set_len(1 << 40).unwrap();
+        let error = read(&folder.path().join("hole")).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains("1099.51 GB"), "{error}");
         let error = read(&folder.path().join("none")).unwrap_err();
         assert!(error.exit_code() == 3 && error.to_string().contains("none"), "{error}");
     }

@@ -385,6 +385,69 @@ mod tests {
         assert!(error.contains("character 7") && error.contains("\"x]\""), "{error}");
     }
 
+    /// A value of at most `depth` levels, and how Python's `repr` might write it.
+    fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (Value, String) {
+        let text = |random: &mut dyn FnMut(usize) -> usize| {
+            let letters = ["a", "'", "\"", "\\", "\n", "é", "\u{1f600}", " ", "]", "\0"];
+            let text: String = (0..random(6)).map(|_| letters[random(letters.len())]).collect();
+            let quote = ["'", "\"", "'''", "\"\"\""][random(4)];
+            let escaped = |c: char| match c {
+                '\'' | '"' | '\\' => format!("\\{c}"),
+                '\n' => "\\n".to_owned(),
+                '\0' => "\\x00".to_owned(),
+                'é' if quote == "'" => "\\u00e9".to_owned(),
+                c => c.to_string(),
+            };
+            let written: String = text.chars().map(escaped).collect();
+            (text, format!("{quote}{written}{quote}"))
+        };
+        let parts = if depth == 0 { 0 } else { random(4) };
+        match random(if depth == 0 { 3 } else { 5 }) {
+            0 => {
+                let number = random(2_000_001) as i64 - 1_000_000;
+                (json!(number), number.to_string())
+            }
+            1 => {
+                let (value, written) =
+                    &[(json!(true), "True"), (json!(false), "False"), (json!(null), "None")][random(3)];
+                (value.clone(), (*written).to_owned())
+            }
+            2 => {
+                let (text, written) = text(random);
+                (json!(text), written)
+            }
+            3 => {
+                let items: Vec<(Value, String)> = (0..parts).map(|_| any(random, depth - 1)).collect();
+                let written: Vec<&str> = items.iter().map(|(_, written)| written.as_str()).collect();
+                let end = if parts > 0 && random(2) == 0 { "," } else { "" };
+                let written = format!("[{}{end}]", written.join(", "));
+                (items.into_iter().map(|(value, _)| value).collect(), written)
+            }
+            _ => {
+                let (mut map, mut written) = (Map::new(), Vec::new());
+                for _ in 0..parts {
+                    let ((key, key_written), (value, value_written)) = (text(random), any(random, depth - 1));
+                    map.insert(key, value);
+                    written.push(format!("{key_written}: {value_written}"));
+                }
+                (Value::Object(map), format!("{{{}}}", written.join(",\n ")))
+            }
+        }
+    }
+
+    #[test]
+    fn what_python_writes_is_read_back_as_it_was() {
+        let mut state = 1_u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        for _ in 0..2_000 {
+            let (value, written) = any(&mut random, 4);
+            assert_eq!(parse(&written).unwrap_or_else(|error| panic!("{written}: {error}")), value, "{written}");
+        }
+    }
+
     #[test]
     fn deep_nesting_is_refused_and_does_not_overflow() {
         assert!(parse(&"[".repeat(1_000_000)).is_err());

@@ -1,0 +1,422 @@
+//! Everything that the program reads and somebody else wrote, as functions of bytes: no panic, no raw control character in
+//! a message, and what is accepted keeps its promises.
+//!
+//! `tests/hostile.rs` runs them on seeded mutations in every build; cargo-fuzz runs them for as long as one likes
+//! (`just fuzz grid`). A file that breaks one of them becomes a seed here.
+#![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "a target fails by a panic")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use ghostlab::corpus::{Tokenizer, read_rows};
+use ghostlab::error::Error;
+use ghostlab::exec::Methods;
+use ghostlab::grid::Grid;
+use ghostlab::model::{Config, Decoder};
+use ghostlab::store::{Journal, Key, Kind, Lookup, Record, Store};
+use ghostlab::tasks::{Items, Row, TASKS, Task};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// One kind of file.
+pub struct Target {
+    pub name: &'static str,
+    /// Sound files, and those that broke something once.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Reads bytes as a file of this kind; panics where a promise is broken.
+    pub run: fn(&[u8]),
+}
+
+pub const TARGETS: &[Target] = &[
+    Target { name: "grid", seeds: grid_seeds, run: grid },
+    Target { name: "config", seeds: config_seeds, run: config },
+    Target { name: "tokenizer", seeds: tokenizer_seeds, run: tokenizer },
+    Target { name: "weights", seeds: weights_seeds, run: weights },
+    Target { name: "corpus", seeds: corpus_seeds, run: corpus },
+    Target { name: "task", seeds: task_seeds, run: task },
+    Target { name: "race", seeds: race_seeds, run: race },
+    Target { name: "meta", seeds: meta_seeds, run: meta },
+    Target { name: "journal", seeds: journal_seeds, run: journal },
+];
+
+fn target(name: &str) -> &'static Target {
+    TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target {name}"))
+}
+
+/// Runs a target by its name.
+pub fn run(name: &str, data: &[u8]) {
+    (target(name).run)(data);
+}
+
+/// Writes a target's seeds to where cargo-fuzz looks for its corpus.
+pub fn plant(name: &str) {
+    let folder = Path::new("fuzz/corpus").join(name);
+    fs::create_dir_all(&folder).unwrap();
+    for (number, seed) in (target(name).seeds)().iter().enumerate() {
+        fs::write(folder.join(format!("seed-{number}")), seed).unwrap();
+    }
+}
+
+/// A file of the checkout, from the main package or from this one.
+fn checkout(path: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = if here.ends_with("fuzz") { here.parent().unwrap() } else { here };
+    root.join(path)
+}
+
+fn file(path: &str) -> Vec<u8> {
+    fs::read(checkout(path)).unwrap()
+}
+
+/// What a refusal has to be: the user's to mend, in a message that a terminal can show.
+fn sound(error: &Error) {
+    assert!(matches!(error.exit_code(), 2 | 3), "{error}");
+    let message = error.to_string();
+    assert!(!message.contains(|c: char| c.is_control() && c != '\n' && c != '\t'), "{message:?}");
+}
+
+fn with_file<T>(name: &str, data: &[u8], read: impl FnOnce(&Path) -> T) -> T {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, data).unwrap();
+    read(&path)
+}
+
+/// A folder with everything that the grids of [`grid_seeds`] name. It lies there as long as the process lives.
+fn house() -> &'static Path {
+    static HOUSE: OnceLock<TempDir> = OnceLock::new();
+    let made = HOUSE.get_or_init(|| {
+        let folder = TempDir::new().unwrap();
+        fs::create_dir(folder.path().join("backbone")).unwrap();
+        for name in ["config.json", "model.safetensors"] {
+            let from = checkout("tests/fixtures/arch/llama-gqa").join(name);
+            fs::copy(from, folder.path().join("backbone").join(name)).unwrap();
+        }
+        fs::write(folder.path().join("train.txt"), "a b c").unwrap();
+        fs::write(folder.path().join("copa.jsonl"), "{}").unwrap();
+        folder
+    });
+    made.path()
+}
+
+fn grid_seeds() -> Vec<Vec<u8>> {
+    let good = "name: g\nbackbones:\n  tiny: {path: backbone}\ncorpora:\n  train: {path: train.txt, rule: wikitext2, limit: 3}\n\
+        tasks:\n  copa: {path: copa.jsonl}\nbackbone: [tiny]\ncriterion: [llm-streamline, {name: explicit, order: [1, 2]}]\n\
+        depth: [1, 50%]\nrecovery: [none, {name: ghosted, solver: [svd, normal]}, {name: replaceme-cos, epochs: 2}]\n\
+        calibration: {corpus: train, sequences: [8, 16], length: 64, seed: 1, operator_sequences: 4}\n\
+        exclude: {depth: 1, recovery: ghosted}\ninclude: {criterion: sleb, depth: 1}\n\
+        evaluate:\n  perplexity: {corpus: train, length: [32, 64]}\n  tasks: [{name: copa, limit: 0.5, bos: never, max_length: 9}]\n";
+    vec![
+        good.into(),
+        good.replace("epochs: 2", "epochs: 18446744073709551615").into(),
+        good.replace("[8, 16]", "1000000000000").into(),
+        good.replace("tiny", "\"a\\e[2J\"").into(),
+        good.replace("limit: 0.5", "limit: 1e400").into(),
+        b"a: &a [1]\nb: [*a, *a]\n".to_vec(),
+        format!("depth: {}", "[".repeat(100_000)).into(),
+        (0..30)
+            .fold("a0: &a0 [1, 2]\n".to_owned(), |text, i| text + &format!("a{0}: &a{0} [*a{i}, *a{i}]\n", i + 1))
+            .into(),
+    ]
+}
+
+fn grid(data: &[u8]) {
+    static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _alone = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let path = house().join("grid.yaml");
+    fs::write(&path, data).unwrap();
+    match Grid::load(&path, None, &[], &Methods) {
+        Err(error) => sound(&error),
+        Ok(grid) => {
+            assert!(!grid.cells.is_empty() && grid.cells.len() <= 1_000_000);
+            for cell in &grid.cells {
+                assert!(cell.depth < grid.backbones[&cell.backbone].layers, "{cell}");
+                assert!(!cell.to_string().contains(char::is_control), "{cell}");
+            }
+            assert!(grid.resolved().is_ok());
+            assert_eq!(grid, Grid::load(&path, None, &[], &Methods).unwrap(), "read twice");
+        }
+    }
+}
+
+fn config_seeds() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = ["llama-gqa", "llama3-rope", "olmo2", "qwen3"]
+        .map(|name| file(&format!("tests/fixtures/arch/{name}/config.json")))
+        .to_vec();
+    seeds.push(file("data/tiny/llama/config.json"));
+    let mut changed = |key: &str, value: Value| {
+        let mut config: Value = serde_json::from_slice(&seeds[0]).unwrap();
+        config[key] = value;
+        seeds.push(config.to_string().into_bytes());
+    };
+    changed(
+        "rope_scaling",
+        json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+    );
+    changed("num_hidden_layers", json!(10_000_000));
+    changed("rms_norm_eps", json!(1e39));
+    seeds
+}
+
+fn config(data: &[u8]) {
+    with_file("config.json", data, |path| match Config::read_file(path) {
+        Err(error) => sound(&error),
+        Ok(config) => {
+            assert!(config.heads % config.kv_heads == 0 && config.head_dim % 2 == 0);
+            assert!(config.norm_eps > 0.0 && config.norm_eps.is_finite() && config.rope.theta.is_finite());
+            assert!(config.rope.scaling.is_none_or(|of| of.high_freq_factor > of.low_freq_factor && of.factor >= 1.0));
+            // The headers of other weights are never those of this config, unless it is theirs.
+            let folder = checkout("tests/fixtures/arch/llama-gqa");
+            if let Err(error) = Decoder::check(&config, &folder) {
+                sound(&error);
+            }
+        }
+    });
+}
+
+fn tokenizer_seeds() -> Vec<Vec<u8>> {
+    let words = json!({"<unk>": 0, "<s>": 1, "a": 2, "b": 3, "##a": 4, "ab": 5, "Ġ": 6});
+    let template = json!({"type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}});
+    let whole = |normalizer: Value, split: Value, post: Value, decoder: Value, model: Value| {
+        json!({"version": "1.0", "truncation": null, "padding": null, "normalizer": normalizer, "pre_tokenizer": split,
+            "post_processor": post, "decoder": decoder, "model": model,
+            "added_tokens": [{"id": 1, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true}]})
+        .to_string()
+        .into_bytes()
+    };
+    let bpe =
+        json!({"type": "BPE", "vocab": words, "merges": [["a", "b"]], "byte_fallback": false, "unk_token": "<unk>"});
+    let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    vec![
+        whole(
+            Value::Null,
+            json!({"type": "WhitespaceSplit"}),
+            template.clone(),
+            Value::Null,
+            json!({"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}),
+        ),
+        whole(json!({"type": "NFC"}), level.clone(), level.clone(), level, bpe.clone()),
+        whole(
+            json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}),
+            Value::Null,
+            template.clone(),
+            json!({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}),
+            bpe,
+        ),
+        whole(
+            json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
+                "lowercase": true}),
+            json!({"type": "BertPreTokenizer"}),
+            json!({"type": "BertProcessing", "sep": ["b", 3], "cls": ["a", 2]}),
+            json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
+            json!({"type": "WordPiece", "vocab": words, "unk_token": "<unk>", "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100}),
+        ),
+        whole(
+            json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}),
+            json!({"type": "Metaspace",
+                "replacement": "▁", "prepend_scheme": "always", "split": true}),
+            template,
+            Value::Null,
+            json!({"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.0], ["▁b", -2.5]], "byte_fallback": false}),
+        ),
+    ]
+}
+
+fn tokenizer(data: &[u8]) {
+    with_file("tokenizer.json", data, |path| {
+        let tokenizer = match Tokenizer::load(path) {
+            Ok(tokenizer) => tokenizer,
+            Err(error) => return sound(&error),
+        };
+        for text in ["", "a", "ab b  a\n\né中 <s> 1.", "\u{0}\u{feff}\u{1f600}a\u{301}"] {
+            match tokenizer.encode(text) {
+                Ok(ids) => assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size())),
+                Err(error) => sound(&error),
+            }
+        }
+        for id in [0, 3, u32::MAX] {
+            if let Err(error) = tokenizer.decode(id) {
+                sound(&error);
+            }
+        }
+    });
+}
+
+fn weights_seeds() -> Vec<Vec<u8>> {
+    let header = |json: &Value, bytes: usize| {
+        let text = json.to_string();
+        [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &vec![0; bytes]].concat()
+    };
+    vec![
+        file("tests/fixtures/arch/llama-gqa/model.safetensors"),
+        header(&json!({"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}), 24),
+        header(&json!({"a": {"dtype": "F16", "shape": [1_u64 << 40, 1_u64 << 40], "data_offsets": [0, 8]}}), 8),
+        [&u64::MAX.to_le_bytes()[..], b"{}"].concat(),
+    ]
+}
+
+fn weights(data: &[u8]) {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("model.safetensors"), data).unwrap();
+    let config = Config::read(&checkout("tests/fixtures/arch/llama-gqa")).unwrap();
+    match Decoder::check(&config, folder.path()) {
+        Err(error) => sound(&error),
+        // What the header promises is there: only a number that is not finite can still be refused.
+        Ok(()) => {
+            if let Err(error) = Decoder::load_with(config, folder.path()) {
+                sound(&error);
+                assert!(error.to_string().contains("not a finite number"), "{error}");
+            }
+        }
+    }
+}
+
+/// The endings that a corpus may have; the first byte of the data picks one.
+const ENDINGS: [&str; 4] = ["jsonl", "txt", "jsonl.gz", "parquet"];
+
+fn zipped(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn corpus_seeds() -> Vec<Vec<u8>> {
+    let lines = b"{\"text\": \"a b\", \"url\": 1}\n\n{\"text\": \"\\ud83d\\ude00 \\u0000\"}\n{\"text\": \"\"}\n";
+    let of = |ending: u8, bytes: &[u8]| [&[ending], bytes].concat();
+    vec![
+        of(0, lines),
+        of(0, b"{\"sentence\": \"x\"}"),
+        of(1, "no columns \u{2028} here\n".as_bytes()),
+        of(2, &zipped(lines)),
+        of(0, &[b"{\"text\": ".as_slice(), &[b'['; 300]].concat()),
+    ]
+}
+
+fn corpus(data: &[u8]) {
+    let Some((first, text)) = data.split_first() else { return };
+    let ending = ENDINGS[usize::from(*first) % ENDINGS.len()];
+    with_file(&format!("c.{ending}"), text, |path| match read_rows(path, None) {
+        Ok(rows) => assert!(!rows.is_empty()),
+        Err(error) => sound(&error),
+    });
+}
+
+/// Rows of each task; the first byte of the data picks one.
+fn task_seeds() -> Vec<Vec<u8>> {
+    let seed = |(index, task): (usize, &Task)| {
+        let path = format!("tests/fixtures/lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2"));
+        let text = String::from_utf8(file(&path)).unwrap();
+        let lines: Vec<&str> = text.lines().take(2).collect();
+        [&[index as u8], lines.join("\n").as_bytes()].concat()
+    };
+    let mut seeds: Vec<Vec<u8>> = TASKS.iter().enumerate().map(seed).collect();
+    let copa = TASKS.iter().position(|task| task.name == "copa").unwrap() as u8;
+    let hidden = json!({"premise": "A.", "question": "cause", "choice1": "b", "choice2": "c", "label": -1});
+    seeds.push([&[copa], hidden.to_string().as_bytes()].concat());
+    seeds
+}
+
+fn task(data: &[u8]) {
+    let Some((first, text)) = data.split_first() else { return };
+    let task = &TASKS[usize::from(*first) % TASKS.len()];
+    with_file("t.jsonl", text, |path| match Items::read(task, path, None) {
+        Ok(items) => {
+            assert!(!items.documents.is_empty());
+            assert!(items.documents.iter().all(|document| document.prompt.gold >= 0 || task.name != "copa"));
+        }
+        Err(error) => sound(&error),
+    });
+}
+
+fn race_seeds() -> Vec<Vec<u8>> {
+    vec![
+        b"[{'question': 'Lee is  _  .', 'options': ['a', \"b'\", 'c\\n', 'd\\x41'], 'answer': 'B'},]".to_vec(),
+        b"({'question': u'q', 'options': ('a' 'b', 'c', 'd', 'e'), 'answer': 'A', 'n': -1.5e3, 'x': None},)".to_vec(),
+        b"[[[[[[{'a': True, 'b': '\\ud83d\\ude00', '''c''': \"\"\"d\"\"\"}]]]]]]".to_vec(),
+    ]
+}
+
+fn race(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let fields = json!({"article": "A.", "problems": text});
+    let Value::Object(fields) = fields else { return };
+    let row = Row { place: "t.jsonl:1".to_owned(), fields };
+    match Task::find("race").unwrap().prompt(&row) {
+        Ok(prompt) => assert!(prompt.choices.len() == 4 && (0..4).contains(&prompt.gold)),
+        Err(error) => sound(&error),
+    }
+}
+
+const PAYLOADS: [(&str, &[u8]); 2] = [("a.json", b"[1, 2]"), ("values.f64", b"12345678")];
+
+fn stored(folder: &Path) -> (Store, Key, PathBuf) {
+    let store = Store::open(folder).unwrap();
+    let key = Key::new(Kind::Scores, json!({"of": 1}), []);
+    let artifact = store.put(&key, 0.5, &PAYLOADS).unwrap();
+    (store, key, artifact.folder().join("meta.json"))
+}
+
+fn meta_seeds() -> Vec<Vec<u8>> {
+    let folder = TempDir::new().unwrap();
+    vec![fs::read(stored(folder.path()).2).unwrap()]
+}
+
+/// An artifact whose record was changed is damaged, or it is what was written.
+fn meta(data: &[u8]) {
+    let folder = TempDir::new().unwrap();
+    let (store, key, path) = stored(folder.path());
+    fs::write(path, data).unwrap();
+    if let Lookup::Whole(artifact) = store.get(&key) {
+        for name in artifact.payloads() {
+            let written = PAYLOADS.iter().find(|(known, _)| *known == name);
+            assert_eq!(Some(artifact.read(name).unwrap().as_slice()), written.map(|(_, bytes)| *bytes), "{name}");
+        }
+    }
+}
+
+fn records() -> Vec<Record> {
+    let record = |chunk: usize| Record {
+        key: "k".repeat(64),
+        chunk,
+        values: vec![-1.25 * chunk as f64, f64::NAN, f64::NEG_INFINITY],
+        seconds: 0.5,
+    };
+    (0..3).map(record).collect()
+}
+
+fn journal_in(folder: &Path) -> (Journal, PathBuf) {
+    let store = Store::open(folder).unwrap();
+    (store.journal("j").unwrap(), folder.join("journals/j"))
+}
+
+fn journal_seeds() -> Vec<Vec<u8>> {
+    let folder = TempDir::new().unwrap();
+    let (mut journal, place) = journal_in(folder.path());
+    records().iter().for_each(|record| journal.push(record).unwrap());
+    journal.flush().unwrap();
+    let file = fs::read_dir(place).unwrap().next().unwrap().unwrap().path();
+    vec![fs::read(file).unwrap()]
+}
+
+/// A record that was changed is not used.
+fn journal(data: &[u8]) {
+    let folder = TempDir::new().unwrap();
+    let (mut journal, place) = journal_in(folder.path());
+    fs::write(place.join("another.jsonl"), data).unwrap();
+    // NaN is unlike itself; every bit of a number is in its text.
+    let written: BTreeMap<usize, String> =
+        records().iter().map(|record| (record.chunk, format!("{record:?}"))).collect();
+    for record in journal.read().0 {
+        assert_eq!(written.get(&record.chunk), Some(&format!("{record:?}")));
+    }
+}

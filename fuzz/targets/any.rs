@@ -1,0 +1,7 @@
+//! Every fuzz target: which one it is, the binary's name says.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(
+    init: ghostlab_fuzz::plant(env!("CARGO_BIN_NAME")),
+    |data: &[u8]| ghostlab_fuzz::run(env!("CARGO_BIN_NAME"), data)
+);

@@ -1,0 +1,288 @@
+//! Damaged and hostile inputs: seeded mutations of every kind of file that is read, and the program on files that are made
+//! to break it. The long version is `just fuzz`; `GHOSTLAB_FUZZ_ROUNDS` makes this one longer.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+#[path = "../fuzz/src/lib.rs"]
+mod targets;
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use common::world::World;
+use serde_json::json;
+use targets::{TARGETS, Target};
+
+/// SplitMix64: small, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        (self.next() % count.max(1) as u64) as usize
+    }
+}
+
+/// What files of all kinds go wrong with.
+const WORDS: [&str; 24] = [
+    "18446744073709551615",
+    "-1",
+    "0",
+    "1e400",
+    "-0.0",
+    "9223372036854775808",
+    "null",
+    "true",
+    "\"\"",
+    "[]",
+    "{}",
+    "[[[[",
+    "\n",
+    "\u{0}",
+    "\u{1b}[2J",
+    "\u{202e}",
+    "\\ud800",
+    "é",
+    "'",
+    ",",
+    ": ",
+    "NaN",
+    "../../etc/passwd",
+    "&a *a",
+];
+
+/// One to four changes of a seed.
+fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    for _ in 0..1 + random.below(4) {
+        // Mostly near the beginning: what a header says decides what is done with the rest.
+        let reach = if random.below(2) == 0 { bytes.len() } else { bytes.len().min(600) };
+        let at = random.below(reach);
+        let end = at + random.below((bytes.len() - at).min(40) + 1);
+        match random.below(7) {
+            _ if bytes.is_empty() => bytes.push(random.next() as u8),
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = random.next() as u8,
+            2 => drop(bytes.drain(at..end)),
+            3 => bytes.splice(at..at, bytes[at..end].to_vec()).for_each(drop),
+            4 => bytes.splice(at..end, WORDS[random.below(WORDS.len())].bytes()).for_each(drop),
+            5 => bytes.truncate(at),
+            _ => {
+                let from = random.below(other.len());
+                let to = from + random.below((other.len() - from).min(60) + 1);
+                bytes.splice(at..at, other[from..to].to_vec()).for_each(drop);
+            }
+        }
+    }
+    bytes
+}
+
+fn attack(target: &Target) {
+    let rounds = std::env::var("GHOSTLAB_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
+    let seeds = (target.seeds)();
+    let mut random = Random(target.name.bytes().map(u64::from).sum());
+    seeds.iter().for_each(|seed| (target.run)(seed));
+    for round in 0..rounds {
+        let (seed, other) = (random.below(seeds.len()), random.below(seeds.len()));
+        let data = mutated(&seeds[seed], &seeds[other], &mut random);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(&data))) {
+            // Written down, so that it can become a seed.
+            let kept = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
+            std::fs::write(&kept, &data).unwrap();
+            let text = panic.downcast_ref::<String>().map_or("", String::as_str);
+            panic!("target {}, kept as {}: {text}", target.name, kept.display());
+        }
+    }
+}
+
+macro_rules! attacks {
+    ($($name:ident)*) => {
+        $(mod $name {
+            #[test]
+            fn no_mutation_of_it_breaks_a_promise() {
+                let target = super::TARGETS.iter().find(|target| target.name == stringify!($name));
+                super::attack(target.unwrap());
+            }
+        })*
+
+        #[test]
+        fn every_target_is_attacked() {
+            let attacked = [$(stringify!($name)),*];
+            assert_eq!(attacked.to_vec(), TARGETS.iter().map(|target| target.name).collect::<Vec<_>>());
+            let cargo = include_str!("../fuzz/Cargo.toml");
+            assert!(attacked.iter().all(|name| cargo.contains(&format!("name = \"{name}\""))), "a target lacks its binary");
+        }
+    };
+}
+
+attacks!(grid config tokenizer weights corpus task race meta journal);
+
+fn zipped(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn a_number_that_nobody_can_mean_is_refused_before_anything_is_made_of_it() {
+    let world = World::new();
+    let huge = u64::MAX.to_string();
+    for (given, words) in [
+        ("calibration.sequences=1000000000000", &["the number of calibration sequences is too large"][..]),
+        ("calibration.length=1000000000000", &["the length of a calibration sequence is too large"]),
+        (
+            "calibration=[{corpus: train, sequences: 1000000, length: 1000000}]",
+            &["too many tokens", "1000000 × 1000000"],
+        ),
+        (&format!("calibration.operator_sequences={huge}"), &["too large"]),
+        (&format!("evaluate.perplexity.length={huge}"), &["the length of an evaluation window is too large"]),
+        (&format!("corpora.test.limit={huge}"), &["the limit on evaluation windows is too large"]),
+        (&format!("recovery={{name: replaceme-cos, epochs: {huge}}}"), &["at most 100000 `epochs`"]),
+        (&format!("recovery={{name: replaceme-cos, batch: {huge}}}"), &["a `batch` of 1 to"]),
+        (&format!("depth={huge}"), &["would leave nothing"]),
+    ] {
+        world.refuses(&["--set", given], 2, words);
+    }
+    let seeds: Vec<String> = (1..=400).map(|seed| seed.to_string()).collect();
+    let seeds = seeds.join(",");
+    let many = format!("calibration=[{{corpus: train, sequences: [{seeds}], length: 64, seed: [{seeds}]}}]");
+    world.refuses(&["--set", &many], 2, &["multiply out to too many cells", "1 × 400 × 1 × 400 × 1"]);
+    for (key, value) in [("num_hidden_layers", 10_000_000), ("num_hidden_layers", 9_999), ("hidden_size", 1 << 19)] {
+        let world = World::new();
+        world.change_config(key, json!(value));
+        world.refuses(&[], 2, &["grid.yaml:2", "backbone"]);
+    }
+}
+
+#[test]
+fn a_file_that_unpacks_to_more_than_the_limit_is_refused_and_the_switch_raises_it() {
+    let world = World::large();
+    let row = |length: usize| format!("{}\n", json!({"text": "w1 ".repeat(length)}));
+    let task = std::fs::read_to_string(world.path("copa.jsonl")).unwrap();
+    // Each is some kilobytes on the disk and six megabytes unpacked.
+    for (name, set, text) in [
+        ("one.jsonl.gz", "corpora.test.path", row(2_000_000)),
+        ("many.jsonl.gz", "corpora.test.path", row(100).repeat(20_000)),
+        ("rows.jsonl.gz", "tasks.copa.path", task.repeat(2_000)),
+    ] {
+        assert!(text.len() > 5_000_000);
+        world.write(name, zipped(text.as_bytes()));
+        let path = format!("{set}={}", world.path(name).display());
+        let small = ["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline"];
+        let given = [&small[..], &["--set", &path, "--text", "0.002"]].concat();
+        world.refuses(&given, 2, &["more text than is read", name, "--text GB"]);
+    }
+    let path = format!("corpora.test.path={}", world.path("many.jsonl.gz").display());
+    world.runs(&["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline", "--set", &path]);
+}
+
+#[test]
+fn weights_that_become_shorter_while_they_are_read_are_an_error_that_names_the_file() {
+    let world = World::new();
+    let path = world.path("backbone/model.safetensors");
+    let mut weights = ghostlab::model::weights::Weights::open(&world.path("backbone")).unwrap();
+    assert_eq!(weights.take("model.norm.weight", &[64]).unwrap().len(), 64);
+    let length = path.metadata().unwrap().len();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(length / 4).unwrap();
+    let names = ["model.norm.weight", "model.embed_tokens.weight"];
+    let errors: Vec<String> = [weights.take(names[0], &[64]), weights.take(names[1], &[320, 64])]
+        .into_iter()
+        .filter_map(Result::err)
+        .map(|error| error.to_string())
+        .collect();
+    assert!(
+        errors.iter().any(|error| error.contains("became shorter") && error.contains("model.safetensors")),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn an_index_of_shards_cannot_lead_out_of_its_folder() {
+    for outside in ["../secret.safetensors", "/etc/hostname", "./../backbone/model.safetensors"] {
+        let world = World::new();
+        std::fs::copy(world.path("backbone/model.safetensors"), world.path("secret.safetensors")).unwrap();
+        let index = json!({"weight_map": {"model.norm.weight": outside}});
+        world.write("backbone/model.safetensors.index.json", index.to_string());
+        world.refuses(&[], 2, &["outside its folder", outside]);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_any_input_is_refused_and_does_not_hang() {
+    for name in [
+        "grid.yaml",
+        "backbone/config.json",
+        "backbone/tokenizer.json",
+        "backbone/model.safetensors",
+        "train.txt",
+        "test.jsonl",
+        "copa.jsonl",
+        "backbone/tokenizer_config.json",
+    ] {
+        let world = World::large();
+        std::fs::remove_file(world.path(name)).ok();
+        assert!(std::process::Command::new("mkfifo").arg(world.path(name)).status().unwrap().success());
+        let output = world.run(&[]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(matches!(output.status.code(), Some(2 | 3)), "{name}: {text}");
+        assert!(text.contains(name.rsplit('/').next().unwrap()), "{name}: {text}");
+    }
+}
+
+#[test]
+fn a_special_token_beyond_the_embedding_is_refused_before_calibration() {
+    let world = World::new();
+    let mut tokenizer = common::world::tokenizer(300);
+    tokenizer["post_processor"] = json!({"type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [4000], "tokens": ["<s>"]}}});
+    world.write("backbone/tokenizer.json", tokenizer.to_string());
+    world.refuses(&[], 2, &["exceeds the embedding", "below 320", "ids up to 4000"]);
+    tokenizer["post_processor"] = json!(null);
+    tokenizer["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="});
+    world.write("backbone/tokenizer.json", tokenizer.to_string());
+    world.refuses(&[], 2, &["tokenizer.json", "precompiled_charsmap"]);
+}
+
+#[test]
+fn names_of_every_kind_get_files_of_their_own_and_what_cannot_be_shown_is_refused_first() {
+    let world = World::large();
+    let long = "x".repeat(180);
+    let names = ["a b", "a_b", "a/b", "=1+1", &long];
+    let entries: Vec<String> = names.iter().map(|name| format!("  \"{name}\": {{path: backbone}}\n")).collect();
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+    let grid = grid
+        .replace("  tiny: {path: backbone}\n", &entries.concat())
+        .replace("backbone: [tiny]", &format!("backbone: [{}]", quoted.join(", ")));
+    let small = [
+        ("depth: [1, 2]", "depth: 1"),
+        ("[none, prune-and-comp, linearpatch-diag, ghosted, replaceme-ls]", "none"),
+        ("[llm-streamline, sleb, shortgpt]", "llm-streamline"),
+    ];
+    world.write("grid.yaml", small.iter().fold(grid, |grid, (from, to)| grid.replace(from, to)));
+    world.runs(&[]);
+    let files = std::fs::read_dir(world.path("results/grid/lm_eval")).unwrap().count();
+    assert_eq!(files, 2 * names.len(), "a file for each cell");
+    let csv = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+    assert!(csv.contains("\n'=1+1,") && !csv.contains("\n=1+1"), "{csv}");
+
+    for (bad, words) in [("a\\e[2Jb", "cannot be shown"), (&"y".repeat(201), "cannot be shown")] {
+        let world = World::new();
+        let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+        world.write(
+            "grid.yaml",
+            grid.replace("  tiny:", &format!("  \"{bad}\":")).replace("[tiny]", &format!("[\"{bad}\"]")),
+        );
+        world.refuses(&[], 2, &[words, "grid.yaml"]);
+    }
+}
