@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use ghostlab::exec::{Methods, Settings, prepare};
@@ -55,7 +56,7 @@ fn planning() {
         let grid = Grid::load(&path("grid.yaml"), None, &[], &Methods).unwrap();
         let read = started.elapsed().as_secs_f64();
         let plan = Plan::new(&grid, &store, Settings::default().batch_tokens).unwrap();
-        prepare(&plan, &store, &()).unwrap();
+        prepare(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
         let state = State::read(&plan, &store);
         let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes).unwrap();
         let reasons = Reasons::new(&store);

@@ -9,7 +9,7 @@
 //! | 3 | [`artifact`], [`report`], [`exec`], [`reproduce`] |
 //! | 2 | [`plan`], [`grid`] |
 //! | 1 | [`metric`], [`audit`], [`claims`] |
-//! | 0 | [`store`], [`machine`], [`record`], [`names`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
+//! | 0 | [`store`], `fault`, [`machine`], [`record`], [`names`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, corpus, criterion, error, evaluate, files, linalg, model, options, recovery, significance, tasks,
@@ -20,6 +20,7 @@ pub mod audit;
 pub mod claims;
 pub mod cli;
 pub mod exec;
+mod fault;
 pub mod figure;
 pub mod grid;
 pub mod machine;

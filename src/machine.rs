@@ -63,6 +63,11 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
+/// The command line, as well as it can be shown: a word need not be text.
+pub fn command() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
 /// Bytes of memory that new work can take; 8 GiB where the system does not tell.
 pub fn free_memory() -> u64 {
     kilobytes("/proc/meminfo", "MemAvailable").unwrap_or(8 << 30)
@@ -98,7 +103,7 @@ pub fn signature() -> Value {
         "ghostlab": env!("CARGO_PKG_VERSION"),
         "commit": commit,
         "dirty": option_env!("GHOSTLAB_DIRTY") == Some("true"),
-        "command": std::env::args().collect::<Vec<_>>(),
+        "command": command(),
         "machine": Machine::this(),
         "dtype": "f32",
         "peak_memory_bytes": peak_memory(),

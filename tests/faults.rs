@@ -1,12 +1,78 @@
-//! What can go wrong with a store: damage of every kind, no room, no right, another version, what the dead left.
+//! What can go wrong beside a run, and what comes of it: damage of every payload, no room, no right, file systems without
+//! links, kills and panics at chosen moments, signals, inputs that change or are no files, what the dead left.
+//!
+//! Each sort is a table; an entry is a line. `GHOSTLAB_FAULT` (see `src/fault.rs`) hits a chosen moment.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
 
 use common::world::World;
+use serde_json::json;
+
+/// Longer than any run here takes; what hangs, fails.
+const LONG: Duration = Duration::from_secs(240);
+
+/// As small as it can be with every kind of artifact.
+const SMALL: [&str; 6] = ["--set", "corpora.long.limit=5", "--set", "criterion=llm-streamline", "--set", "depth=2"];
+
+fn started(world: &World, arguments: &[&str], fault: &str) -> Child {
+    let mut command = world.command(arguments);
+    command.env("GHOSTLAB_FAULT", fault).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn ended(mut child: Child) -> Output {
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > LONG {
+            child.kill().unwrap();
+            panic!("it hangs: {:?}", child.wait_with_output().unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn with_fault(world: &World, more: &[&str], fault: &str) -> (Option<i32>, String) {
+    let output = ended(started(world, &[&["run", "grid.yaml"], more].concat(), fault));
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn verified(world: &World) -> Option<i32> {
+    world.ghostlab(&["cache", "verify"]).status.code()
+}
+
+/// The record of a process of another system, and a claim or two of it.
+fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
+    let store = world.path("data/store");
+    let text = json!({"id": id, "pid": 5, "system": "another boot", "started": 7, "beat": "00000000000000000007"});
+    for folder in ["processes", "claims", "drafts"] {
+        fs::create_dir_all(store.join(folder)).unwrap();
+    }
+    claims.iter().for_each(|name| fs::write(store.join("claims").join(name), text.to_string()).unwrap());
+    let record = store.join(format!("processes/{id}.json"));
+    fs::write(&record, text.to_string()).unwrap();
+    record
+}
+
+/// As of ten minutes ago: longer than the patience with shared file systems.
+fn age(path: &Path) {
+    fs::File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(600)).unwrap();
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
 
 fn below(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
@@ -39,9 +105,7 @@ fn truncate(path: &Path) {
 #[test]
 fn damage_of_every_kind_is_named_made_good_and_never_used() {
     let world = World::large();
-    // As small as it can be with every kind of artifact.
-    let small = ["--set", "corpora.long.limit=5", "--set", "criterion=llm-streamline", "--set", "depth=2"];
-    world.runs(&small);
+    world.runs(&SMALL);
     let tables = world.tables();
     // What is made from each kind goes with it, so that the damaged thing is asked for.
     let kinds = [
@@ -61,7 +125,7 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
             for kind in after {
                 fs::remove_dir_all(stage(&world, kind)).unwrap();
             }
-            let log = world.runs(&small);
+            let log = world.runs(&SMALL);
             assert!(log.contains("a stored artifact is damaged"), "{kind}: {log}");
             assert!(world.tables() == tables, "{kind}: the tables differ");
         }
@@ -69,6 +133,68 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
     // Nothing was deleted after the last round but tokens, which are all in use.
     let verified = world.ghostlab(&["cache", "verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
+}
+
+/// What an artifact's file is, whatever its number: `0000.dense.f32` and `0001.dense.f32` are alike.
+fn sort_of(path: &Path) -> String {
+    let stage = path.ancestors().nth(3).unwrap().file_name().unwrap().to_string_lossy().into_owned();
+    let name = path.file_name().unwrap().to_string_lossy().replace(|c: char| c.is_ascii_digit(), "");
+    format!("{stage} {name}")
+}
+
+#[test]
+fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
+    let world = World::large();
+    world.runs(&SMALL);
+    let tables = world.tables();
+    let files = || {
+        let mut files = Vec::new();
+        for kind in ["scores", "operator", "selection", "activations", "tokens"] {
+            below(&stage(&world, kind), &mut files);
+        }
+        files
+    };
+    let sorts: BTreeSet<String> = files().iter().map(|path| sort_of(path)).collect();
+    let has = |name: &str| assert!(sorts.iter().any(|sort| sort.contains(name)), "{name} is not in {sorts:?}");
+    for name in ["meta.json", "ids.u", "windows.json", "requests.json", "sheet.json", "load.json", "selection.json"] {
+        has(name);
+    }
+    ["figures.json", "values.f", "dense.f", "tokens-v", "scores-v", "activations-v"].iter().for_each(|name| has(name));
+    let lost = |path: &Path| fs::remove_file(path).unwrap();
+    let emptied = |path: &Path| fs::write(path, "").unwrap();
+    let spoils: [(&str, &dyn Fn(&Path)); 4] =
+        [("flipped", &flip), ("truncated", &truncate), ("lost", &lost), ("emptied", &emptied)];
+    for (number, sort) in sorts.iter().enumerate() {
+        // Each sort in two ways, so that all ways meet all kinds.
+        for (how, spoil) in [spoils[number % 4], spoils[(number + 1) % 4]] {
+            files().iter().filter(|path| sort_of(path) == *sort).for_each(|path| spoil(path));
+            assert_eq!(verified(&world), Some(5), "{sort} {how}");
+            world.runs(&SMALL);
+            assert!(world.tables() == tables, "{sort} {how}: the tables differ");
+            // What a finished run does not read may still be damaged.
+            assert_eq!(world.ghostlab(&["cache", "verify", "--repair"]).status.code(), Some(0), "{sort} {how}");
+            assert_eq!(verified(&world), Some(0), "{sort} {how}");
+            world.runs(&SMALL);
+            assert!(world.tables() == tables, "{sort} {how}: the tables differ after the repair");
+            // Activations are not made again as long as nothing asks for them.
+            if !stage_exists(&world, "activations") {
+                fs::remove_dir_all(stage(&world, "operator")).unwrap();
+                world.runs(&SMALL);
+            }
+            assert!(files().iter().any(|path| sort_of(path) == *sort), "{sort} {how} was not made again");
+        }
+    }
+}
+
+fn stage_exists(world: &World, kind: &str) -> bool {
+    let mut files = Vec::new();
+    let prefix = format!("{kind}-v");
+    for entry in fs::read_dir(world.path("data/store")).unwrap().map(Result::unwrap) {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            below(&entry.path(), &mut files);
+        }
+    }
+    !files.is_empty()
 }
 
 #[test]
@@ -156,24 +282,289 @@ fn artifacts_of_another_stage_version_are_not_used() {
     assert!(list.contains("scores-v999") && list.contains("of another version"), "{list}");
 }
 
+#[cfg(target_os = "linux")]
 #[test]
-fn what_dead_processes_left_is_in_nobodys_way() {
-    let world = World::new();
-    world.runs(&[]);
-    let store = world.path("data/store");
-    // As of a process of this machine that is gone: process numbers end below 2^22.
-    let system = {
+fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
+    let here = {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         format!("{} {}", boot.trim(), namespace.display())
     };
-    let record = serde_json::json!({"id": "99999999-dead", "pid": 99_999_999, "system": system, "started": 1, "beat": "00000000000000000007"});
-    fs::write(store.join("processes/99999999-dead.json"), record.to_string()).unwrap();
-    fs::write(store.join("claims/something"), record.to_string()).unwrap();
-    fs::create_dir_all(store.join("drafts/99999999-dead.abc")).unwrap();
+    let world = World::new();
+    world.runs(&[]);
+    let store = world.path("data/store");
+    // Of a process of this machine that is gone (numbers end below 2^22), and of one of another that is silent for long.
+    let killed = plant_far(&world, "99999999-dead", &["something"]);
+    let text = fs::read_to_string(&killed).unwrap().replace("another boot", &here).replace(":5,", ":99999999,");
+    fs::write(&killed, &text).unwrap();
+    fs::write(store.join("claims/something"), &text).unwrap();
+    let far = plant_far(&world, "5-far", &["other"]);
+    for owner in ["99999999-dead", "5-far"] {
+        let draft = store.join(format!("drafts/{owner}.abc"));
+        fs::create_dir(&draft).unwrap();
+        fs::write(draft.join("000000.f32"), vec![0; 3_000_000]).unwrap();
+        fs::create_dir_all(store.join("uses")).unwrap();
+        fs::write(store.join("uses").join(owner), "abc\n").unwrap();
+    }
+    let tag = Path::new("runs/.run.99999999-1-").display().to_string();
+    let half = |system: &str| store.join(format!("{tag}{system}.abcdef.ghostlab-tmp"));
+    fs::write(half("elsewhere123"), "{").unwrap();
+    let results = world.path("results/grid/.results.csv.9-1-elsewhere123.abcdef.ghostlab-tmp");
+    fs::write(&results, "half").unwrap();
+    // A record of a run by the silent one.
+    let runs: Vec<PathBuf> = fs::read_dir(store.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
+    let done = runs.iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
+    let mut record = common::json(done);
+    (record["process"], record["stage"]) = (json!("5-far"), json!("running"));
+    fs::write(done, record.to_string()).unwrap();
+
+    let status = || said(&world.ghostlab(&["status", "--all"]));
+    assert!(status().contains("): running"), "{}", status());
+    let list = said(&world.ghostlab(&["cache", "ls"]));
+    assert!(list.contains("drafts: 1, 3.0 MB, being written"), "in doubt they live: {list}");
+    assert!(list.contains("drafts: 1, 3.0 MB, left by dead processes"), "{list}");
+    [&far, &half("elsewhere123"), &results].iter().for_each(|path| age(path));
+    assert!(status().contains("): died"), "{}", status());
+    let list = said(&world.ghostlab(&["cache", "ls"]));
+    assert!(list.contains("drafts: 2, 6.0 MB, left by dead processes"), "{list}");
+    let shown = said(&world.ghostlab(&["cache", "gc"]));
+    assert!(shown.contains("drafts of dead processes") && shown.contains("6.0 MB"), "{shown}");
     fs::remove_dir_all(stage(&world, "scores")).unwrap();
     world.runs(&[]);
-    for left in ["drafts", "claims", "processes"] {
+    for left in ["drafts", "claims", "processes", "uses"] {
         assert_eq!(fs::read_dir(store.join(left)).unwrap().count(), 0, "{left}");
     }
+    for folder in [store.join("runs"), store.clone(), world.path("results/grid")] {
+        let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
+        let left: Vec<String> = names.filter(|name| name.starts_with('.')).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn kills_at_chosen_moments_leave_a_store_that_goes_on_to_the_same_tables() {
+    let undisturbed = World::large();
+    undisturbed.runs(&SMALL);
+    let places =
+        ["draft:1", "draft:4", "record:2", "commit:1", "commit:3", "commit:6", "journal:1", "journal:2", "score:2"];
+    let world = World::large();
+    let mut killed = 0;
+    for place in places {
+        let (code, log) = with_fault(&world, &SMALL, &format!("kill@{place}"));
+        assert!(code.is_none() || code == Some(0), "{place}: {log}");
+        killed += usize::from(code.is_none());
+    }
+    assert!(killed >= 6, "only {killed} of {} runs were killed", places.len());
+    world.runs(&SMALL);
+    assert!(world.tables() == undisturbed.tables());
+    assert_eq!(verified(&world), Some(0));
+    // While what is damaged is being replaced.
+    let mut files = Vec::new();
+    below(&stage(&world, "scores"), &mut files);
+    files.iter().filter(|path| path.ends_with("values.f64")).for_each(|path| flip(path));
+    assert_eq!(with_fault(&world, &SMALL, "kill@replace:1").0, None);
+    world.runs(&SMALL);
+    assert!(world.tables() == undisturbed.tables());
+    for left in ["drafts", "claims", "processes", "journals", "uses"] {
+        let count = fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
+        assert_eq!(count, 0, "{left} of dead processes are left");
+    }
+}
+
+#[test]
+fn a_panic_fails_the_cells_of_its_job_and_the_others_go_on() {
+    for jobs in ["1", "2"] {
+        let world = World::large();
+        let (code, log) = with_fault(&world, &[&SMALL[..], &["--jobs", jobs]].concat(), "panic@score:1");
+        assert_eq!(code, Some(4), "{log}");
+        assert!(log.contains("panicked") && log.contains("cells failed"), "{log}");
+        let log = world.runs(&SMALL);
+        assert!(!log.contains("6 of 6 cells are stored"), "{log}");
+        let undisturbed = World::large();
+        undisturbed.runs(&SMALL);
+        assert!(world.tables() == undisturbed.tables());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn without_links_work_may_be_done_twice_and_nothing_stops() {
+    let undisturbed = World::large();
+    undisturbed.runs(&SMALL);
+    for fault in ["no-links", "link-made-and-denied"] {
+        let world = World::large();
+        let arguments = [&["run", "grid.yaml"], &SMALL[..]].concat();
+        let other = [&arguments[..], &["--results", "other"]].concat();
+        let children = [started(&world, &arguments, fault), started(&world, &other, fault)];
+        for output in children.map(ended) {
+            assert_eq!(output.status.code(), Some(0), "{fault}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        assert!(world.tables() == undisturbed.tables(), "{fault}");
+        assert_eq!(verified(&world), Some(0), "{fault}");
+        assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "{fault}");
+    }
+}
+
+/// Waits for a line on standard error.
+fn wait_for(child: &mut Child, words: &str) {
+    use std::io::{BufRead, BufReader};
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut log = String::new();
+    let found = lines.by_ref().map_while(Result::ok).any(|line| {
+        log.push_str(&line);
+        line.contains(words)
+    });
+    assert!(found, "`{words}` is not in: {log}");
+    // Somebody has to read on, or the child would wait for that.
+    std::thread::spawn(move || lines.for_each(drop));
+}
+
+#[cfg(unix)]
+#[test]
+fn waiting_for_another_process_is_said_and_any_signal_to_stop_ends_it() {
+    for name in ["-INT", "-TERM", "-HUP"] {
+        let world = World::new();
+        plant_far(&world, "5-far", &["tokenising"]);
+        let mut child = started(&world, &["run", "grid.yaml"], "");
+        wait_for(&mut child, "tokenising: process 5 is at it; waiting");
+        signal(&child, name);
+        assert_eq!(ended(child).status.code(), Some(130), "{name}");
+        let status = said(&world.ghostlab(&["status"]));
+        assert!(status.contains("): interrupted"), "{name}: {status}");
+    }
+}
+
+/// Runs while another process seems to tokenise, lets `change` happen to what was hashed already, and goes on.
+#[cfg(unix)]
+fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
+    let record = plant_far(world, "5-far", &["tokenising"]);
+    let log = world.path("log");
+    let mut command = world.command(&[&["run", "grid.yaml"], &SMALL[..]].concat());
+    command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
+    let child = command.spawn().unwrap();
+    let began = Instant::now();
+    while !fs::read_to_string(&log).unwrap().contains("waiting") {
+        assert!(began.elapsed() < LONG, "it does not wait");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    change();
+    fs::remove_file(record).unwrap();
+    let output = ended(child);
+    Output { stderr: fs::read(log).unwrap(), ..output }
+}
+
+#[cfg(unix)]
+#[test]
+fn inputs_that_change_during_a_run_are_refused_and_never_stored_under_the_old_hash() {
+    let inputs = ["backbone/model.safetensors", "backbone/tokenizer.json", "train.txt", "test.jsonl", "copa.jsonl"];
+    let undisturbed = World::large();
+    undisturbed.runs(&SMALL);
+    for name in inputs {
+        for settled in [false, true] {
+            let world = World::large();
+            let path = world.path(name);
+            let bytes = fs::read(&path).unwrap();
+            if settled {
+                age(&path);
+            }
+            let times = fs::metadata(&path).unwrap().modified().unwrap();
+            let output = changed_after_hashing(&world, || {
+                // Of the same size, with the same time, put in its place.
+                let mut other = bytes.clone();
+                let last = other.len() - if name.ends_with(".safetensors") { 4 } else { 40 };
+                other[last] = if other[last] == b'1' { b'2' } else { b'1' };
+                let beside = world.path("beside");
+                fs::write(&beside, other).unwrap();
+                fs::File::open(&beside).unwrap().set_modified(times).unwrap();
+                fs::rename(beside, &path).unwrap();
+            });
+            let log = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{name}: {log}");
+            assert!(log.contains("an input changed after it was hashed") && log.contains(name), "{log}");
+            assert!(!world.path("results/grid/results.csv").exists());
+            // With the old bytes back, the old results come: nothing of the others lies under their hash.
+            fs::write(&path, &bytes).unwrap();
+            world.runs(&SMALL);
+            assert!(world.tables() == undisturbed.tables(), "{name}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_an_input_is_refused_by_name() {
+    for name in ["grid.yaml", "backbone/model.safetensors", "backbone/tokenizer.json", "train.txt", "copa.jsonl"] {
+        let world = World::large();
+        fs::remove_file(world.path(name)).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(world.path(name)).status().unwrap().success());
+        let (code, log) = with_fault(&world, &[], "");
+        assert!(code == Some(2) || code == Some(3), "{name}: {log}");
+        assert!(log.contains(name.rsplit('/').next().unwrap()) || log.contains("the backbone has no weights"), "{log}");
+    }
+}
+
+#[test]
+fn clearing_up_beside_a_run_takes_nothing_from_it() {
+    let world = World::large();
+    let undisturbed = World::large();
+    undisturbed.runs(&[]);
+    let mut run = started(&world, &["run", "grid.yaml"], "");
+    let mut rounds = 0;
+    while run.try_wait().unwrap().is_none() {
+        for kind in ["tokens", "activations", "selection", "operator", "scores"] {
+            let output = world.ghostlab(&["cache", "gc", "--kind", kind, "--yes"]);
+            let code = output.status.code();
+            assert!(code == Some(0) || code == Some(4) || rounds == 0, "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        rounds += 1;
+    }
+    let output = run.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    assert!(!log.contains("damaged") && !log.contains("vanished"), "{log}");
+    assert!(rounds > 1 && world.tables() == undisturbed.tables());
+    // When it has ended, it needs nothing any more.
+    let gone = said(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
+    assert!(gone.contains("deleted"), "{gone}");
+    assert!(!stage_exists(&world, "scores"));
+}
+
+#[test]
+fn two_names_for_one_backbone_share_their_work_without_a_word_of_damage() {
+    let world = World::large();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let grid = grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  same: {path: ./backbone}");
+    world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, same]"));
+    let log = world.runs(&["--jobs", "2", "--memory", "16"]);
+    assert!(!log.contains("damaged"), "{log}");
+    let rows = common::world::table(&world.path("results/grid/results.csv"));
+    let own = |name: &str| -> Vec<Vec<String>> {
+        let of = rows.iter().filter(|row| row[0] == name);
+        of.map(|row| row[1..].iter().filter(|cell| cell.parse::<f64>().is_ok()).cloned().collect()).collect()
+    };
+    assert_eq!(own("tiny").len(), 31);
+    let shown = |rows: Vec<Vec<String>>| rows.into_iter().map(|row| row[..3].to_vec()).collect::<Vec<_>>();
+    assert_eq!(shown(own("tiny")), shown(own("same")));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_grid_whose_path_is_no_text_is_run_to_its_end() {
+    use std::os::unix::ffi::OsStrExt;
+    let world = World::new();
+    let name = Path::new(std::ffi::OsStr::from_bytes(b"gr\xffd.yaml"));
+    fs::rename(world.path("grid.yaml"), world.folder.path().join(name)).unwrap();
+    let output = world.command(&["run"]).arg(name).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(0) && !log.contains("panicked"), "{log}");
+    assert!(said(&world.ghostlab(&["status"])).contains("complete"));
+}
+
+#[test]
+fn thousands_of_threads_are_as_many_as_help() {
+    let world = World::new();
+    let began = Instant::now();
+    let (code, log) = with_fault(&world, &["--threads", "4096"], "");
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("--threads 4096: ") && began.elapsed() < LONG, "{log}");
 }

@@ -24,7 +24,7 @@ pub(super) fn provenance(
         crates: crate_versions(),
         commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
         dirty: env!("GHOSTLAB_DIRTY") == "true",
-        command: std::env::args().collect(),
+        command: machine::command(),
         grid: grid.resolved()?,
         protocols,
         inputs: outcome.inputs.clone(),

@@ -42,10 +42,18 @@ pub(super) struct Limits {
     retries: u32,
 }
 
+/// More threads than these for each core only wait for each other: thousands would take minutes over seconds of work.
+const THREADS_PER_CORE: usize = 4;
+
 /// All cores where no number is given.
 pub(super) fn start_threads(threads: Option<u16>) -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (asked, most) = (threads.map_or(0, usize::from), (THREADS_PER_CORE * cores).max(16));
+    if asked > most {
+        eprintln!("--threads {asked}: {most} are used; there are {cores} cores");
+    }
     rayon::ThreadPoolBuilder::new()
-        .num_threads(threads.map_or(0, usize::from))
+        .num_threads(asked.min(most))
         .build_global()
         .map_err(|error| Error::job("cannot start threads").found(error.to_string()))
 }

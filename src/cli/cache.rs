@@ -4,18 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use rayon::prelude::*;
 
 use super::home::Place;
+use super::progress;
 use super::units::{bytes, columns, seconds};
 use crate::error::{Error, Result};
-use crate::exec::{Methods, Settings};
+use crate::exec::{self, Methods, Settings};
 use crate::grid::Grid;
 use crate::plan::{BackbonePlan, Plan};
-use crate::store::{Entry, Found, Kind, Store};
+use crate::store::{Entry, Found, Kind, Left, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -31,6 +33,9 @@ pub(super) enum Command {
     Verify {
         #[command(flatten)]
         place: Place,
+        /// Remove what is damaged, so that the next run makes it anew.
+        #[arg(long)]
+        repair: bool,
     },
     /// Show what can go, with its size and what it would take to make again; delete it when told to.
     Gc(Gc),
@@ -65,7 +70,8 @@ pub(super) struct Gc {
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Ls { place, all } => list(&place.look()?, *all),
-        Command::Verify { place } => verify(&place.look()?),
+        Command::Verify { place, repair: false } => verify(&place.look()?, false),
+        Command::Verify { place, repair: true } => verify(&place.store()?, true),
         Command::Gc(gc) => collect(gc),
         Command::Path { place, key } => path(&place.look()?, key),
     }
@@ -100,6 +106,12 @@ fn list(store: &Store, all: bool) -> Result<ExitCode> {
         let size = journals.iter().map(|(_, size)| size).sum();
         println!("unfinished work: {} journals, {}; a run goes on from there", journals.len(), bytes(size));
     }
+    for (dead, what) in [(false, "being written"), (true, "left by dead processes; the next run removes them")] {
+        let drafts: Vec<Left> = store.drafts_left().into_iter().filter(|draft| draft.dead == dead).collect();
+        if !drafts.is_empty() {
+            println!("drafts: {}, {}, {what}", drafts.len(), bytes(drafts.iter().map(|draft| draft.bytes).sum()));
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -111,20 +123,22 @@ fn state(entry: &Entry) -> String {
     }
 }
 
-fn verify(store: &Store) -> Result<ExitCode> {
+fn verify(store: &Store, repair: bool) -> Result<ExitCode> {
     let entries = store.entries();
-    let damages: Vec<Error> = entries
-        .into_par_iter()
-        .filter_map(|entry| match entry.found {
-            Found::Damaged(error) => Some(error),
-            Found::Whole(artifact) => artifact.verify().err(),
-        })
-        .collect();
-    for error in &damages {
+    let damage = |entry: &Entry| match &entry.found {
+        Found::Damaged(error) => Some(error.to_string()),
+        Found::Whole(artifact) => artifact.verify().err().map(|error| error.to_string()),
+    };
+    let damages: Vec<(&Entry, String)> = entries.par_iter().filter_map(|entry| Some((entry, damage(entry)?))).collect();
+    for (_, error) in &damages {
         println!("{error}");
     }
-    let count = store.entries().len();
-    println!("{} of {count} artifacts are whole", count - damages.len());
+    println!("{} of {} artifacts are whole", entries.len() - damages.len(), entries.len());
+    if repair {
+        damages.iter().try_for_each(|(entry, _)| store.remove(entry))?;
+        println!("{} damaged artifacts were removed; the next run that needs them makes them anew", damages.len());
+        return Ok(ExitCode::SUCCESS);
+    }
     Ok(if damages.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(5) })
 }
 
@@ -137,7 +151,10 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
                 .found(format!("`{kind}`")));
         }
     }
-    let store = gc.place.store()?;
+    // What the dead left is shown with the rest: opening the store to write to it would sweep it before.
+    let store = gc.place.look()?;
+    let left: Vec<Left> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
+    let in_use = store.reserved();
     let mut kept = BTreeSet::new();
     for file in &gc.keep {
         let grid = Grid::load(file, None, &[], &Methods)?;
@@ -152,8 +169,12 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
         (damaged || unused || chosen) && of_kind && old
     };
-    let going: Vec<Entry> = store.entries().into_iter().filter(goes).collect();
-    if going.is_empty() {
+    let (used, going): (Vec<Entry>, Vec<Entry>) =
+        store.entries().into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
+    if !used.is_empty() {
+        println!("{} artifacts stay because a run that goes on made them or will read them", used.len());
+    }
+    if going.is_empty() && left.is_empty() {
         println!("nothing to delete");
         return Ok(ExitCode::SUCCESS);
     }
@@ -166,6 +187,12 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     for (stage, (count, size, time)) in &stages {
         rows.push(vec![(*stage).to_string(), count.to_string(), bytes(*size), seconds(*time)]);
     }
+    if !left.is_empty() {
+        let size = left.iter().map(|draft| draft.bytes).sum();
+        rows.push(vec!["drafts of dead processes".into(), left.len().to_string(), bytes(size), String::new()]);
+        let sum = stages.entry("drafts").or_default();
+        *sum = (sum.0 + left.len(), sum.1 + size, sum.2);
+    }
     let total = stages.values().fold((0, 0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1, sum.2 + of.2));
     rows.push(vec!["all".to_string(), total.0.to_string(), bytes(total.1), seconds(total.2)]);
     print!("{}", columns(&rows, &[1, 2, 3]));
@@ -173,7 +200,15 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         println!("nothing was deleted; --yes deletes without asking");
         return Ok(ExitCode::SUCCESS);
     }
-    going.iter().try_for_each(|entry| store.remove(entry))?;
+    // Sweeps what the dead left.
+    let store = gc.place.store()?;
+    let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
+    let _clearing = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
+    for some in going.chunks(64) {
+        // A run may have begun since, or gone on to something new.
+        let in_use = store.reserved();
+        some.iter().filter(|entry| !in_use.contains(&entry.hash)).try_for_each(|entry| store.remove(entry))?;
+    }
     println!("deleted");
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,7 @@
 //! `ghostlab explain GRID.yaml CELL`: everything that a cell is made from.
 
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use serde_json::Value;
@@ -28,7 +29,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
     let plan = Plan::new(&grid, &store, Settings::default().batch_tokens)?;
-    exec::prepare(&plan, &store, &*progress::reporter(false))?;
+    exec::prepare(&plan, &store, &*progress::reporter(false), &AtomicBool::new(false))?;
     let (state, reasons) = (State::read(&plan, &store), Reasons::new(&store));
     let index = match by_key(&plan, &arguments.cell) {
         Some(index) => index,

@@ -20,6 +20,10 @@ pub(super) struct Place {
     /// `data/store` of the checkout around the grid or the current folder.
     #[arg(long, value_name = "FOLDER")]
     store: Option<PathBuf>,
+    /// Hash every input anew. Without it, a large file counts as unchanged where its size, times and identity are those that
+    /// it was hashed with.
+    #[arg(long)]
+    rehash: bool,
 }
 
 /// A folder above the grid's, or above the current one, that holds experiments or a store. Empty where it is the current
@@ -89,7 +93,7 @@ impl Place {
 
     /// The store of the checkout around a file, to be written to.
     pub(super) fn store_near(&self, near: Option<&Path>) -> Result<Store> {
-        Ok(Store::open(&self.path(near)?)?.signed(machine::signature))
+        Ok(Store::open(&self.path(near)?)?.rehashing(self.rehash).signed(machine::signature))
     }
 
     /// The store as it is. One that is named has to be there.
@@ -102,7 +106,7 @@ impl Place {
 
     /// The store as it is; nothing may be there yet.
     pub(super) fn look_anyway(&self) -> Result<Store> {
-        Store::look_at(&self.path(None)?)
+        Ok(Store::look_at(&self.path(None)?)?.rehashing(self.rehash))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use clap::Args;
@@ -36,7 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = Settings::default();
     let plan = Plan::new(&grid, &store, settings.batch_tokens)?;
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
-    exec::prepare(&plan, &store, &*progress::reporter(false))?;
+    exec::prepare(&plan, &store, &*progress::reporter(false), &AtomicBool::new(false))?;
     let state = State::read(&plan, &store);
     let (reasons, estimate) = (Reasons::new(&store), Estimate::of(&plan, &state, settings.spool_bytes)?);
     let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();

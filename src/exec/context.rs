@@ -8,11 +8,12 @@ use super::event::{Event, Job, Reporter};
 use super::prepare::remake;
 use super::run::Settings;
 use super::tokens::{TaskTokens, Text, read_windows};
+use super::wait;
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::model::{Decoder, Load, Program, Trie};
 use crate::plan::{BackbonePlan, Plan, Subject};
-use crate::store::{Artifact, Claim, Key, Lease, Lookup, Store};
+use crate::store::{Artifact, Key, Lease, Lookup, Store};
 
 /// A run at work.
 pub(super) struct Context<'a> {
@@ -60,7 +61,8 @@ impl<'a> Context<'a> {
         if let Some(model) = models.get(&backbone.name) {
             return Ok(Arc::clone(model));
         }
-        let model = Arc::new(Decoder::load_with(backbone.config.clone(), &backbone.folder)?);
+        let load = || Decoder::load_with(backbone.config.clone(), &backbone.folder);
+        let model = Arc::new(self.plan.inputs.guarded(&[&backbone.folder], load)?);
         models.insert(backbone.name.clone(), Arc::clone(&model));
         Ok(model)
     }
@@ -131,11 +133,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// The user asked to stop.
     pub(super) fn check_stop(&self) -> Result<()> {
-        if self.stop.load(Relaxed) {
-            return Err(Error::interrupted("stopped before the grid was finished")
-                .hint("nothing is lost: the same command goes on from here"));
-        }
-        Ok(())
+        wait::check(self.stop)
     }
 
     /// What is stored under a key, verified; damage is told and counts as absent.
@@ -177,24 +175,12 @@ impl<'a> Context<'a> {
 
     /// Claims a piece of work, waiting for another process that is at it.
     pub(super) fn claim(&self, name: &str, what: &str) -> Result<Lease> {
-        let mut told = false;
-        loop {
-            match self.store.claim(name)? {
-                Claim::Mine(lease) => return Ok(lease),
-                Claim::Theirs(process) => {
-                    if !std::mem::replace(&mut told, true) {
-                        self.note(format!("{what}: process {} is at it; waiting", process.pid));
-                    }
-                }
-            }
-            self.pause()?;
-        }
+        wait::claim(self.store, name, what, self.reporter, self.stop)
     }
 
     /// A moment's wait for another process.
     pub(super) fn pause(&self) -> Result<()> {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        self.check_stop()
+        wait::pause(self.stop)
     }
 }
 

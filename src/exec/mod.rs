@@ -16,6 +16,7 @@ mod schedule;
 mod score;
 mod selection;
 mod tokens;
+mod wait;
 
 pub use event::{Event, Job, Reporter};
 pub use operator::{BoundaryResult, Placed};
@@ -24,3 +25,4 @@ pub use prepare::prepare;
 pub use record::{Recorder, RunRecord, Stage};
 pub use registry::Methods;
 pub use run::{Settings, run};
+pub use wait::claim;

@@ -5,23 +5,24 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use rayon::prelude::*;
 use serde_json::Value;
 
 use super::event::{Event, Reporter};
 use super::tokens::{store_requests, store_windows};
+use super::wait;
 use crate::corpus::{self, Tokenizer};
 use crate::error::{Error, Result};
 use crate::evaluate::TaskEncoder;
 use crate::files::regular;
 use crate::grid::{Calibration, Grid, TaskUse};
 use crate::model::Decoder;
-use crate::plan::payload::LOAD;
 use crate::plan::{BackbonePlan, Plan, Subject};
 use crate::recovery;
-use crate::store::{Claim, Key, Lease, Lookup, Store};
+use crate::store::{Key, Lookup, Store};
 use crate::tasks::{self, Items, Limit, Task};
 
 /// Something to tokenise for one backbone.
@@ -41,8 +42,8 @@ enum What<'a> {
 ///
 /// # Errors
 /// The first thing that would stop the run later: a weight file that cannot be read, a recovery that a backbone has no
-/// place for, a corpus or a task that cannot be tokenised.
-pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter) -> Result<()> {
+/// place for, a corpus or a task that cannot be tokenised; or that `stop` was set.
+pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     for backbone in &plan.backbones {
         check(plan.grid, backbone, reporter)?;
     }
@@ -53,31 +54,24 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter) -> Resul
     if look().is_empty() {
         return Ok(());
     }
-    let _lease = claim(store)?;
+    // One claim for all of them: a thread that waited for one while it makes another could wait for itself.
+    let _lease = wait::claim(store, "tokenising", "tokenising", reporter, stop)?;
     // Another process may have made them while this one waited.
     let missing = look();
     if missing.is_empty() {
         return Ok(());
     }
-    let sources = Sources::read(plan.grid, missing.iter().flat_map(|(_, wanted)| wanted))?;
+    let sources = Sources::read(plan, missing.iter().flat_map(|(_, wanted)| wanted))?;
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
     reporter.event(Event::Note { text: format!("tokenising {count} texts and tasks") });
     for (backbone, wanted) in missing {
-        let tokenizer = tokenizer(backbone)?;
-        wanted.par_iter().try_for_each(|wanted| tokenise(plan.grid, backbone, wanted, &tokenizer, &sources, store))?;
+        let tokenizer = tokenizer(plan, backbone)?;
+        wanted.par_iter().try_for_each(|wanted| {
+            wait::check(stop)?;
+            tokenise(plan, backbone, wanted, &tokenizer, &sources, store)
+        })?;
     }
     Ok(())
-}
-
-/// Claims the making of tokens, waiting for another process that is at it. One claim for all of them: a thread that
-/// waited for one while it makes another could wait for itself.
-fn claim(store: &Store) -> Result<Lease> {
-    loop {
-        if let Claim::Mine(lease) = store.claim("tokenising")? {
-            return Ok(lease);
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
@@ -111,9 +105,9 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
 /// Tokenises one text or task anew: what is stored under the key turned out to be damaged.
 pub(super) fn remake(plan: &Plan<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<Wanted<'_>> = all(backbone).into_iter().filter(|wanted| **wanted.key == *key).take(1).collect();
-    let sources = Sources::read(plan.grid, wanted.iter())?;
-    let tokenizer = tokenizer(backbone)?;
-    wanted.iter().try_for_each(|wanted| tokenise(plan.grid, backbone, wanted, &tokenizer, &sources, store))
+    let sources = Sources::read(plan, wanted.iter())?;
+    let tokenizer = tokenizer(plan, backbone)?;
+    wanted.iter().try_for_each(|wanted| tokenise(plan, backbone, wanted, &tokenizer, &sources, store))
 }
 
 /// Everything of a backbone that has to be tokens.
@@ -143,23 +137,21 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
     missing
 }
 
-/// Whether tokens are stored, as far as is cheap to see.
+/// Whether tokens are stored, every byte of them: results are judged by what lies beside the ids.
 fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
-    match store.look(key) {
+    match store.get(key) {
         Lookup::Absent => false,
-        Lookup::Damaged(error) => damaged(reporter, &error),
-        // The ids themselves are verified by whoever reads them; see `remake`.
-        Lookup::Whole(artifact) => artifact.read(LOAD).map_or_else(|error| damaged(reporter, &error), |_| true),
+        Lookup::Damaged(error) => {
+            reporter.event(Event::Note { text: format!("tokens: {}; made anew", error.one_line()) });
+            false
+        }
+        Lookup::Whole(_) => true,
     }
 }
 
-fn damaged(reporter: &dyn Reporter, error: &Error) -> bool {
-    reporter.event(Event::Note { text: format!("tokens: {}; made anew", error.one_line()) });
-    false
-}
-
-fn tokenizer(backbone: &BackbonePlan) -> Result<Tokenizer> {
-    let tokenizer = Tokenizer::load(backbone.folder.join("tokenizer.json"))?;
+fn tokenizer(plan: &Plan<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
+    let path = backbone.folder.join("tokenizer.json");
+    let tokenizer = plan.inputs.guarded(&[&path], || Tokenizer::load(path.clone()))?;
     if tokenizer.vocab_size() > backbone.config.vocab {
         return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
             .at(tokenizer.path().display().to_string())
@@ -177,7 +169,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn read<'a>(grid: &Grid, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
+    fn read<'a>(plan: &Plan<'_>, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
         let mut sources = Self { rows: BTreeMap::new(), items: BTreeMap::new() };
         for wanted in wanted {
             let corpus = match wanted.what {
@@ -185,28 +177,30 @@ impl Sources {
                 What::Text { corpus, .. } => corpus,
                 What::Task(used) => {
                     if let Entry::Vacant(free) = sources.items.entry(used.to_string()) {
-                        free.insert(items(grid, used)?);
+                        free.insert(items(plan, used)?);
                     }
                     continue;
                 }
             };
             if let Entry::Vacant(free) = sources.rows.entry(corpus.to_string()) {
-                let entry = &grid.corpora[corpus];
-                free.insert(corpus::read_rows(&entry.path, entry.column.as_deref())?);
+                let entry = &plan.grid.corpora[corpus];
+                let read = || corpus::read_rows(&entry.path, entry.column.as_deref());
+                free.insert(plan.inputs.guarded(&[&entry.path], read)?);
             }
         }
         Ok(sources)
     }
 }
 
-fn items(grid: &Grid, used: &TaskUse) -> Result<Items> {
-    let data = &grid.tasks[&used.name];
+fn items(plan: &Plan<'_>, used: &TaskUse) -> Result<Items> {
+    let data = &plan.grid.tasks[&used.name];
     let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
-    Items::read(task, &data.path, used.limit.map(Limit::new).transpose()?)
+    let limit = used.limit.map(Limit::new).transpose()?;
+    plan.inputs.guarded(&[&data.path], || Items::read(task, &data.path, limit))
 }
 
 fn tokenise(
-    grid: &Grid,
+    plan: &Plan<'_>,
     backbone: &BackbonePlan,
     wanted: &Wanted<'_>,
     tokenizer: &Tokenizer,
@@ -215,7 +209,7 @@ fn tokenise(
 ) -> Result<()> {
     let started = Instant::now();
     let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
-        let entry = &grid.corpora[corpus];
+        let entry = &plan.grid.corpora[corpus];
         let (rule, rows) = (entry.rule.parse()?, &sources.rows[corpus]);
         match calibration {
             Some((sequences, seed)) => corpus::calibration(rule, rows, tokenizer, sequences, length, seed),
@@ -228,8 +222,9 @@ fn tokenise(
         What::Text { corpus, length } => windows(corpus, length, None)?,
         What::Task(used) => {
             let items = &sources.items[&used.to_string()];
-            let config = read_json(&backbone.folder.join("config.json"))?;
-            let tokenizer_config = read_json(&backbone.folder.join("tokenizer_config.json"))?;
+            let files = ["config.json", "tokenizer_config.json"].map(|name| backbone.folder.join(name));
+            let read = || Ok((read_json(&files[0])?, read_json(&files[1])?));
+            let (config, tokenizer_config) = plan.inputs.guarded(&[&files[0], &files[1]], read)?;
             let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
             let length = tasks::max_length(&config, Some(&tokenizer_config))?;
             let requests = tasks::requests(items, &encoder, used.bos, used.max_length.unwrap_or(length))?;

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::context::lock;
 use super::event::{Event, Reporter};
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use crate::grid::Grid;
+use crate::machine;
 use crate::store::Store;
 
 /// How a run stands.
@@ -34,7 +36,9 @@ pub struct RunRecord {
     /// The process in the store's terms.
     pub process: String,
     pub grid: String,
+    #[serde(serialize_with = "crate::files::shown::path")]
     pub file: PathBuf,
+    #[serde(serialize_with = "crate::files::shown::path")]
     pub results: PathBuf,
     pub command: Vec<String>,
     /// Seconds since 1970, by the machine's clock.
@@ -106,7 +110,7 @@ impl<'a> Recorder<'a> {
             grid: grid.name.clone(),
             file: absolute(&grid.file),
             results: absolute(results),
-            command: std::env::args().collect(),
+            command: machine::command(),
             started: now(),
             updated: now(),
             stage: Stage::Running,
@@ -146,7 +150,7 @@ impl<'a> Recorder<'a> {
         state.written = Instant::now();
         let folder = self.path.parent().unwrap_or(&self.path);
         let write = || {
-            let mut file = tempfile::Builder::new().prefix(".").tempfile_in(folder)?;
+            let mut file = atomic::temporary(folder, "run")?;
             file.write_all(&serde_json::to_vec_pretty(&state.record)?)?;
             file.persist(&self.path)?;
             Ok(())

@@ -10,6 +10,7 @@ use super::outcome::Outcome;
 use super::prepare::prepare;
 use super::schedule::{self, Limits, Task};
 use super::score::Sitting;
+use super::wait;
 use crate::error::{Error, Kind, Result};
 use crate::grid::Grid;
 use crate::machine;
@@ -52,7 +53,8 @@ pub fn run(
     stop: &AtomicBool,
 ) -> Result<Outcome> {
     let plan = Plan::new(grid, store, settings.batch_tokens)?;
-    prepare(&plan, store, reporter)?;
+    reserve(&plan, store, reporter, stop)?;
+    prepare(&plan, store, reporter, stop)?;
     let state = State::read(&plan, store);
     let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
     let estimate = Estimate::of(&plan, &state, settings.spool_bytes)?;
@@ -70,6 +72,15 @@ pub fn run(
     };
     reporter.event(Event::Ended { complete, failed, interrupted });
     outcome
+}
+
+/// Notes what the run will use before it looks what is there, and waits for whoever clears up right now: between them,
+/// nothing that a run has seen goes away.
+fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
+    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
+    let keys = of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens));
+    store.reserve(keys.map(|key| key.hash()))?;
+    wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
 }
 
 /// Refuses to begin what the store's disk has no room for.
@@ -129,7 +140,7 @@ fn execute(context: &Context<'_>, state: &State) -> Result<()> {
 fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<()>) -> Result<()> {
     context.check_stop()?;
     for left in (0..=context.settings.retries).rev() {
-        let error = match job() {
+        let error = match schedule::caught(&job) {
             Ok(()) => return Ok(()),
             Err(error) if matches!(error.kind(), Kind::Interrupted | Kind::BadInput) => return Err(error),
             Err(error) => error,

@@ -1,6 +1,7 @@
 //! Jobs in the order of what they wait for, several at a time within limits.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex};
 
 use super::context::lock;
@@ -51,7 +52,8 @@ pub(super) fn run(tasks: &[Task<'_>], models: &[u64], limits: Limits, forget: im
             now.waiting.remove(&index);
             now.running.insert(index);
             drop(now);
-            let result = (tasks[index].run)();
+            // A worker that went down with its task would leave the others waiting for it for ever.
+            let result = caught(&tasks[index].run);
             now = lock(&state);
             now.running.remove(&index);
             let model = tasks[index].model;
@@ -70,6 +72,16 @@ pub(super) fn run(tasks: &[Task<'_>], models: &[u64], limits: Limits, forget: im
         }
     });
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
+}
+
+/// Runs a job; a panic in it is its failure.
+pub(super) fn caught(job: impl Fn() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(Error::job("a job panicked, which is a fault of the program")
+            .found(said.unwrap_or_else(|| "a panic without a message".to_string())))
+    })
 }
 
 /// The first waiting task that may begin.
@@ -142,6 +154,14 @@ mod tests {
             forgotten.sort_unstable();
             assert_eq!(forgotten, [0, 1], "each model once, after its last task");
         }
+    }
+
+    #[test]
+    fn a_task_that_panics_fails_and_nobody_waits_for_it_for_ever() {
+        let panics = || -> Result<()> { panic!("no such layer") };
+        let tasks = [task(&[], 0, panics), task(&[0], 0, || Ok(())), task(&[0], 0, || Ok(()))];
+        let error = run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, |_| ()).unwrap_err();
+        assert!(error.exit_code() == 4 && error.to_string().contains("no such layer"), "{error}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::context::Context;
 use crate::error::Result;
 use crate::evaluate::Exam;
+use crate::fault;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
@@ -151,6 +152,7 @@ impl Sitting<'_> {
         let missing: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
         let trie = tries.of(&missing, candidates);
         let mut seconds = vec![0.0; trie.len()];
+        fault::here("score");
         let decoder = self.run.model(self.backbone)?;
         let results = self.exam.run(&decoder, trie, missing.len(), chunk, &mut seconds)?;
         for ((&index, values), seconds) in missing.iter().zip(results).zip(trie.shares(&seconds)) {

@@ -96,6 +96,7 @@ pub struct Shown<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Backbone {
     /// Its folder, absolute or relative to the current folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
     /// How many decoder layers it has.
     pub layers: usize,
@@ -107,8 +108,10 @@ pub struct Grid {
     /// The results' folder is called so: the key `name`, or the file's name without its ending.
     pub name: String,
     /// The file it was read from.
+    #[serde(serialize_with = "crate::files::shown::path")]
     pub file: PathBuf,
     /// The files of named entries that were read besides.
+    #[serde(serialize_with = "crate::files::shown::paths")]
     pub entries: Vec<PathBuf>,
     /// The profile that was laid upon it.
     pub profile: Option<String>,
@@ -188,7 +191,7 @@ impl Grid {
     /// The grid as it will run, with overrides, defaults and paths filled in, for the record of the run.
     ///
     /// # Errors
-    /// Never for a loaded grid: all its parts have a JSON form, unless a path is not UTF-8.
+    /// Never for a loaded grid: all its parts have a JSON form.
     pub fn resolved(&self) -> Result<serde_json::Value> {
         serde_json::to_value(self)
             .map_err(|error| Error::bad_input("the grid has no JSON form").found(error.to_string()))

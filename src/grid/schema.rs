@@ -80,6 +80,7 @@ pub(super) struct BackboneEntry {
 pub struct Corpus {
     /// The file (.txt .jsonl .jsonl.gz .parquet); from the folder of the file that says so.
     // As a grid holds it, absolute or relative to the current folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
     /// How its rows are joined and its windows drawn.
     #[schemars(schema_with = "references::rule")]
@@ -102,6 +103,7 @@ pub struct Corpus {
 pub struct TaskData {
     /// A file, or a folder with the task's split in it; from the folder of the file that says so.
     // As a grid holds it, absolute or relative to the current folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
     /// Which task it is, where the name it has in the grid does not say so.
     #[serde(default)]

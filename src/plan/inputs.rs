@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::files::{regular, sha256};
+use crate::files::sha256;
 use crate::grid::Grid;
 use crate::model::weights::Weights;
-use crate::store::Store;
+use crate::store::{Input, Store};
 use crate::tasks::Task;
 
 /// SHA-256 of each input file of a grid.
 pub struct Inputs {
-    by_path: BTreeMap<PathBuf, String>,
+    by_path: BTreeMap<PathBuf, Input>,
 }
 
 /// The hashes that tell one backbone from another.
@@ -25,6 +25,12 @@ pub(super) struct BackboneFiles {
     pub(super) tokenizer: String,
     /// None where there is no such file.
     pub(super) tokenizer_config: Option<String>,
+}
+
+fn appeared(file: &Path) -> Error {
+    Error::bad_input("an input appeared after the inputs were hashed")
+        .at(file.display().to_string())
+        .hint("leave the inputs alone while a run begins")
 }
 
 impl Inputs {
@@ -42,20 +48,12 @@ impl Inputs {
             files.extend(task.files(&data.path)?);
         }
         let files: Vec<PathBuf> = files.into_iter().collect();
-        let hash = |file: PathBuf| {
-            // A pipe would be waited for for ever.
-            regular::open(&file)?;
-            store.sha256_of(&file).map(|hash| (file, hash))
-        };
+        let hash = |file: PathBuf| store.input(&file).map(|input| (file, input));
         Ok(Self { by_path: files.into_par_iter().map(hash).collect::<Result<_>>()? })
     }
 
     pub(super) fn of(&self, file: &Path) -> Result<&str> {
-        self.by_path.get(file).map(String::as_str).ok_or_else(|| {
-            Error::job("an input appeared after the inputs were hashed")
-                .at(file.display().to_string())
-                .hint("leave the inputs alone while a run begins")
-        })
+        self.by_path.get(file).map(Input::sha256).ok_or_else(|| appeared(file))
     }
 
     pub(super) fn of_backbone(&self, folder: &Path) -> Result<BackboneFiles> {
@@ -66,12 +64,27 @@ impl Inputs {
             content: sha256::of_bytes(format!("{config}{weights}")),
             config,
             tokenizer: self.of(&folder.join("tokenizer.json"))?.to_string(),
-            tokenizer_config: self.by_path.get(&folder.join("tokenizer_config.json")).cloned(),
+            tokenizer_config: self.by_path.get(&folder.join("tokenizer_config.json")).map(|of| of.sha256().to_string()),
         })
+    }
+
+    /// Reads some of the files, or all that lie in some folders, with `read`. What was read is what was hashed, else
+    /// results would stand under the hash of other inputs.
+    ///
+    /// # Errors
+    /// What `read` refuses; exit code 2, naming the file, where one has changed since it was hashed.
+    pub fn guarded<T>(&self, paths: &[&Path], read: impl FnOnce() -> Result<T>) -> Result<T> {
+        let files = self.by_path.iter().map(|(path, input)| (path.as_path(), input));
+        let files: Vec<_> = files.filter(|(file, _)| paths.iter().any(|path| file.starts_with(path))).collect();
+        let unknown = |path: &&&Path| !files.iter().any(|(file, _)| file.starts_with(path)) && path.exists();
+        match paths.iter().find(unknown) {
+            Some(path) => Err(appeared(path)),
+            None => Store::guarded(&files, read),
+        }
     }
 
     /// By path as text, for the record of a run.
     pub fn by_path(&self) -> BTreeMap<String, String> {
-        self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.clone())).collect()
+        self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.sha256().to_string())).collect()
     }
 }

@@ -10,7 +10,7 @@ mod state;
 
 pub use cost::{Estimate, place_holder};
 pub use inputs::Inputs;
-use payload::{FIGURES, LOAD, selection};
+use payload::{FIGURES, selection};
 pub use reason::{Change, Reason, Reasons};
 pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, Variant};
 pub use state::{State, Stored};

@@ -91,7 +91,7 @@ const DEVICE: &str = "cpu";
 impl BackbonePlan {
     pub(super) fn new(grid: &Grid, name: &str, inputs: &Inputs, batch_tokens: usize) -> Result<Self> {
         let folder = grid.backbones[name].path.clone();
-        let config = Config::read(&folder)?;
+        let config = inputs.guarded(&[&folder.join("config.json")], || Config::read(&folder))?;
         let files = inputs.of_backbone(&folder)?;
         let text = |corpus: &str, windows: Value| {
             let entry = &grid.corpora[corpus];

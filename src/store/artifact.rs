@@ -8,13 +8,13 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::key::Key;
+use super::key::{Key, canonical};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
 pub(super) const META: &str = "meta.json";
 
-/// What `meta.json` holds.
+/// What `meta.json` holds, beside a checksum of itself: a record that lost a payload's entry must not count as whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
@@ -32,6 +32,31 @@ impl Meta {
     pub fn bytes(&self) -> u64 {
         self.payloads.values().map(|stored| stored.bytes).sum()
     }
+
+    /// The text of `meta.json`.
+    pub(super) fn to_text(&self) -> serde_json::Result<Vec<u8>> {
+        let mut record = serde_json::to_value(self)?;
+        record[CHECK] = checksum(&record).into();
+        serde_json::to_vec_pretty(&record)
+    }
+
+    /// # Errors
+    /// What is wrong with the text.
+    fn from_text(text: &[u8]) -> Result<Self, String> {
+        let mut record: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let check = record.as_object_mut().and_then(|fields| fields.remove(CHECK));
+        if check != Some(checksum(&record).into()) {
+            return Err("its own checksum does not fit".to_string());
+        }
+        serde_json::from_value(record).map_err(|error| error.to_string())
+    }
+}
+
+/// The name of the checksum in the record.
+const CHECK: &str = "check";
+
+fn checksum(record: &Value) -> String {
+    sha256::of_bytes(canonical(record))
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,7 +78,7 @@ impl Artifact {
     pub(super) fn open(folder: PathBuf, key: Option<&Key>) -> Result<Self> {
         let path = folder.join(META);
         let text = fs::read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
-        let meta: Meta = serde_json::from_slice(&text).map_err(|error| damaged(&path).found(error.to_string()))?;
+        let meta = Meta::from_text(&text).map_err(|found| damaged(&path).found(found))?;
         if key.is_some_and(|key| meta.key != key.readable()) {
             return Err(damaged(&path).expected("the key that its folder is named after").found("another key"));
         }

@@ -1,5 +1,6 @@
 //! An artifact that is being written: a private folder that becomes visible in one step.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -11,7 +12,10 @@ use tempfile::TempDir;
 
 use super::artifact::{META, Meta, Stored};
 use super::key::Key;
+use super::process;
 use crate::error::{Error, Result};
+use crate::fault;
+use crate::files::atomic::{PATIENCE, age, clock};
 
 /// A private folder; it is removed unless it is committed.
 pub struct Draft {
@@ -33,17 +37,21 @@ impl Write for Payload {
 }
 
 impl Draft {
-    /// `owner` is the process that writes it: see `sweep`.
+    /// `owner` is the process that writes it: see [`all`].
     pub(super) fn new(drafts: &Path, owner: &str) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix(&format!("{owner}."))
-            .tempdir_in(drafts)
-            .map_err(|error| Error::io("create", drafts, &error))?;
+        let prefix = format!("{owner}.");
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix);
+        // Temporary folders are private by default; what is stored is as readable as anything else the user makes.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+        let folder = builder.tempdir_in(drafts).map_err(|error| Error::io("create", drafts, &error))?;
         Ok(Self { folder, payloads: BTreeSet::new() })
     }
 
     /// Opens a payload file. It has to be closed ([`Payload::close`]) before the draft is committed.
     pub fn payload(&mut self, name: &str) -> Result<Payload> {
+        fault::here("draft");
         let path = self.folder.path().join(name);
         let file = File::create_new(&path).map_err(|error| Error::io("create", &path, &error))?;
         self.payloads.insert(name.to_string());
@@ -82,8 +90,10 @@ impl Draft {
                 Ok((name.clone(), Stored::of(&path).map_err(|error| Error::io("read", &path, &error))?))
             })
             .collect::<Result<_>>()?;
+        fault::here("record");
         let meta = Meta { key: key.readable(), seconds, made, payloads };
-        let text = serde_json::to_vec_pretty(&meta)
+        let text = meta
+            .to_text()
             .map_err(|error| Error::job("an artifact's record has no JSON form").found(error.to_string()))?;
         let path = folder.join(META);
         let write = || {
@@ -95,6 +105,7 @@ impl Draft {
         write().map_err(|error| Error::io("write", &path, &error))?;
         let parent = place.parent().unwrap_or(place);
         fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
+        fault::here("commit");
         // Of this draft alone: others may be putting something aside at the same moment.
         let aside = drafts_name(folder, "old");
         let moved = fs::rename(folder, place).or_else(|error| {
@@ -106,6 +117,7 @@ impl Draft {
             }
             // What stands there is damaged. A crash in between loses nothing but work.
             fs::rename(place, &aside)?;
+            fault::here("replace");
             let moved = fs::rename(folder, place);
             fs::remove_dir_all(&aside).ok();
             // Somebody else mended it at the same moment.
@@ -132,12 +144,35 @@ impl Payload {
     }
 }
 
-/// Removes the drafts of processes that are gone: a killed run leaves its own behind.
-pub(super) fn sweep(drafts: &Path, gone: impl Fn(&str) -> bool) {
-    for entry in fs::read_dir(drafts).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if gone(name.split('.').next().unwrap_or_default()) {
-            fs::remove_dir_all(entry.path()).ok();
-        }
-    }
+/// A private folder that some process writes or wrote.
+#[derive(Debug)]
+pub struct Left {
+    pub folder: PathBuf,
+    pub bytes: u64,
+    /// Nobody writes it any more.
+    pub dead: bool,
+}
+
+/// All drafts. Those without a known process are given the time that a shared file system may take to show its record.
+pub(super) fn all(root: &Path, drafts: &Path) -> Vec<Left> {
+    let folders: Vec<PathBuf> = fs::read_dir(drafts).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    // After the drafts: who writes one had a record before.
+    let known = process::all(root);
+    let now = OnceCell::new();
+    let left = |folder: PathBuf| {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let owner = name.split('.').next().filter(|owner| !owner.is_empty())?;
+        let files = || fs::read_dir(&folder).into_iter().flatten().flatten();
+        let dead = match known.iter().find(|known| known.process.id == owner) {
+            Some(known) => known.dead,
+            None => {
+                let now = *now.get_or_init(|| clock(drafts));
+                let old = |path: &Path| age(path, now).is_some_and(|age| age > PATIENCE);
+                old(&folder) && files().all(|file| old(&file.path()))
+            }
+        };
+        let bytes = files().filter_map(|file| file.metadata().ok()).map(|data| data.len()).sum();
+        Some(Left { dead, bytes, folder })
+    };
+    folders.into_iter().filter_map(left).collect()
 }

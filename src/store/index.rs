@@ -1,34 +1,21 @@
-//! Hashes of large input files, remembered with what the system says of the file: size, times, identity.
+//! Hashes of input files: remembered where they are large, and compared again when a file has been read.
 //!
-//! Only a saving: a file that was touched is hashed again, and the hash decides. What the index says is trusted only for
-//! a file that had not been changed for some time when it was hashed, because a change within one tick of the file
-//! system's clock would not show.
+//! Remembering is only a saving: a file that was touched is hashed again, and the hash decides. What the index says is
+//! trusted only for a file that had been left alone for some time before it was hashed, because a change within one tick
+//! of the file system's clock would not show.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::stamp::{Stamp, grain};
 use crate::error::{Error, Result};
-use crate::files::sha256;
+use crate::files::{atomic, regular, sha256};
 
 /// Smaller files are read anew each time.
 const LARGE: u64 = 1 << 20;
-
-/// How old a change must be, in nanoseconds.
-const SETTLED: i128 = 2_000_000_000;
-
-/// What the system says of a file: it changes with the content.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Stamp {
-    bytes: u64,
-    modified: i128,
-    /// Not in anyone's power to set back.
-    changed: i128,
-    file: (u64, u64),
-}
 
 #[derive(Serialize, Deserialize)]
 struct Entry {
@@ -38,57 +25,81 @@ struct Entry {
     check: String,
 }
 
-#[cfg(unix)]
-fn stamp(path: &Path) -> std::io::Result<Option<Stamp>> {
-    use std::os::unix::fs::MetadataExt;
-    let data = fs::metadata(path)?;
-    let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-    Ok(Some(Stamp {
-        bytes: data.len(),
-        modified: nanoseconds(data.mtime(), data.mtime_nsec()),
-        changed: nanoseconds(data.ctime(), data.ctime_nsec()),
-        file: (data.dev(), data.ino()),
-    }))
-}
-
-/// Elsewhere there is no time that nobody can set back.
-#[cfg(not(unix))]
-fn stamp(_: &Path) -> std::io::Result<Option<Stamp>> {
-    Ok(None)
-}
-
 fn check(stamp: &Stamp, sha256: &str) -> String {
     sha256::of_bytes(
         json!([stamp.bytes, stamp.modified.to_string(), stamp.changed.to_string(), stamp.file, sha256]).to_string(),
     )
 }
 
-/// The SHA-256 of a file, from the index in `folder` where that can be trusted.
-pub(super) fn sha256_of(folder: &Path, path: &Path) -> Result<String> {
-    let failed = |error: std::io::Error| Error::io("read", path, &error);
-    let before = stamp(path).map_err(failed)?.filter(|stamp| stamp.bytes >= LARGE);
-    let place = before.as_ref().and_then(|_| place(folder, path));
-    if let (Some(stamp), Some(place)) = (&before, &place)
-        && let Some(entry) = fs::read(place).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok())
-        && entry.stamp == *stamp
-        && entry.check == check(stamp, &entry.sha256)
-    {
-        return Ok(entry.sha256);
-    }
-    let (sha256, _) = sha256::of_file(path).map_err(failed)?;
-    if let (Some(before), Some(place)) = (before, place)
-        && stamp(path).map_err(failed)?.as_ref() == Some(&before)
-        && settled(&before)
-    {
-        remember(&place, &before, &sha256).ok();
-    }
-    Ok(sha256)
+/// An input file as it was when it was hashed.
+#[derive(Debug, Clone)]
+pub struct Input {
+    sha256: String,
+    /// None where a later change might not show in it.
+    stamp: Option<Stamp>,
 }
 
-fn settled(stamp: &Stamp) -> bool {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    let age = i128::try_from(now).unwrap_or(0) - stamp.modified.max(stamp.changed);
-    age > SETTLED
+impl Input {
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+}
+
+/// Hashes a file, or takes the hash from the index in `folder` where that can be trusted.
+pub(super) fn input(folder: &Path, path: &Path, rehash: bool) -> Result<Input> {
+    let failed = |error: std::io::Error| Error::io("read", path, &error);
+    let mut file = regular::open(path)?;
+    let stamp = |file: &File| file.metadata().map(|data| Stamp::of(&data)).map_err(failed);
+    let large = |stamp: &Stamp| stamp.bytes >= LARGE;
+    let place = place(folder, path);
+    if !rehash
+        && let (Some(stamp), Some(place)) = (stamp(&file)?.filter(large), &place)
+        && let Some(entry) = fs::read(place).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok())
+        && entry.stamp == stamp
+        && entry.check == check(&stamp, &entry.sha256)
+    {
+        return Ok(Input { sha256: entry.sha256, stamp: Some(stamp) });
+    }
+    // What is written through a shared mapping gives a page its time when it is first written to, and again only after the
+    // page has reached the disk. (Where that cannot be asked for, nobody can write either.)
+    file.sync_all().ok();
+    let before = stamp(&file)?.filter(|stamp| grain(&file).is_some_and(|grain| stamp.settled(grain)));
+    let (sha256, _) = sha256::of_reader(&mut file).map_err(failed)?;
+    let stamp = before.filter(|before| Stamp::at(path).ok().flatten().as_ref() == Some(before));
+    if let (Some(stamp), Some(place)) = (stamp.as_ref().filter(|stamp| large(stamp)), place) {
+        remember(&place, stamp, &sha256).ok();
+    }
+    Ok(Input { sha256, stamp })
+}
+
+/// Reads files with `read`, and sees that what was read is what was hashed.
+///
+/// # Errors
+/// What `read` refuses; exit code 2, naming the file, where one has changed.
+pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
+    let stamps = || files.iter().map(|(path, _)| Stamp::at(path).ok().flatten()).collect::<Vec<_>>();
+    let before = stamps();
+    let value = read();
+    for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(stamps())) {
+        let changed = |found: String| {
+            Err(Error::bad_input("an input changed after it was hashed")
+                .at(path.display().to_string())
+                .expected(format!("SHA-256 {}", input.sha256))
+                .found(found)
+                .hint("nothing of it was stored: start the run again when nobody writes the file any more"))
+        };
+        if before != after {
+            return changed("it was written to while it was read".to_string());
+        }
+        if after.is_some() && after == input.stamp {
+            continue;
+        }
+        let found = sha256::of_file(path).map_err(|error| Error::io("read", path, &error))?.0;
+        if found != input.sha256 {
+            return changed(found);
+        }
+    }
+    value
 }
 
 fn place(folder: &Path, path: &Path) -> Option<PathBuf> {
@@ -100,7 +111,7 @@ fn remember(place: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
     let folder = place.parent().unwrap_or(place);
     fs::create_dir_all(folder)?;
     let entry = Entry { stamp: stamp.clone(), sha256: sha256.to_string(), check: check(stamp, sha256) };
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = atomic::temporary(folder, "index")?;
     serde_json::to_writer(&mut file, &entry)?;
     file.persist(place)?;
     Ok(())
@@ -110,12 +121,16 @@ fn remember(place: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
+
+    fn sha256_of(folder: &Path, path: &Path) -> String {
+        input(folder, path, false).unwrap().sha256
+    }
 
     fn old(path: &Path, bytes: &[u8]) -> String {
         fs::write(path, bytes).unwrap();
-        let file = fs::File::options().append(true).open(path).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(100)).unwrap();
+        let file = File::options().append(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(1000)).unwrap();
         sha256::of_bytes(bytes)
     }
 
@@ -125,23 +140,25 @@ mod tests {
         let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
         let mut bytes = vec![7; 2 << 20];
         let first = old(&path, &bytes);
-        assert_eq!(sha256_of(&index, &path).unwrap(), first);
+        assert_eq!(sha256_of(&index, &path), first);
         bytes[99] ^= 1;
         let second = old(&path, &bytes);
-        assert_eq!(sha256_of(&index, &path).unwrap(), second);
+        assert_eq!(sha256_of(&index, &path), second);
     }
 
     #[test]
-    fn an_entry_is_used_for_its_file_and_not_when_it_is_damaged() {
+    fn an_entry_is_used_for_its_file_and_not_when_it_is_damaged_or_not_wanted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         let right = old(&path, &vec![7; 2 << 20]);
-        let (now, place) = (stamp(&path).unwrap().unwrap(), place(folder.path(), &path).unwrap());
+        let (now, place) = (Stamp::at(&path).unwrap().unwrap(), place(folder.path(), &path).unwrap());
         remember(&place, &now, "remembered").unwrap();
-        assert_eq!(sha256_of(folder.path(), &path).unwrap(), "remembered");
+        assert_eq!(sha256_of(folder.path(), &path), "remembered");
+        assert_eq!(input(folder.path(), &path, true).unwrap().sha256, right, "--rehash");
+        remember(&place, &now, "remembered").unwrap();
         let text = fs::read_to_string(&place).unwrap().replace("remembered", "rememberee");
         fs::write(&place, text).unwrap();
-        assert_eq!(sha256_of(folder.path(), &path).unwrap(), right);
+        assert_eq!(sha256_of(folder.path(), &path), right);
     }
 
     #[test]
@@ -149,10 +166,48 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
         old(&path, &vec![7; 2 << 20]);
-        sha256_of(&index, &path).unwrap();
-        assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0, "changed within the last two seconds");
+        let fresh = input(&index, &path, false).unwrap();
+        assert!(fresh.stamp.is_none(), "its times tell nothing: it changed a moment ago");
+        assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);
         // A clock that was set forward and back: a change in the future is never settled.
         let future = Stamp { bytes: 1, modified: i128::MAX / 2, changed: 0, file: (0, 0) };
-        assert!(!settled(&future));
+        assert!(!future.settled(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_changes_between_hashing_and_reading_is_refused_and_a_touch_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights");
+        fs::write(&path, "as hashed").unwrap();
+        let hashed = input(folder.path(), &path, false).unwrap();
+        // As if it had been left alone for long: its times are trusted.
+        let settled = Input { stamp: Stamp::at(&path).unwrap(), ..hashed.clone() };
+        let read = |input: &Input, during: &dyn Fn()| {
+            guarded(&[(path.as_path(), input)], || {
+                during();
+                Ok(fs::read(&path).unwrap())
+            })
+        };
+        for input in [&hashed, &settled] {
+            assert_eq!(read(input, &|| ()).unwrap(), b"as hashed");
+        }
+        fs::write(&path, "as hashed").unwrap();
+        assert_eq!(read(&settled, &|| ()).unwrap(), b"as hashed", "the same content again");
+        let refused = |input: &Input, during: &dyn Fn()| {
+            let error = read(input, during).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains("weights"), "{error}");
+        };
+        // Another file of the same size and the same times in its place, while it is read; and back again.
+        let other = folder.path().join("other");
+        for input in [&hashed, &settled] {
+            refused(input, &|| {
+                fs::write(&other, "unhashed!").unwrap();
+                fs::rename(&path, folder.path().join("aside")).unwrap();
+                fs::rename(&other, &path).unwrap();
+            });
+            refused(input, &|| ());
+            fs::rename(folder.path().join("aside"), &path).unwrap();
+            assert_eq!(read(input, &|| ()).unwrap(), b"as hashed");
+        }
     }
 }

@@ -1,17 +1,19 @@
 //! Work in progress: results of single chunks, appended as they come, so that a killed run goes on where it was.
 //!
-//! Each process writes a file of its own in the journal's folder and reads all of them: nobody ever changes what another
-//! wrote. A line is a JSON record and the beginning of its hash; a line that was cut off by a crash, or altered, is not
+//! Whoever opens a journal writes a file of its own in the journal's folder and reads all of them: nobody ever changes what
+//! another wrote, not even another job of the same process. A line is a JSON record and the beginning of its hash; a line that was cut off by a crash, or altered, is not
 //! used.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::fault;
 use crate::files::sha256;
 
 /// What one chunk gave for one artifact that is being made.
@@ -41,7 +43,9 @@ pub struct Journal {
 impl Journal {
     pub(super) fn open(folder: PathBuf, process: &str) -> Result<Self> {
         fs::create_dir_all(&folder).map_err(|error| unwritten(&folder, &error))?;
-        let own = folder.join(format!("{process}.jsonl"));
+        // Two names for one backbone are two jobs at the same work.
+        static OPENINGS: AtomicU64 = AtomicU64::new(0);
+        let own = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
         Ok(Self { folder, own, file: None, buffer: Vec::new(), read: BTreeMap::new() })
     }
 
@@ -98,10 +102,7 @@ impl Journal {
         let failed = |error: std::io::Error| unwritten(&self.own, &error);
         let file = match &mut self.file {
             Some(file) => file,
-            none => {
-                fs::create_dir_all(&self.folder).map_err(failed)?;
-                none.insert(File::options().create(true).append(true).open(&self.own).map_err(failed)?)
-            }
+            none => none.insert(created(&self.folder, &self.own).map_err(failed)?),
         };
         let before = file.metadata().map_err(failed)?.len();
         if let Err(error) = file.write_all(&self.buffer).and_then(|()| file.sync_data()) {
@@ -109,6 +110,7 @@ impl Journal {
             file.set_len(before).ok();
             return Err(failed(error));
         }
+        fault::here("journal");
         // Own records are known already.
         *self.read.entry(self.own.clone()).or_insert(0) += self.buffer.len() as u64;
         self.buffer.clear();
@@ -124,12 +126,25 @@ impl Journal {
     }
 }
 
+/// Makes a journal's file, and its folder, which another job may remove at the same moment because it is empty.
+fn created(folder: &Path, own: &Path) -> std::io::Result<File> {
+    for _ in 0..100 {
+        fs::create_dir_all(folder)?;
+        match File::options().create(true).append(true).open(own) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+    }
+    File::options().create(true).append(true).open(own)
+}
+
 /// Removes those journals of a folder whose owners are gone and whose work is all stored, and the folder where it is
 /// empty then.
 fn clear(folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &dyn Fn(&str) -> bool) {
     for path in files(folder) {
-        let owner = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let Some(text) = gone(&owner).then(|| fs::read(&path).ok()).flatten() else { continue };
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let owner = name.split('.').next().unwrap_or_default();
+        let Some(text) = gone(owner).then(|| fs::read(&path).ok()).flatten() else { continue };
         if text.split(|&byte| byte == b'\n').filter_map(parse).all(|record| stored(&record.key)) {
             fs::remove_file(&path).ok();
         }
@@ -224,7 +239,7 @@ mod tests {
     fn a_cut_line_waits_and_an_altered_one_is_named_and_not_used() {
         let folder = tempfile::tempdir().unwrap();
         written(folder.path(), "1", &[record(0, &[1.0]), record(1, &[2.0]), record(2, &[3.0])]);
-        let path = folder.path().join("1.jsonl");
+        let path = files(folder.path()).remove(0);
         let mut text = fs::read(&path).unwrap();
         let second = text.iter().position(|&byte| byte == b'\n').unwrap() + 20;
         text[second] ^= 1;
@@ -233,8 +248,24 @@ mod tests {
         let mut journal = Journal::open(folder.path().to_owned(), "2").unwrap();
         let (records, damages) = journal.read();
         assert_eq!(records, [record(0, &[1.0])]);
-        assert!(damages.len() == 1 && damages[0].to_string().contains("1.jsonl, byte"), "{damages:?}");
+        assert!(damages.len() == 1 && damages[0].to_string().contains(".jsonl, byte"), "{damages:?}");
         assert_eq!(damages[0].exit_code(), 5);
+    }
+
+    #[test]
+    fn two_jobs_of_one_process_at_the_same_work_do_not_write_into_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let [mut one, mut two] = [(), ()].map(|()| Journal::open(folder.path().to_owned(), "1").unwrap());
+        for chunk in 0..4 {
+            let writer = if chunk % 2 == 0 { &mut one } else { &mut two };
+            writer.push(&record(chunk, &[chunk as f64; 3])).unwrap();
+            writer.flush().unwrap();
+        }
+        for (journal, theirs) in [(&mut one, [1, 3]), (&mut two, [0, 2])] {
+            let (records, damages) = journal.read();
+            assert!(damages.is_empty(), "{damages:?}");
+            assert_eq!(records.iter().map(|record| record.chunk).collect::<Vec<_>>(), theirs);
+        }
     }
 
     #[test]
@@ -246,9 +277,10 @@ mod tests {
         }
         let own = written(&place, "own", &[record(0, &[1.0])]);
         own.retire(|owner| owner.starts_with("dead"), |key| key == "k");
-        let left: Vec<PathBuf> = files(&place).iter().map(|path| path.file_name().unwrap().into()).collect();
-        assert_eq!(left, [PathBuf::from("dead-with-more.jsonl"), PathBuf::from("living.jsonl")]);
-        fs::remove_file(place.join("living.jsonl")).unwrap();
+        let owner = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap().to_string();
+        let left = files(&place);
+        assert_eq!(left.iter().map(owner).collect::<Vec<_>>(), ["dead-with-more", "living"]);
+        fs::remove_file(&left[1]).unwrap();
         Journal::open(place.clone(), "own").unwrap().retire(|_| true, |_| true);
         assert!(!place.exists());
     }

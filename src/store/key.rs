@@ -123,7 +123,7 @@ impl Key {
 }
 
 /// JSON without spaces, keys sorted, floats in their shortest form that reads back the same.
-fn canonical(value: &Value) -> String {
+pub(super) fn canonical(value: &Value) -> String {
     let mut text = String::new();
     write(value, &mut text);
     text

@@ -3,8 +3,8 @@
 //! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` holds `meta.json` and payload files. An artifact is written to a
 //! private folder and renamed into its place, so that it is whole or not there; a reader checks the hash of every
 //! payload that it uses. Keys hold contents and settings, never a path, a name or a time. Beside the artifacts lie the
-//! journals of unfinished work (`journals/`), what living processes have claimed (`claims/`, `processes/`), private
-//! folders (`drafts/`), remembered hashes of large inputs (`index/`) and records of runs (`runs/`).
+//! journals of unfinished work (`journals/`), what living processes have claimed and read (`claims/`, `uses/`,
+//! `processes/`), private folders (`drafts/`), remembered hashes of large inputs (`index/`) and records of runs (`runs/`).
 
 mod artifact;
 mod draft;
@@ -13,14 +13,18 @@ mod inventory;
 mod journal;
 mod key;
 mod process;
+mod stamp;
+mod uses;
 
 pub use artifact::{Artifact, Meta};
-pub use draft::{Draft, Payload};
+pub use draft::{Draft, Left, Payload};
+pub use index::Input;
 pub use inventory::{Entry, Found};
 pub use journal::{Journal, Record};
 pub use key::{Key, Kind};
 pub use process::{Claim, Lease, Process};
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -28,13 +32,18 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use process::Worker;
+use uses::Uses;
 
 /// A folder of artifacts.
 #[derive(Clone)]
 pub struct Store {
     root: PathBuf,
     worker: Arc<OnceLock<Worker>>,
+    uses: Arc<Uses>,
+    /// Hash every input anew.
+    rehash: bool,
     /// What every artifact's record says of who made it.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
 }
@@ -68,7 +77,7 @@ impl Store {
         tempfile::tempfile_in(store.drafts()).map_err(|error| refused(&error))?;
         let format = root.join("store.json");
         if !format.exists() {
-            let written = tempfile::NamedTempFile::new_in(store.drafts()).and_then(|mut file| {
+            let written = atomic::temporary(root, "store.json").and_then(|mut file| {
                 serde_json::to_writer(&mut file, &serde_json::json!({"format": FORMAT}))?;
                 Ok(file.persist(&format)?)
             });
@@ -94,7 +103,15 @@ impl Store {
                     .hint("use the newer program, or name another folder with --store"));
             }
         }
-        Ok(Self { root: root.to_owned(), worker: Arc::default(), made: Arc::new(|| Value::Null) })
+        let (worker, uses, made) = (Arc::default(), Arc::default(), Arc::new(|| Value::Null));
+        Ok(Self { root: root.to_owned(), worker, uses, rehash: false, made })
+    }
+
+    /// Whether every input is to be hashed anew, whatever is remembered of it.
+    #[must_use]
+    pub fn rehashing(mut self, rehash: bool) -> Self {
+        self.rehash = rehash;
+        self
     }
 
     /// What the record of every artifact is to say of who made it, asked for when it is written.
@@ -124,6 +141,10 @@ impl Store {
 
     /// The artifact of a key, with every payload's hash checked.
     pub fn get(&self, key: &Key) -> Lookup {
+        if self.worker.get().is_some() {
+            // Where that cannot be noted, clearing up beside this process may take it away: it is made anew then.
+            self.reserve([key.hash()]).ok();
+        }
         match self.look(key) {
             Lookup::Whole(artifact) => match artifact.verify() {
                 Ok(()) => Lookup::Whole(artifact),
@@ -163,6 +184,7 @@ impl Store {
     /// Puts a finished draft under its key. What stands there whole already stays: same key, same content.
     pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<Artifact> {
         let place = self.place(key);
+        self.reserve([key.hash()])?;
         draft.commit(&place, key, seconds, (self.made)(), || matches!(self.get(key), Lookup::Whole(_)))?;
         Artifact::open(place, Some(key))
     }
@@ -178,7 +200,28 @@ impl Store {
 
     /// Claims a piece of work for this process, so that no other does it at the same time.
     pub fn claim(&self, name: &str) -> Result<Claim> {
-        self.worker()?.claim(name)
+        Ok(self.worker()?.claim(name))
+    }
+
+    /// What whoever clears up claims, so that no run begins meanwhile.
+    pub const CLEARING: &str = "clearing-up";
+
+    /// Notes what this process will read or make, by hash: nobody clears it away as long as this process lives.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn reserve<'k>(&self, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
+        self.uses.note(&self.root, self.worker()?.id(), hashes)
+    }
+
+    /// The hashes of everything that living processes have noted ([`Self::reserve`]).
+    pub fn reserved(&self) -> BTreeSet<String> {
+        uses::of(&self.root, &self.living())
+    }
+
+    /// The private folders of unfinished artifacts.
+    pub fn drafts_left(&self) -> Vec<Left> {
+        draft::all(&self.root, &self.drafts())
     }
 
     /// The journal of a piece of work.
@@ -199,18 +242,28 @@ impl Store {
 
     /// The names of the processes that are not known to be dead.
     pub fn living(&self) -> Vec<String> {
-        let all = process::all(&self.root).into_iter();
-        all.filter(|(_, _, lives)| *lives != Some(false)).map(|(_, process, _)| process.id).collect()
+        process::all(&self.root).into_iter().filter(|known| !known.dead).map(|known| known.process.id).collect()
     }
 
     /// The SHA-256 of an input file; of a large one that has not changed, as it is remembered.
-    pub fn sha256_of(&self, path: &Path) -> Result<String> {
-        index::sha256_of(&self.root.join("index"), path)
+    ///
+    /// # Errors
+    /// It cannot be read, or is no ordinary file.
+    pub fn input(&self, path: &Path) -> Result<Input> {
+        index::input(&self.root.join("index"), path, self.rehash)
     }
 
     /// Where records of runs lie.
     pub fn runs(&self) -> PathBuf {
         self.root.join("runs")
+    }
+
+    /// Reads input files with `read`, and sees that what was read is what was hashed.
+    ///
+    /// # Errors
+    /// What `read` refuses; exit code 2, naming the file, where one has changed.
+    pub fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
+        index::guarded(files, read)
     }
 
     fn worker(&self) -> Result<&Worker> {
@@ -222,20 +275,29 @@ impl Store {
         self.worker.get().ok_or_else(|| Error::job("the store has no worker"))
     }
 
-    /// Removes what dead processes left: records, drafts, claims, and journals of work that is stored. Other journals stay:
-    /// they hold work.
-    fn sweep(&self) {
-        for (path, _, lives) in process::all(&self.root) {
-            if lives == Some(false) {
-                fs::remove_file(path).ok();
-            }
+    /// Removes what dead processes left: drafts, claims, temporary files, and journals of work that is stored; their
+    /// records last, because they tell whose the rest is. Other journals stay: they hold work.
+    pub fn sweep(&self) {
+        let known = process::all(&self.root);
+        process::sweep_claims(&self.root, &known);
+        for left in self.drafts_left().iter().filter(|left| left.dead) {
+            fs::remove_dir_all(&left.folder).ok();
         }
-        process::sweep_claims(&self.root);
-        let living = self.living();
-        let dead = |owner: &str| !living.iter().any(|id| id == owner);
-        draft::sweep(&self.drafts(), dead);
+        let living: Vec<&str> =
+            known.iter().filter(|known| !known.dead).map(|known| known.process.id.as_str()).collect();
+        let dead = |owner: &str| !living.contains(&owner);
         let stored = |hash: &str| Kind::ALL.iter().any(|&kind| self.has_hash(kind, hash));
         journal::sweep(&self.root.join("journals"), dead, stored);
+        uses::sweep(&self.root, &known);
+        for known in known.iter().filter(|known| known.dead) {
+            fs::remove_file(uses::file(&self.root, &known.process.id)).ok();
+            fs::remove_file(&known.record).ok();
+        }
+        for folder in
+            [self.root.clone(), self.drafts(), self.runs(), self.root.join("index"), self.root.join("processes")]
+        {
+            atomic::sweep(&folder);
+        }
     }
 }
 
@@ -270,7 +332,7 @@ mod tests {
         };
         journal(key(7).hash());
         drop(Store::open(folder.path()).unwrap());
-        assert!(place.join("nobody.jsonl").exists(), "it holds work that is not stored");
+        assert!(place.exists(), "it holds work that is not stored");
         write(&store, &key(7), b"done");
         drop(Store::open(folder.path()).unwrap());
         assert!(!place.exists());
@@ -349,14 +411,104 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
     }
 
+    fn aged(path: &Path) {
+        let file = fs::File::open(path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - atomic::PATIENCE * 2).unwrap();
+    }
+
+    /// A record of a process as it would lie here, with a draft.
+    fn plant(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
+        let record = root.join("processes").join(format!("{id}.json"));
+        let text = json!({"id": id, "pid": pid, "system": system, "started": 7, "beat": "00000000000000000007"});
+        fs::create_dir_all(root.join("processes")).unwrap();
+        fs::write(&record, text.to_string()).unwrap();
+        let draft = root.join("drafts").join(format!("{id}.abc"));
+        fs::create_dir(&draft).unwrap();
+        fs::write(draft.join("000000.f32"), [0; 99]).unwrap();
+        (record, draft)
+    }
+
+    #[cfg(target_os = "linux")]
     #[test]
-    fn a_dead_process_s_drafts_are_swept_and_a_living_one_s_stay() {
+    fn the_drafts_of_the_dead_are_swept_and_those_of_the_living_stay() {
         let (folder, store) = store();
-        fs::create_dir(folder.path().join("drafts/99999999-x.1")).unwrap();
+        let here = crate::files::owner::Owner::this().system.unwrap();
         let draft = store.draft().unwrap();
+        let (_, killed) = plant(folder.path(), "99999999-x", &here, 99_999_999);
+        let (record, far) = plant(folder.path(), "5-far", "another boot", 5);
+        // Whose this is nobody knows: the record of a process elsewhere may not be seen yet.
+        let nobodys = folder.path().join("drafts/77-unknown.abc");
+        fs::create_dir(&nobodys).unwrap();
+        let count = || fs::read_dir(folder.path().join("drafts")).unwrap().count();
+        assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
         Store::open(folder.path()).unwrap();
-        assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 1);
+        assert!(!killed.exists(), "the system knows that it is dead");
+        assert!(far.exists() && nobodys.exists() && record.exists(), "in doubt they live");
+        assert_eq!(count(), 3);
+        aged(&record);
+        aged(&nobodys);
+        assert_eq!(store.drafts_left().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
+        Store::open(folder.path()).unwrap();
+        assert!(!far.exists() && !nobodys.exists() && !record.exists(), "after all patience they do not");
+        assert_eq!(count(), 1);
         drop(draft);
+    }
+
+    #[test]
+    fn what_a_living_process_uses_is_known_and_nothing_of_the_dead() {
+        let (folder, store) = store();
+        let other = Store::open(folder.path()).unwrap();
+        write(&store, &key(1), b"made");
+        other.reserve(["x"]).unwrap();
+        other.reserve(["x", "y"]).unwrap();
+        let all: BTreeSet<String> = [key(1).hash(), "x", "y"].map(str::to_string).into();
+        assert_eq!(Store::look_at(folder.path()).unwrap().reserved(), all);
+        drop(other);
+        assert_eq!(store.reserved(), [key(1).hash().to_string()].into());
+        drop(store);
+        assert_eq!(fs::read_dir(folder.path().join("uses")).unwrap().count(), 0);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_stored_is_as_readable_as_the_user_s_other_files() {
+        use std::os::unix::fs::PermissionsExt;
+        let (folder, store) = store();
+        let artifact = write(&store, &key(1), b"hello");
+        let plain = folder.path().join("plain");
+        fs::create_dir(&plain).unwrap();
+        fs::write(plain.join("file"), "").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(artifact.folder()), mode(&plain));
+        for file in
+            [artifact.path("a.bin").unwrap(), artifact.folder().join("meta.json"), folder.path().join("store.json")]
+        {
+            assert_eq!(mode(&file), mode(&plain.join("file")), "{}", file.display());
+        }
+    }
+
+    #[test]
+    fn a_record_that_lost_an_entry_is_damaged_although_it_is_json() {
+        let (_folder, store) = store();
+        let artifact = store.put(&key(1), 1.5, &[("a.bin", b"one"), ("b.bin", b"two")]).unwrap();
+        let meta = artifact.folder().join("meta.json");
+        let text = fs::read(&meta).unwrap();
+        type Change = fn(&mut Value);
+        let changes: [Change; 4] = [
+            |record| drop(record["payloads"].as_object_mut().unwrap().remove("b.bin")),
+            |record| record["seconds"] = json!(1.25),
+            |record| record["made"] = json!("somebody else"),
+            |record| drop(record.as_object_mut().unwrap().remove("check")),
+        ];
+        for change in changes {
+            let mut record = serde_json::from_slice(&text).unwrap();
+            change(&mut record);
+            fs::write(&meta, record.to_string()).unwrap();
+            let Lookup::Damaged(error) = store.look(&key(1)) else { panic!("whole: {record}") };
+            assert!(error.to_string().contains("checksum"), "{error}");
+        }
+        fs::write(&meta, &text).unwrap();
+        assert!(matches!(store.get(&key(1)), Lookup::Whole(_)));
     }
 
     #[test]

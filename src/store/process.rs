@@ -2,59 +2,57 @@
 //!
 //! Nothing depends on leases to be right: artifacts are content-addressed, and two processes that make the same one
 //! make the same bytes. They only keep two processes from doing the same work twice. A claim is a hard link to the
-//! process's own record, so that it appears whole, and its heartbeat shows in every claim at once. No clock is compared:
-//! a process is dead when the system says so, or when its heartbeat has not moved while we watched.
+//! process's own record, so that it appears whole; where the file system has no links it is a copy, and where it cannot
+//! be made at all, work may be done twice and nothing stops. A process is dead when the system says so; of another boot,
+//! container or machine, when its record has stood still for longer than shared file systems keep what they know of a
+//! file. That is told by the clock that stamps the store's files, or by watching; no two machines' clocks are compared.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, ErrorKind, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::fault;
+use crate::files::atomic::{PATIENCE, age, clock};
+use crate::files::owner::Owner;
 use crate::files::sha256;
 
-/// Between two beats.
-const BEAT: Duration = Duration::from_secs(1);
-
-/// How long a heartbeat may stand still before its process counts as dead, where the system cannot tell.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two beats. (Tests do not wait so long for one.)
+const BEAT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 
 /// What a process says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     /// Unlike any other, past or present.
     pub id: String,
-    pub pid: u32,
-    /// The running system and the process numbers that `pid` belongs to; none where the system does not tell.
-    pub system: Option<String>,
-    /// When the process began, in the system's ticks: process numbers are used again.
-    pub started: Option<u64>,
+    #[serde(flatten)]
+    pub owner: Owner,
     beat: u64,
 }
 
 impl Process {
     fn this() -> Self {
-        let pid = std::process::id();
-        let (system, started) = (system(), start_of(pid));
+        let owner = Owner::this();
         // A process may open a store more than once, and each opening is on its own.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let opening = OPENINGS.fetch_add(1, Relaxed);
-        let unique = sha256::of_bytes(format!("{system:?} {pid} {started:?} {opening} {:?}", SystemTime::now()));
-        let id = format!("{pid}-{}", &unique[..12]);
-        Self { id, pid, system, started, beat: 0 }
+        let unique = sha256::of_bytes(format!("{owner:?} {opening} {:?}", SystemTime::now()));
+        let id = format!("{}-{}", owner.pid, &unique[..12]);
+        Self { id, owner, beat: 0 }
     }
 
     /// Always of the same length, so that a beat can be written over the last one.
     fn record(&self) -> Vec<u8> {
-        let mut text =
-            serde_json::json!({"id": self.id, "pid": self.pid, "system": self.system, "started": self.started});
+        let Owner { pid, system, started } = &self.owner;
+        let mut text = serde_json::json!({"id": self.id, "pid": pid, "system": system, "started": started});
         text["beat"] = format!("{:020}", self.beat).into();
         text.to_string().into_bytes()
     }
@@ -63,42 +61,49 @@ impl Process {
         #[derive(Deserialize)]
         struct Record {
             id: String,
-            pid: u32,
-            system: Option<String>,
-            started: Option<u64>,
+            #[serde(flatten)]
+            owner: Owner,
             beat: String,
         }
-        let Record { id, pid, system, started, beat } = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-        Some(Self { id, pid, system, started, beat: beat.parse().ok()? })
-    }
-
-    /// Whether it lives, where the system can tell.
-    fn lives(&self) -> Option<bool> {
-        let here = self.system.is_some() && self.system == system();
-        here.then(|| self.started.is_some() && start_of(self.pid) == self.started)
+        let Record { id, owner, beat } = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        Some(Self { id, owner, beat: beat.parse().ok()? })
     }
 }
 
-/// The boot and the process namespace: in another one, the same number is another process.
-fn system() -> Option<String> {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
-    Some(format!("{} {}", boot.trim(), namespace.display()))
+/// A process that has a record in the store.
+pub(super) struct Known {
+    pub(super) record: PathBuf,
+    pub(super) process: Process,
+    pub(super) dead: bool,
 }
 
-fn start_of(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may itself hold brackets and spaces.
-    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
-    // A zombie is dead: it will write nothing any more.
-    if fields.first() == Some(&"Z") { None } else { fields.get(19)?.parse().ok() }
+/// The processes that have a record here. Those of other systems are dead when their records have stood still for longer
+/// than patience lasts.
+pub(super) fn all(root: &Path) -> Vec<Known> {
+    let folder = root.join("processes");
+    let records = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let read: Vec<_> = records.filter_map(|path| Some((Process::read(&path)?, path))).collect();
+    let far = read.iter().any(|(process, _)| process.owner.lives().is_none());
+    let now = far.then(|| clock(&folder));
+    let known = |(process, record): (Process, PathBuf)| {
+        let dead = match (process.owner.lives(), now) {
+            (Some(lives), _) => !lives,
+            (None, Some(now)) => age(&record, now).is_some_and(|age| age > PATIENCE),
+            (None, None) => false,
+        };
+        Known { record, process, dead }
+    };
+    read.into_iter().map(known).collect()
 }
 
 /// This process at work on a store, from its first claim or draft to its end.
 pub(super) struct Worker {
     process: Process,
     record: PathBuf,
+    processes: PathBuf,
     claims: PathBuf,
+    /// The claims that this process has: its own record in a claim does not tell which of its threads it belongs to.
+    held: Arc<Mutex<HashSet<PathBuf>>>,
     seen: Mutex<HashMap<String, (u64, Instant)>>,
     heart: Option<(Sender<()>, JoinHandle<()>)>,
 }
@@ -106,17 +111,26 @@ pub(super) struct Worker {
 /// What came of an attempt to claim something.
 pub enum Claim {
     Mine(Lease),
-    /// Another process is at it.
+    /// Another process, or another job of this one, is at it.
     Theirs(Process),
 }
 
 /// A claim that is given back when it is dropped.
-pub struct Lease(PathBuf);
+pub struct Lease {
+    path: PathBuf,
+    held: Arc<Mutex<HashSet<PathBuf>>>,
+}
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        fs::remove_file(&self.0).ok();
+        // In this order: as long as it is held, nobody here takes the file for one of a moment ago.
+        fs::remove_file(&self.path).ok();
+        lock(&self.held).remove(&self.path);
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker {
@@ -125,22 +139,28 @@ impl Worker {
         for folder in [&processes, &claims] {
             fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
         }
-        let mut process = Process::this();
+        let process = Process::this();
         let record = processes.join(format!("{}.json", process.id));
-        let failed = |error: std::io::Error| Error::io("write", &record, &error);
+        let failed = |error: io::Error| Error::io("write", &record, &error);
         let mut file = File::create_new(&record).map_err(failed)?;
-        file.write_all(&process.record()).map_err(failed)?;
-        let mut beating = process.clone();
+        overwrite(&mut file, &process.record()).map_err(failed)?;
+        let (mut beating, at) = (process.clone(), record.clone());
         let (stop, stopped) = mpsc::channel();
         let heart = std::thread::spawn(move || {
             while stopped.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
                 beating.beat += 1;
+                // Whoever took this process for dead (it slept, or its machine did) has removed its record.
+                if !at.exists()
+                    && let Ok(anew) = File::create_new(&at)
+                {
+                    file = anew;
+                }
                 // A beat that cannot be written is as good as none: others then wait less long than they could.
                 overwrite(&mut file, &beating.record()).ok();
             }
         });
-        process.beat = 0;
-        Ok(Self { process, record, claims, seen: Mutex::default(), heart: Some((stop, heart)) })
+        let heart = Some((stop, heart));
+        Ok(Self { process, record, processes, claims, held: Arc::default(), seen: Mutex::default(), heart })
     }
 
     pub(super) fn id(&self) -> &str {
@@ -148,25 +168,47 @@ impl Worker {
     }
 
     /// Claims a name, unless a living process has.
-    pub(super) fn claim(&self, name: &str) -> Result<Claim> {
+    pub(super) fn claim(&self, name: &str) -> Claim {
         let path = self.claims.join(name);
+        if !lock(&self.held).insert(path.clone()) {
+            return Claim::Theirs(self.process.clone());
+        }
+        let lease = Lease { path, held: Arc::clone(&self.held) };
         loop {
-            match fs::hard_link(&self.record, &path) {
-                Ok(()) => return Ok(Claim::Mine(Lease(path))),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(Error::io("create", &path, &error)),
+            match self.mark(&lease.path) {
+                Ok(()) => return Claim::Mine(lease),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                // Without a mark others may do the same work: that costs time and nothing else.
+                Err(_) => return Claim::Mine(lease),
             }
-            // Gone meanwhile: the next attempt may succeed.
-            let Some(theirs) = Process::read(&path) else {
-                if path.exists() {
-                    self.break_up(&path, None);
+            match Process::read(&lease.path) {
+                // A link over the network that was made and then said to exist: nobody else here has the name.
+                Some(theirs) if theirs.id == self.process.id => return Claim::Mine(lease),
+                Some(theirs) if self.alive(&theirs) => {
+                    // Not this process's to remove.
+                    let Lease { path, held } = &lease;
+                    lock(held).remove(path);
+                    std::mem::forget(lease);
+                    return Claim::Theirs(theirs);
                 }
-                continue;
-            };
-            if theirs.id == self.process.id || self.alive(&theirs) {
-                return Ok(Claim::Theirs(theirs));
+                Some(dead) => self.break_up(&lease.path, Some(&dead)),
+                // Gone meanwhile: the next attempt may succeed.
+                None if !lease.path.exists() => {}
+                None => self.break_up(&lease.path, None),
             }
-            self.break_up(&path, Some(&theirs));
+        }
+    }
+
+    /// Puts this process's record at the path of a claim, which must not exist.
+    fn mark(&self, path: &Path) -> io::Result<()> {
+        let linked =
+            if fault::set("no-links") { Err(ErrorKind::Unsupported.into()) } else { fs::hard_link(&self.record, path) };
+        match linked {
+            Ok(()) if fault::set("link-made-and-denied") => Err(ErrorKind::AlreadyExists.into()),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                File::create_new(path)?.write_all(&self.process.record())
+            }
+            linked => linked,
         }
     }
 
@@ -177,8 +219,10 @@ impl Worker {
         if fs::rename(path, &aside).is_ok() {
             if let (Some(dead), Some(caught)) = (dead, Process::read(&aside))
                 && caught.id != dead.id
+                && fs::hard_link(&aside, path).is_err()
+                && !path.exists()
             {
-                fs::hard_link(&aside, path).ok();
+                fs::copy(&aside, path).ok();
             }
             fs::remove_file(&aside).ok();
         }
@@ -186,16 +230,23 @@ impl Worker {
 
     /// Whether a process lives, as far as one can tell; in doubt it does.
     pub(super) fn alive(&self, process: &Process) -> bool {
-        if let Some(lives) = process.lives() {
+        if let Some(lives) = process.owner.lives() {
             return lives;
         }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // Its heart beats in its own record; a claim that is a copy stands still. Without a record it is gone.
+        let record = self.processes.join(format!("{}.json", process.id));
+        let Some(Process { beat: now_at, .. }) = Process::read(&record) else { return record.exists() };
+        let mut seen = lock(&self.seen);
         let now = Instant::now();
-        let (beat, since) = seen.entry(process.id.clone()).or_insert((process.beat, now));
-        if *beat != process.beat {
-            (*beat, *since) = (process.beat, now);
+        let (beat, since) = seen.entry(process.id.clone()).or_insert_with(|| {
+            // Seen for the first time: it may have stood still for long already.
+            let before = age(&record, clock(&self.processes)).unwrap_or_default();
+            (now_at, now.checked_sub(before).unwrap_or(now))
+        });
+        if *beat != now_at {
+            (*beat, *since) = (now_at, now);
         }
-        now.duration_since(*since) < PATIENCE
+        now.duration_since(*since) <= PATIENCE
     }
 }
 
@@ -209,23 +260,19 @@ impl Drop for Worker {
     }
 }
 
-fn overwrite(file: &mut File, record: &[u8]) -> std::io::Result<()> {
-    use std::io::Seek;
+/// Seen by others only when it is on the disk, or at the server.
+fn overwrite(file: &mut File, record: &[u8]) -> io::Result<()> {
     file.rewind()?;
-    file.write_all(record)
+    file.write_all(record)?;
+    file.sync_data()
 }
 
-/// The processes that have a record here, and whether the system knows that they live.
-pub(super) fn all(root: &Path) -> Vec<(PathBuf, Process, Option<bool>)> {
-    let entries = fs::read_dir(root.join("processes")).into_iter().flatten().flatten();
-    let read = |path: PathBuf| Process::read(&path).map(|process| (path, process.clone(), process.lives()));
-    entries.filter_map(|entry| read(entry.path())).collect()
-}
-
-/// Removes the claims of processes that are known to be dead.
-pub(super) fn sweep_claims(root: &Path) {
+/// Removes the claims of processes that are dead, or gone without a trace, and what is no claim at all.
+pub(super) fn sweep_claims(root: &Path, known: &[Known]) {
     for entry in fs::read_dir(root.join("claims")).into_iter().flatten().flatten() {
-        if Process::read(&entry.path()).is_some_and(|process| process.lives() == Some(false)) {
+        let Some(process) = Process::read(&entry.path()) else { continue };
+        let of = known.iter().find(|known| known.process.id == process.id);
+        if of.map_or(process.owner.lives() == Some(false), |known| known.dead) {
             fs::remove_file(entry.path()).ok();
         }
     }
@@ -244,65 +291,96 @@ mod tests {
     #[test]
     fn a_name_is_claimed_once_and_free_again_after() {
         let (_folder, one, two) = workers();
-        let Claim::Mine(lease) = one.claim("a").unwrap() else { panic!("not free") };
-        let Claim::Theirs(owner) = two.claim("a").unwrap() else { panic!("claimed twice") };
+        let Claim::Mine(lease) = one.claim("a") else { panic!("not free") };
+        let Claim::Theirs(owner) = two.claim("a") else { panic!("claimed twice") };
         assert_eq!(owner.id, one.id());
-        assert!(matches!(two.claim("b").unwrap(), Claim::Mine(_)));
+        assert!(matches!(one.claim("a"), Claim::Theirs(_)), "another thread of the same process has it");
+        assert!(matches!(two.claim("b"), Claim::Mine(_)));
+        assert!(matches!(two.claim("a"), Claim::Theirs(_)), "having asked changes nothing");
         drop(lease);
-        assert!(matches!(two.claim("a").unwrap(), Claim::Mine(_)));
+        assert!(matches!(two.claim("a"), Claim::Mine(_)));
     }
 
-    /// A claim by a process that the record says this of.
-    fn planted(worker: &Worker, process: &Process) {
-        let path = worker.claims.join("a");
-        fs::write(&path, process.record()).unwrap();
+    #[test]
+    fn a_link_that_was_made_although_it_is_said_to_exist_is_one_s_own() {
+        let (_folder, one, two) = workers();
+        // What a server's lost answer leaves: the link is there, and the call failed.
+        fs::hard_link(&one.record, one.claims.join("a")).unwrap();
+        assert!(matches!(two.claim("a"), Claim::Theirs(_)));
+        let Claim::Mine(lease) = one.claim("a") else { panic!("one waits for oneself") };
+        drop(lease);
+        assert!(matches!(two.claim("a"), Claim::Mine(_)));
+    }
+
+    /// A claim by a process that the record says this of, and that record.
+    fn planted(worker: &Worker, process: &Process) -> PathBuf {
+        let record = worker.processes.join(format!("{}.json", process.id));
+        fs::write(&record, process.record()).unwrap();
+        fs::write(worker.claims.join("a"), process.record()).unwrap();
+        record
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn the_claim_of_a_dead_process_is_taken_over_at_once() {
         let (_folder, one, _two) = workers();
-        // Process numbers end below 2^22; and a number that is used again began at another time.
-        for dead in
-            [Process { pid: 99_999_999, ..one.process.clone() }, Process { started: Some(1), ..one.process.clone() }]
-        {
-            planted(&one, &Process { id: "dead".into(), ..dead });
-            assert!(matches!(one.claim("a").unwrap(), Claim::Mine(_)));
+        let owner = || one.process.owner.clone();
+        for owner in [Owner { pid: 99_999_999, ..owner() }, Owner { started: Some(1), ..owner() }] {
+            planted(&one, &Process { id: "dead".into(), owner, beat: 0 });
+            assert!(matches!(one.claim("a"), Claim::Mine(_)));
         }
         fs::write(one.claims.join("a"), "no record").unwrap();
-        assert!(matches!(one.claim("a").unwrap(), Claim::Mine(_)), "a damaged claim is nobody's");
+        assert!(matches!(one.claim("a"), Claim::Mine(_)), "a damaged claim is nobody's");
     }
 
     #[test]
     fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
         let (_folder, one, _two) = workers();
-        let mut far = Process { id: "far".into(), system: Some("another".into()), ..one.process.clone() };
+        let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
+        let mut far = Process { id: "far".into(), owner, beat: 0 };
         planted(&one, &far);
-        assert!(matches!(one.claim("a").unwrap(), Claim::Theirs(_)), "in doubt it lives");
+        assert!(matches!(one.claim("a"), Claim::Theirs(_)), "in doubt it lives");
         // Watched for longer than patience lasts, without a beat; no clock is read, so none can mislead.
         let before = Instant::now().checked_sub(PATIENCE * 2).unwrap();
         one.seen.lock().unwrap().insert("far".into(), (0, before));
         far.beat = 1;
         planted(&one, &far);
-        assert!(matches!(one.claim("a").unwrap(), Claim::Theirs(_)), "it has moved");
+        assert!(matches!(one.claim("a"), Claim::Theirs(_)), "it has moved");
         one.seen.lock().unwrap().insert("far".into(), (1, before));
-        assert!(matches!(one.claim("a").unwrap(), Claim::Mine(_)));
+        assert!(matches!(one.claim("a"), Claim::Mine(_)));
     }
 
     #[test]
-    fn the_heart_beats_in_every_claim() {
-        let (_folder, one, two) = workers();
-        let Claim::Mine(_lease) = one.claim("a").unwrap() else { panic!("not free") };
-        let beat = || {
-            let Claim::Theirs(owner) = two.claim("a").unwrap() else { panic!("lost") };
-            owner.beat
+    fn a_process_elsewhere_whose_record_is_old_is_dead_at_first_sight() {
+        let (folder, one, two) = workers();
+        let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
+        let record = planted(&one, &Process { id: "far".into(), owner, beat: 0 });
+        let dead = || all(folder.path()).iter().filter(|known| known.dead).count();
+        assert_eq!(dead(), 0);
+        let file = File::options().append(true).open(&record).unwrap();
+        file.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
+        assert_eq!(dead(), 1);
+        let Claim::Mine(lease) = one.claim("a") else { panic!("waits for the dead") };
+        drop(lease);
+        // Without a record it is gone: whatever it has claimed is free.
+        fs::rename(&record, one.claims.join("b")).unwrap();
+        assert!(matches!(two.claim("b"), Claim::Mine(_)));
+    }
+
+    #[test]
+    fn the_heart_beats_in_the_record_and_a_lost_record_comes_back() {
+        let (folder, one, _two) = workers();
+        let beat = || all(folder.path()).iter().find(|known| known.process.id == one.id()).map(|k| k.process.beat);
+        let wait = |what: &str, until: &dyn Fn() -> bool| {
+            let started = Instant::now();
+            while !until() {
+                assert!(started.elapsed() < Duration::from_secs(30), "{what}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
         };
-        let first = beat();
-        let started = Instant::now();
-        while beat() == first {
-            assert!(started.elapsed() < Duration::from_secs(20), "no beat");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait("no beat", &|| beat() >= Some(1));
+        fs::remove_file(&one.record).unwrap();
+        wait("no new record", &|| beat() >= Some(2));
     }
 
     #[test]

@@ -11,3 +11,4 @@ pub mod owner;
 pub mod parquet;
 pub mod regular;
 pub mod sha256;
+pub mod shown;

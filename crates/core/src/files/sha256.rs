@@ -21,10 +21,17 @@ pub fn of_bytes(bytes: impl AsRef<[u8]>) -> String {
 /// # Errors
 /// The file cannot be read.
 pub fn of_file(path: &Path) -> io::Result<(String, u64)> {
-    let mut file = File::open(path)?;
+    of_reader(&mut File::open(path)?)
+}
+
+/// Of everything that is left to read, and how many bytes that was.
+///
+/// # Errors
+/// The reading fails.
+pub fn of_reader(reader: &mut impl Read) -> io::Result<(String, u64)> {
     let (mut hash, mut buffer, mut bytes) = (Sha256::new(), vec![0; 1 << 20], 0);
     loop {
-        let read = file.read(&mut buffer)?;
+        let read = reader.read(&mut buffer)?;
         if read == 0 {
             return Ok((hex(hash.finalize()), bytes));
         }

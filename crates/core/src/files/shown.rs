@@ -1,0 +1,13 @@
+//! Paths in records: a path that is no UTF-8 is shown as well as it can be, and fails nothing.
+
+use std::path::{Path, PathBuf};
+
+use serde::ser::Serializer;
+
+pub fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
+pub fn paths<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(paths.iter().map(|path| path.display().to_string()))
+}

@@ -1,0 +1,42 @@
+//! Floor 0: faults on purpose, so that tests can see what comes of a crash at a chosen moment or of a file system without
+//! links. `GHOSTLAB_FAULT` lists them: `no-links`, `kill@commit:3` (the third time that place is passed),
+//! `panic@score:1`. Each is something that may happen anyway; none makes the program take or store anything else.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// What is to happen, by word.
+fn asked() -> &'static Vec<String> {
+    static ASKED: OnceLock<Vec<String>> = OnceLock::new();
+    ASKED.get_or_init(|| {
+        let text = std::env::var("GHOSTLAB_FAULT").unwrap_or_default();
+        text.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
+    })
+}
+
+/// Whether a lasting fault is asked for.
+pub(crate) fn set(name: &str) -> bool {
+    asked().iter().any(|word| word == name)
+}
+
+/// A place at which the program may be killed or panic.
+#[allow(clippy::panic, reason = "that is what was asked for")]
+pub(crate) fn here(place: &str) {
+    if asked().is_empty() {
+        return;
+    }
+    static PASSED: OnceLock<Mutex<HashMap<String, u32>>> = OnceLock::new();
+    let passed = {
+        let mut all = PASSED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = all.entry(place.to_string()).or_default();
+        *passed += 1;
+        *passed
+    };
+    if set(&format!("kill@{place}:{passed}")) {
+        // As `kill -9`: nothing is cleaned up.
+        std::process::abort();
+    }
+    if set(&format!("panic@{place}:{passed}")) {
+        panic!("a fault on purpose at `{place}`");
+    }
+}
