@@ -307,9 +307,9 @@ fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
         fs::write(store.join("uses").join(owner), "abc\n").unwrap();
     }
     let tag = Path::new("runs/.run.99999999-1-").display().to_string();
-    let half = |system: &str| store.join(format!("{tag}{system}.abcdef.ghostlab-tmp"));
-    fs::write(half("elsewhere123"), "{").unwrap();
-    let results = world.path("results/grid/.results.csv.9-1-elsewhere123.abcdef.ghostlab-tmp");
+    let half = store.join(format!("{tag}elsewhere123.abcdef.ghostlab-tmp"));
+    fs::write(&half, "{").unwrap();
+    let results = world.path("results/.probe.9-1-elsewhere123.abcdef.ghostlab-tmp");
     fs::write(&results, "half").unwrap();
     // A record of a run by the silent one.
     let runs: Vec<PathBuf> = fs::read_dir(store.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
@@ -323,7 +323,7 @@ fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
     let list = said(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("drafts: 1, 3.0 MB, being written"), "in doubt they live: {list}");
     assert!(list.contains("drafts: 1, 3.0 MB, left by dead processes"), "{list}");
-    [&far, &half("elsewhere123"), &results].iter().for_each(|path| age(path));
+    [&far, &half, &results].iter().for_each(|path| age(path));
     assert!(status().contains("): died"), "{}", status());
     let list = said(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("drafts: 2, 6.0 MB, left by dead processes"), "{list}");
@@ -334,7 +334,7 @@ fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
     for left in ["drafts", "claims", "processes", "uses"] {
         assert_eq!(fs::read_dir(store.join(left)).unwrap().count(), 0, "{left}");
     }
-    for folder in [store.join("runs"), store.clone(), world.path("results/grid")] {
+    for folder in [store.join("runs"), store.clone(), world.path("results")] {
         let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
         let left: Vec<String> = names.filter(|name| name.starts_with('.')).collect();
         assert!(left.is_empty(), "{left:?}");

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
-use crate::files::atomic::ensure_writable;
+use crate::files::atomic::{ensure_writable, is_temporary};
+use crate::files::owner::Owner;
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::report::Provenance;
@@ -95,7 +96,7 @@ impl Target {
         let (parent, name) = (above(&place).to_owned(), file_name(&place));
         fs::create_dir_all(&parent).map_err(|error| Error::io("create", &parent, &error))?;
         sweep(&parent, &name, &place);
-        let folder = parent.join(format!(".{name}.{}.part", std::process::id()));
+        let folder = parent.join(format!(".{name}.{}.part", Owner::this().tag()));
         fs::remove_dir_all(&folder).ok();
         fs::create_dir(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         Ok(Staging { folder, place, shown: self.path.clone() })
@@ -172,7 +173,8 @@ fn keep_strangers(old: &Path, new: &Path) {
     let ours = |name: &str| {
         // A temporary file of a run that was killed is called after the file that it would have become.
         let temporary = name.strip_prefix('.').and_then(|rest| Some(rest.rsplit_once('.')?.0));
-        own.contains(name) || temporary.is_some_and(|name| own.contains(name) || name == "probe")
+        let temporary = temporary.is_some_and(|name| own.contains(name) || name == "probe");
+        own.contains(name) || temporary || is_temporary(name)
     };
     for item in fs::read_dir(old).into_iter().flatten().flatten() {
         let name = item.file_name().to_string_lossy().into_owned();
@@ -202,10 +204,18 @@ fn sweep(parent: &Path, name: &str, place: &Path) {
         let Some(rest) = found.strip_prefix(&prefix) else { continue };
         let age = item.metadata().and_then(|meta| meta.modified()).ok();
         let age = age.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
-        let own = |ending: &str| rest.strip_suffix(ending).is_some_and(|id| id.chars().all(|c| c.is_ascii_digit()));
+        let id = |ending: &str| {
+            rest.strip_suffix(ending).filter(|id| Owner::is_tag(id) || id.chars().all(|c| c.is_ascii_digit()))
+        };
+        let own = |ending: &str| id(ending).is_some();
+        // Whose process is known to be dead is touched by nobody, however young it is.
+        let left = match id(".part").or(id(".old")).and_then(Owner::of_tag_lives) {
+            Some(lives) => !lives,
+            None => age >= LEFT,
+        };
         if own(".old") && !place.exists() {
             fs::rename(item.path(), place).ok();
-        } else if (own(".part") || own(".old")) && age >= LEFT {
+        } else if (own(".part") || own(".old")) && left {
             keep_strangers(&item.path(), place);
             fs::remove_dir_all(item.path()).ok();
         }
@@ -303,6 +313,10 @@ mod tests {
         fs::create_dir_all(parent.join(".tiny.4.old")).unwrap();
         fs::write(parent.join(".tiny.4.old/one.csv"), "one").unwrap();
         fs::create_dir(parent.join(".tiny.5.part")).unwrap();
+        let killed = Owner { pid: 99_999_999, ..Owner::this() };
+        if killed.lives() == Some(false) {
+            fs::create_dir(parent.join(format!(".tiny.{}.part", killed.tag()))).unwrap();
+        }
         let long_ago = SystemTime::now() - 2 * LEFT;
         fs::File::open(parent.join(".tiny.5.part")).unwrap().set_modified(long_ago).unwrap();
         drop(target.stage().unwrap());

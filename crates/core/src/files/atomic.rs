@@ -39,6 +39,11 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Whether a file's name is one of [`temporary`].
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(ENDING)
+}
+
 /// Removes the temporary files that killed processes left in a folder.
 pub fn sweep(dir: &Path) {
     let left: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().collect();

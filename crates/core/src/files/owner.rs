@@ -33,6 +33,13 @@ impl Owner {
         format!("{}-{}-{}", self.pid, self.started.unwrap_or(0), short(self.system.as_deref()))
     }
 
+    /// Whether a text is what [`Self::tag`] gives.
+    pub fn is_tag(text: &str) -> bool {
+        let parts: Vec<&str> = text.split('-').collect();
+        let number = |text: &str| text.parse::<u64>().is_ok();
+        parts.len() == 3 && number(parts[0]) && number(parts[1]) && parts[2].len() == 12
+    }
+
     /// Whether the process that a tag names lives, where the system can tell.
     pub fn of_tag_lives(tag: &str) -> Option<bool> {
         let mut parts = tag.split('-');
@@ -76,5 +83,6 @@ mod tests {
             assert_eq!((owner.lives(), Owner::of_tag_lives(&owner.tag())), (lives, lives), "{owner:?}");
         }
         assert_eq!(Owner::of_tag_lives("no tag"), None);
+        assert!(Owner::is_tag(&this.tag()) && !Owner::is_tag("no-tag-either") && !Owner::is_tag("5"));
     }
 }
