@@ -106,7 +106,7 @@ impl State {
             Err(error) => Err(damaged(error.to_string())),
         };
         let parts = PARTS.into_iter().map(tensor).collect::<Result<Vec<_>>>()?;
-        if checksum(text, parts.iter().map(|part| part.data())) != *sum {
+        if checksum(text, parts.iter().map(TensorView::data)) != *sum {
             return Err(damaged("other numbers than its checksum is of".into()));
         }
         let progress: Progress = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
