@@ -26,8 +26,10 @@ pub struct Number {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sample {
     None,
-    /// Whether each document was answered rightly; of an average, those of all its tasks.
+    /// Whether each document was answered rightly.
     Right(Vec<bool>),
+    /// The same for each task of an average.
+    Tasks(Vec<Vec<bool>>),
     /// The loss of each window.
     Losses(Vec<f64>),
 }
@@ -76,7 +78,7 @@ fn tasks(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
         let measure = scores.result.column();
         let metric = scores.result.task.column;
         let right: Vec<bool> = scores.documents.iter().map(|document| document.right(metric)).collect();
-        all.extend(right.iter().copied());
+        all.push(right.clone());
         values.push(Some(100.0 * measure.value));
         variance += measure.stderr.map_or(f64::NAN, |error| (100.0 * error).powi(2));
         let error = measure.stderr.map(|error| 100.0 * error);
@@ -89,7 +91,7 @@ fn tasks(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
             metric::ACCURACY.metric(),
             average,
             error,
-            if average.is_some() { Sample::Right(all) } else { Sample::None },
+            if average.is_some() { Sample::Tasks(all) } else { Sample::None },
         );
     }
 }

@@ -3,23 +3,28 @@
 use serde::Serialize;
 
 use super::ours::{Number, Sample};
-use crate::significance::{mcnemar_exact, paired_bootstrap};
+use crate::metric::Metric;
+use crate::significance::{Discordant, paired_bootstrap, sign_flips};
 
 /// A paired test of two variants on the same items.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Paired {
-    /// `mcnemar` or `bootstrap`
+    /// `mcnemar`, `permutation` (several tasks) or `bootstrap`
     pub test: &'static str,
     /// The other variant's recovery.
     pub against: String,
-    /// Ours less theirs: in points of percent, or in nats per token.
+    /// Ours less theirs, as the values that stand in the table.
     pub difference: f64,
     /// Two-sided.
     pub p: f64,
+    /// Whether ours is the better one; none where the metric has no better.
+    better: Option<bool>,
 }
 
-/// Draws of the bootstrap.
-const DRAWS: usize = 2000;
+/// Draws of a test that cannot count all outcomes.
+const DRAWS: usize = 20_000;
+/// Resampled sets of windows.
+const RESAMPLED: usize = 2000;
 const SEED: u64 = 0;
 /// From which probability on two variants count as different.
 const LEVEL: f64 = 0.05;
@@ -32,32 +37,95 @@ impl Paired {
     /// What stands beside the number: `+` where ours is better, `-` where it is worse, nothing where they cannot be told
     /// apart.
     pub fn mark(&self) -> &'static str {
-        // More right answers are better, and so is less loss.
-        let better = (self.difference > 0.0) == (self.test == "mcnemar");
-        match (self.significant(), better) {
-            (false, _) => "",
-            (true, true) => "+",
-            (true, false) => "-",
+        match (self.significant(), self.better) {
+            (true, Some(true)) => "+",
+            (true, Some(false)) => "-",
+            _ => "",
         }
     }
 }
 
-/// None where the two have no items in common.
+/// None where one has no value, or the two have no items in common.
 pub(super) fn test(ours: &Number, other: &Number) -> Option<Paired> {
-    let against = other.record.condition.recovery.clone();
-    match (&ours.sample, &other.sample) {
-        (Sample::Right(one), Sample::Right(two)) if one.len() == two.len() && !one.is_empty() => {
-            let only = |a: &[bool], b: &[bool]| a.iter().zip(b).filter(|&(&a, &b)| a && !b).count() as u64;
-            let (gained, lost) = (only(one, two), only(two, one));
-            let difference = 100.0 * (gained as f64 - lost as f64) / one.len() as f64;
-            Some(Paired { test: "mcnemar", against, difference, p: mcnemar_exact(gained, lost) })
+    let (one, two) = (ours.record.value?, other.record.value?);
+    let (test, p) = match (&ours.sample, &other.sample) {
+        (Sample::Right(a), Sample::Right(b)) => ("mcnemar", flips(std::slice::from_ref(a), std::slice::from_ref(b))?),
+        (Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", flips(a, b)?),
+        (Sample::Losses(a), Sample::Losses(b)) if a.len() > 1 => {
+            ("bootstrap", paired_bootstrap(a, b, RESAMPLED, SEED).ok()?.p)
         }
-        (Sample::Losses(one), Sample::Losses(two)) if one.len() == two.len() && one.len() > 1 => {
-            let finite = one.iter().chain(two).all(|loss| loss.is_finite());
-            let difference = one.iter().zip(two).map(|(a, b)| a - b).sum::<f64>() / one.len() as f64;
-            let interval = paired_bootstrap(one, two, DRAWS, SEED).ok().filter(|_| finite)?;
-            Some(Paired { test: "bootstrap", against, difference, p: interval.p })
-        }
-        _ => None,
+        _ => return None,
+    };
+    let better = (one != two).then(|| ours.metric.better(one, two)).filter(|_| ours.metric.cost(one).is_some());
+    Some(Paired { test, against: other.record.condition.recovery.clone(), difference: one - two, p, better })
+}
+
+/// Each task's answers of both variants, against flipped signs; none where they are not answers to the same questions.
+fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
+    let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.len() == b.len() && !a.is_empty());
+    let only = |a: &[bool], b: &[bool]| a.iter().zip(b).filter(|&(&a, &b)| a && !b).count() as u64;
+    let task = |(a, b): (&Vec<bool>, &Vec<bool>)| Discordant {
+        questions: a.len() as u64,
+        only_a: only(a, b),
+        only_b: only(b, a),
+    };
+    let tasks: Vec<Discordant> = ours.iter().zip(theirs).map(task).collect();
+    (same && !tasks.is_empty()).then(|| sign_flips(&tasks, DRAWS, SEED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric;
+    use crate::record::{Condition, Record};
+
+    fn number(metric: Metric, value: f64, sample: Sample) -> Number {
+        let condition = Condition {
+            backbone: "llama".into(),
+            layers: 16,
+            depth: 4,
+            criterion: "sleb".into(),
+            recovery: "ghosted".into(),
+            finetuned: false,
+            calibration: "c4".into(),
+        };
+        let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
+        Number { record, metric, sample, cell: 0, failure: None }
+    }
+
+    /// Of `count` questions those from `from` on, `right` of them, are answered rightly.
+    fn answers(from: usize, right: usize, count: usize) -> Vec<bool> {
+        (0..count).map(|at| (from..from + right).contains(&at)).collect()
+    }
+
+    #[test]
+    fn an_average_is_tested_as_it_is_shown_and_not_by_its_largest_task() {
+        // Eight small tasks are gained (6 of 100 each), one large task is lost (200 of 10,000).
+        let tasks = |small: usize, large: usize| -> Vec<Vec<bool>> {
+            std::iter::repeat_with(|| answers(0, small, 100)).take(8).chain([answers(0, large, 10_000)]).collect()
+        };
+        let mean = |tasks: &[Vec<bool>]| {
+            let share =
+                |task: &Vec<bool>| 100.0 * task.iter().filter(|&&right| right).count() as f64 / task.len() as f64;
+            tasks.iter().map(share).sum::<f64>() / tasks.len() as f64
+        };
+        let (one, two) = (tasks(56, 5_000), tasks(50, 5_200));
+        let average =
+            |tasks: &Vec<Vec<bool>>| number(metric::ACCURACY.metric(), mean(tasks), Sample::Tasks(tasks.clone()));
+        let paired = test(&average(&one), &average(&two)).unwrap();
+        assert_eq!((paired.test, paired.mark()), ("permutation", "+"));
+        assert_eq!(paired.difference, mean(&one) - mean(&two), "the difference that the table shows");
+        assert_eq!(test(&average(&two), &average(&one)).unwrap().mark(), "-");
+        let other: Vec<Vec<bool>> = one[..8].to_vec();
+        assert_eq!(test(&average(&one), &average(&other)), None, "other tasks");
+    }
+
+    #[test]
+    fn a_perplexity_is_better_where_it_is_lower_and_its_effect_is_in_perplexity() {
+        let losses = |shift: f64| (0..50).map(|at| 3.0 + (f64::from(at) * 0.7).sin() + shift).collect::<Vec<f64>>();
+        let text = |value, shift| number(Metric::perplexity("c4"), value, Sample::Losses(losses(shift)));
+        let paired = test(&text(20.0, -0.1), &text(22.0, 0.0)).unwrap();
+        assert_eq!((paired.test, paired.difference, paired.mark()), ("bootstrap", -2.0, "+"));
+        assert_eq!(test(&text(20.0, 0.0), &text(20.0, 0.0)).unwrap().mark(), "");
     }
 }

@@ -44,7 +44,7 @@ pub struct StoredNumber {
     pub cell: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// A `1` for each document that was answered rightly, a `0` for each other.
+    /// A `1` for each document that was answered rightly, a `0` for each other; of an average, each task's after a comma.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub right: Option<String>,
     /// The loss of each window, nats per token.
@@ -65,7 +65,10 @@ impl Stored {
     ) -> Result<Self> {
         let stored = |number: &Number| {
             let (right, losses) = match &number.sample {
-                Sample::Right(right) => (Some(right.iter().map(|&one| if one { '1' } else { '0' }).collect()), None),
+                Sample::Right(right) => (Some(bits(right)), None),
+                Sample::Tasks(tasks) => {
+                    (Some(tasks.iter().map(|right| bits(right)).collect::<Vec<_>>().join(",")), None)
+                }
                 // JSON has no NaN; a test needs finite losses anyway.
                 Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => (None, Some(losses.clone())),
                 _ => (None, None),
@@ -126,11 +129,20 @@ impl Stored {
     }
 }
 
+fn bits(right: &[bool]) -> String {
+    right.iter().map(|&one| if one { '1' } else { '0' }).collect()
+}
+
+fn answers(bits: &str) -> Vec<bool> {
+    bits.chars().map(|c| c == '1').collect()
+}
+
 impl StoredNumber {
     /// As it was before it was stored.
     pub fn number(&self) -> Number {
         let sample = match (&self.right, &self.losses) {
-            (Some(right), _) => Sample::Right(right.chars().map(|c| c == '1').collect()),
+            (Some(right), _) if right.contains(',') => Sample::Tasks(right.split(',').map(answers).collect()),
+            (Some(right), _) => Sample::Right(answers(right)),
             (_, Some(losses)) => Sample::Losses(losses.clone()),
             _ => Sample::None,
         };

@@ -30,6 +30,83 @@ pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
     (2.0 * at_most(few, differing, 0.5)).min(1.0)
 }
 
+/// What two variants answered differently on one task: each has the same weight in a mean of tasks, however large it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Discordant {
+    /// Questions of the task.
+    pub questions: u64,
+    /// Those that only the first variant answers rightly, and those that only the second does.
+    pub only_a: u64,
+    pub only_b: u64,
+}
+
+/// From so many outcomes on, a sign-flip test draws instead of counting.
+const COUNTED: u64 = 1 << 20;
+
+/// The two-sided p of a difference of two means of task accuracies, by flipping signs: without a difference, each
+/// question that only one variant answers rightly could as well be the other's, within its task. p is the share of all
+/// assignments whose difference is at least as far from zero.
+///
+/// Exact where the assignments make few enough different outcomes, as for a single task (McNemar's test) or for tasks of
+/// few sizes; else of `draws` random assignments, with one added to both counts so that p is never 0. The same seed gives
+/// the same p on every machine.
+pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
+    // Questions of tasks of one size weigh the same: they are one pile.
+    let mut piles: Vec<Discordant> = Vec::new();
+    for task in tasks.iter().filter(|task| task.only_a + task.only_b > 0) {
+        match piles.iter_mut().find(|pile| pile.questions == task.questions) {
+            Some(pile) => (pile.only_a, pile.only_b) = (pile.only_a + task.only_a, pile.only_b + task.only_b),
+            None => piles.push(*task),
+        }
+    }
+    if let [only] = piles[..] {
+        return mcnemar_exact(only.only_a, only.only_b);
+    }
+    let weight = |pile: &Discordant| 1.0 / whole(pile.questions);
+    let observed: f64 =
+        piles.iter().map(|pile| weight(pile) * (whole(pile.only_a) - whole(pile.only_b))).sum::<f64>().abs();
+    // Sums in another order differ in their last digits; the least true difference is far larger.
+    let far = |difference: f64| difference.abs() >= observed * (1.0 - 1e-9);
+    let outcomes = piles.iter().try_fold(1_u64, |all, pile| all.checked_mul(pile.only_a + pile.only_b + 1));
+    if outcomes.is_some_and(|outcomes| outcomes <= COUNTED) {
+        return counted(&piles, 0.0, 1.0, &weight, &far).min(1.0);
+    }
+    let mut random = Mt64::new(seed);
+    let mut drawn = || {
+        let pile = |pile: &Discordant| {
+            let flips = pile.only_a + pile.only_b;
+            weight(pile) * (2.0 * whole(heads(&mut random, flips)) - whole(flips))
+        };
+        piles.iter().map(pile).sum::<f64>()
+    };
+    let hits = (0..draws).filter(|_| far(drawn())).count();
+    (to_f64(hits) + 1.0) / (to_f64(draws) + 1.0)
+}
+
+/// The probability of all outcomes of the piles that are far, given the sum of those before.
+fn counted(
+    piles: &[Discordant],
+    sum: f64,
+    chance: f64,
+    weight: &dyn Fn(&Discordant) -> f64,
+    far: &dyn Fn(f64) -> bool,
+) -> f64 {
+    let Some((first, rest)) = piles.split_first() else { return if far(sum) { chance } else { 0.0 } };
+    let flips = first.only_a + first.only_b;
+    let outcome = |heads: u64| {
+        let sum = sum + weight(first) * (2.0 * whole(heads) - whole(flips));
+        counted(rest, sum, chance * probability(heads, flips, 0.5), weight, far)
+    };
+    (0..=flips).map(outcome).sum()
+}
+
+/// How many of `count` fair coins show heads.
+fn heads(random: &mut Mt64, count: u64) -> u64 {
+    let whole_words = (0..count / 64).map(|_| u64::from(random.next_u64().count_ones())).sum::<u64>();
+    let rest = random.next_u64() & ((1 << (count % 64)) - 1);
+    whole_words + u64::from(rest.count_ones())
+}
+
 /// The chance of `correct` or more right answers among `total` by guessing, each right with the chance `chance`: the
 /// one-sided exact p of being above chance. NaN for what cannot be: more right answers than questions, or a chance that
 /// is not between 0 and 1.
@@ -220,6 +297,56 @@ mod tests {
         let row: Vec<f64> = (0..=500).map(|few| mcnemar_exact(few, 1000 - few)).collect();
         assert!(row.windows(2).all(|pair| pair[0] < pair[1] || pair[1] == 1.0));
         assert!(row.iter().all(|p| (0.0..=1.0).contains(p)));
+    }
+
+    fn task(questions: u64, only_a: u64, only_b: u64) -> Discordant {
+        Discordant { questions, only_a, only_b }
+    }
+
+    #[test]
+    fn on_one_task_or_tasks_of_one_size_flipping_signs_is_mcnemars_test() {
+        close(sign_flips(&[task(50, 10, 2)], 10, 0), mcnemar_exact(10, 2));
+        close(sign_flips(&[task(50, 7, 2), task(50, 3, 0), task(9, 0, 0)], 10, 0), mcnemar_exact(10, 2));
+        assert_eq!(sign_flips(&[task(50, 0, 0), task(9, 0, 0)], 10, 0), 1.0);
+    }
+
+    #[test]
+    fn flipping_signs_counts_every_assignment_where_they_are_few() {
+        // Weights 1/2 and 1/3, observed 1/2 + 1/3: of the four assignments two are as far. By hand 2/4.
+        close(sign_flips(&[task(2, 1, 0), task(3, 1, 0)], 10, 0), 0.5);
+        // Observed 1/2 − 1/3: all four are at least as far.
+        close(sign_flips(&[task(2, 1, 0), task(3, 0, 1)], 10, 0), 1.0);
+        // Weights 1/2, 1/2 and 1/3 (twice one way, once the other): |1 − 1/3| = 2/3. The sums ±1 ± 1/3 are far, ±1/3 are
+        // not: 4 of 8.
+        close(sign_flips(&[task(2, 2, 0), task(3, 0, 1)], 10, 0), 0.5);
+    }
+
+    #[test]
+    fn one_large_task_does_not_decide_a_mean_of_tasks() {
+        // Eight tasks of 100 gain 6 questions each, one of 10,000 loses 200: the mean of tasks gains 5.1 points, all
+        // questions together lose 152.
+        let mut tasks = vec![task(100, 8, 2); 8];
+        tasks.push(task(10_000, 300, 500));
+        let p = sign_flips(&tasks, 10_000, 0);
+        assert!(p < 1e-3, "{p}");
+        // The pooled test, whose answer is about something else: it finds the loss.
+        assert!(mcnemar_exact(300 + 64, 500 + 16) < 1e-6);
+    }
+
+    #[test]
+    fn drawn_and_counted_assignments_agree_and_a_seed_decides_the_draws() {
+        let tasks = [task(100, 9, 4), task(150, 12, 6), task(210, 3, 7)];
+        let exact = sign_flips(&tasks, 10, 0);
+        // Sizes that differ in nothing that matters, but make too many outcomes to count: each task split in parts.
+        let many: Vec<Discordant> = (0..12).map(|at| task(1_000 + at, 6 + at % 3, 4)).collect();
+        let drawn = |seed| sign_flips(&many, 20_000, seed);
+        assert_eq!(drawn(1), drawn(1));
+        assert!((drawn(1) - drawn(2)).abs() < 0.02);
+        // With nearly equal weights it is nearly McNemar's test on all of them.
+        let (a, b) = many.iter().fold((0, 0), |(a, b), of| (a + of.only_a, b + of.only_b));
+        assert!((drawn(1) - mcnemar_exact(a, b)).abs() < 0.02, "{} and {}", drawn(1), mcnemar_exact(a, b));
+        // Sums of exact integers, by Python: comb(13, i) · comb(18, j) · comb(10, k) over the far assignments, over 2⁴¹.
+        close(exact, 0.14217691735848348);
     }
 
     #[test]
