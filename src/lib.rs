@@ -8,11 +8,11 @@
 //! | 4 | [`cli`] |
 //! | 3 | [`artifact`], [`report`], [`exec`], [`reproduce`] |
 //! | 2 | [`plan`], [`grid`] |
-//! | 1 | [`metric`], [`audit`], [`claims`] |
+//! | 1 | [`audit`], [`claims`] |
 //! | 0 | [`store`], `fault`, [`machine`], [`record`], [`names`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
 
 pub use ghostlab_core::{
-    calibrate, corpus, criterion, error, evaluate, files, linalg, model, options, recovery, significance, tasks,
+    calibrate, corpus, criterion, error, evaluate, files, linalg, metric, model, options, recovery, significance, tasks,
 };
 
 pub mod artifact;
@@ -24,7 +24,6 @@ mod fault;
 pub mod figure;
 pub mod grid;
 pub mod machine;
-pub mod metric;
 pub mod names;
 pub mod page;
 pub mod paper;

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`error`], [`options`], [`files`], [`linalg`], [`significance`] | messages, options, files, numbers |
 //! | [`model`], [`corpus`], [`tasks`] | backbones as programs, text as windows, questions as requests |
+//! | [`metric`] | what each kind of number is called, and which way it is better |
 //! | [`calibrate`] | one dense pass: similarities and activations |
 //! | [`criterion`], [`recovery`], [`evaluate`] | which layers go, what takes their place, what that costs |
 
@@ -16,6 +17,7 @@ pub mod error;
 pub mod evaluate;
 pub mod files;
 pub mod linalg;
+pub mod metric;
 pub mod model;
 pub mod options;
 pub mod recovery;
