@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, nearest};
 use crate::exec::Methods;
-use crate::grid::{Description, Grid, Shown};
-use crate::{metric, reproduce};
+use crate::grid::{Cell, Description, Grid, Shown};
+use crate::metric::{self, Metric};
+use crate::paper;
+use crate::report::stem;
 
 /// A table or figure, as its file describes it.
 #[derive(Debug, Clone)]
@@ -34,12 +36,40 @@ impl Artifact {
         let metrics = self.description.metrics();
         let shows = |metric: &str, average: &str| metrics.iter().any(|shown| shown == metric || shown == average);
         let shown = Shown {
-            text: &|corpus| shows(&reproduce::perplexity_of(corpus).id, metric::PERPLEXITY.id),
+            text: &|corpus| shows(&Metric::perplexity(stem(corpus)).id, metric::PERPLEXITY.id),
             task: &|task| shows(task, metric::ACCURACY.id),
         };
         Grid::load_shown(&self.file, profile, overrides, &Methods, &shown)
     }
+
+    /// The grid of dense backbones that the paper's dense numbers are asked of before anything is pruned; none where no
+    /// backbone is the paper's. A figure that shows no score has its backbones read the grid's texts for it.
+    ///
+    /// # Errors
+    /// As [`grid`](Self::grid).
+    pub fn gate(&self, grid: &Grid, profile: Option<&str>, overrides: &[String]) -> Result<Option<Grid>> {
+        let paper = paper::all()?;
+        let of_paper = |backbone: &String| paper.iter().any(|entry| entry.record.condition.backbone == *backbone);
+        if !grid.backbones.keys().any(of_paper) {
+            return Ok(None);
+        }
+        let scores = !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty();
+        let mut dense = match scores {
+            true => grid.clone(),
+            false => {
+                let shown = Shown { text: &|_| true, task: &|_| false };
+                let texts = Grid::load_shown(&self.file, profile, overrides, &Methods, &shown);
+                texts.map_err(|error| error.hint(NEEDED))?
+            }
+        };
+        dense.cells.retain(Cell::is_dense);
+        Ok(Some(dense))
+    }
 }
+
+/// Why a figure without scores reads texts.
+const NEEDED: &str =
+    "the dense backbone has to show the paper's perplexities before it is pruned; --no-gate goes without";
 
 /// All files of a folder that describe an artifact, tables before figures, in the paper's order.
 ///

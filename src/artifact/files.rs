@@ -12,6 +12,7 @@ use crate::exec::{CellResult, Outcome};
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::machine;
+use crate::plan::warnings;
 use crate::report::{Answers, Measured, Protocol, Provenance, Row, Table, write_documents, write_lm_eval};
 use crate::reproduce::{self, Number, Stored};
 use crate::tasks::{Measure, TaskResult, average};
@@ -26,12 +27,14 @@ pub fn write_run(
     target: &Target,
     started: SystemTime,
 ) -> Result<(Table, Vec<PathBuf>)> {
-    let protocols = provenance::protocols(grid, outcome);
+    let protocols = Protocol::columns(grid, outcome);
     let rows: Vec<Row> = outcome.cells.iter().map(row).collect();
-    let table = Table::new(&protocols, &rows)?;
+    let numbers = reproduce::numbers(grid, outcome, &[]);
+    let line = reproduce::protocol_line(grid.profile.as_deref().unwrap_or_default(), numbers.iter());
+    let notes = std::iter::once(format!("Protocol: {line}.")).chain(warnings(grid, &outcome.inputs)).collect();
+    let table = Table::new(&protocols, &rows)?.noted(notes);
     let staging = target.stage()?;
     let files = table.write(staging.path())?;
-    let numbers = reproduce::numbers(grid, outcome, &[]);
     let (files, _) = finish(&grid.name, grid, outcome, false, &numbers, &protocols, files, &staging, started)?;
     staging.publish()?;
     Ok((table, files))
@@ -85,7 +88,7 @@ pub(super) fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Values in the order of [`provenance::protocols`]; accuracies in percent.
+/// Values in the order of [`Protocol::columns`]; accuracies in percent.
 fn values(result: &CellResult) -> Vec<Option<Measured>> {
     let percent =
         |measure: Measure| Measured { value: 100.0 * measure.value, error: measure.stderr.map(|error| 100.0 * error) };

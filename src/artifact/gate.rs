@@ -1,33 +1,32 @@
 //! A dense backbone that misses the paper's dense numbers is not the paper's, or is not scored as there: what is pruned
 //! from it is not run.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::{CellResult, Outcome};
 use crate::grid::{Cell, Description, Grid};
 use crate::paper;
 use crate::record::Record;
-use crate::reproduce::{self, Miss};
+use crate::reproduce::{self, Gate, Miss};
 
-/// The grid without the pruned cells of backbones whose dense numbers are not the paper's, and what those miss.
-pub(super) fn gate(
-    grid: &Grid,
-    description: &Description,
-    run: &dyn Fn(&Grid) -> Result<Outcome>,
-) -> Result<(Grid, Vec<Miss>)> {
+/// What `dense`, a grid of dense backbones alone, says of the paper's.
+pub(super) fn gate(dense: &Grid, description: &Description, run: &dyn Fn(&Grid) -> Result<Outcome>) -> Result<Gate> {
     let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
-    let of_paper = |backbone: &String| paper.iter().any(|record| record.condition.backbone == *backbone);
-    if !grid.backbones.keys().any(of_paper) {
-        return Ok((grid.clone(), Vec::new()));
-    }
-    let mut dense = grid.clone();
-    dense.cells.retain(Cell::is_dense);
-    let outcome = run(&dense)?;
-    let numbers = reproduce::numbers(&dense, &outcome, &[]);
-    let misses = reproduce::gate(&numbers, &paper, &description.tolerance);
-    let stopped = Miss::backbones(&misses);
-    let mut open = grid.clone();
+    let numbers = reproduce::numbers(dense, &run(dense)?, &[]);
+    Ok(Gate::of(&numbers, &paper, &description.tolerance))
+}
+
+/// Why there is nothing to draw where the gate has stopped something.
+pub(super) fn stopped_by(misses: &[Miss]) -> Option<Error> {
+    let first = misses.first()?;
+    let error = Error::job("a dense backbone has not the paper's dense numbers, so that nothing of it is drawn");
+    Some(error.found(first.to_string()).hint("--no-gate prunes it all the same"))
+}
+
+/// The grid without the pruned cells of backbones that are not the paper's.
+pub(super) fn open(grid: &Grid, misses: &[Miss]) -> Grid {
+    let (stopped, mut open) = (Miss::backbones(misses), grid.clone());
     open.cells.retain(|cell| cell.is_dense() || !stopped.contains(&cell.backbone));
-    Ok((open, misses))
+    open
 }
 
 /// The outcome with the cells that the gate stopped, each in its place and as failed: a table says what it lacks.

@@ -14,4 +14,4 @@ mod provenance;
 pub use catalogue::{Artifact, all, chosen, order};
 pub use files::write_run;
 pub use folder::{Staging, Target};
-pub use pipeline::{Executor, Made, Runner, list, make};
+pub use pipeline::{Executor, Gated, Made, Runner, list, make};

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
+use super::Artifact;
 use super::files::{finish, put};
 use super::folder::{Staging, Target};
-use super::gate::{gate, with_stopped};
-use super::{Artifact, provenance};
+use super::gate::{gate, open, stopped_by, with_stopped};
 use crate::error::{Error, Result};
 use crate::exec::{self, Outcome, Recorder, Reporter, Settings};
 use crate::files::atomic::ensure_writable;
@@ -16,8 +16,9 @@ use crate::grid::{Cell, Grid, ListEntry};
 use crate::machine;
 use crate::page::FigureView;
 use crate::paper;
-use crate::report::Provenance;
-use crate::reproduce::{self, List, Miss, Number, View};
+use crate::plan::warnings;
+use crate::report::{Protocol, Provenance};
+use crate::reproduce::{self, Gate, List, Miss, Number, View};
 use crate::store::Store;
 
 /// Who runs a grid.
@@ -55,23 +56,38 @@ pub struct Made {
     pub files: Vec<PathBuf>,
     /// What dense backbones miss of the paper's numbers: their pruned cells were not run.
     pub misses: Vec<Miss>,
+    /// Backbones of the paper whose dense numbers could not be compared, and why: they were pruned all the same.
+    pub unknown: Vec<(String, String)>,
     /// Cells that were tried and failed, with their reasons.
     pub failures: Vec<(String, String)>,
     /// Cells without a result, for whatever reason.
     pub failed: usize,
 }
 
-/// Makes a table or figure of its grid. Without `gated`, backbones that are not the paper's are pruned all the same.
+/// Whether dense backbones have to show the paper's dense numbers before anything is pruned from them.
+#[derive(Debug)]
+pub enum Gated {
+    /// They are pruned whatever they show.
+    No,
+    /// With the dense cells that tell, where any backbone is the paper's ([`Artifact::gate`]).
+    Yes(Option<Grid>),
+}
+
+/// Makes a table or figure of its grid.
 ///
 /// # Errors
 /// What stops the run, numbers that the description cannot lay out, or a folder that cannot be written to.
-pub fn make(artifact: &Artifact, grid: &Grid, target: &Target, gated: bool, executor: &dyn Executor) -> Result<Made> {
+pub fn make(artifact: &Artifact, grid: &Grid, gated: &Gated, target: &Target, executor: &dyn Executor) -> Result<Made> {
     let started = SystemTime::now();
     target.check()?;
     let description = &artifact.description;
     let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
     let run = |grid: &Grid| executor.run(grid, target.path());
-    let (open, misses) = if gated { gate(grid, description, &run)? } else { (grid.clone(), Vec::new()) };
+    let Gate { misses, unknown } = match gated {
+        Gated::Yes(Some(dense)) => gate(dense, description, &run)?,
+        Gated::Yes(None) | Gated::No => Gate::default(),
+    };
+    let open = open(grid, &misses);
     let outcome = with_stopped(run(&open)?, grid, &misses);
     let numbers = reproduce::numbers(grid, &outcome, &named);
 
@@ -80,16 +96,29 @@ pub fn make(artifact: &Artifact, grid: &Grid, target: &Target, gated: bool, exec
     if let Some(entry) = &description.table {
         // Only the paper's own backbones have its numbers.
         let paper = paper::records(&artifact.name).unwrap_or_default();
-        let view = View::new(description, entry, &numbers, &paper)?;
+        let profile = grid.profile.as_deref().unwrap_or_default();
+        let notes = warnings(grid, &outcome.inputs);
+        let view = View::new(description, entry, &numbers, &paper)?.noted(profile, &numbers, notes);
         files.extend(tables(artifact, grid, &outcome, &view, &numbers, &staging)?);
         beside = reproduce::beside_paper(&view, &numbers);
         table = Some(view);
     }
-    let (drawn, figures) = figures(artifact, &outcome, &numbers, &staging)?;
+    // What the gate has stopped is not drawn; where that is all, the gate is the reason, not the drawing.
+    let drawn = figures(artifact, &outcome, &numbers, &staging);
+    let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
-    let protocols = provenance::protocols(grid, &outcome);
-    let (files, record) =
-        finish(&artifact.name, grid, &outcome, gated, &numbers, &protocols, files, &staging, started)?;
+    let protocols = Protocol::columns(grid, &outcome);
+    let (files, record) = finish(
+        &artifact.name,
+        grid,
+        &outcome,
+        matches!(gated, Gated::Yes(_)),
+        &numbers,
+        &protocols,
+        files,
+        &staging,
+        started,
+    )?;
     // The page shows artifacts as they are described, not every trial with other settings.
     if target.as_described() {
         sheet(artifact, grid, &outcome, &numbers, table.as_ref(), figures, &record, &staging)?;
@@ -99,7 +128,7 @@ pub fn make(artifact: &Artifact, grid: &Grid, target: &Target, gated: bool, exec
     let tried = |cell: &Cell| open.cells.contains(cell);
     let failed = outcome.cells.iter().filter(|result| tried(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
-    Ok(Made { table, beside, files, misses, failures, failed: outcome.failed() })
+    Ok(Made { table, beside, files, misses, unknown, failures, failed: outcome.failed() })
 }
 
 /// All forms of a table.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::{Artifact, Executor, Made, Target, make};
+use super::{Artifact, Executor, Gated, Made, Target, make};
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, Outcome};
+use crate::exec::{CellResult, Outcome, TextProtocol};
 use crate::grid::{Cell, Grid};
 use crate::reproduce::{Sheet, Stored};
 
@@ -36,7 +36,9 @@ impl Executor for Fake {
             CellResult { perplexity: vec![perplexity], losses: vec![None], ..unmeasured }
         };
         let cells = grid.cells.iter().map(result).collect();
-        Ok(Outcome { cells, inputs: inputs(), tasks: Vec::new() })
+        let read = grid.evaluate.perplexity.iter().map(|_| Some(TextProtocol { windows: 256, all: 256 })).collect();
+        let texts = BTreeMap::from([("llama-3-8b".to_owned(), read)]);
+        Ok(Outcome { cells, inputs: inputs(), texts, tasks: Vec::new() })
     }
 }
 
@@ -63,7 +65,7 @@ impl Bench {
              \x20 other: {{path: nowhere.jsonl, rule: c4}}\ntasks:\n  rte: {{path: nowhere}}\nbackbone: llama-3-8b\n\
              criterion: llm-streamline\ndepth: [1, 2]\nrecovery: [none, ghosted]\n\
              calibration: {{corpus: c4, sequences: 8, length: 64}}\n\
-             evaluate:\n  perplexity: [{{corpus: other, length: 64}}, {{corpus: c4, length: 64}}]\n  tasks: [rte]\n",
+             evaluate:\n  perplexity: [{{corpus: other, length: 64}}, {{corpus: c4, length: 2048}}]\n  tasks: [rte]\n",
             backbone.display()
         );
         fs::write(&file, text).unwrap();
@@ -81,8 +83,10 @@ impl Bench {
 
     fn make(&self, overrides: &[&str], gated: bool, executor: &dyn Executor) -> (Result<Made>, PathBuf) {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-        let target = self.target(&overrides);
-        let made = make(&self.artifact, &self.grid(&overrides), &target, gated, executor);
+        let (target, grid) = (self.target(&overrides), self.grid(&overrides));
+        let dense = self.artifact.gate(&grid, None, &overrides).unwrap();
+        let gated = if gated { Gated::Yes(dense) } else { Gated::No };
+        let made = make(&self.artifact, &grid, &gated, &target, executor);
         (made, target.path().to_owned())
     }
 }

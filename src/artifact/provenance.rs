@@ -38,31 +38,6 @@ pub(super) fn provenance(
     })
 }
 
-/// One column for each perplexity, each task, and the average of the tasks where there are several.
-pub(super) fn protocols(grid: &Grid, outcome: &Outcome) -> Vec<Protocol> {
-    let windows = grid.evaluate.perplexity.iter().map(|text| {
-        let corpus = &grid.corpora[&text.corpus];
-        Protocol::Windows {
-            corpus: text.corpus.clone(),
-            rule: corpus.rule.clone(),
-            length: text.length,
-            limit: corpus.limit,
-        }
-    });
-    let tasks = outcome.tasks.iter().map(|of| Protocol::MultipleChoice {
-        label: of.label.clone(),
-        task: of.task.name.to_string(),
-        version: of.task.version,
-        metric: of.task.column.name().to_string(),
-        bos: of.bos.to_string(),
-        documents: of.documents,
-        original: of.original,
-        whole: of.whole,
-    });
-    let several = Some(outcome.tasks.len()).filter(|&tasks| tasks > 1);
-    windows.chain(tasks).chain(several.map(|tasks| Protocol::Average { tasks })).collect()
-}
-
 fn seeds(grid: &Grid) -> Vec<u64> {
     let mut seeds: Vec<u64> = grid.cells.iter().filter_map(|cell| cell.calibration.as_ref()).map(|c| c.seed).collect();
     seeds.sort_unstable();

@@ -10,7 +10,7 @@ use super::asked::{Limits, start_threads};
 use super::home::{self, Place};
 use super::units::{columns, seconds};
 use super::{progress, report, stop};
-use crate::artifact::{self, Artifact, Made, Runner, Target};
+use crate::artifact::{self, Artifact, Gated, Made, Runner, Target};
 use crate::claims;
 use crate::error::{Kind, Result};
 use crate::exec::{RunRecord, Settings};
@@ -191,8 +191,12 @@ fn made_one(
     let clock = Instant::now();
     let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
     let target = target(artifact, &grid, arguments, folders);
-    let made = artifact::make(artifact, &grid, &target, !arguments.no_gate, runner)?;
-    let Made { table, beside, files, misses, failures, failed } = made;
+    let gated = match arguments.no_gate {
+        true => Gated::No,
+        false => Gated::Yes(artifact.gate(&grid, arguments.profile.as_deref(), &arguments.overrides)?),
+    };
+    let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
+    let Made { table, beside, files, misses, unknown, failures, failed } = made;
     if let Some(view) = table.filter(|_| !arguments.events) {
         println!("{}", reproduce::screen(&view));
         print!("{beside}");
@@ -205,6 +209,9 @@ fn made_one(
         seconds(clock.elapsed().as_secs_f64()),
         written.join(", ")
     );
+    for (backbone, reason) in &unknown {
+        eprintln!("{backbone}: whether it is the paper's is not known: {reason}");
+    }
     misses.iter().for_each(|miss| eprintln!("  {miss}"));
     if !misses.is_empty() {
         let backbones = Miss::backbones(&misses).join(", ");

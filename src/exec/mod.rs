@@ -20,7 +20,7 @@ mod wait;
 
 pub use event::{Event, Job, Reporter};
 pub use operator::{BoundaryResult, Placed};
-pub use outcome::{CellResult, Origin, Outcome, TaskProtocol, TaskScores};
+pub use outcome::{CellResult, Origin, Outcome, TaskProtocol, TaskScores, TextProtocol};
 pub use prepare::prepare;
 pub use record::{Recorder, RunRecord, Stage};
 pub use registry::Methods;

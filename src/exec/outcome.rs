@@ -6,11 +6,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::operator::{BoundaryResult, figures};
-use super::tokens::SHEET;
+use super::tokens::{SHEET, extent};
+use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
-use crate::grid::Cell;
+use crate::grid::{Cell, TaskUse};
 use crate::plan::payload::{from_json, selection, values};
 use crate::plan::{BackbonePlan, Plan, Subject, Variant};
 use crate::store::{Artifact, Key, Lookup, Store};
@@ -23,8 +24,18 @@ pub struct Outcome {
     pub cells: Vec<CellResult>,
     /// SHA-256 of every file that was read, by path.
     pub inputs: BTreeMap<String, String>,
+    /// What each backbone read of each perplexity's text, in the grid's order; none where it is not tokenised.
+    pub texts: BTreeMap<String, Vec<Option<TextProtocol>>>,
     /// How each task was scored, in the grid's order.
     pub tasks: Vec<TaskProtocol>,
+}
+
+/// How much of a text was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextProtocol {
+    /// Windows that are scored, and windows that there are.
+    pub windows: usize,
+    pub all: usize,
 }
 
 /// How a task was scored, whatever the variant.
@@ -91,6 +102,11 @@ pub struct Origin {
 }
 
 impl Outcome {
+    /// How a task of the grid was scored; none where nothing of it is stored.
+    pub fn task(&self, used: &TaskUse) -> Option<&TaskProtocol> {
+        self.tasks.iter().find(|of| of.label == used.to_string())
+    }
+
     /// How many cells failed.
     pub fn failed(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_some()).count()
@@ -109,7 +125,11 @@ impl Outcome {
             }
         }
         let tasks = plan.backbones.first().map_or(Ok(Vec::new()), |backbone| protocols(plan, backbone, store))?;
-        Ok(Self { cells, inputs: plan.inputs.by_path(), tasks })
+        let mut texts = BTreeMap::new();
+        for backbone in &plan.backbones {
+            texts.insert(backbone.name.clone(), texts_of(plan, backbone, store)?);
+        }
+        Ok(Self { cells, inputs: plan.inputs.by_path(), texts, tasks })
     }
 }
 
@@ -126,6 +146,23 @@ fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Sheet>>> 
         _ => Ok(None),
     };
     backbone.evaluations.iter().map(sheet).collect()
+}
+
+fn texts_of(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<TextProtocol>>> {
+    let mut texts = Vec::new();
+    for evaluation in &backbone.evaluations {
+        let Subject::Windows(text) = &evaluation.subject else { continue };
+        let rule: Rule = plan.grid.corpora[&text.corpus].rule.parse()?;
+        let read = match store.look(&evaluation.tokens) {
+            Lookup::Whole(artifact) => {
+                let (windows, corpus_tokens) = extent(&artifact)?;
+                Some(TextProtocol { windows, all: rule.windows(corpus_tokens, text.length) })
+            }
+            _ => None,
+        };
+        texts.push(read);
+    }
+    Ok(texts)
 }
 
 fn protocols(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<TaskProtocol>> {

@@ -15,7 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::Program;
-use crate::plan::{BackbonePlan, Estimate, Evaluation, Plan, State, Variant, payload};
+use crate::plan::{BackbonePlan, Estimate, Evaluation, Plan, State, Variant, payload, warnings};
 use crate::store::Store;
 
 /// How to run, as far as it may not change a result beyond rounding.
@@ -53,6 +53,9 @@ pub fn run(
     stop: &AtomicBool,
 ) -> Result<Outcome> {
     let plan = Plan::new(grid, store, settings.batch_tokens)?;
+    for text in warnings(grid, &plan.inputs.by_path()) {
+        reporter.event(Event::Note { text });
+    }
     reserve(&plan, store, reporter, stop)?;
     prepare(&plan, store, reporter, stop)?;
     let state = State::read(&plan, store);

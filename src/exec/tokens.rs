@@ -61,6 +61,15 @@ pub(super) fn read_windows(artifact: &Artifact) -> Result<Windows> {
     Ok(windows)
 }
 
+/// How many windows a stored text has, and of how many tokens they were cut.
+///
+/// # Errors
+/// Damage.
+pub(super) fn extent(artifact: &Artifact) -> Result<(usize, usize)> {
+    let WindowsRecord { corpus_tokens, starts, .. } = from_json(artifact, WINDOWS)?;
+    Ok((starts.len(), corpus_tokens))
+}
+
 fn check(artifact: &Artifact, fits: bool) -> Result<()> {
     if fits {
         return Ok(());

@@ -7,14 +7,16 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::files::sha256;
-use crate::grid::Grid;
+use crate::grid::{Grid, TaskUse};
 use crate::model::weights::Weights;
 use crate::store::{Input, Store};
-use crate::tasks::Task;
+use crate::tasks::{Limit, Task, read_rows};
 
 /// SHA-256 of each input file of a grid.
 pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
+    /// The documents of each task that has a limit, by the task's name in the grid.
+    documents: BTreeMap<String, usize>,
 }
 
 /// The hashes that tell one backbone from another.
@@ -49,7 +51,9 @@ impl Inputs {
         }
         let files: Vec<PathBuf> = files.into_iter().collect();
         let hash = |file: PathBuf| store.input(&file).map(|input| (file, input));
-        Ok(Self { by_path: files.into_par_iter().map(hash).collect::<Result<_>>()? })
+        let by_path = files.into_par_iter().map(hash).collect::<Result<_>>()?;
+        let inputs = Self { by_path, documents: BTreeMap::new() };
+        Ok(Self { documents: inputs.documents(grid)?, ..inputs })
     }
 
     pub(super) fn of(&self, file: &Path) -> Result<&str> {
@@ -83,8 +87,58 @@ impl Inputs {
         }
     }
 
+    /// The documents of each task that has a limit: without one nobody has to count.
+    fn documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
+        let limited: BTreeSet<&str> =
+            grid.evaluate.tasks.iter().filter(|used| used.limit.is_some()).map(|used| used.name.as_str()).collect();
+        let count = |name: &str| {
+            let data = &grid.tasks[name];
+            let task = Task::find(data.task.as_deref().unwrap_or(name))?;
+            let files = task.files(&data.path)?;
+            let rows = |file: &PathBuf| read_rows(file, task.columns).map(|rows| rows.len());
+            let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+            Ok((name.to_owned(), self.guarded(&paths, || files.iter().map(rows).sum())?))
+        };
+        limited.into_par_iter().map(count).collect()
+    }
+
+    /// How many documents of a task are scored at most: a limit that leaves none out is none, so that both are one cell.
+    pub(super) fn limit(&self, used: &TaskUse) -> Result<Option<f64>> {
+        let (Some(limit), Some(&documents)) = (used.limit, self.documents.get(&used.name)) else {
+            return Ok(used.limit);
+        };
+        Ok((Limit::new(limit)?.of(documents) < documents).then_some(limit))
+    }
+
     /// By path as text, for the record of a run.
     pub fn by_path(&self) -> BTreeMap<String, String> {
         self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.sha256().to_string())).collect()
     }
+}
+
+/// What a reader has to be told of a grid's texts: those that are calibrated on and evaluated on. `hashes` are those of the
+/// inputs, by path.
+pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
+    let content = |corpus: &str| {
+        let path = grid.corpora.get(corpus)?.path.display().to_string();
+        Some(hashes.get(&path).cloned().unwrap_or(path))
+    };
+    let mut warnings = Vec::new();
+    for calibration in &grid.calibration {
+        let one = &calibration.corpus;
+        for other in grid.evaluate.perplexity.iter().map(|text| &text.corpus) {
+            if content(one).is_none() || content(one) != content(other) {
+                continue;
+            }
+            let what = match one == other {
+                true => format!("`{one}` is calibrated on and evaluated on"),
+                false => format!("`{one}` and `{other}` are the same file, calibrated on and evaluated on"),
+            };
+            let warning = format!("Warning: {what}: its perplexity is of text that methods have seen.");
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    warnings
 }

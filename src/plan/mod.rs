@@ -9,7 +9,7 @@ mod recipe;
 mod state;
 
 pub use cost::{Estimate, place_holder};
-pub use inputs::Inputs;
+pub use inputs::{Inputs, warnings};
 use payload::{FIGURES, selection};
 pub use reason::{Change, Reason, Reasons};
 pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, Variant};

@@ -123,7 +123,7 @@ impl BackbonePlan {
             let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
             let rows = task.files(&data.path)?.iter().map(|file| inputs.of(file)).collect::<Result<Vec<_>>>()?;
             let of = json!({
-                "task": task.name, "task_version": task.version, "rows": rows, "limit": used.limit,
+                "task": task.name, "task_version": task.version, "rows": rows, "limit": inputs.limit(used)?,
                 "bos": used.bos.to_string(), "max_length": used.max_length, "tokenizer": files.tokenizer,
                 "tokenizer_config": files.tokenizer_config, "config": files.config,
             });

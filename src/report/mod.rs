@@ -9,6 +9,6 @@ pub(crate) mod table;
 
 pub use crate::files::atomic::{ensure_writable, write_atomically};
 pub use documents::{Answers, write_documents, write_lm_eval};
-pub use protocol::Protocol;
+pub use protocol::{Protocol, stem};
 pub use provenance::{Provenance, utc};
 pub use table::{Measured, Row, Table};

@@ -2,6 +2,11 @@
 
 use serde::Serialize;
 
+use crate::exec::{Outcome, TaskProtocol, TextProtocol};
+use crate::grid::{Grid, Perplexity, TaskUse};
+use crate::metric::{ACCURACY, Metric};
+use crate::tasks::Bos;
+
 /// How the numbers of one column were made.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "protocol", rename_all = "snake_case")]
@@ -16,9 +21,16 @@ pub enum Protocol {
         length: usize,
         /// Only so many windows, the first ones.
         limit: Option<usize>,
+        /// Windows that are scored, and those that there are; none where the text was not read.
+        windows: Option<usize>,
+        all: Option<usize>,
+        /// Whether a program made the text up.
+        generated: bool,
     },
     /// Accuracy on a multiple-choice task, in percent.
     MultipleChoice {
+        /// The task's name in the grid.
+        name: String,
         /// The task as the grid writes it, with the options that are not the usual ones.
         label: String,
         task: String,
@@ -28,17 +40,77 @@ pub enum Protocol {
         metric: String,
         /// Which special tokens contexts begin with.
         bos: String,
+        /// As the grid has it: so many documents, or below 1 that part of them.
+        limit: Option<f64>,
+        /// Tokens of an input, where it is not the backbone's own length.
+        max_length: Option<usize>,
         /// Documents scored, of all that the file has.
         documents: usize,
         original: usize,
         /// Whether all documents of the published split are scored: only then may a value stand beside a published one.
         whole: bool,
+        /// Whether a program made the documents up.
+        generated: bool,
     },
     /// The mean of the task columns, in percent.
     Average { tasks: usize },
 }
 
 impl Protocol {
+    /// One column for each perplexity, each task, and the average of the tasks where there are several.
+    pub fn columns(grid: &Grid, outcome: &Outcome) -> Vec<Self> {
+        let windows = grid.evaluate.perplexity.iter().enumerate().map(|(place, text)| {
+            let read = outcome.texts.values().filter_map(|texts| texts.get(place).copied().flatten());
+            // Of several backbones one may have fewer windows than the limit: the column is limited if any is.
+            Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
+        });
+        let task = |used: &TaskUse| outcome.task(used).map(|of| Self::task(grid, used, of));
+        let tasks: Vec<Self> = grid.evaluate.tasks.iter().filter_map(task).collect();
+        let several = Some(tasks.len()).filter(|&tasks| tasks > 1);
+        windows.chain(tasks).chain(several.map(|tasks| Self::Average { tasks })).collect()
+    }
+
+    /// How a text is scored; `read` is what one backbone has read of it.
+    pub fn text(grid: &Grid, text: &Perplexity, read: Option<TextProtocol>) -> Self {
+        let corpus = &grid.corpora[&text.corpus];
+        Self::Windows {
+            corpus: text.corpus.clone(),
+            rule: corpus.rule.clone(),
+            length: text.length,
+            limit: corpus.limit,
+            windows: read.map(|read| read.windows),
+            all: read.map(|read| read.all),
+            generated: corpus.generated,
+        }
+    }
+
+    /// How a task is scored.
+    pub fn task(grid: &Grid, used: &TaskUse, of: &TaskProtocol) -> Self {
+        Self::MultipleChoice {
+            name: used.name.clone(),
+            label: of.label.clone(),
+            task: of.task.name.to_string(),
+            version: of.task.version,
+            metric: of.task.column.name().to_string(),
+            bos: of.bos.to_string(),
+            limit: used.limit,
+            max_length: used.max_length,
+            documents: of.documents,
+            original: of.original,
+            whole: of.whole,
+            generated: grid.tasks.get(&used.name).is_some_and(|data| data.generated),
+        }
+    }
+
+    /// The metric that is measured so.
+    pub fn measures(&self) -> Metric {
+        match self {
+            Self::Windows { corpus, .. } => Metric::perplexity(stem(corpus)),
+            Self::MultipleChoice { name, .. } => Metric::task(name),
+            Self::Average { .. } => ACCURACY.metric(),
+        }
+    }
+
     /// The column's name: `ppl wikitext2-test@512`, `arc_easy`, `average`.
     pub fn column(&self) -> String {
         match self {
@@ -56,31 +128,106 @@ impl Protocol {
         }
     }
 
-    pub fn higher_is_better(&self) -> bool {
-        !matches!(self, Self::Windows { .. })
-    }
-
     /// The column explained, for the line below a table.
     pub fn note(&self) -> String {
         let column = self.column();
         match self {
-            Self::Windows { rule, length, limit, .. } => {
-                let windows = match limit {
-                    Some(limit) => format!("the first {limit} windows"),
-                    None => "all windows".to_owned(),
-                };
-                format!(
-                    "`{column}`: perplexity, protocol `windows`, {windows} of {length} tokens, text joined and cut by the rule `{rule}`"
-                )
-            }
-            Self::MultipleChoice { task, version, metric, bos, documents, original, whole, .. } => {
-                let split = if *whole { "the published split" } else { "not the whole published split" };
-                format!(
-                    "`{column}`: {metric} in %, {task} version {version} of lm-evaluation-harness, zero-shot, BOS `{bos}`, \
-                     {documents} of {original} documents ({split})"
-                )
-            }
+            Self::Windows { rule, .. } => format!(
+                "`{column}`: perplexity, protocol `windows`, {}, joined and cut by the rule `{rule}`",
+                self.amount()
+            ),
+            Self::MultipleChoice { task, version, metric, bos, .. } => format!(
+                "`{column}`: {metric} in %, {task} version {version} of lm-evaluation-harness, zero-shot, BOS `{bos}`, {}",
+                self.amount()
+            ),
             Self::Average { tasks } => format!("`{column}`: mean of the {tasks} task columns"),
         }
+    }
+
+    /// How much of what is scored, and what is not the published text or split, in a few words.
+    pub fn amount(&self) -> String {
+        match self {
+            Self::Windows { length, limit, windows, all, generated, .. } => {
+                let of = match (windows.zip(*all), limit) {
+                    (Some((windows, all)), Some(limit)) if windows == all => {
+                        format!("all {all} windows (a limit of {limit} leaves none out)")
+                    }
+                    (Some((windows, all)), _) if windows < all => format!("the first {windows} of {all} windows"),
+                    (None, Some(limit)) => format!("the first {limit} windows"),
+                    _ => "all windows".to_owned(),
+                };
+                format!("{of} of {length} tokens{}", if *generated { " of generated text" } else { "" })
+            }
+            Self::MultipleChoice { documents, original, whole, generated, limit, max_length, .. } => {
+                let of = match (documents < original, limit) {
+                    (true, _) => format!("{documents} of {original} documents"),
+                    (false, Some(limit)) => format!("all {original} documents (a limit of {limit} leaves none out)"),
+                    (false, None) => format!("all {original} documents"),
+                };
+                let split = match (generated, whole) {
+                    (true, _) => " (generated, not the published split)",
+                    (_, true) => " (the published split)",
+                    _ => " (not the whole published split)",
+                };
+                let cut = max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
+                format!("{of}{split}{cut}")
+            }
+            Self::Average { tasks } => format!("{tasks} tasks"),
+        }
+    }
+
+    /// The same for a line about many columns: what is as published is not counted, what is usual is not said.
+    pub fn short(&self) -> String {
+        match self {
+            Self::MultipleChoice { whole, bos, limit, max_length, .. } => {
+                let usual = *bos == Bos::default().to_string();
+                let of = match (whole, limit, max_length) {
+                    (true, None, None) => "the published split".to_owned(),
+                    _ => self.amount(),
+                };
+                if usual { of } else { format!("{of}, BOS {bos}") }
+            }
+            _ => self.amount(),
+        }
+    }
+
+    /// What the column is called in such a line.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Windows { corpus, .. } => corpus,
+            Self::MultipleChoice { name, .. } => name,
+            Self::Average { .. } => "average",
+        }
+    }
+}
+
+/// `c4` of `c4-train`: the paper names a text, whichever of its splits is used for what.
+pub fn stem(corpus: &str) -> &str {
+    ["-train", "-validation", "-test"].iter().find_map(|split| corpus.strip_suffix(split)).unwrap_or(corpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_named_without_its_split() {
+        assert_eq!((stem("c4-train"), stem("wikitext2"), stem("ptb-test")), ("c4", "wikitext2", "ptb"));
+    }
+
+    #[test]
+    fn a_limit_that_leaves_nothing_out_is_said_to() {
+        let text = |limit, windows| Protocol::Windows {
+            corpus: "c4".into(),
+            rule: "c4".into(),
+            length: 2048,
+            limit,
+            windows: Some(windows),
+            all: Some(256),
+            generated: false,
+        };
+        assert_eq!(text(None, 256).amount(), "all windows of 2048 tokens");
+        assert_eq!(text(Some(256), 256).amount(), "all 256 windows (a limit of 256 leaves none out) of 2048 tokens");
+        assert_eq!(text(Some(32), 32).amount(), "the first 32 of 256 windows of 2048 tokens");
     }
 }

@@ -61,6 +61,8 @@ pub struct Table {
     protocols: Vec<Protocol>,
     /// Row and column of each cell that is the best of its backbone, depth and column.
     best: Vec<(usize, usize)>,
+    /// What stands below the table, a paragraph each.
+    notes: Vec<String>,
 }
 
 /// The columns before the values.
@@ -118,7 +120,12 @@ impl Table {
         let frame = DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))?;
         let seconds = rows.iter().map(|row| row.seconds).collect();
         let best = best(rows, protocols, &render::show(&frame)?);
-        Ok(Self { frame, seconds, protocols: protocols.to_vec(), best })
+        Ok(Self { frame, seconds, protocols: protocols.to_vec(), best, notes: Vec::new() })
+    }
+
+    /// The table with what a reader has to know of all its numbers.
+    pub fn noted(self, notes: Vec<String>) -> Self {
+        Self { notes, ..self }
     }
 
     /// The results as a polars frame; an absent value is null.
@@ -141,7 +148,10 @@ impl Table {
         let seconds = Series::new("seconds".into(), &self.seconds).into_column();
         let place = LEADING + self.protocols.len() + self.protocols.iter().filter_map(Protocol::error_column).count();
         frame.insert_column(place, seconds).map_err(|error| failed(&error))?;
-        Ok(render::aligned(&self.shown(&frame)?))
+        let mut text = render::aligned(&self.shown(&frame)?);
+        self.notes.iter().for_each(|note| text.push_str(&format!("\n{note}")));
+        text.push_str(if self.notes.is_empty() { "" } else { "\n" });
+        Ok(text)
     }
 
     /// The table in Markdown, the best pruned value of each backbone and depth in bold, its protocols below it.
@@ -153,6 +163,7 @@ impl Table {
         text.push_str(
             "\nBold: the best of the pruned variants of a backbone at a depth (lowest perplexity, highest accuracy).\n",
         );
+        self.notes.iter().for_each(|note| text.push_str(&format!("\n{note}\n")));
         for protocol in &self.protocols {
             text.push_str(&format!("\n- {}", protocol.note()));
         }
@@ -190,7 +201,7 @@ fn best(rows: &[Row], protocols: &[Protocol], shown: &[render::Shown]) -> Vec<(u
     let value = |at: usize, column: usize| {
         let text = &shown[LEADING + column].cells[at];
         let value = text.parse::<f64>().ok().filter(|value| value.is_finite() && rows[at].status == Row::OK);
-        if protocols[column].higher_is_better() { value.map(|v| -v) } else { value }
+        value.and_then(|value| protocols[column].measures().cost(value))
     };
     let mut best = Vec::new();
     for (i, row) in rows.iter().enumerate().filter(|(_, row)| row.depth > 0) {
@@ -242,7 +253,15 @@ mod tests {
     use super::*;
 
     fn protocol(corpus: &str) -> Protocol {
-        Protocol::Windows { corpus: corpus.to_owned(), rule: corpus.to_owned(), length: 512, limit: None }
+        Protocol::Windows {
+            corpus: corpus.to_owned(),
+            rule: corpus.to_owned(),
+            length: 512,
+            limit: None,
+            windows: None,
+            all: None,
+            generated: false,
+        }
     }
 
     fn row(depth: usize, recovery: &str, perplexity: &[Option<f64>]) -> Row {
@@ -330,6 +349,7 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
     #[test]
     fn of_accuracies_the_highest_is_best_and_errors_stand_in_the_files_alone() {
         let task = Protocol::MultipleChoice {
+            name: "copa".into(),
             label: "copa".into(),
             task: "copa".into(),
             version: 1,
@@ -338,6 +358,9 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
             documents: 50,
             original: 100,
             whole: false,
+            generated: false,
+            limit: Some(50.0),
+            max_length: None,
         };
         let accuracy = |value| Row { values: vec![Some(Measured { value, error: Some(5.0) })], ..row(3, "a", &[]) };
         let table = Table::new(&[task], &[accuracy(55.0), accuracy(60.0)]).unwrap();

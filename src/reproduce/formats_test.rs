@@ -1,8 +1,10 @@
 //! One small table in every form.
 
+use super::beside::Verdict;
 use super::frame::{Origin, frame};
 use super::layout::View;
 use super::ours::{Number, Sample};
+use super::setup::Setup;
 use super::{latex, markdown, screen};
 use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
@@ -41,7 +43,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
         value: Some(value),
         error: None,
     };
-    Number { metric: Metric::find(metric).unwrap(), record, sample, cell: 0, failure: None }
+    Number { metric: Metric::find(metric).unwrap(), setup: Setup::default(), record, sample, cell: 0, failure: None }
 }
 
 /// Of `count` documents the first `right` are answered rightly.
@@ -201,8 +203,8 @@ fn the_papers_value_stands_beside_ours() {
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
     paper[3].value = Some(66.43);
     let view = View::new(&description, entry(&description), &numbers(), &paper).unwrap();
-    let shown = |row: usize| view.rows[row].cells[0].as_ref().unwrap().beside.unwrap();
-    assert_eq!((shown(0).verdict(), shown(3).verdict(), shown(3).paper), ("same", "differs", 66.43));
+    let shown = |row: usize| view.rows[row].cells[0].as_ref().unwrap().beside.clone().unwrap();
+    assert_eq!((shown(0).verdict, shown(3).verdict, shown(3).paper), (Verdict::Same, Verdict::Differs, 66.43));
 }
 
 #[test]
@@ -248,4 +250,12 @@ fn a_metric_that_there_is_not_is_refused_with_the_nearest() {
     let description = table(false, &rows(), &["acc_avarage"]);
     let error = View::new(&description, entry(&description), &numbers(), &[]).unwrap_err().to_string();
     assert!(error.contains("did you mean `acc_average`?"), "{error}");
+}
+
+#[test]
+fn what_has_to_be_said_of_all_numbers_stands_under_the_table() {
+    let view = view().noted("tiny", &numbers(), vec!["Warning: 5 % is seen.".into()]);
+    assert!(screen(&view).ends_with("Protocol: profile tiny.\nWarning: 5 % is seen.\n"), "{}", screen(&view));
+    assert!(markdown(&view).contains("\n\nProtocol: profile tiny.\n\nWarning: 5 % is seen.\n\nA caption."));
+    assert!(latex(&view, "t").contains("\\footnotesize Warning: 5 \\% is seen.}"));
 }

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
+use super::beside::Beside;
 use super::layout::{Shown, View};
 use super::ours::Number;
 use super::paired::Paired;
+use super::setup::protocol_line;
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
 use crate::report::csv::write_csv;
@@ -74,10 +76,11 @@ pub(super) fn frame(origin: Origin<'_>, view: &View, numbers: &[Number]) -> Resu
             let rank = if shown.best { "best" } else { "second" };
             (shown.best || shown.second).then(|| rank.to_owned())
         }),
-        real("paper", &|shown, _| shown.beside.map(|beside| beside.paper)),
-        real("difference", &|shown, _| shown.beside.and_then(|beside| beside.difference)),
-        real("tolerance", &|shown, _| shown.beside.map(|beside| beside.tolerance)),
-        text("verdict", &|shown, _| shown.beside.map(|beside| beside.verdict().to_owned())),
+        real("paper", &|shown, _| shown.beside.as_ref().map(|beside| beside.paper)),
+        real("difference", &|shown, _| shown.beside.as_ref().and_then(|beside| beside.difference)),
+        real("tolerance", &|shown, _| shown.beside.as_ref().map(|beside| beside.tolerance)),
+        text("verdict", &|shown, _| shown.beside.as_ref().and_then(Beside::word)),
+        text("other_protocol", &|shown, _| shown.beside.as_ref().and_then(Beside::other_protocol)),
         text("test", &paired(|of| of.test.to_owned())),
         text("against", &paired(|of| of.against.clone())),
         real("effect", &|shown, _| shown.paired.as_ref().map(|of| of.difference)),
@@ -85,6 +88,7 @@ pub(super) fn frame(origin: Origin<'_>, view: &View, numbers: &[Number]) -> Resu
         text("status", &|_, number| {
             Some(number.failure.as_ref().map_or("ok".to_owned(), |reason| format!("failed: {reason}")))
         }),
+        text("protocol", &|_, number| Some(protocol_line(origin.profile, std::iter::once(number)))),
         text("cell", &|_, number| origin.cells.get(number.cell).cloned()),
     ];
     DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))

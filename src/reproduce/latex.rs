@@ -30,7 +30,11 @@ pub fn latex(view: &View, label: &str) -> String {
         }
         text.push_str(&line(&cells(row)));
     }
-    text.push_str("\\bottomrule\n\\end{tabular}%\n}\n\\end{table}\n");
+    text.push_str("\\bottomrule\n\\end{tabular}%\n}\n");
+    for note in &view.notes {
+        text.push_str(&format!("\\par\\smallskip{{\\footnotesize {}}}\n", escaped(note)));
+    }
+    text.push_str("\\end{table}\n");
     text
 }
 

@@ -3,6 +3,7 @@
 use super::beside::Beside;
 use super::ours::Number;
 use super::paired::{self, Paired};
+use super::setup::protocol_line;
 use crate::error::{Error, Result};
 use crate::grid::{Description, Lead, TableEntry};
 use crate::metric::Metric;
@@ -20,6 +21,8 @@ pub struct View {
     pub groups: Vec<(String, usize)>,
     pub columns: Vec<Column>,
     pub rows: Vec<Row>,
+    /// What stands under the table in every form: how its numbers were made, and what a reader has to know of them.
+    pub notes: Vec<String>,
 }
 
 /// A column of numbers.
@@ -144,6 +147,7 @@ impl View {
             groups,
             columns,
             rows,
+            notes: Vec::new(),
         };
         view.rank(numbers);
         view.compare(numbers, paper, description);
@@ -199,6 +203,16 @@ impl View {
         for shown in self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten() {
             shown.beside = Beside::of(&numbers[shown.number], paper, &description.tolerance);
         }
+    }
+
+    /// The line of protocols, and what has to be said besides.
+    pub fn noted(mut self, profile: &str, numbers: &[Number], besides: Vec<String>) -> Self {
+        let shown: Vec<&Number> = self.shown().map(|(_, shown)| &numbers[shown.number]).collect();
+        let line = protocol_line(profile, shown.into_iter());
+        self.notes =
+            Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}.")).into_iter().collect();
+        self.notes.extend(besides);
+        self
     }
 
     /// Everything that is shown, with its row.

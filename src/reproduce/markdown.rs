@@ -24,6 +24,7 @@ pub fn markdown(view: &View) -> String {
     if view.significant() {
         text.push_str(" ⁺ and ⁻: ours is better or worse than the best other repair of the same selection, p < 0.05 on the same items.");
     }
+    view.notes.iter().for_each(|note| text.push_str(&format!("\n\n{}", escaped(note))));
     if !view.caption.is_empty() {
         text.push_str(&format!("\n\n{}", view.caption.trim()));
     }

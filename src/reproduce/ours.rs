@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::setup::{Calibrated, Setup};
 use crate::exec::{CellResult, Outcome};
 use crate::grid::{Cell, Grid, Method};
 use crate::metric::{self, Metric};
 use crate::record::{Condition, DENSE, Record};
+use crate::report::{Protocol, stem};
 
 /// A number and where it comes from.
 #[derive(Debug, Clone)]
@@ -15,6 +17,8 @@ pub struct Number {
     pub record: Record,
     /// The record's metric with its direction and its print.
     pub metric: Metric,
+    /// How it was made.
+    pub setup: Setup,
     pub sample: Sample,
     /// The cell's place in the outcome.
     pub cell: usize,
@@ -40,39 +44,46 @@ pub fn numbers(grid: &Grid, outcome: &Outcome, named: &[String]) -> Vec<Number> 
     let mut numbers = Vec::new();
     for (place, result) in outcome.cells.iter().enumerate() {
         let condition = labels.condition(result);
-        let mut push = |metric: Metric, value: Option<f64>, error: Option<f64>, sample: Sample| {
+        let calibration = Calibrated::of(grid, &result.cell);
+        let mut push = |metric: Metric, scored: &[Protocol], value: Option<f64>, error: Option<f64>, sample: Sample| {
             let value = value.filter(|value| value.is_finite());
             let record = Record { condition: condition.clone(), metric: metric.id.clone(), value, error };
-            numbers.push(Number { record, metric, sample, cell: place, failure: result.failure.clone() });
+            let setup = Setup { scored: scored.to_vec(), calibration: calibration.clone() };
+            numbers.push(Number { record, metric, setup, sample, cell: place, failure: result.failure.clone() });
         };
-        texts(grid, result, &mut push);
-        tasks(grid, result, &mut push);
+        texts(grid, outcome, result, &mut push);
+        tasks(grid, outcome, result, &mut push);
         boundaries(result, reference(outcome, &result.cell), &mut push);
     }
     numbers
 }
 
-type Push<'a> = dyn FnMut(Metric, Option<f64>, Option<f64>, Sample) + 'a;
+type Push<'a> = dyn FnMut(Metric, &[Protocol], Option<f64>, Option<f64>, Sample) + 'a;
 
-fn texts(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
-    let mut values = Vec::new();
+fn texts(grid: &Grid, outcome: &Outcome, result: &CellResult, push: &mut Push<'_>) {
+    let (mut values, mut scored) = (Vec::new(), Vec::new());
+    let read = outcome.texts.get(&result.cell.backbone);
     for (place, text) in grid.evaluate.perplexity.iter().enumerate() {
         let value = result.perplexity.get(place).copied().flatten();
         let losses = result.losses.get(place).cloned().flatten();
+        let protocol = Protocol::text(grid, text, read.and_then(|texts| texts.get(place).copied().flatten()));
         values.push(value);
-        push(perplexity_of(&text.corpus), value, None, losses.map_or(Sample::None, Sample::Losses));
+        scored.push(protocol.clone());
+        push(protocol.measures(), &[protocol], value, None, losses.map_or(Sample::None, Sample::Losses));
     }
     if values.len() > 1 {
-        push(metric::PERPLEXITY.metric(), mean(&values), None, Sample::None);
+        push(metric::PERPLEXITY.metric(), &scored, mean(&values), None, Sample::None);
     }
 }
 
-fn tasks(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
-    let (mut all, mut values, mut variance) = (Vec::new(), Vec::new(), 0.0);
+fn tasks(grid: &Grid, outcome: &Outcome, result: &CellResult, push: &mut Push<'_>) {
+    let (mut all, mut values, mut scored, mut variance) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
     for (place, used) in grid.evaluate.tasks.iter().enumerate() {
+        let protocol: Vec<Protocol> = outcome.task(used).map(|of| Protocol::task(grid, used, of)).into_iter().collect();
+        scored.extend(protocol.clone());
         let Some(scores) = result.tasks.get(place).and_then(Option::as_ref) else {
             values.push(None);
-            push(Metric::task(&used.name), None, None, Sample::None);
+            push(Metric::task(&used.name), &protocol, None, None, Sample::None);
             continue;
         };
         let measure = scores.result.column();
@@ -82,13 +93,14 @@ fn tasks(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
         values.push(Some(100.0 * measure.value));
         variance += measure.stderr.map_or(f64::NAN, |error| (100.0 * error).powi(2));
         let error = measure.stderr.map(|error| 100.0 * error);
-        push(Metric::task(&used.name), Some(100.0 * measure.value), error, Sample::Right(right));
+        push(Metric::task(&used.name), &protocol, Some(100.0 * measure.value), error, Sample::Right(right));
     }
     if values.len() > 1 {
         let average = mean(&values);
         let error = average.and(Some(variance.sqrt() / values.len() as f64)).filter(|error| error.is_finite());
         push(
             metric::ACCURACY.metric(),
+            &scored,
             average,
             error,
             if average.is_some() { Sample::Tasks(all) } else { Sample::None },
@@ -101,8 +113,8 @@ fn tasks(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
 fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_>) {
     if result.boundaries.is_empty() {
         if result.failure.is_some() && !result.cell.is_dense() {
-            push(metric::BOUNDARY_ERROR.metric(), None, None, Sample::None);
-            push(metric::CHANNEL_ERROR.metric(), None, None, Sample::None);
+            push(metric::BOUNDARY_ERROR.metric(), &[], None, None, Sample::None);
+            push(metric::CHANNEL_ERROR.metric(), &[], None, None, Sample::None);
         }
         return;
     }
@@ -110,11 +122,11 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
         let values: Vec<Option<f64>> = result.boundaries.iter().map(|boundary| Some(of(&boundary.numbers))).collect();
         mean(&values)
     };
-    push(metric::BOUNDARY_ERROR.metric(), each(&|of| of.boundary_mae), None, Sample::None);
-    push(metric::CHANNEL_ERROR.metric(), each(&|of| median(&of.boundary_mae_by_channel)), None, Sample::None);
+    push(metric::BOUNDARY_ERROR.metric(), &[], each(&|of| of.boundary_mae), None, Sample::None);
+    push(metric::CHANNEL_ERROR.metric(), &[], each(&|of| median(&of.boundary_mae_by_channel)), None, Sample::None);
     if each(&|of| of.m_norm).is_some_and(|norm| norm > 0.0) {
-        push(metric::SYMMETRIC.metric(), each(&|of| of.m_symmetric_norm / of.m_norm), None, Sample::None);
-        push(metric::ANTISYMMETRIC.metric(), each(&|of| of.m_antisymmetric_norm / of.m_norm), None, Sample::None);
+        push(metric::SYMMETRIC.metric(), &[], each(&|of| of.m_symmetric_norm / of.m_norm), None, Sample::None);
+        push(metric::ANTISYMMETRIC.metric(), &[], each(&|of| of.m_antisymmetric_norm / of.m_norm), None, Sample::None);
     }
     if let Some(none) = none {
         let channels = |result: &CellResult| -> Vec<f64> {
@@ -123,7 +135,7 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
         let (own, base) = (channels(result), channels(none));
         if own.len() == base.len() {
             let reduced = own.iter().zip(&base).filter(|(own, base)| own < base).count();
-            push(metric::CHANNELS_REDUCED.metric(), Some(reduced as f64 / own.len() as f64), None, Sample::None);
+            push(metric::CHANNELS_REDUCED.metric(), &[], Some(reduced as f64 / own.len() as f64), None, Sample::None);
         }
     }
 }
@@ -188,16 +200,6 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// The metric of perplexity on a corpus.
-pub fn perplexity_of(corpus: &str) -> Metric {
-    Metric::perplexity(stem(corpus))
-}
-
-/// `c4` of `c4-train`: the paper names a text, whichever of its splits is used for what.
-pub(super) fn stem(corpus: &str) -> &str {
-    ["-train", "-validation", "-test"].iter().find_map(|split| corpus.strip_suffix(split)).unwrap_or(corpus)
-}
-
 /// None where one is missing.
 fn mean(values: &[Option<f64>]) -> Option<f64> {
     let all: Option<Vec<f64>> = values.iter().copied().collect();
@@ -237,7 +239,7 @@ mod tests {
         let pushed = |cell, failure: Option<&str>| {
             let mut all = Vec::new();
             let result = CellResult::unmeasured(cell, 16, failure.map(str::to_owned));
-            boundaries(&result, None, &mut |metric, value, _, _| all.push((metric, value)));
+            boundaries(&result, None, &mut |metric, _, value, _, _| all.push((metric, value)));
             all
         };
         let missing = [&metric::BOUNDARY_ERROR, &metric::CHANNEL_ERROR].map(|word| (word.metric(), None));
@@ -251,10 +253,5 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
-    }
-
-    #[test]
-    fn a_text_is_named_without_its_split() {
-        assert_eq!((stem("c4-train"), stem("wikitext2"), stem("ptb-test")), ("c4", "wikitext2", "ptb"));
     }
 }

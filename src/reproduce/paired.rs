@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::ours::{Number, Sample};
-use crate::metric::Metric;
 use crate::significance::{Discordant, paired_bootstrap, sign_flips};
 
 /// A paired test of two variants on the same items.
@@ -75,8 +74,9 @@ fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::setup::Setup;
     use super::*;
-    use crate::metric;
+    use crate::metric::{self, Metric};
     use crate::record::{Condition, Record};
 
     fn number(metric: Metric, value: f64, sample: Sample) -> Number {
@@ -90,7 +90,7 @@ mod tests {
             calibration: "c4".into(),
         };
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-        Number { record, metric, sample, cell: 0, failure: None }
+        Number { record, metric, setup: Setup::default(), sample, cell: 0, failure: None }
     }
 
     /// Of `count` questions those from `from` on, `right` of them, are answered rightly.

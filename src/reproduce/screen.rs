@@ -40,6 +40,7 @@ pub fn screen(view: &View) -> String {
         text.push_str("; + or -: ours is better or worse than the best other repair of the same selection, p < 0.05 on the same items");
     }
     text.push('\n');
+    view.notes.iter().for_each(|note| text.push_str(&format!("{note}\n")));
     printable(&text).into_owned()
 }
 

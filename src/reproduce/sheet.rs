@@ -97,7 +97,7 @@ fn table(view: &View, numbers: &[Number], outcome: &Outcome) -> TableView {
         Row { group: row.lead.first().cloned(), ours: row.ours, cells: texts.chain(values).collect() }
     };
     TableView {
-        caption: String::new(),
+        caption: view.notes.join(" "),
         group_name: view.lead.first().cloned().unwrap_or_default(),
         columns: lead.chain(measured).collect(),
         rows: view.rows.iter().map(row).collect(),
@@ -115,8 +115,8 @@ fn cell(shown: &Shown, numbers: &[Number], outcome: &Outcome) -> Cell {
         value: number.record.value,
         best: shown.best,
         second: shown.second,
-        paper: shown.beside.map(|beside| format!("{:.2}", beside.paper)),
-        verdict: shown.beside.map(|beside| beside.verdict().to_owned()),
+        paper: shown.beside.as_ref().map(|beside| format!("{:.2}", beside.paper)),
+        verdict: shown.beside.as_ref().map(|beside| beside.verdict.to_string()),
         significant,
         key: Some(outcome.cells[number.cell].cell.to_string()),
         failed: number.failure.is_some(),

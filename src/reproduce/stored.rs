@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ours::{Number, Sample};
+use super::setup::Setup;
 use crate::error::{Error, Result};
 use crate::exec::Outcome;
 use crate::files::atomic::write_atomically;
@@ -147,6 +148,13 @@ impl StoredNumber {
             _ => Sample::None,
         };
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
-        Number { record: self.record.clone(), metric, sample, cell: 0, failure: self.failure.clone() }
+        Number {
+            record: self.record.clone(),
+            metric,
+            setup: Setup::default(),
+            sample,
+            cell: 0,
+            failure: self.failure.clone(),
+        }
     }
 }

@@ -35,6 +35,14 @@ impl Rule {
             Self::C4 => "c4",
         }
     }
+
+    /// How many windows a perplexity is taken over where nothing limits them, of a text of so many tokens.
+    pub fn windows(self, corpus_tokens: usize, length: usize) -> usize {
+        match self {
+            Self::Wikitext2 | Self::Ptb => corpus_tokens / length.max(1),
+            Self::C4 => C4_WINDOWS,
+        }
+    }
 }
 
 impl fmt::Display for Rule {
@@ -175,7 +183,7 @@ pub fn evaluation(
 
     let mut ids = tokenizer.encode(&rows.join("\n\n"))?;
     let corpus_tokens = ids.len();
-    let all = corpus_tokens / length;
+    let all = rule.windows(corpus_tokens, length);
     if all == 0 {
         return Err(too_short(corpus_tokens, length, rule, length));
     }
