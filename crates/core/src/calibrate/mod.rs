@@ -9,5 +9,5 @@ mod pass;
 mod similarity;
 
 pub use activations::{Activations, InMemory, Shape, Shard, Site, Spool};
-pub use pass::{Request, run};
+pub use pass::{Request, in_memory, run};
 pub use similarity::{Axis, Pair, Similarities};

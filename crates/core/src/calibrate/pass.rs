@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::activations::{Site, Spool};
+use super::activations::{Activations, InMemory, Shape, Site, Spool};
 use super::similarity::{Pair, Similarities};
+use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::model::{Batch, Decoder, Observer, Program, Trie};
 
@@ -72,6 +73,19 @@ pub fn run(
         progress(batch.tokens())?;
     }
     Ok(taps.similarities)
+}
+
+/// The activations at some sites over all windows, kept in memory.
+///
+/// # Errors
+/// As [`run`].
+pub fn in_memory(decoder: &Decoder, windows: &Windows, sites: impl IntoIterator<Item = Site>) -> Result<Activations> {
+    let request = Request { sites: sites.into_iter().collect(), ..Request::default() };
+    let shape = Shape { channels: decoder.config().hidden, sequences: windows.count(), length: windows.length };
+    let mut kept = InMemory::of(request.sites.iter().copied());
+    let windows: Vec<&[u32]> = windows.iter().collect();
+    run(decoder, &windows, 0, 8 * shape.length, &request, &mut kept, |_| Ok(()))?;
+    kept.finish(shape)
 }
 
 /// Node → site: `X_0` leaves the embedding, the middle of layer `l` its attention, `X_{l+1}` its MLP.

@@ -3,11 +3,11 @@
 //! Non-overlapping windows of T tokens. A window's loss is the mean negative log-likelihood of its T − 1 predicted
 //! tokens; the perplexity is `exp` of the mean over windows. All variants are scored in one run of their trie.
 
-use super::exam::in_parts;
+use super::exam::{in_parts, score};
 use super::{Clock, Exam};
 use crate::corpus::Windows;
 use crate::error::Result;
-use crate::model::{Batch, Decoder, Load, Trie};
+use crate::model::{Batch, Decoder, Load, Program, Trie};
 
 /// The loss of every window under one variant.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +27,21 @@ impl Losses {
         self.windows.iter().filter(|loss| !loss.is_finite()).count()
     }
 }
+
+/// The perplexity of each program on all windows, in one run of their trie.
+///
+/// # Errors
+/// A tensor operation that fails.
+pub fn of(decoder: &Decoder, programs: &[Program], windows: &Windows) -> Result<Vec<f64>> {
+    let trie = Trie::new(programs);
+    let mut seconds = vec![0.0; trie.len()];
+    let exam = Reading::new(windows, BATCH_TOKENS);
+    let losses = score(&exam, decoder, &trie, programs.len(), &mut seconds, |_| Ok(()))?;
+    Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
+}
+
+/// Tokens of a batch where nobody says otherwise.
+const BATCH_TOKENS: usize = 2048;
 
 /// Windows as an exam: the values are the windows' mean losses.
 pub struct Reading<'a> {

@@ -1,0 +1,35 @@
+//! The examples do what they say, on the embedded backbones and texts.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/tiny").join(name)
+}
+
+/// What an example prints, as numbers: cargo builds examples beside the tests.
+fn numbers(example: &str, arguments: &[&str]) -> Vec<f64> {
+    let test = std::env::current_exe().unwrap();
+    let program = test.parent().unwrap().with_file_name("examples").join(example);
+    let paths = arguments.iter().map(|name| data(name));
+    let output = Command::new(program).args(paths).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (_, after) = text.split_once("perplexity").unwrap();
+    after.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn a_folder_is_scored_on_a_text() {
+    let perplexity = numbers("perplexity", &["llama", "corpora/wiki-test.jsonl.gz"]);
+    // A unigram model has 206 and more on these texts (the backbone's manifest), one that knows all nothing below 1.
+    assert!(perplexity[0] > 1.0 && perplexity[0] < 5.0, "{perplexity:?}");
+}
+
+#[test]
+fn a_repaired_cut_is_better_than_a_bare_one_and_worse_than_none() {
+    let scored = numbers("repair", &["llama", "corpora/web-train.jsonl.gz", "corpora/wiki-test.jsonl.gz"]);
+    let [dense, cut, repaired] = scored[..] else { panic!("{scored:?}") };
+    assert!(dense < repaired && repaired < cut, "{scored:?}");
+}
