@@ -276,6 +276,10 @@ fn names_of_every_kind_get_files_of_their_own_and_what_cannot_be_shown_is_refuse
     let csv = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     assert!(csv.contains("\n'=1+1,") && !csv.contains("\n=1+1"), "{csv}");
 
+    let output = world.run(&["--results", "out\u{1b}[2J"]);
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && !said.contains(&0x1b), "{}", String::from_utf8_lossy(&said).escape_debug());
+
     for (bad, words) in [("a\\e[2Jb", "cannot be shown"), (&"y".repeat(201), "cannot be shown")] {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();

@@ -2,12 +2,13 @@
 //!
 //! The standard library's macros panic then. Those of this floor write here: a reader that has gone (`| head`) has all
 //! that it wanted, and what cannot be said stops no run. Only output that is lost for want of room is an error, at the end.
+//! Control characters in names and paths go out as escapes: they would move the cursor.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 
 /// The first failure to write what was asked for.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
@@ -16,7 +17,7 @@ static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 pub(super) fn say(text: Arguments<'_>) {
     let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
     if lost.is_none()
-        && let Err(error) = io::stdout().lock().write_fmt(text)
+        && let Err(error) = io::stdout().lock().write_all(printable(&text.to_string()).as_bytes())
     {
         *lost = Some(error);
     }
@@ -24,7 +25,7 @@ pub(super) fn say(text: Arguments<'_>) {
 
 /// Writes to standard error.
 pub(super) fn tell(text: Arguments<'_>) {
-    io::stderr().lock().write_fmt(text).ok();
+    io::stderr().lock().write_all(printable(&text.to_string()).as_bytes()).ok();
 }
 
 /// # Errors
