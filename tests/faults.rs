@@ -220,14 +220,53 @@ fn gc_keeps_what_a_grid_uses_and_tells_what_the_rest_costs() {
     world.runs(&[]);
     world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
     let list = |world: &World| String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-    assert!(list(&world).contains("operator-v1"), "{}", list(&world));
+    assert!(list(&world).contains("operator-v2"), "{}", list(&world));
     let gone = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let gone = String::from_utf8(gone.stdout).unwrap();
-    assert!(gone.contains("to make again") && gone.contains("operator-v1"), "{gone}");
+    assert!(gone.contains("to make again") && gone.contains("operator-v2"), "{gone}");
     let log = world.runs(&[]);
     assert!(log.contains("9 of 9 cells are stored already"), "{log}");
     let log = world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
     assert!(log.contains("1 of 9 cells are stored already"), "the dense cell is in both: {log}");
+}
+
+#[test]
+fn gc_keeps_every_profile_of_a_grid_and_every_trial_of_its_criteria() {
+    let world = World::new();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let profiles = "profile: one\nprofiles:\n  one: {criterion: sleb, recovery: none}\n  two: {depth: 1}\n";
+    world.write("grid.yaml", format!("{grid}{profiles}"));
+    world.runs(&[]);
+    world.runs(&["--profile", "two"]);
+    world.runs(&["--profile", "two", "--set", "calibration.seed=1"]);
+    let artifacts = |kind: &str| {
+        let list = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
+        let line = list.lines().find(|line| line.starts_with(&format!("{kind}-v"))).unwrap_or_default();
+        line.split_whitespace().nth(1).map_or(0, |count| count.parse::<usize>().unwrap())
+    };
+    let gc = |more: &[&str]| {
+        let output = world.ghostlab(&[&["cache", "gc", "--keep", "grid.yaml", "--yes"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    // Four layers one at a time, then three; two variants and the dense backbone; its five cells, and those of seed 1.
+    assert_eq!(artifacts("scores"), 7 + 3 + 4 + 4);
+    gc(&[]);
+    assert_eq!(artifacts("scores"), 7 + 3 + 4);
+    let log = world.runs(&[]);
+    assert!(log.contains("3 of 3 cells are stored already"), "{log}");
+    let log = world.runs(&["--profile", "two"]);
+    assert!(log.contains("5 of 5 cells are stored already"), "{log}");
+    // A profile that cannot be looked up is not taken for one that uses nothing.
+    let away = "  away: {backbones: {gone: {path: nowhere}}, backbone: gone}\n";
+    world.write("grid.yaml", format!("{grid}{profiles}{away}"));
+    let refused = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(3) && text.contains("`away`") && text.contains("--profile"), "{text}");
+    gc(&["--profile", "one"]);
+    assert_eq!(artifacts("scores"), 7 + 3);
+    gc(&["--profile", "one", "--set", "depth=1"]);
+    // The second variant is gone, the trials are not: another depth may ask for them.
+    assert_eq!(artifacts("scores"), 7 + 2);
 }
 
 #[cfg(unix)]

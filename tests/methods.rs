@@ -115,6 +115,91 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
     assert_eq!(passes(&[]).0, 0);
 }
 
+#[test]
+fn two_ways_to_write_one_method_are_one_cell_and_one_key() {
+    let world = World::new();
+    world.runs(&["--set", "recovery=[ghosted, prune-and-comp]", "--set", "criterion=[llm-streamline, sleb]"]);
+    let log = world.runs(&[
+        "--set",
+        "recovery=[{name: ghosted, solver: normal, boundary: region}, {name: prune-and-comp, granularity: channel}]",
+        "--set",
+        "criterion=[{name: llm-streamline, cosine: channel-series}, sleb]",
+    ]);
+    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    let log =
+        world.runs(&["--set", "recovery=[{name: ghosted, solver: normal}, ghosted, {name: ghosted, solver: svd}]"]);
+    assert!(log.contains("3 of 5 cells are stored already"), "{log}");
+    let rows = table(&world.path("results/grid/results.csv"));
+    let labels: Vec<&str> = rows[1..].iter().map(|row| row[5].as_str()).collect();
+    assert_eq!(labels[1..3], ["ghosted(solver=normal)", "ghosted(solver=svd)"], "named as it is written first");
+    // In other words it is the same method for a pattern too.
+    let log = world.runs(&["--set", "exclude=[{recovery: {name: ghosted, solver: normal}}]"]);
+    assert!(!log.contains("ghosted"), "{log}");
+    assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 1 + 2 * 3);
+}
+
+#[test]
+fn only_methods_that_read_the_operator_s_sequences_depend_on_their_number() {
+    let world = World::new();
+    let grid = [
+        "--set",
+        "criterion=[llm-streamline, shortgpt]",
+        "--set",
+        "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-diag, ghosted]",
+    ];
+    world.runs(&grid);
+    let log = world.runs(&[&grid[..], &["--set", "calibration.operator_sequences=4"]].concat());
+    // What is solved again: ghosted everywhere, and LinearPatch where a selection may have two regions.
+    assert!(log.contains("16 of 21 cells are stored already"), "{log}");
+}
+
+#[test]
+fn a_key_names_the_versions_of_all_that_it_is_made_from() {
+    let world = World::new();
+    world.runs(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
+    let key = |path: PathBuf| common::json(&path)["key"].clone();
+    let made_from = |kind: &str, of: &str| {
+        let mut found = Vec::new();
+        find(&world.path(&format!("data/store/{kind}")), "meta.json", &mut found);
+        let keys = found.into_iter().map(key).filter(|key| {
+            let selection = if kind.starts_with("selection") { key } else { &key["of"]["selection"] };
+            selection["of"]["criterion"] == of
+        });
+        let parents = keys.map(|key| {
+            let parents = key["of"].as_object().unwrap().iter().filter(|(_, value)| value.get("kind").is_some());
+            let parents = parents.map(|(name, parent)| {
+                assert!(parent["version"].as_u64().is_some(), "{parent}");
+                format!("{name}: {}", parent["kind"].as_str().unwrap())
+            });
+            parents.collect::<Vec<_>>().join(", ")
+        });
+        let mut parents: Vec<String> = parents.collect();
+        parents.dedup();
+        parents
+    };
+    assert_eq!(made_from("selection-v3", "llm-streamline"), ["activations: activations"]);
+    assert_eq!(made_from("selection-v3", "sleb"), ["scores: scores"]);
+    assert_eq!(made_from("selection-v3", "explicit"), [""]);
+    assert_eq!(made_from("operator-v2", "llm-streamline"), ["activations: activations, selection: selection"]);
+}
+
+#[test]
+fn a_file_that_is_read_as_another_format_is_another_text() {
+    let world = World::new();
+    // Both a text and lines of JSON.
+    std::fs::rename(world.path("test.jsonl"), world.path("test.txt")).unwrap();
+    let perplexity = |file: &str| {
+        world.runs(&["--set", &format!("corpora.test.path={file}"), "--set", "recovery=none"]);
+        table(&world.path("results/grid/results.csv"))[1].clone()
+    };
+    let as_text = perplexity("test.txt");
+    std::fs::rename(world.path("test.txt"), world.path("test.jsonl")).unwrap();
+    let as_rows = perplexity("test.jsonl");
+    std::fs::remove_dir_all(world.path("data")).unwrap();
+    assert_eq!(perplexity("test.jsonl"), as_rows, "what a new store gives");
+    assert_ne!(as_text, as_rows);
+}
+
 fn find(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -9,7 +9,7 @@ use common::{assert_close, fixture, flat, numbers, relative_error, tensors};
 use ghostlab::calibrate::Site;
 use ghostlab::corpus::{Start, Windows};
 use ghostlab::model::{Batch, Decoder, Half, Model, Operator, Program, Repairs, Step, elements};
-use ghostlab::recovery::{Boundary, Numbers, Repair, Solution};
+use ghostlab::recovery::{Numbers, Repair, Solution};
 use serde_json::{Value, json};
 
 /// Name, options, key in the oracle's numbers, key in its operators.
@@ -128,7 +128,7 @@ fn layer_by_layer_repairs_of_several_regions_equal_the_reference() {
         let options = if name == "none" { json!({}) } else { json!({"boundary": "layer"}) };
         let mut solutions = Vec::new();
         for &layer in &removed {
-            let boundary = Boundary { only: false, ..calibration.boundary(&decoder, layer, layer + 1) };
+            let boundary = calibration.boundary(&decoder, layer, layer + 1);
             let solution = recovery(name, options.clone()).solve(&boundary).unwrap();
             if let Some(operator) = solution.repair.operator() {
                 let error = relative_error(&matrix(operator), &flat(&matrices[&format!("{key}.{layer}")]));

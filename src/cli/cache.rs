@@ -13,10 +13,10 @@ use rayon::prelude::*;
 use super::home::Place;
 use super::progress;
 use super::units::{bytes, columns, seconds};
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::exec::{self, Methods, Settings};
 use crate::grid::Grid;
-use crate::plan::{BackbonePlan, Plan};
+use crate::plan::{Kept, Plan};
 use crate::store::{Entry, Found, Kind, Left, Store};
 
 #[derive(Subcommand)]
@@ -56,6 +56,12 @@ pub(super) struct Gc {
     /// of this version can use goes: damaged artifacts and those of earlier versions.
     #[arg(long, value_name = "GRID.yaml")]
     keep: Vec<PathBuf>,
+    /// Keep what the kept grids use under this profile only; may stand several times. Without it, under each of theirs.
+    #[arg(long, value_name = "NAME", requires = "keep")]
+    profile: Vec<String>,
+    /// Change a value of the kept grids, as `run` does.
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "keep")]
+    overrides: Vec<String>,
     /// Only artifacts of this kind: tokens, activations, selection, operator, scores.
     #[arg(long)]
     kind: Option<String>,
@@ -155,14 +161,10 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let store = gc.place.look()?;
     let left: Vec<Left> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let in_use = store.reserved();
-    let mut kept = BTreeSet::new();
-    for file in &gc.keep {
-        let grid = Grid::load(file, None, &[], &Methods)?;
-        keys(&Plan::new(&grid, &store, Settings::default().batch_tokens)?, &mut kept);
-    }
+    let kept = kept(gc, &store)?;
     let goes = |entry: &Entry| {
         let damaged = matches!(entry.found, Found::Damaged(_)) || !entry.current();
-        let unused = !gc.keep.is_empty() && !kept.contains(&entry.hash);
+        let unused = !gc.keep.is_empty() && !kept.has(entry);
         let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
         let old = gc.older.is_none_or(|days| entry.age() >= Duration::from_secs_f64(days.max(0.0) * 86_400.0));
         // With a kind or an age and nothing to keep, these alone decide.
@@ -213,16 +215,29 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The hashes of everything that a plan uses, or may use for another depth or recovery: activations of all sites.
-fn keys(plan: &Plan<'_>, kept: &mut BTreeSet<String>) {
-    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
-    let tokens = plan.backbones.iter().flat_map(BackbonePlan::tokens);
-    kept.extend(of_variants.chain(tokens).map(|key| key.hash().to_string()));
-    for backbone in &plan.backbones {
-        for calibration in &backbone.calibrations {
-            kept.extend(backbone.all_activations(calibration).map(|key| key.hash().to_string()));
+/// What the kept grids use. A profile that nobody named and that cannot be looked up stops everything: its models may be
+/// away for a while, and what was computed with them looks like what no grid uses.
+fn kept(gc: &Gc, store: &Store) -> Result<Kept> {
+    let mut kept = Kept::default();
+    for file in &gc.keep {
+        let own = if gc.profile.is_empty() { Grid::profiles(file)? } else { gc.profile.clone() };
+        let profiles: Vec<Option<&str>> =
+            if own.is_empty() { vec![None] } else { own.iter().map(|name| Some(name.as_str())).collect() };
+        for profile in profiles {
+            let unknown = |error: Error| match profile {
+                Some(name) if gc.profile.is_empty() && error.kind() == error::Kind::Missing => {
+                    Error::missing(format!("what the grid uses under its profile `{name}` cannot be looked up"))
+                        .at(file.display().to_string())
+                        .found(error.one_line())
+                        .hint("nothing was deleted; `--profile NAME` keeps what is used under that profile only")
+                }
+                _ => error,
+            };
+            let grid = Grid::load(file, profile, &gc.overrides, &Methods).map_err(unknown)?;
+            kept.add(&Plan::new(&grid, store, Settings::default().batch_tokens).map_err(unknown)?);
         }
     }
+    Ok(kept)
 }
 
 /// Asks a person; nobody to ask is no.

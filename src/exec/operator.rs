@@ -77,17 +77,12 @@ pub(super) fn solve(
     let started = Instant::now();
     let recovery = recovery_of(cell)?;
     let sequences = activations.shape().sequences;
-    let wanted = cell.calibration.as_ref().map_or(sequences, |c| c.operator_sequences);
     let spans = spans(selection, &*recovery);
+    let first = cell.calibration.as_ref().map_or(sequences, |c| c.operator_sequences);
+    let fitted = recovery.fitted_on(spans.len() == 1).count(sequences, first);
     let (mut results, mut matrices) = (Vec::new(), Vec::new());
     for &span in &spans {
-        let boundary = Boundary {
-            backbone: decoder,
-            activations,
-            span,
-            operator_sequences: wanted.min(sequences),
-            only: spans.len() == 1,
-        };
+        let boundary = Boundary { backbone: decoder, activations, span, fitted };
         let place = |error: Error| error.at(format!("boundary of layer {}", span.start));
         let began = Instant::now();
         let solution = recovery.solve(&boundary).map_err(place)?;

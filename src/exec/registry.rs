@@ -6,7 +6,7 @@ use crate::criterion::Cut;
 use crate::error::Result;
 use crate::grid::{Method, Registry};
 use crate::model::{Config, Decoder};
-use crate::options::Described;
+use crate::options::{Described, Options};
 use crate::tasks::TASKS;
 use crate::{criterion, recovery};
 
@@ -31,12 +31,12 @@ impl Registry for Methods {
         recovery::described()
     }
 
-    fn check_criterion(&self, method: &Method) -> Result<()> {
-        criterion::build(&method.name, &method.options).map(drop)
+    fn resolve_criterion(&self, name: &str, options: &Options) -> Result<Options> {
+        criterion::resolve(name, options)
     }
 
-    fn check_recovery(&self, method: &Method) -> Result<()> {
-        recovery::build(&method.name, &method.options).map(drop)
+    fn resolve_recovery(&self, name: &str, options: &Options) -> Result<Options> {
+        recovery::resolve(name, options)
     }
 
     fn rules(&self) -> &[&str] {

@@ -68,7 +68,7 @@ impl<'a> Selections<'a> {
             if let Some(selection) = stored {
                 entry.picked = Picked::Done(selection);
             } else if entry.criterion.pairs(&cut).is_empty() {
-                let mut witness = Witness { calibrating, label: &entry.label, similarities: None, known: &mut known };
+                let mut witness = entry.witness(calibrating, None, &cut, &mut known);
                 entry.picked = pick(&*entry.criterion, &cut, &mut witness)?;
                 entry.keep(calibrating, started)?;
             }
@@ -93,8 +93,7 @@ impl<'a> Selections<'a> {
         for entry in self.by_key.values_mut().filter(|entry| matches!(entry.picked, Picked::Waiting)) {
             let (started, mut known) = (Instant::now(), BTreeMap::new());
             let cut = Cut { backbone, layers, depth: entry.depth };
-            let mut witness =
-                Witness { calibrating, label: &entry.label, similarities: Some(similarities), known: &mut known };
+            let mut witness = entry.witness(calibrating, Some(similarities), &cut, &mut known);
             entry.picked = pick(&*entry.criterion, &cut, &mut witness)?;
             entry.keep(calibrating, started)?;
         }
@@ -118,6 +117,17 @@ impl<'a> Selections<'a> {
 }
 
 impl Entry {
+    fn witness<'a>(
+        &'a self,
+        calibrating: &'a Calibrating<'_>,
+        similarities: Option<&'a Similarities>,
+        cut: &Cut<'_>,
+        known: &'a mut BTreeMap<Vec<usize>, f64>,
+    ) -> Witness<'a> {
+        let trials = !self.criterion.trials(cut).is_empty();
+        Witness { calibrating, label: &self.label, similarities, trials, known }
+    }
+
     /// Stores a selection that has been made; one that failed is tried again by the next run.
     fn keep(&mut self, calibrating: &Calibrating<'_>, started: Instant) -> Result<()> {
         self.seconds += started.elapsed().as_secs_f64();
@@ -139,6 +149,8 @@ struct Witness<'a> {
     calibrating: &'a Calibrating<'a>,
     label: &'a str,
     similarities: Option<&'a Similarities>,
+    /// Whether the criterion said that it measures perplexities: only then are they in its selection's key.
+    trials: bool,
     /// Perplexities measured so far, by removed layers: two rules, or two depths, may ask for the same.
     known: &'a mut BTreeMap<Vec<usize>, f64>,
 }
@@ -154,6 +166,9 @@ impl Evidence for Witness<'_> {
     }
 
     fn perplexities(&mut self, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
+        if !self.trials {
+            return Err(Error::job("a criterion measures perplexities though its `trials` names none").at(self.label));
+        }
         let new: Vec<Vec<usize>> = removed.iter().filter(|set| !self.known.contains_key(*set)).cloned().collect();
         if !new.is_empty() {
             let measured = self.calibrating.perplexities(self.label, &new)?;

@@ -13,7 +13,7 @@ use super::node::Step;
 use super::node::Step::{Item, Key};
 use super::schema::CalibrationEntry;
 use crate::error::{Error, Result};
-use crate::options::Described;
+use crate::options::{Described, Options};
 
 /// Which of the two axes of methods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,31 +89,39 @@ impl Checker<'_> {
         self.axis(steps, &depths.collect::<Result<Vec<_>>>()?)
     }
 
-    /// Methods that the registry accepts.
+    /// Methods that the registry accepts, resolved. Of two ways to write one method the first stays.
     pub(super) fn methods(
         &self,
         steps: &[Step<'_>],
         entries: &[MethodEntry],
         role: Role,
     ) -> Result<Vec<Placed<Method>>> {
-        let methods = self.expand_methods(steps, entries, role)?;
-        for Placed { value: method, place } in &methods {
-            let checked = match role {
-                Role::Criterion => self.registry.check_criterion(method),
-                Role::Recovery => self.registry.check_recovery(method),
+        let written = self.expand_methods(steps, entries, role)?;
+        let mut methods: Vec<Placed<Method>> = Vec::new();
+        for Placed { value: method, place } in &written {
+            let (name, options) = (&method.name, &method.options);
+            let resolved = match role {
+                Role::Criterion => self.registry.resolve_criterion(name, options),
+                Role::Recovery => self.registry.resolve_recovery(name, options),
             };
-            checked.map_err(|error| {
+            let resolved = resolved.map_err(|error| {
                 // Of several methods at one place the message has to say which one it means.
-                let shared = methods.iter().filter(|other| other.place == *place).count() > 1;
+                let shared = written.iter().filter(|other| other.place == *place).count() > 1;
                 if shared { error.at(method.to_string()).at(place.clone()) } else { error.at(place.clone()) }
             })?;
+            let method = Method { resolved, ..method.clone() };
+            if methods.iter().all(|known| known.value != method) {
+                methods.push(Placed { value: method, place: place.clone() });
+            }
         }
-        self.distinct(steps, &methods)?;
+        // The same words twice are a mistake.
+        let label = |of: &Placed<Method>| Placed { value: of.value.to_string(), place: of.place.clone() };
+        self.distinct(steps, &written.iter().map(label).collect::<Vec<_>>())?;
         Ok(methods)
     }
 
-    /// An option that takes a single value and is given a list stands for a method for each value; one that takes a list
-    /// does where it is given a list of lists.
+    /// Methods as they are written, not resolved. An option that takes a single value and is given a list stands for a
+    /// method for each value; one that takes a list does where it is given a list of lists.
     pub(super) fn expand_methods(
         &self,
         steps: &[Step<'_>],
@@ -158,7 +166,8 @@ impl Checker<'_> {
             let own_place = chosen.clone().find_map(|(_, (_, place))| place.clone()).filter(|_| lists == 1);
             let options = chosen.map(|(key, (value, _))| ((*key).clone(), value.clone())).collect();
             let place = own_place.unwrap_or_else(|| self.place(steps));
-            Placed { value: Method { name: entry.name.clone(), options }, place }
+            let name = entry.name.clone();
+            Placed { value: Method { name, options, resolved: Options::new() }, place }
         };
         Ok(combinations(&sizes).into_iter().map(method).collect())
     }

@@ -1,22 +1,37 @@
 //! A criterion or a recovery, as it is written and as a cell has it.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A criterion or a recovery: a name and its options. The grid knows neither; the caller's registry checks both.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+use crate::options::Options;
+
+/// A criterion or a recovery: a name and its options. The grid knows neither; the caller's registry checks both, and says
+/// what is left out. Two ways to write one method are equal.
+#[derive(Debug, Clone, Serialize)]
 pub struct Method {
     pub name: String,
-    pub options: serde_json::Map<String, Value>,
+    /// As the file has them.
+    pub options: Options,
+    /// With every default filled in: what the method is.
+    #[serde(skip)]
+    pub resolved: Options,
 }
 
-impl Method {
-    /// A method without options.
-    pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), options: serde_json::Map::new() }
+impl PartialEq for Method {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, &self.resolved) == (&other.name, &other.resolved)
+    }
+}
+
+impl Eq for Method {}
+
+impl Hash for Method {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.name, &self.resolved).hash(state);
     }
 }
 
@@ -86,10 +101,11 @@ mod tests {
 
     #[test]
     fn a_label_has_the_options_in_one_order() {
-        assert_eq!(Method::named("none").to_string(), "none");
-        let mut method = Method::named("m");
-        method.options.insert("z".into(), 1.into());
-        method.options.insert("a".into(), "token".into());
-        assert_eq!(method.to_string(), "m(a=token,z=1)");
+        let method = |options: serde_json::Value| {
+            let options = options.as_object().unwrap().clone();
+            Method { name: "m".into(), options, resolved: Options::new() }
+        };
+        assert_eq!(method(serde_json::json!({})).to_string(), "m");
+        assert_eq!(method(serde_json::json!({"z": 1, "a": "token"})).to_string(), "m(a=token,z=1)");
     }
 }

@@ -40,7 +40,7 @@ pub use schema::{Corpus, TaskData};
 pub use schema_json::json_schema;
 
 use crate::error::{Error, Result};
-use crate::options::Described;
+use crate::options::{Described, Options};
 
 /// What the grid has to ask other floors to be able to refuse a cell before anything runs.
 pub trait Registry {
@@ -56,17 +56,17 @@ pub trait Registry {
     /// The recoveries and their options.
     fn recoveries(&self) -> Vec<Described>;
 
-    /// Refuses an unknown criterion and unknown or wrong options.
+    /// A criterion's options with every default filled in.
     ///
     /// # Errors
-    /// Saying what is wrong; the grid adds the place.
-    fn check_criterion(&self, method: &Method) -> Result<()>;
+    /// An unknown criterion, unknown or wrong options, saying what is wrong; the grid adds the place.
+    fn resolve_criterion(&self, name: &str, options: &Options) -> Result<Options>;
 
-    /// Refuses an unknown recovery and unknown or wrong options.
+    /// A recovery's options with every default filled in.
     ///
     /// # Errors
-    /// Saying what is wrong; the grid adds the place.
-    fn check_recovery(&self, method: &Method) -> Result<()>;
+    /// An unknown recovery, unknown or wrong options, saying what is wrong; the grid adds the place.
+    fn resolve_recovery(&self, name: &str, options: &Options) -> Result<Options>;
 
     /// The names of the window rules.
     fn rules(&self) -> &[&str];
@@ -134,6 +134,13 @@ pub struct Grid {
     pub cells: Vec<Cell>,
 }
 
+/// What a grid file holds.
+const SHAPE: source::Shape<'_> = source::Shape {
+    what: "the grid",
+    expected: "a map with axes, and what they name",
+    hint: "docs/grid.md begins with a complete example",
+};
+
 impl Grid {
     /// Reads the grid file at `path`, lays the profile upon it, applies the `--set` arguments (each `key=value`) in order,
     /// and checks everything. Without `profile` it is the one that the file's key `profile` names, if any.
@@ -158,14 +165,7 @@ impl Grid {
         registry: &dyn Registry,
         shown: &Shown<'_>,
     ) -> Result<Grid> {
-        let mut root = source::read(
-            path,
-            &source::Shape {
-                what: "the grid",
-                expected: "a map with axes, and what they name",
-                hint: "docs/grid.md begins with a complete example",
-            },
-        )?;
+        let mut root = source::read(path, &SHAPE)?;
         artifact::take(&mut root);
         let library = named::Library::around(path);
         let profile = profile::take(&mut root, profile, &library)?;
@@ -186,6 +186,14 @@ impl Grid {
         let schema = schema::Schema::deserialize(typed::FromNode::root(&root)).map_err(typed::Fault::into_error)?;
         let source = check::Source { file: path.to_owned(), around: library, entries, profile: name };
         check::check(&schema, &root, &source, registry, shown)
+    }
+
+    /// The names of the profiles of the grid file at `path`; none where it has none.
+    ///
+    /// # Errors
+    /// A file that is no grid.
+    pub fn profiles(path: &Path) -> Result<Vec<String>> {
+        Ok(profile::names_of(&source::read(path, &SHAPE)?))
     }
 
     /// The grid as it will run, with overrides, defaults and paths filled in, for the record of the run.

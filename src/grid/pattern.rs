@@ -178,10 +178,13 @@ impl Pattern {
     }
 }
 
-/// By its name a method is meant with any options; an option that is given has to be equal.
+/// By its name a method is meant with any options; an option that is given has to be equal, written out or not.
 fn means(pattern: &Method, method: &Method) -> bool {
-    pattern.name == method.name
-        && pattern.options.iter().all(|(key, value)| method.options.get(key).is_some_and(|other| equal(value, other)))
+    let has = |(key, value): (&String, &Value)| {
+        let known = [&method.options, &method.resolved].into_iter().filter_map(|options| options.get(key));
+        known.into_iter().any(|known| equal(value, known))
+    };
+    pattern.name == method.name && pattern.options.iter().all(has)
 }
 
 /// `1` and `1.0` are the same number, however they are written.

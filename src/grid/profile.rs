@@ -105,6 +105,11 @@ fn own(root: &mut Node, chosen: Option<&str>) -> Result<Option<Profile>> {
     }
 }
 
+/// The names of a grid's profiles.
+pub(super) fn names_of(root: &Node) -> Vec<String> {
+    root.get("profiles").map(names).unwrap_or_default().into_iter().map(str::to_owned).collect()
+}
+
 fn names(profiles: &Node) -> Vec<&str> {
     profiles.entries().iter().map(|entry| entry.key.as_str()).collect()
 }

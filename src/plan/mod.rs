@@ -3,6 +3,7 @@
 
 mod cost;
 mod inputs;
+mod kept;
 pub mod payload;
 mod reason;
 mod recipe;
@@ -10,6 +11,7 @@ mod state;
 
 pub use cost::{Estimate, place_holder};
 pub use inputs::{Inputs, warnings};
+pub use kept::Kept;
 use payload::{FIGURES, selection};
 pub use reason::{Change, Reason, Reasons};
 pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, Variant};

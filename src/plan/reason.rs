@@ -1,6 +1,6 @@
 //! Why something has to be made: nothing like it was made before, or a field of its key has changed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 
 use serde_json::Value;
@@ -33,8 +33,7 @@ pub struct Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |value: &Option<String>| match value {
-            // Hashes are long and say nothing.
-            Some(text) if text.len() == 66 => format!("{}…", &text[1..13]),
+            Some(text) if is_hash(text) => format!("{}…", &text[1..13]),
             Some(text) => text.clone(),
             None => "absent".to_string(),
         };
@@ -106,24 +105,35 @@ impl Reasons {
     }
 }
 
-/// The fields of a key by their paths. The steps `of` and the kinds of parents are left out: they are always there.
+/// The fields of a key by their paths. The steps `of` and the kinds of parents are left out: they are always there. What
+/// stands on several paths, an ancestor or an input's hash, is told once, by the shortest.
 fn leaves(key: &Value) -> Leaves {
-    fn walk(value: &Value, path: &str, leaves: &mut Leaves) {
+    let (mut found, mut told) = (Leaves::new(), HashSet::new());
+    let mut left = VecDeque::from([(String::new(), "", key)]);
+    while let Some((path, name, value)) = left.pop_front() {
         let below = |name: &str| if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
         match value {
             Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
-                leaves.insert(below("version"), map["version"].to_string());
-                walk(&map["of"], path, leaves);
+                if told.insert(value.to_string()) {
+                    found.insert(below("version"), map["version"].to_string());
+                    left.push_back((path, name, &map["of"]));
+                }
             }
-            Value::Object(map) => map.iter().for_each(|(name, value)| walk(value, &below(name), leaves)),
+            Value::Object(map) => left.extend(map.iter().map(|(name, value)| (below(name), name.as_str(), value))),
             other => {
-                leaves.insert(path.to_string(), other.to_string());
+                let text = other.to_string();
+                if !is_hash(&text) || told.insert(format!("{name} {text}")) {
+                    found.insert(path, text);
+                }
             }
         }
     }
-    let mut found = Leaves::new();
-    walk(key, "", &mut found);
     found
+}
+
+/// Whether a value in JSON is a hash: they are long, and say nothing.
+fn is_hash(text: &str) -> bool {
+    text.len() == 66
 }
 
 fn all_but(leaves: &Leaves, field: &str) -> u64 {
@@ -176,6 +186,21 @@ mod tests {
             Reason::Changed(changes).to_string(),
             "changed: selection.backbone: \"a\" → \"b\", selection.tokens.seed: 0 → 3"
         );
+    }
+
+    #[test]
+    fn an_ancestor_on_two_paths_is_told_once() {
+        let key = |seed: u64| {
+            let tokens = Arc::new(Key::new(Kind::Tokens, json!({"seed": seed}), []));
+            let pass = Arc::new(Key::new(Kind::Activations, json!({"dtype": "f32"}), [("tokens", tokens)]));
+            let selection = Key::new(Kind::Selection, json!({}), [("activations", Arc::clone(&pass))]);
+            Key::new(Kind::Operator, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
+        };
+        let (stored, wanted) = (leaves(&key(0).readable()), leaves(&key(1).readable()));
+        let changes = differences(&stored, &wanted);
+        assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
+        let field = "activations.tokens.seed";
+        assert_eq!(all_but(&stored, field), all_but(&wanted, field), "found by that field alone");
     }
 
     #[test]

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::inputs::Inputs;
-use crate::calibrate::{Pair, Shape, Site};
-use crate::criterion;
+use crate::calibrate::{Pair, Site};
+use crate::corpus;
+use crate::criterion::{self, Cut};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Method, Perplexity, TaskUse};
 use crate::model::Config;
+use crate::recovery::{self, Span};
 use crate::store::{Key, Kind};
-use crate::tasks::Task;
+use crate::tasks::{self, Task};
 
 /// Everything that a backbone's cells need.
 pub struct BackbonePlan {
@@ -83,6 +85,13 @@ impl Variant {
     }
 }
 
+/// The field that tells a trial from the whole backbone on the same tokens.
+pub(super) const TRIAL: &str = "removed";
+/// The fields that tell one site's activations, or the sums of some similarities, over some sequences from the pass.
+pub(super) const SITE: &str = "site";
+pub(super) const PAIRS: &str = "pairs";
+pub(super) const SEQUENCES: &str = "sequences";
+
 /// What numbers are computed in.
 const DTYPE: &str = "f32";
 /// The class of device: others round otherwise.
@@ -93,10 +102,11 @@ impl BackbonePlan {
         let folder = grid.backbones[name].path.clone();
         let config = inputs.guarded(&[&folder.join("config.json")], || Config::read(&folder))?;
         let files = inputs.of_backbone(&folder)?;
-        let text = |corpus: &str, windows: Value| {
-            let entry = &grid.corpora[corpus];
+        let text = |name: &str, windows: Value| {
+            let entry = &grid.corpora[name];
             let of = json!({
-                "corpus": inputs.of(&entry.path)?, "column": entry.column, "rule": entry.rule,
+                "corpus": inputs.of(&entry.path)?, "format": corpus::format(&entry.path)?, "column": entry.column,
+                "rule": entry.rule,
                 "tokenizer": files.tokenizer, "windows": windows,
             });
             Ok::<_, Error>(Arc::new(Key::new(Kind::Tokens, of, [])))
@@ -121,9 +131,11 @@ impl BackbonePlan {
         for used in &grid.evaluate.tasks {
             let data = &grid.tasks[&used.name];
             let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
-            let rows = task.files(&data.path)?.iter().map(|file| inputs.of(file)).collect::<Result<Vec<_>>>()?;
+            let rows = task.files(&data.path)?;
+            let formats = rows.iter().map(|file| tasks::format(file)).collect::<Result<Vec<_>>>()?;
+            let rows = rows.iter().map(|file| inputs.of(file)).collect::<Result<Vec<_>>>()?;
             let of = json!({
-                "task": task.name, "task_version": task.version, "rows": rows, "limit": inputs.limit(used)?,
+                "task": task.name, "task_version": task.version, "rows": rows, "formats": formats, "limit": inputs.limit(used)?,
                 "bos": used.bos.to_string(), "max_length": used.max_length, "tokenizer": files.tokenizer,
                 "tokenizer_config": files.tokenizer_config, "config": files.config,
             });
@@ -173,13 +185,11 @@ impl BackbonePlan {
         let selection = match selections.entry((place, criterion.to_string(), cell.depth)) {
             std::collections::btree_map::Entry::Occupied(known) => Arc::clone(known.get()),
             std::collections::btree_map::Entry::Vacant(free) => {
-                Arc::clone(free.insert(Arc::new(self.selection(place, criterion, cell.depth)?)))
+                Arc::clone(free.insert(Arc::new(self.selection(place, criterion, cell.depth, batch_tokens)?)))
             }
         };
-        let of = json!({
-            "recovery": recovery.name, "options": recovery.options, "sequences": calibration.operator_sequences,
-        });
-        let operator = Arc::new(Key::new(Kind::Operator, of, [("selection", Arc::clone(&selection))]));
+        let plan = &self.calibrations[place];
+        let operator = Arc::new(self.operator(&selection, cell.depth, [criterion, recovery], plan)?);
         let scores = score(&json!({"batch": batch_tokens}), Some(&operator));
         Ok(Variant {
             cell: index,
@@ -190,52 +200,88 @@ impl BackbonePlan {
         })
     }
 
-    fn selection(&self, calibration: usize, criterion: &Method, depth: usize) -> Result<Key> {
+    /// A selection's key has what the criterion looks at: similarities of activations, scores without some layers.
+    fn selection(&self, calibration: usize, criterion: &Method, depth: usize, batch_tokens: usize) -> Result<Key> {
         let mut of = json!({
-            "backbone": self.content, "dtype": DTYPE, "device": DEVICE,
-            "criterion": criterion.name, "options": criterion.options, "depth": depth,
+            "backbone": self.content, "criterion": criterion.name, "options": criterion.resolved, "depth": depth,
         });
-        if criterion::build(&criterion.name, &criterion.options)?.reads_name() {
-            of["name"] = json!(self.name);
+        let rule = criterion::build(&criterion.name, &criterion.options)?;
+        if rule.reads_name() {
+            of["name"] = json!(self.name.to_lowercase());
         }
-        Ok(Key::new(Kind::Selection, of, [("tokens", Arc::clone(&self.calibrations[calibration].tokens))]))
+        let (cut, tokens) = (self.cut(depth), &self.calibrations[calibration].tokens);
+        let activations = (!rule.pairs(&cut).is_empty()).then(|| ("activations", self.pass(tokens)));
+        let scores = (!rule.trials(&cut).is_empty()).then(|| ("scores", self.whole(tokens, batch_tokens)));
+        let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
+        Ok(Key::new(Kind::Selection, of, parents))
+    }
+
+    /// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
+    fn operator(
+        &self,
+        selection: &Arc<Key>,
+        depth: usize,
+        [criterion, recovery]: [&Method; 2],
+        calibration: &CalibrationPlan,
+    ) -> Result<Key> {
+        let rule = criterion::build(&criterion.name, &criterion.options)?;
+        let repair = recovery::build(&recovery.name, &recovery.options)?;
+        // Where a selection may have several regions, it counts as one that has.
+        let one_region = rule.regions(&self.cut(depth)).iter().all(|(start, end)| end - start == depth);
+        let alone = one_region && repair.spans(Span { start: 0, end: depth }).len() == 1;
+        let Calibration { sequences, operator_sequences, .. } = calibration.calibration;
+        let of = json!({
+            "recovery": recovery.name, "options": recovery.resolved,
+            "sequences": repair.fitted_on(alone).count(sequences, operator_sequences),
+        });
+        let activations = Arc::new(self.pass(&calibration.tokens));
+        Ok(Key::new(Kind::Operator, of, [("selection", Arc::clone(selection)), ("activations", activations)]))
+    }
+
+    fn cut(&self, depth: usize) -> Cut<'_> {
+        Cut { backbone: &self.name, layers: self.config.layers, depth }
     }
 
     fn dense(&self, batch_tokens: usize) -> Value {
         json!({"backbone": self.content, "dtype": DTYPE, "device": DEVICE, "batch": batch_tokens})
     }
 
+    /// The scores of the bare backbone on a calibration's tokens. In the keys of selections it stands for those of all
+    /// trials, of which it is not known before which there will be.
+    fn whole(&self, tokens: &Arc<Key>, batch_tokens: usize) -> Key {
+        Key::new(Kind::Scores, self.dense(batch_tokens), [("tokens", Arc::clone(tokens))])
+    }
+
     /// The scores of the bare backbone without some layers, on a calibration's tokens.
     pub fn trial(&self, tokens: &Arc<Key>, removed: &[usize], batch_tokens: usize) -> Key {
         let mut of = self.dense(batch_tokens);
-        of["removed"] = json!(removed);
+        of[TRIAL] = json!(removed);
         Key::new(Kind::Scores, of, [("tokens", Arc::clone(tokens))])
+    }
+
+    /// A calibration pass. In the keys of selections and operators it stands for the activations at all sites: which of
+    /// them are read is known only when the layers are chosen.
+    fn pass(&self, tokens: &Arc<Key>) -> Key {
+        let of = json!({"backbone": self.content, "dtype": DTYPE, "device": DEVICE});
+        Key::new(Kind::Activations, of, [("tokens", Arc::clone(tokens))])
     }
 
     /// The residual stream at one site over some sequences of a calibration's tokens.
     pub fn activations(&self, tokens: &Arc<Key>, site: Site, sequences: &Range<usize>) -> Key {
-        self.measured(tokens, sequences, "site", json!(site.to_string()))
+        self.measured(tokens, sequences, SITE, json!(site.to_string()))
     }
 
     /// The sums of some similarities over some sequences of a calibration's tokens.
     pub fn similarities(&self, tokens: &Arc<Key>, pairs: &BTreeSet<Pair>, sequences: &Range<usize>) -> Key {
-        self.measured(tokens, sequences, "pairs", json!(pairs))
+        self.measured(tokens, sequences, PAIRS, json!(pairs))
     }
 
     fn measured(&self, tokens: &Arc<Key>, sequences: &Range<usize>, what: &str, of_what: Value) -> Key {
         let mut of = json!({
-            "backbone": self.content, "dtype": DTYPE, "device": DEVICE, "sequences": [sequences.start, sequences.end],
+            "backbone": self.content, "dtype": DTYPE, "device": DEVICE, SEQUENCES: [sequences.start, sequences.end],
         });
         of[what] = of_what;
         Key::new(Kind::Activations, of, [("tokens", Arc::clone(tokens))])
-    }
-
-    /// The keys of everything that a calibration can leave behind: all sites, all shards.
-    pub fn all_activations<'a>(&'a self, plan: &'a CalibrationPlan) -> impl Iterator<Item = Key> + 'a {
-        let Calibration { sequences, length, .. } = plan.calibration;
-        let shape = Shape { channels: self.config.hidden, sequences, length };
-        let sites = (0..=self.config.layers).flat_map(|layer| [Site::Stream(layer), Site::Middle(layer)]);
-        sites.flat_map(move |site| shape.shards().map(move |shard| self.activations(&plan.tokens, site, &shard)))
     }
 
     /// All token artifacts, each once.

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
+
 use super::artifact::Artifact;
 use super::{Key, Kind, Store};
 use crate::error::{Error, Result};
@@ -27,9 +29,29 @@ pub enum Found {
 }
 
 impl Entry {
-    /// Whether a program of this version can still use it.
+    /// Whether a program of this version can still use it: its stage, and those of all that it was made from, are as they
+    /// were.
     pub fn current(&self) -> bool {
-        Kind::ALL.iter().any(|kind| kind.folder() == self.stage)
+        fn current(key: &Value) -> bool {
+            let is_key = key.get("kind").is_some() && key.get("of").is_some();
+            let known = |kind: &Kind| key["kind"] == kind.name() && key["version"] == kind.version();
+            let parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
+            !is_key || (Kind::ALL.iter().any(known) && parents.into_iter().all(current))
+        }
+        let of_stage = Kind::ALL.iter().any(|kind| kind.folder() == self.stage);
+        match &self.found {
+            Found::Whole(artifact) => of_stage && current(&artifact.meta().key),
+            Found::Damaged(_) => of_stage,
+        }
+    }
+
+    /// The hash that its key would have without some fields of its own; none where it lacks one of them.
+    pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
+        let Found::Whole(artifact) = &self.found else { return None };
+        let mut key = artifact.meta().key.clone();
+        let of = key["of"].as_object_mut()?;
+        fields.iter().try_for_each(|field| of.remove(*field).map(drop))?;
+        Some(Key::hash_of(&key))
     }
 
     /// Bytes of its payloads.

@@ -40,10 +40,12 @@ impl Kind {
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
-            Self::Tokens | Self::Operator => 1,
+            // 2, for tokens: keys say the format that a file is read as.
+            // 2, for operators: keys name the activations, and have every option filled in.
             // 2, for scores: the softmax divides last, which rounds otherwise.
-            // 2, for selections: keys name the tokens by their own key.
-            Self::Selection | Self::Scores => 2,
+            Self::Tokens | Self::Operator | Self::Scores => 2,
+            // 3, for selections: keys name what the criterion looked at, and have every option filled in.
+            Self::Selection => 3,
             // 3, for activations: as with scores. 4: a shard each.
             Self::Activations => 4,
         }
@@ -182,10 +184,10 @@ mod tests {
 
     #[test]
     fn a_key_is_the_sha_256_of_its_canonical_form() {
-        // printf '{"kind":"selection","of":{"depth":7},"version":2}' | sha256sum
+        // printf '{"kind":"selection","of":{"depth":7},"version":3}' | sha256sum
         let key = Key::new(Kind::Selection, json!({"depth": 7}), []);
-        assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":2}"#));
-        assert_eq!(key.kind().folder(), "selection-v2");
+        assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":3}"#));
+        assert_eq!(key.kind().folder(), "selection-v3");
     }
 
     #[test]

@@ -93,9 +93,8 @@ pub fn calibrated(decoder: &Decoder, windows: &Windows) -> Calibrated {
 
 impl Calibrated {
     pub fn boundary<'a>(&'a self, backbone: &'a Decoder, start: usize, end: usize) -> Boundary<'a> {
-        let operator_sequences = self.activations.shape().sequences;
-        let span = Span { start, end };
-        Boundary { backbone, activations: &self.activations, span, operator_sequences, only: true }
+        let fitted = self.activations.shape().sequences;
+        Boundary { backbone, activations: &self.activations, span: Span { start, end }, fitted }
     }
 }
 

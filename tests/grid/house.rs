@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ghostlab::error::{Error, Result};
 use ghostlab::grid::{Cell, Grid, Method, Registry};
-use ghostlab::options::Described;
+use ghostlab::options::{Described, Options};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -21,9 +21,9 @@ fn described(methods: &[(&str, &Value)]) -> Vec<Described> {
     methods.iter().map(described).collect()
 }
 
-/// The first option that is not one of these texts.
-fn check(method: &Method, known: &[(&str, &[&str])]) -> Result<()> {
-    for (key, value) in &method.options {
+/// Refuses the first option that is not one of these texts. The first text of an option is its default.
+fn resolve(options: &Options, known: &[(&str, &[&str])]) -> Result<Options> {
+    for (key, value) in options {
         let Some((_, values)) = known.iter().find(|(name, _)| name == key) else {
             return Err(Error::bad_input(format!("unknown option `{key}`")));
         };
@@ -31,7 +31,8 @@ fn check(method: &Method, known: &[(&str, &[&str])]) -> Result<()> {
             return Err(Error::bad_input(format!("wrong `{key}`")).found(value.to_string()));
         }
     }
-    Ok(())
+    let defaults = known.iter().map(|(key, values)| ((*key).to_owned(), Value::from(values[0])));
+    Ok(defaults.chain(options.clone()).collect())
 }
 
 impl Registry for House {
@@ -54,23 +55,23 @@ impl Registry for House {
         described(&[("none", &none), ("linearpatch-diag", &none), ("linearpatch-rotate", &none), ("ghosted", &ghosted)])
     }
 
-    fn check_criterion(&self, method: &Method) -> Result<()> {
-        match method.name.as_str() {
+    fn resolve_criterion(&self, name: &str, options: &Options) -> Result<Options> {
+        match name {
             "llm-streamline" => {
-                check(method, &[("cosine", &["token", "channel-series"]), ("last_layer", &["keep", "allow"])])
+                resolve(options, &[("cosine", &["channel-series", "token"]), ("last_layer", &["keep", "allow"])])
             }
-            "explicit" => match method.options["layers"].as_array() {
-                Some(layers) if layers.iter().all(Value::is_u64) => Ok(()),
-                _ => Err(Error::bad_input("wrong `layers`").found(method.options["layers"].to_string())),
+            "explicit" => match options["layers"].as_array() {
+                Some(layers) if layers.iter().all(Value::is_u64) => Ok(options.clone()),
+                _ => Err(Error::bad_input("wrong `layers`").found(options["layers"].to_string())),
             },
             other => Err(Error::bad_input(format!("unknown criterion `{other}`")).hint("did you mean it?")),
         }
     }
 
-    fn check_recovery(&self, method: &Method) -> Result<()> {
-        match method.name.as_str() {
-            "none" | "linearpatch-diag" | "linearpatch-rotate" => check(method, &[]),
-            "ghosted" => check(method, &[("solver", &["normal", "svd"]), ("boundary", &["region", "layer"])]),
+    fn resolve_recovery(&self, name: &str, options: &Options) -> Result<Options> {
+        match name {
+            "none" | "linearpatch-diag" | "linearpatch-rotate" => resolve(options, &[]),
+            "ghosted" => resolve(options, &[("solver", &["normal", "svd"]), ("boundary", &["region", "layer"])]),
             other => Err(Error::bad_input(format!("unknown recovery `{other}`"))),
         }
     }

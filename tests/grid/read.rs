@@ -6,7 +6,7 @@ use std::path::Path;
 use ghostlab::error::Result;
 use ghostlab::exec::Methods;
 use ghostlab::grid::{Grid, Method, Registry};
-use ghostlab::options::Described;
+use ghostlab::options::{Described, Options};
 
 use super::house::{GOOD, House, Place, examples, good_but};
 
@@ -134,12 +134,12 @@ impl Registry for Deep {
         Methods.recoveries()
     }
 
-    fn check_criterion(&self, method: &Method) -> Result<()> {
-        Methods.check_criterion(method)
+    fn resolve_criterion(&self, name: &str, options: &Options) -> Result<Options> {
+        Methods.resolve_criterion(name, options)
     }
 
-    fn check_recovery(&self, method: &Method) -> Result<()> {
-        Methods.check_recovery(method)
+    fn resolve_recovery(&self, name: &str, options: &Options) -> Result<Options> {
+        Methods.resolve_recovery(name, options)
     }
 
     fn rules(&self) -> &[&str] {

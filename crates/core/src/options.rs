@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -16,6 +17,7 @@ pub struct Entry<B> {
     /// The reference: the official repository, or where else the method is described. Empty where there is nothing to cite.
     pub source: &'static str,
     pub build: B,
+    resolve: fn(&str, &Options) -> Result<Options>,
     schema: fn() -> Value,
 }
 
@@ -31,8 +33,27 @@ pub struct Described {
 
 impl<B> Entry<B> {
     /// An entry whose options are the struct `T`, the one that [`read`] is called with.
-    pub const fn new<T: JsonSchema>(name: &'static str, source: &'static str, build: B) -> Self {
-        Self { name, source, build, schema: schema::<T> }
+    pub const fn new<T: JsonSchema + Serialize + DeserializeOwned>(
+        name: &'static str,
+        source: &'static str,
+        build: B,
+    ) -> Self {
+        Self { name, source, build, resolve: resolve::<T>, schema: schema::<T> }
+    }
+
+    /// The same where an option that is left out follows from another one.
+    #[must_use]
+    pub const fn resolving(mut self, resolve: fn(&str, &Options) -> Result<Options>) -> Self {
+        self.resolve = resolve;
+        self
+    }
+
+    /// The options with every one that was left out filled in: what a method is known by in keys.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn resolve(&self, options: &Options) -> Result<Options> {
+        (self.resolve)(self.name, options)
     }
 
     /// What editors and the grid's reader have to know of it.
@@ -72,12 +93,28 @@ pub fn read<T: DeserializeOwned>(method: &str, options: &Options) -> Result<T> {
         .map_err(|error| Error::bad_input(format!("wrong options for `{method}`")).found(error.to_string()))
 }
 
+/// Options with every default filled in, in the form that their type gives them: `0` and `0.0` come to the same.
+fn resolve<T: Serialize + DeserializeOwned>(method: &str, options: &Options) -> Result<Options> {
+    written(method, &read::<T>(method, options)?)
+}
+
+/// A method's own struct as options again.
+///
+/// # Errors
+/// A number that is none: no grid can say it.
+pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
+    match serde_json::to_value(settings) {
+        Ok(Value::Object(options)) => Ok(options),
+        other => Err(Error::job(format!("the options of `{method}` are no map")).found(format!("{other:?}"))),
+    }
+}
+
 /// The entry of a registry by its name.
 ///
 /// # Errors
 /// An unknown name, with the known ones and the nearest.
-pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Entry<B>]) -> Result<&'a B> {
-    entries.iter().find(|entry| entry.name == name).map(|entry| &entry.build).ok_or_else(|| {
+pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Entry<B>]) -> Result<&'a Entry<B>> {
+    entries.iter().find(|entry| entry.name == name).ok_or_else(|| {
         let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
         let error = Error::bad_input(format!("unknown {what} `{name}`"))
             .expected(format!("one of {}", names.join(", ")))

@@ -13,6 +13,6 @@ mod tokenizer_file;
 mod windows;
 
 pub use draw::PythonRandom;
-pub use text::read_rows;
+pub use text::{format, read_rows};
 pub use tokenizer::Tokenizer;
 pub use windows::{Rule, Start, Windows, calibration, evaluation};

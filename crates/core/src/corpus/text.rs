@@ -41,6 +41,19 @@ impl Format {
     }
 }
 
+/// The name of the format that a corpus file is read as: its bytes alone do not say it.
+///
+/// # Errors
+/// A name whose ending is none of those that [`read_rows`] knows.
+pub fn format(path: &Path) -> Result<&'static str> {
+    Ok(match Format::of(path)? {
+        Format::Text => "text",
+        Format::JsonLines { zipped: false } => "jsonl",
+        Format::JsonLines { zipped: true } => "jsonl.gz",
+        Format::Parquet => "parquet",
+    })
+}
+
 /// The rows of a corpus file, each byte for byte: no trimming, and an empty row is a row.
 ///
 /// - `.txt`: the whole file is one row (it has no columns).

@@ -1,7 +1,7 @@
 //! The block of least angular distance at the last token (Gromov et al.; used by ReplaceMe; design §6).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
 use crate::calibrate::{Axis, Pair};
@@ -13,7 +13,7 @@ const SOURCE: &str = "https://github.com/arcee-ai/PruneMe";
 pub(super) const ENTRY: Entry = Entry::new::<Angular>(NAME, SOURCE, build);
 
 /// Starts `s` in `0..=L−n`; the least mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token; the first minimum wins.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Angular {}
 

@@ -1,7 +1,7 @@
 //! The layers that the grid lists (design §6).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Criterion, Cut, Entry, Evidence, Selection};
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ const SOURCE: &str = "";
 pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
 
 /// The layers that the grid lists: either `layers` or `order`.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
     /// Exactly these.

@@ -1,7 +1,7 @@
 //! LLM-Streamline: the one block whose input and output are most alike (design §6).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::similarity::Cosine;
 use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
@@ -14,7 +14,7 @@ const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
 pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
 
 /// The one block whose two ends are most alike; the first and the last layer stay.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
     /// What the cosine of the two ends is taken over.

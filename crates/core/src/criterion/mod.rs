@@ -52,7 +52,8 @@ pub trait Criterion: Send + Sync {
         (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
     }
 
-    /// For the cost model: sets of layers like those whose perplexity [`Self::select`] will ask for.
+    /// Sets of layers like those whose perplexity [`Self::select`] will ask for: what they cost is told by these, and a
+    /// rule that has none may not ask.
     fn trials(&self, cut: &Cut<'_>) -> Vec<Vec<usize>> {
         let _ = cut;
         Vec::new()
@@ -136,7 +137,17 @@ const ENTRIES: &[Entry] = &[
 /// # Errors
 /// An unknown name (with the nearest), an unknown option or a wrong value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
-    options::lookup("criterion", name, ENTRIES)?(options)
+    (options::lookup("criterion", name, ENTRIES)?.build)(options)
+}
+
+/// The options of a criterion with every default filled in: what it is known by in keys.
+///
+/// # Errors
+/// As [`build`].
+pub fn resolve(name: &str, options: &Options) -> Result<Options> {
+    let entry = options::lookup("criterion", name, ENTRIES)?;
+    (entry.build)(options)?;
+    entry.resolve(options)
 }
 
 /// The names of all criteria and what their options are.

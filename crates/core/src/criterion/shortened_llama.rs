@@ -1,7 +1,7 @@
 //! Shortened LLaMA: the layers whose removal, one at a time, raises the perplexity least (design §6).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
 use crate::error::{Error, Result};
@@ -9,13 +9,13 @@ use crate::options::{self, Options};
 
 const NAME: &str = "shortened-llama";
 const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build).resolving(resolve);
 
 /// The orders that the reference repository publishes, with the backbones and scores that they belong to.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
 
 /// The layers whose removal, one at a time, raises the perplexity least.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
     /// Where the order of the layers comes from.
@@ -26,7 +26,7 @@ struct Settings {
     backbone: Option<String>,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Order {
     /// Leave-one-out perplexity on the calibration windows; the `n` lowest go.
@@ -36,11 +36,22 @@ enum Order {
     Released,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Score {
     Ppl,
     Taylor,
+}
+
+/// A released order has a score, named or not.
+fn resolve(name: &str, options: &Options) -> Result<Options> {
+    let mut settings: Settings = options::read(name, options)?;
+    if settings.order == Order::Released {
+        settings.score.get_or_insert(Score::Ppl);
+        // Orders are found by names in any case.
+        settings.backbone = settings.backbone.map(|name| name.to_lowercase());
+    }
+    options::written(name, &settings)
 }
 
 enum ShortenedLlama {

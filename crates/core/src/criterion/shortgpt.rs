@@ -1,7 +1,7 @@
 //! ShortGPT: the layers that change the residual stream least (design §6).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::similarity::Cosine;
 use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
@@ -14,7 +14,7 @@ const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
 pub(super) const ENTRY: Entry = Entry::new::<ShortGpt>(NAME, SOURCE, build);
 
 /// Block influence `BI_l = 1 − cos(X_l, X_{l+1})`; the `n` lowest go.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ShortGpt {
     /// What the cosine is taken over.
@@ -23,7 +23,7 @@ struct ShortGpt {
     last_layer: LastLayer,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum LastLayer {
     /// As the reference code, which never removes it.

@@ -1,11 +1,11 @@
 //! The option that two rules share: what their cosine is taken over.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Axis;
 
-#[derive(Debug, Default, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Cosine {
     /// Over the positions of each channel, as the reference code does.

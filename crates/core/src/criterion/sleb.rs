@@ -1,7 +1,7 @@
 //! SLEB: the layer whose removal raises the perplexity least goes, then again (design §6).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ pub(super) const ENTRY: Entry = Entry::new::<Sleb>(NAME, SOURCE, build);
 
 /// Greedy; of equal perplexities the first layer goes. The scores are the layers in the order in which they went, each
 /// with the perplexity after it.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Sleb {}
 

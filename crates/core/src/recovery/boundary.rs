@@ -20,7 +20,7 @@ pub struct Span {
 }
 
 /// Where a selection's operators stand.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Placement {
     /// One for each region (the paper's text).
@@ -45,10 +45,8 @@ pub struct Boundary<'a> {
     pub backbone: &'a Decoder,
     pub activations: &'a Activations,
     pub span: Span,
-    /// The first of the sequences, which solved operators use (design §1).
-    pub operator_sequences: usize,
-    /// Whether the selection has no other span.
-    pub only: bool,
+    /// The repair is solved on the first of the sequences, so many; on all of them it is measured.
+    pub fitted: usize,
 }
 
 impl Boundary<'_> {

@@ -1,11 +1,11 @@
 //! Ghosted Layers: the least-squares map of what the removed layers added (paper §3, Theorem 1; design §7).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::boundary::{Placement, pre_and_delta};
 use super::least_squares::{self, Solved};
-use super::{Boundary, Entry, Recovery, Repair, Solution, Span, System};
+use super::{Boundary, Entry, Fitted, Recovery, Repair, Solution, Span, System};
 use crate::error::Result;
 use crate::linalg::solve::Normal;
 use crate::linalg::tall::Tall;
@@ -23,7 +23,7 @@ const RIDGE: f64 = 1e-6;
 const CUTOFF: f64 = 1e-6;
 
 /// `W = I + M` with `M = argmin ‖X_pre·M − Δ‖`, over the operator sequences.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Ghosted {
     /// How the least-squares problem is solved.
@@ -32,7 +32,7 @@ struct Ghosted {
     boundary: Placement,
 }
 
-#[derive(Debug, Default, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Solver {
     /// `(XᵀX + 1e-6·I)·M = XᵀΔ` by Cholesky in f64.
@@ -49,6 +49,10 @@ fn build(options: &Options) -> Result<Box<dyn Recovery>> {
 impl Recovery for Ghosted {
     fn spans(&self, region: Span) -> Vec<Span> {
         self.boundary.spans(region)
+    }
+
+    fn fitted_on(&self, _: bool) -> Fitted {
+        Fitted::First
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
@@ -82,7 +86,7 @@ impl Recovery for Ghosted {
 impl Ghosted {
     /// `X_pre` and `X_post` of the operator sequences, block by block.
     fn rows(&self, boundary: &Boundary<'_>, mut add: impl FnMut(&[f32], &[f32])) -> Result<()> {
-        for rows in boundary.blocks(boundary.operator_sequences) {
+        for rows in boundary.blocks(boundary.fitted) {
             add(boundary.pre(rows.clone())?, boundary.post(rows)?);
         }
         Ok(())

@@ -1,10 +1,10 @@
 //! LinearPatch: one scale a channel, in the given basis or in a rotated one (reference: the LinearPatch repository; design §7).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::boundary::{Placement, add_magnitudes};
-use super::{Boundary, Entry, Recovery, Repair, Solution, Span};
+use super::{Boundary, Entry, Fitted, Recovery, Repair, Solution, Span};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};
@@ -20,7 +20,7 @@ pub(super) const ROTATE_ENTRY: Entry = Entry::new::<Settings>(ROTATE, SOURCE, bu
 const LEAST_MAGNITUDE: f64 = 1e-8;
 
 /// A scale for each channel, of the stream as it is (`diag`) or turned by a Hadamard matrix (`rotate`).
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
     /// What gets an operator each.
@@ -62,6 +62,11 @@ impl Recovery for LinearPatch {
         self.placement.spans(region)
     }
 
+    /// As the reference code does (design §1).
+    fn fitted_on(&self, alone: bool) -> Fitted {
+        if alone { Fitted::All } else { Fitted::First }
+    }
+
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let (scale, notes) = self.scale(boundary)?;
@@ -84,7 +89,7 @@ fn rotated(scale: &[f32]) -> Vec<f32> {
 impl LinearPatch {
     /// `d [C]`
     fn scale(&self, boundary: &Boundary<'_>) -> Result<(Vec<f32>, Vec<String>)> {
-        let sequences = if boundary.only { boundary.sequences() } else { boundary.operator_sequences };
+        let sequences = boundary.fitted;
         let magnitudes = |index: usize| -> Result<(Vec<f64>, Vec<f64>)> {
             let rows = boundary.sequence(index);
             let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows)?);

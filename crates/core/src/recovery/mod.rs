@@ -38,11 +38,36 @@ pub trait Recovery: Send + Sync {
         vec![Site::Stream(span.start), Site::Stream(span.end)]
     }
 
+    /// Which sequences the repairs of a selection are solved on. `alone`: the selection has one span. It is a part of
+    /// what makes an operator, so [`Boundary::fitted`] says no more than this.
+    fn fitted_on(&self, alone: bool) -> Fitted {
+        let _ = alone;
+        Fitted::All
+    }
+
     /// The repair of one span.
     ///
     /// # Errors
     /// The activations do not determine one.
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution>;
+}
+
+/// The sequences of a calibration that a repair is solved on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fitted {
+    All,
+    /// The first ones, as many as the calibration's `operator_sequences` says.
+    First,
+}
+
+impl Fitted {
+    /// How many they are.
+    pub fn count(self, sequences: usize, operator_sequences: usize) -> usize {
+        match self {
+            Self::All => sequences,
+            Self::First => operator_sequences.min(sequences),
+        }
+    }
 }
 
 /// What a method changes for one span.
@@ -119,7 +144,17 @@ const ENTRIES: &[Entry] = &[
 /// # Errors
 /// An unknown name (with the nearest), an unknown option or a wrong value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
-    options::lookup("recovery", name, ENTRIES)?(options)
+    (options::lookup("recovery", name, ENTRIES)?.build)(options)
+}
+
+/// The options of a recovery with every default filled in: what it is known by in keys.
+///
+/// # Errors
+/// As [`build`].
+pub fn resolve(name: &str, options: &Options) -> Result<Options> {
+    let entry = options::lookup("recovery", name, ENTRIES)?;
+    (entry.build)(options)?;
+    entry.resolve(options)
 }
 
 /// The names of all recoveries and what their options are.

@@ -1,7 +1,7 @@
 //! No recovery: the layers are removed, nothing else.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Boundary, Entry, Recovery, Repair, Solution};
 use crate::error::Result;
@@ -12,7 +12,7 @@ const SOURCE: &str = "";
 pub(super) const ENTRY: Entry = Entry::new::<None>(NAME, SOURCE, build);
 
 /// Nothing: the layers are removed.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct None {}
 

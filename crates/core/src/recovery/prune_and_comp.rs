@@ -1,7 +1,7 @@
 //! Prune&Comp: magnitudes made up for, in weights that are there already (Chen et al. 2025; paper appendix A; design §7).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::boundary::add_magnitudes;
 use super::{Boundary, Entry, Recovery, Repair, Solution, Span};
@@ -12,7 +12,7 @@ use crate::options::{self, Options};
 
 const NAME: &str = "prune-and-comp";
 const SOURCE: &str = "no public code: from the paper";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
+pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build).resolving(resolve);
 
 /// `d = mean|X_post| / mean|X_pre|` over all sequences.
 ///
@@ -22,7 +22,7 @@ pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
 ///   `down_proj` before the region. A root-mean-square norm does not see the scale of what it norms, so every branch
 ///   before the region stays as it is and the stream arrives scaled: which is what one factor on the stream at the
 ///   boundary gives, exactly, and with all steps before it shared.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
     /// One factor for each channel, or one for all.
@@ -31,14 +31,14 @@ struct Settings {
     target: Option<Target>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Granularity {
     Channel,
     Scalar,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Target {
     Boundary,
@@ -51,23 +51,31 @@ enum PruneAndComp {
     Scalar,
 }
 
-fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    let Settings { granularity, target } = options::read(NAME, options)?;
-    let form = match (granularity, target) {
-        (None | Some(Granularity::Channel), None | Some(Target::Boundary)) => PruneAndComp::Channel,
-        (None | Some(Granularity::Scalar), Some(Target::Stream)) | (Some(Granularity::Scalar), None) => {
-            PruneAndComp::Scalar
-        }
-        _ => {
-            return Err(Error::bad_input(format!("options of `{NAME}` that do not go together"))
-                .expected("`granularity: channel, target: boundary` or `granularity: scalar, target: stream`")
-                .found("the one with the other's")
-                .hint(
-                    "factors by channel change what a norm gives, so only one factor for all can go through the stream",
-                ));
-        }
+/// Each of the two follows from the other; by default they are the paper's.
+fn resolve(name: &str, options: &Options) -> Result<Options> {
+    let settings: Settings = options::read(name, options)?;
+    let (granularity, target) = match form(&settings)? {
+        PruneAndComp::Channel => (Granularity::Channel, Target::Boundary),
+        PruneAndComp::Scalar => (Granularity::Scalar, Target::Stream),
     };
-    Ok(Box::new(form))
+    options::written(name, &Settings { granularity: Some(granularity), target: Some(target) })
+}
+
+fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+    Ok(Box::new(form(&options::read(NAME, options)?)?))
+}
+
+fn form(settings: &Settings) -> Result<PruneAndComp> {
+    match (settings.granularity, settings.target) {
+        (None | Some(Granularity::Channel), None | Some(Target::Boundary)) => Ok(PruneAndComp::Channel),
+        (None | Some(Granularity::Scalar), Some(Target::Stream)) | (Some(Granularity::Scalar), None) => {
+            Ok(PruneAndComp::Scalar)
+        }
+        _ => Err(Error::bad_input(format!("options of `{NAME}` that do not go together"))
+            .expected("`granularity: channel, target: boundary` or `granularity: scalar, target: stream`")
+            .found("the one with the other's")
+            .hint("factors by channel change what a norm gives, so only one factor for all can go through the stream")),
+    }
 }
 
 impl Recovery for PruneAndComp {
@@ -83,7 +91,7 @@ impl Recovery for PruneAndComp {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let (mut pre, mut post) = (vec![0.0; channels], vec![0.0; channels]);
-        for rows in boundary.blocks(boundary.sequences()) {
+        for rows in boundary.blocks(boundary.fitted) {
             add_magnitudes(&mut pre, boundary.pre(rows.clone())?);
             add_magnitudes(&mut post, boundary.post(rows)?);
         }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::replaceme_ls::{on_branch, sites};
 use super::{Boundary, Entry, Recovery, Solution, Span};
@@ -24,11 +24,11 @@ const MOST_BATCH: usize = 1 << 20;
 const LEAST_NORM: f32 = 1e-8;
 
 /// `T` from `I` by Adam on `1 − mean cos(A·T, Y)`, over all sequences; `A` and `Y` as in `replaceme-ls`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Cosine {
     /// Of Adam.
-    learning_rate: f32,
+    learning_rate: f64,
     /// How often all tokens are gone through.
     epochs: usize,
     /// Tokens of a step.
@@ -39,7 +39,7 @@ struct Cosine {
     seed: u64,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Order {
     /// Another order of all tokens in each epoch.
@@ -80,10 +80,10 @@ impl Recovery for Cosine {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let rows = boundary.sequences() * boundary.length();
+        let rows = boundary.fitted * boundary.length();
         let mut map = vec![0.0f32; channels * channels];
         map.iter_mut().step_by(channels + 1).for_each(|diagonal| *diagonal = 1.0);
-        let mut adam = Adam::new(map.len(), self.learning_rate);
+        let mut adam = Adam::new(map.len(), self.learning_rate as f32);
         let mut random = PythonRandom::new(self.seed);
         let mut order: Vec<usize> = (0..rows).collect();
         let mut step = Step::new(channels);

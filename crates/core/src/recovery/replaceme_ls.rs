@@ -1,7 +1,7 @@
 //! ReplaceMe by least squares: a linear map of the MLP output before the region (reference: the ReplaceMe repository; design §7).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::boundary::branch_and_target;
 use super::least_squares::{self, Solved};
@@ -17,7 +17,7 @@ const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
 pub(super) const ENTRY: Entry = Entry::new::<LeastSquares>(NAME, SOURCE, build);
 
 /// `T = (AᵀA + αI)⁻¹AᵀY` with `A` the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all sequences.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LeastSquares {
     /// The ridge that is added to the diagonal.
@@ -63,7 +63,7 @@ impl Recovery for LeastSquares {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let mut normal = Normal::new(channels);
-        for rows in boundary.blocks(boundary.sequences()) {
+        for rows in boundary.blocks(boundary.fitted) {
             let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows.clone())?);
             let (branch, target) = branch_and_target(pre, boundary.middle(rows)?, post);
             normal.add(&branch, &target);

@@ -32,7 +32,7 @@ pub use measure::{Measure, average};
 pub use prompt::{Choice, Prompt};
 pub use request::{Bos, Encoder, Prefix, Request, requests};
 pub use result::{ChoiceResult, DocumentResult, Score, TaskResult, document_results};
-pub use row::{Row, read_rows};
+pub use row::{Row, format, read_rows};
 pub use sheet::Sheet;
 pub use split::Split;
 pub use task::{Metric, TASKS, Task};

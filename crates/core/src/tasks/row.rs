@@ -57,6 +57,18 @@ pub fn read_rows(path: impl AsRef<Path>, columns: &[&str]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// The name of the format that a task file is read as: its bytes alone do not say it.
+///
+/// # Errors
+/// A name whose ending is none of those that [`read_rows`] knows.
+pub fn format(path: &Path) -> Result<&'static str> {
+    Ok(match format_of(path)? {
+        Format::Json { zipped: false } => "json",
+        Format::Json { zipped: true } => "json.gz",
+        Format::Parquet => "parquet",
+    })
+}
+
 fn format_of(path: &Path) -> Result<Format> {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
     match ENDINGS.iter().find(|ending| name.ends_with(*ending)) {
