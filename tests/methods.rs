@@ -1,5 +1,5 @@
 //! Criteria, recoveries and the store through the program: every combination, degenerate backbones, a second run.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
 mod common;
 
@@ -20,8 +20,9 @@ fn every_layer_but_one_can_go() {
         "--set",
         "depth=3",
     ]);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 1 + 6 * 5);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    assert_eq!(results(&world, &log).len(), 1 + 1 + 6 * 5);
     for depth in ["0", "4"] {
         std::fs::remove_dir_all(world.path("results")).ok();
         world.refuses(&["--set", &format!("depth={depth}")], 2, &["depth"]);
@@ -53,8 +54,9 @@ fn a_dead_channel_is_repaired_around_and_said() {
     let world = World::new();
     silence_a_channel(&world);
     let output = world.run(&["--set", "recovery=[linearpatch-diag, prune-and-comp, replaceme-ls, ghosted]"]);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let rows = table(&world.path("results/grid/results.csv"));
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    let rows = results(&world, &log);
     let notes = rows[0].iter().position(|name| name == "notes").unwrap();
     let note = |recovery: &str| rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone();
     assert!(note("linearpatch-diag").contains("1 silent channels keep scale 1"), "{rows:?}");
@@ -77,7 +79,7 @@ fn a_cell_that_cannot_be_repaired_fails_alone() {
     ]);
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{log}");
-    let rows = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+    let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
     let failed: Vec<&str> = rows.lines().filter(|line| line.contains("failed: ")).collect();
     assert_eq!(failed.len(), 1, "{rows}");
     assert!(failed[0].contains("replaceme-ls") && failed[0].contains("no layer stands before layer 0"), "{rows}");
@@ -129,13 +131,12 @@ fn two_ways_to_write_one_method_are_one_cell_and_one_key() {
     let log =
         world.runs(&["--set", "recovery=[{name: ghosted, solver: normal}, ghosted, {name: ghosted, solver: svd}]"]);
     assert!(log.contains("3 of 5 cells are stored already"), "{log}");
-    let rows = table(&world.path("results/grid/results.csv"));
+    let rows = results(&world, &log);
     let labels: Vec<&str> = rows[1..].iter().map(|row| row[5].as_str()).collect();
     assert_eq!(labels[1..3], ["ghosted(solver=normal)", "ghosted(solver=svd)"], "named as it is written first");
     // In other words it is the same method for a pattern too.
     let log = world.runs(&["--set", "exclude=[{recovery: {name: ghosted, solver: normal}}]"]);
-    assert!(!log.contains("ghosted"), "{log}");
-    assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 1 + 2 * 3);
+    assert_eq!(results(&world, &log).len(), 1 + 1 + 2 * 3);
 }
 
 #[test]
@@ -188,16 +189,45 @@ fn a_file_that_is_read_as_another_format_is_another_text() {
     let world = World::new();
     // Both a text and lines of JSON.
     std::fs::rename(world.path("test.jsonl"), world.path("test.txt")).unwrap();
-    let perplexity = |file: &str| {
-        world.runs(&["--set", &format!("corpora.test.path={file}"), "--set", "recovery=none"]);
-        table(&world.path("results/grid/results.csv"))[1].clone()
+    let perplexity = |file: &str, store: &str| {
+        let file = format!("corpora.test.path={file}");
+        let log = world.runs(&["--set", &file, "--set", "recovery=none", "--store", store]);
+        results(&world, &log)[1].clone()
     };
-    let as_text = perplexity("test.txt");
+    let as_text = perplexity("test.txt", "data/store");
     std::fs::rename(world.path("test.txt"), world.path("test.jsonl")).unwrap();
-    let as_rows = perplexity("test.jsonl");
-    std::fs::remove_dir_all(world.path("data")).unwrap();
-    assert_eq!(perplexity("test.jsonl"), as_rows, "what a new store gives");
+    let as_rows = perplexity("test.jsonl", "data/store");
+    assert_eq!(perplexity("test.jsonl", "data/another"), as_rows, "what a new store gives");
     assert_ne!(as_text, as_rows);
+}
+
+#[test]
+fn the_layer_before_a_region_takes_the_maps_of_all_its_layers_in() {
+    let world = World::new();
+    let methods = ["prune-and-comp", "replaceme-ls", "replaceme-cos"];
+    let by_layer = methods.map(|name| format!("{{name: {name}, boundary: layer}}"));
+    let both = format!("recovery=[none, {}, {}]", methods.join(", "), by_layer.join(", "));
+    let log = world.runs(&["--set", "depth=2", "--set", &both]);
+    let rows = results(&world, &log);
+    let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
+    let value: Vec<f64> = rows[2..].iter().map(|row| row[column].parse().unwrap()).collect();
+    let [none, factors, squares, cosines, factors_by_layer, squares_by_layer, cosines_by_layer] = value[..] else {
+        panic!("{rows:?}")
+    };
+    // Ratios of the layers of a region multiply to the region's ratio.
+    assert!((factors / factors_by_layer - 1.0).abs() < 1e-5 && factors != none, "{factors} {factors_by_layer}");
+    assert!((squares / squares_by_layer - 1.0).abs() > 1e-4, "{squares} {squares_by_layer}");
+    assert!((cosines / cosines_by_layer - 1.0).abs() > 1e-6, "{cosines} {cosines_by_layer}");
+}
+
+/// The table that a run says it has written: other settings have another folder.
+fn written(world: &World, log: &str) -> PathBuf {
+    let (_, after) = log.split_once("written: ").unwrap();
+    world.path(&format!("{}.csv", after.split_once(".csv").unwrap().0))
+}
+
+fn results(world: &World, log: &str) -> Vec<Vec<String>> {
+    table(&written(world, log))
 }
 
 fn find(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
@@ -223,7 +253,7 @@ fn every_criterion_and_every_recovery_gives_a_row() {
                   ghosted, {name: ghosted, solver: svd, boundary: layer}]",
     ]);
     let log = String::from_utf8(output.stderr).unwrap();
-    let rows = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap_or_default();
+    let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
     // Where a rule takes layer 0, ReplaceMe has no layer to change: that alone may fail.
     for line in rows.lines().filter(|line| line.contains("failed: ")) {
         assert!(line.contains("replaceme") && line.contains("no layer stands before layer 0"), "{line}");

@@ -240,7 +240,7 @@ fn folding_a_map_equals_applying_it() {
         let ends_in_norm = world.decoder.config().ends_in_norm(Half::Mlp);
         for (method, options) in [("replaceme-ls", json!({})), ("prune-and-comp", json!({}))] {
             let solution = recovery(method, options).solve(&boundary).unwrap();
-            assert_eq!(solution.notes.len(), usize::from(ends_in_norm && method == "replaceme-ls"), "{name}");
+            assert_eq!(solution.notes.len(), usize::from(ends_in_norm), "{name} {method}");
             let applied = run(&world.decoder, &program(4, &[2], &[(2, solution.clone())]), &batch);
             let Repair::Branches { operator, attention } = solution.repair else { panic!("{method} folds") };
             let folded = world.decoder.folded(Half::Mlp, 1, &operator);
@@ -256,6 +256,35 @@ fn folding_a_map_equals_applying_it() {
             assert!(relative_error(&applied, &folded) <= 1e-5, "{name} {method}");
         }
     }
+}
+
+#[test]
+fn before_a_norm_one_factor_for_all_does_nothing_and_factors_by_channel_keep_their_proportions() {
+    // Without the norms' epsilon they are scale-free.
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = common::json(&fixture("arch/olmo2/config.json"));
+    config["rms_norm_eps"] = json!(1e-20);
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    std::fs::copy(fixture("arch/olmo2/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    let decoder = Decoder::load(folder.path()).unwrap();
+    let channels = decoder.config().hidden;
+    let folded = |factors: Vec<f32>| {
+        let factors = Operator::diagonal(factors).unwrap();
+        decoder.folded(Half::Attention, 1, &factors).unwrap().folded(Half::Mlp, 1, &factors).unwrap()
+    };
+    let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
+    let dense = Program::dense(4);
+    let by_channel = |scale: f32| (0..channels).map(|c| scale * (1.0 + c as f32 / 16.0)).collect::<Vec<_>>();
+    let plain = run(&decoder, &dense, &batch);
+    assert!(relative_error(&run(&folded(vec![3.0; channels]), &dense, &batch), &plain) <= 1e-5);
+    let once = run(&folded(by_channel(1.0)), &dense, &batch);
+    assert!(relative_error(&run(&folded(by_channel(3.0)), &dense, &batch), &once) <= 1e-5);
+    assert!(relative_error(&once, &plain) > 1e-2, "unequal factors do something");
+    // So the original method, which is about one factor, is no change of weights there, and says so.
+    let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
+    let solution = recovery("prune-and-comp", json!({"granularity": "scalar"}));
+    let solution = solution.solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
+    assert!(matches!(solution.repair, Repair::Stream(_)) && solution.notes[0].contains("norm"), "{:?}", solution.notes);
 }
 
 /// The stream that enters the head.

@@ -1,5 +1,6 @@
 //! A variant's operators: solved from activations, stored with their figures, loaded as a program.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -150,13 +151,32 @@ pub(super) fn program(artifact: &Artifact, layers: usize, selection: &Selection)
             repairs.stream.insert(start, operator);
             continue;
         }
-        let layer = start.checked_sub(1).ok_or_else(misfit)?;
+        let Some(layer) = (0..start).rev().find(|layer| !selection.removed.contains(layer)) else {
+            // Factors scale the embedding where no layer is left before; maps of a branch have nowhere to go.
+            if placed == Placed::Mlp {
+                return Err(misfit());
+            }
+            add(repairs.stream.entry(start), operator)?;
+            continue;
+        };
         if placed == Placed::AttentionAndMlp {
-            repairs.branches.insert((layer, Half::Attention), Arc::clone(&operator));
+            add(repairs.branches.entry((layer, Half::Attention)), Arc::clone(&operator))?;
         }
-        repairs.branches.insert((layer, Half::Mlp), operator);
+        add(repairs.branches.entry((layer, Half::Mlp)), operator)?;
     }
     Ok(Program::repaired(layers, &selection.removed, &repairs))
+}
+
+/// Puts an operator after what stands there already: the layer before a region takes the maps of all its layers in.
+fn add<K: Ord>(place: Entry<'_, K, Arc<Operator>>, operator: Arc<Operator>) -> Result<()> {
+    match place {
+        Entry::Vacant(free) => drop(free.insert(operator)),
+        Entry::Occupied(mut taken) => {
+            let product = taken.get().then(&operator)?;
+            taken.insert(product);
+        }
+    }
+    Ok(())
 }
 
 fn load(artifact: &Artifact, index: usize) -> Result<Arc<Operator>> {

@@ -1,5 +1,6 @@
 //! What is accepted, and what comes of it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -184,4 +185,49 @@ fn the_examples_of_the_documents_can_be_run() {
     assert_eq!(grid.cells.len(), 2 + 3 * (4 + 3) * (2 + 6 + 6) + 2 * 6);
     assert_eq!((grid.depth, grid.profile.as_deref()), (vec![7, 8, 12], Some("full")));
     assert_eq!(load("docs/grid.md", Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
+}
+
+/// A copy of the paper's grids with all that they name; models and data are empty.
+fn paper_profile(place: &Place) {
+    let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    for folder in ["", "backbones", "corpora", "tasks", "profiles"] {
+        for entry in fs::read_dir(house.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy();
+            if !path.is_file() {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            place.write(&format!("experiments/{folder}/{name}"), &text);
+            let named = text.lines().find_map(|line| line.strip_prefix("path: ../../")).unwrap_or_default();
+            match folder {
+                "backbones" => place.backbone(name.trim_end_matches(".yaml"), 32),
+                "corpora" => place.write(named, ""),
+                "tasks" => place.write(&format!("{named}/test.jsonl"), ""),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn the_paper_s_grids_take_released_orders_where_there_are_any() {
+    let place = Place::new();
+    paper_profile(&place);
+    for artifact in ["table2", "table3", "tableA6", "tableA7"] {
+        let file = place.root.path().join(format!("experiments/{artifact}.yaml"));
+        let grid = Grid::load(&file, Some("paper"), &[], &Deep).unwrap();
+        let orders: BTreeSet<(&str, &str)> = grid
+            .cells
+            .iter()
+            .filter_map(|cell| Some((cell.backbone.as_str(), cell.criterion.as_ref()?)))
+            .filter(|(_, criterion)| criterion.name == "shortened-llama")
+            .map(|(backbone, criterion)| (backbone, criterion.resolved["order"].as_str().unwrap()))
+            .collect();
+        assert_eq!(orders.len(), grid.backbones.len(), "{artifact}: {orders:?}");
+        for (backbone, order) in orders {
+            let released = ["llama-2-7b", "llama-3-8b"].contains(&backbone);
+            assert_eq!(order, if released { "released" } else { "measured" }, "{artifact}: {backbone}");
+        }
+    }
 }

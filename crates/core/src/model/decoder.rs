@@ -39,6 +39,17 @@ struct Layer {
     down: Tensor,    // [F, C]
 }
 
+/// How far a half of a layer is computed.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    /// Its last projection.
+    Projection,
+    /// Its branch: the projection, and the norm after it where there is one.
+    Branch,
+    /// The stream with the branch added.
+    Stream,
+}
+
 impl Decoder {
     /// Reads a backbone's folder: config and weights.
     ///
@@ -103,26 +114,22 @@ impl Decoder {
 
     /// The backbone with `operator` multiplied into the weights that end a half of a layer: what [`Step::Edited`] stands for.
     ///
-    /// Weights that are not changed are shared with `self`.
+    /// Weights that are not changed are shared with `self`. A diagonal goes into the output rows of the half's last
+    /// projection, before a norm where the branch ends in one.
     ///
     /// # Errors
     /// A dense operator on a branch that ends in a norm: no weight can take it in.
     pub fn folded(&self, half: Half, layer: usize, operator: &Operator) -> Result<Self> {
         let mut folded = self.clone();
         let weights = &mut folded.layers[layer];
-        let (after, last) = match half {
-            Half::Attention => (&mut weights.norms[1], &mut weights.output),
-            Half::Mlp => (&mut weights.norms[3], &mut weights.down),
-        };
-        let target = match (&operator.matrix, after) {
-            // The norm's weight is itself a diagonal that the branch ends with.
-            (Matrix::Diagonal(_), Some(norm)) => norm,
-            (Matrix::Dense(_), Some(_)) => {
-                return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
-                    .at(format!("layer {layer}, {half:?}"))
-                    .hint("apply it as a step after the norm"));
-            }
-            (_, None) => last,
+        if matches!(operator.matrix, Matrix::Dense(_)) && weights.norm_after(half).is_some() {
+            return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
+                .at(format!("layer {layer}, {half:?}"))
+                .hint("apply it as a step after the norm"));
+        }
+        let target = match half {
+            Half::Attention => &mut weights.output,
+            Half::Mlp => &mut weights.down,
         };
         let shape = target.dims().to_vec();
         let product = operator.apply(&elements(target)?)?;
@@ -130,16 +137,16 @@ impl Decoder {
         Ok(folded)
     }
 
-    /// `x + branch(x)` of one half of a layer; the bare `branch(x)` where the stream is not added.
-    fn half(&self, half: Half, layer: usize, batch: &Batch, x: &Tensor, add_stream: bool) -> Result<Tensor> {
+    /// One half of a layer, as far as is asked for.
+    fn half(&self, half: Half, layer: usize, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
         let weights = &self.layers[layer];
         match half {
-            Half::Attention => self.attention(weights, batch, x, add_stream),
-            Half::Mlp => self.mlp(weights, batch, x, add_stream),
+            Half::Attention => self.attention(weights, batch, x, end),
+            Half::Mlp => self.mlp(weights, batch, x, end),
         }
     }
 
-    fn attention(&self, layer: &Layer, batch: &Batch, x: &Tensor, add_stream: bool) -> Result<Tensor> {
+    fn attention(&self, layer: &Layer, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
         let config = &self.config;
         let c = config.hidden;
         let x = elements(x)?; // [tokens, C]
@@ -157,25 +164,33 @@ impl Decoder {
         let table = self.rotary.table(batch.longest());
         let context = kernels::attention(&qkv, &heads, batch, &table); // [tokens, H·D]
         let width = config.heads * config.head_dim;
-        let stream = add_stream.then_some(&*x);
+        let stream = (end == End::Stream).then_some(&*x);
+        let after = after.filter(|_| end != End::Projection);
         let out = kernels::linear(&context, width, &elements(&layer.output)?, after, stream);
         tensor(out, &[batch.tokens(), c])
     }
 
-    fn mlp(&self, layer: &Layer, batch: &Batch, x: &Tensor, add_stream: bool) -> Result<Tensor> {
+    fn mlp(&self, layer: &Layer, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
         let c = self.config.hidden;
         let x = elements(x)?; // [tokens, C]
         let norms = [slices(layer.norms[2].as_ref())?, slices(layer.norms[3].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let stream = add_stream.then_some(&*x);
+        let stream = (end == End::Stream).then_some(&*x);
+        let after = after.filter(|_| end != End::Projection);
         let out = kernels::mlp(&x, c, before, &elements(&layer.gate_up)?, &elements(&layer.down)?, after, stream);
         tensor(out, &[batch.tokens(), c])
     }
 
-    /// `x + branch(x)·T`
+    /// `x + branch(x)·T`; a diagonal stands before a norm that the branch ends in, a dense map after it.
     fn edited(&self, half: Half, layer: usize, operator: &Operator, batch: &Batch, x: &Tensor) -> Result<Tensor> {
-        let branch = self.half(half, layer, batch, x, false)?; // [tokens, C]
+        let last = slices(self.layers[layer].norm_after(half))?;
+        let before = self.norm(last.as_deref()).filter(|_| matches!(operator.matrix, Matrix::Diagonal(_)));
+        let end = if before.is_some() { End::Projection } else { End::Branch };
+        let branch = self.half(half, layer, batch, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;
+        if let Some(norm) = before {
+            kernels::norm(&mut out, norm);
+        }
         kernels::add(&mut out, &elements(x)?);
         tensor(out, &[batch.tokens(), self.config.hidden])
     }
@@ -210,8 +225,8 @@ impl Model for Decoder {
 
     fn advance(&self, batch: &Batch, step: &Step, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => self.half(Half::Attention, *layer, batch, x, true),
-            Step::Mlp(layer) => self.half(Half::Mlp, *layer, batch, x, true),
+            Step::Attention(layer) => self.half(Half::Attention, *layer, batch, x, End::Stream),
+            Step::Mlp(layer) => self.half(Half::Mlp, *layer, batch, x, End::Stream),
             Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, batch, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, &[batch.tokens(), self.config.hidden]),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
@@ -262,6 +277,14 @@ const QUERY_NORM: &str = "self_attn.q_norm";
 const KEY_NORM: &str = "self_attn.k_norm";
 
 impl Layer {
+    /// The norm that a half's branch ends in.
+    fn norm_after(&self, half: Half) -> Option<&Tensor> {
+        match half {
+            Half::Attention => self.norms[1].as_ref(),
+            Half::Mlp => self.norms[3].as_ref(),
+        }
+    }
+
     fn read(config: &Config, weights: &mut Weights, index: usize) -> Result<Self> {
         let parts = parts(config);
         let mut take = |part: &str| match parts.iter().find(|(known, _)| *known == part) {

@@ -100,6 +100,17 @@ impl Operator {
         }
     }
 
+    /// This map, then another one: `x·W·V`.
+    pub fn then(&self, next: &Self) -> Result<Arc<Self>> {
+        match (&self.matrix, &next.matrix) {
+            (Matrix::Diagonal(first), Matrix::Diagonal(second)) => {
+                let (first, second) = (elements(first)?, elements(second)?);
+                Self::diagonal(first.iter().zip(second.iter()).map(|(a, b)| a * b).collect())
+            }
+            _ => Self::dense(self.channels, next.apply(&self.to_dense()?)?),
+        }
+    }
+
     /// Multiplications and additions of [`Self::apply`] on so many rows.
     pub(super) fn flops(&self, rows: usize) -> f64 {
         match &self.matrix {
@@ -145,7 +156,8 @@ pub enum Step {
     /// The MLP half of a layer, with its residual addition.
     Mlp(usize),
     /// A half of a layer whose branch is multiplied by an operator before it is added: `x ← x + branch(x)·T`. It stands
-    /// for weights with `T` folded in ([`Decoder::folded`](super::Decoder::folded)).
+    /// for weights with `T` folded in ([`Decoder::folded`](super::Decoder::folded)). Where a branch ends in a norm, a
+    /// diagonal stands before it, as in those weights; a dense map, which no weight takes in, stands after it.
     Edited(Half, usize, Arc<Operator>),
     /// A recovery's operator.
     Apply(Arc<Operator>),
@@ -293,6 +305,17 @@ mod tests {
         ];
         assert_eq!(program.0, expected);
         assert_ne!(program, Program::pruned(4, &[1, 2], |_| None));
+    }
+
+    #[test]
+    fn one_map_after_another_is_their_product() {
+        let diagonal = |values: &[f32]| Operator::diagonal(values.to_vec()).unwrap();
+        let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        let product = |a: &Operator, b: &Operator| a.then(b).unwrap().to_dense().unwrap();
+        assert_eq!(product(&diagonal(&[2.0, 3.0]), &diagonal(&[5.0, 7.0])), [10.0, 0.0, 0.0, 21.0]);
+        assert_eq!(product(&diagonal(&[2.0, 3.0]), &dense), [2.0, 4.0, 9.0, 12.0]);
+        assert_eq!(product(&dense, &diagonal(&[2.0, 3.0])), [2.0, 6.0, 6.0, 12.0]);
+        assert_eq!(product(&dense, &dense), [7.0, 10.0, 15.0, 22.0]);
     }
 
     #[test]

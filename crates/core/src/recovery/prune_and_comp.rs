@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::add_magnitudes;
+use super::boundary::{Placement, add_magnitudes};
 use super::{Boundary, Entry, Recovery, Repair, Solution, Span};
 use crate::calibrate::Site;
 use crate::error::{Error, Result};
-use crate::model::Operator;
+use crate::model::{Half, Operator};
 use crate::options::{self, Options};
 
 const NAME: &str = "prune-and-comp";
@@ -17,11 +17,13 @@ pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build).reso
 /// `d = mean|X_post| / mean|X_pre|` over all sequences.
 ///
 /// - `granularity: channel, target: boundary` (the paper's description): one factor a channel, on the output rows of
-///   `o_proj` and `down_proj` of layer `s − 1`.
+///   `o_proj` and `down_proj` of layer `s − 1`. Where a branch ends in a norm the rows stand before it: the norm takes the
+///   factors' common size back, and only their proportions reach the stream.
 /// - `granularity: scalar, target: stream` (the original method): one factor on the embedding and all `o_proj` and
 ///   `down_proj` before the region. A root-mean-square norm does not see the scale of what it norms, so every branch
 ///   before the region stays as it is and the stream arrives scaled: which is what one factor on the stream at the
-///   boundary gives, exactly, and with all steps before it shared.
+///   boundary gives, exactly, and with all steps before it shared. Where branches end in norms, factors on projections do
+///   nothing, and no weights give what the method wants: the factor is a step of its own, and said to be.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
@@ -29,6 +31,8 @@ struct Settings {
     granularity: Option<Granularity>,
     /// What is scaled; it follows from `granularity`.
     target: Option<Target>,
+    /// What gets factors each; those of a region's layers are folded one after the other into the layer before it.
+    boundary: Placement,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -45,31 +49,31 @@ enum Target {
     Stream,
 }
 
-/// One of the two forms.
-enum PruneAndComp {
-    Channel,
-    Scalar,
+struct PruneAndComp {
+    granularity: Granularity,
+    placement: Placement,
 }
 
-/// Each of the two follows from the other; by default they are the paper's.
+/// Granularity and target follow from each other; by default they are the paper's.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
-    let settings: Settings = options::read(name, options)?;
-    let (granularity, target) = match form(&settings)? {
-        PruneAndComp::Channel => (Granularity::Channel, Target::Boundary),
-        PruneAndComp::Scalar => (Granularity::Scalar, Target::Stream),
-    };
-    options::written(name, &Settings { granularity: Some(granularity), target: Some(target) })
+    let mut settings: Settings = options::read(name, options)?;
+    let (granularity, target) = form(&settings)?;
+    (settings.granularity, settings.target) = (Some(granularity), Some(target));
+    options::written(name, &settings)
 }
 
 fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    Ok(Box::new(form(&options::read(NAME, options)?)?))
+    let settings: Settings = options::read(NAME, options)?;
+    Ok(Box::new(PruneAndComp { granularity: form(&settings)?.0, placement: settings.boundary }))
 }
 
-fn form(settings: &Settings) -> Result<PruneAndComp> {
+fn form(settings: &Settings) -> Result<(Granularity, Target)> {
     match (settings.granularity, settings.target) {
-        (None | Some(Granularity::Channel), None | Some(Target::Boundary)) => Ok(PruneAndComp::Channel),
+        (None | Some(Granularity::Channel), None | Some(Target::Boundary)) => {
+            Ok((Granularity::Channel, Target::Boundary))
+        }
         (None | Some(Granularity::Scalar), Some(Target::Stream)) | (Some(Granularity::Scalar), None) => {
-            Ok(PruneAndComp::Scalar)
+            Ok((Granularity::Scalar, Target::Stream))
         }
         _ => Err(Error::bad_input(format!("options of `{NAME}` that do not go together"))
             .expected("`granularity: channel, target: boundary` or `granularity: scalar, target: stream`")
@@ -79,12 +83,16 @@ fn form(settings: &Settings) -> Result<PruneAndComp> {
 }
 
 impl Recovery for PruneAndComp {
+    fn spans(&self, region: Span) -> Vec<Span> {
+        self.placement.spans(region)
+    }
+
     fn sites(&self, span: Span) -> Vec<Site> {
         let around = [Site::Stream(span.start), Site::Stream(span.end)];
-        match self {
-            Self::Scalar => around.to_vec(),
+        match self.granularity {
+            Granularity::Scalar => around.to_vec(),
             // What enters the layer whose weights change: its new output is computed from there.
-            Self::Channel => span.start.checked_sub(1).map(Site::Stream).into_iter().chain(around).collect(),
+            Granularity::Channel => span.start.checked_sub(1).map(Site::Stream).into_iter().chain(around).collect(),
         }
     }
 
@@ -95,16 +103,22 @@ impl Recovery for PruneAndComp {
             add_magnitudes(&mut pre, boundary.pre(rows.clone())?);
             add_magnitudes(&mut post, boundary.post(rows)?);
         }
-        match self {
-            Self::Scalar => {
+        let ends_in_norm = boundary.backbone.config().ends_in_norm(Half::Mlp);
+        match self.granularity {
+            Granularity::Scalar => {
                 let (pre, post) = (pre.iter().sum::<f64>(), post.iter().sum::<f64>());
                 if pre == 0.0 {
                     return Err(Error::job("the residual stream before the region is zero").at(NAME));
                 }
                 let operator = Operator::diagonal(vec![(post / pre) as f32; channels])?;
-                Ok(Solution::of(Repair::Stream(operator)))
+                let solution = Solution::of(Repair::Stream(operator));
+                Ok(if ends_in_norm {
+                    solution.note("branches end in norms: the factor is a step, not folded")
+                } else {
+                    solution
+                })
             }
-            Self::Channel => {
+            Granularity::Channel => {
                 // A channel that is silent before the region has nothing that a factor could change.
                 let silent = pre.iter().filter(|&&pre| pre == 0.0).count();
                 let factor = |(pre, post): (f64, f64)| if pre == 0.0 { 1.0 } else { (post / pre) as f32 };
@@ -112,7 +126,9 @@ impl Recovery for PruneAndComp {
                 let solution = if boundary.span.start == 0 {
                     Solution::of(Repair::Stream(operator)).note("no layer stands before: the embedding is scaled")
                 } else {
-                    Solution::of(Repair::Branches { operator, attention: true })
+                    let solution = Solution::of(Repair::Branches { operator, attention: true });
+                    let note = "branches end in norms: of the factors before these, only the proportions count";
+                    if ends_in_norm { solution.note(note) } else { solution }
                 };
                 Ok(if silent == 0 {
                     solution

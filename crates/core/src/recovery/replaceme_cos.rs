@@ -4,6 +4,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::boundary::Placement;
 use super::replaceme_ls::{on_branch, sites};
 use super::{Boundary, Entry, Recovery, Solution, Span};
 use crate::calibrate::Site;
@@ -37,6 +38,8 @@ struct Cosine {
     order: Order,
     /// Of the shuffle.
     seed: u64,
+    /// What gets a map each; those of a region's layers are multiplied into the layer before it, one after the other.
+    boundary: Placement,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,7 +55,14 @@ enum Order {
 impl Default for Cosine {
     /// The official implementation's values.
     fn default() -> Self {
-        Self { learning_rate: 1e-4, epochs: 10, batch: 1024, order: Order::Shuffled, seed: 0 }
+        Self {
+            learning_rate: 1e-4,
+            epochs: 10,
+            batch: 1024,
+            order: Order::Shuffled,
+            seed: 0,
+            boundary: Placement::Region,
+        }
     }
 }
 
@@ -74,6 +84,10 @@ fn build(options: &Options) -> Result<Box<dyn Recovery>> {
 }
 
 impl Recovery for Cosine {
+    fn spans(&self, region: Span) -> Vec<Span> {
+        self.boundary.spans(region)
+    }
+
     fn sites(&self, span: Span) -> Vec<Site> {
         sites(span)
     }

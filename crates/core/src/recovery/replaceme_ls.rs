@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::branch_and_target;
+use super::boundary::{Placement, branch_and_target};
 use super::least_squares::{self, Solved};
 use super::{Boundary, Entry, Recovery, Repair, Solution, Span};
 use crate::calibrate::Site;
@@ -22,6 +22,8 @@ pub(super) const ENTRY: Entry = Entry::new::<LeastSquares>(NAME, SOURCE, build);
 struct LeastSquares {
     /// The ridge that is added to the diagonal.
     alpha: f64,
+    /// What gets a map each; those of a region's layers are multiplied into the layer before it, one after the other.
+    boundary: Placement,
 }
 
 fn build(options: &Options) -> Result<Box<dyn Recovery>> {
@@ -56,6 +58,10 @@ fn ends_in_norm(config: &Config) -> bool {
 }
 
 impl Recovery for LeastSquares {
+    fn spans(&self, region: Span) -> Vec<Span> {
+        self.boundary.spans(region)
+    }
+
     fn sites(&self, span: Span) -> Vec<Site> {
         sites(span)
     }

@@ -109,6 +109,21 @@ pub(crate) fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
     out
 }
 
+/// `x ← norm(x)`
+///
+/// # Shapes
+/// `x [rows, C]`.
+pub(crate) fn norm(x: &mut [f32], norm: Norm<'_>) {
+    lanes::widest(
+        #[inline(always)]
+        || {
+            for row in x.chunks_exact_mut(norm.weight.len()) {
+                lanes::rms_norm_in_place(row, norm.weight, norm.eps);
+            }
+        },
+    );
+}
+
 /// `x ← x + y`
 pub(crate) fn add(x: &mut [f32], y: &[f32]) {
     lanes::widest(

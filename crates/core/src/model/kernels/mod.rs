@@ -11,7 +11,7 @@ mod scratch;
 
 pub(super) use attention::{Heads, attention};
 pub(super) use head::{logits, predictions};
-pub(super) use linear::{add, apply_diagonal, linear, mlp, project};
+pub(super) use linear::{add, apply_diagonal, linear, mlp, norm, project};
 
 /// A root-mean-square norm: weight `[C]` and epsilon.
 #[derive(Clone, Copy)]
