@@ -562,9 +562,8 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     assert_eq!(output.status.code(), Some(0), "{log}");
     assert!(!log.contains("damaged") && !log.contains("vanished"), "{log}");
     assert!(rounds > 1 && world.tables() == undisturbed.tables());
-    // When it has ended, it needs nothing any more.
-    let gone = said(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
-    assert!(gone.contains("deleted"), "{gone}");
+    // When it has ended, it needs nothing any more. (The round in which it ended may have taken it all.)
+    world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]);
     assert!(!stage_exists(&world, "scores"));
 }
 

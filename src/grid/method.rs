@@ -21,6 +21,14 @@ pub struct Method {
     pub resolved: Options,
 }
 
+#[cfg(test)]
+impl Method {
+    /// A method without options.
+    pub(crate) fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), options: Options::new(), resolved: Options::new() }
+    }
+}
+
 impl PartialEq for Method {
     fn eq(&self, other: &Self) -> bool {
         (&self.name, &self.resolved) == (&other.name, &other.resolved)
