@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     // The dense residual stream on both sides of the cut, in memory.
     let sequences = calibration(Rule::C4, &read_rows(train, None)?, &tokenizer, 32, 256, 0)?;
     let activations = calibrate::in_memory(&decoder, &sequences, [Site::Stream(span.start), Site::Stream(span.end)])?;
-    let boundary = Boundary { backbone: &decoder, activations: &activations, span, operator_sequences: 32, only: true };
+    let boundary = Boundary { backbone: &decoder, activations: &activations, span, fitted: 32 };
     let solution = recovery::build("ghosted", &Default::default())?.solve(&boundary)?;
 
     let removed: Vec<usize> = (span.start..span.end).collect();
