@@ -38,3 +38,47 @@ pub struct Record {
     /// Its standard error (ours) or standard deviation (the paper's latencies), where it has one.
     pub error: Option<f64>,
 }
+
+/// What may be said of ours and the paper's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Within the tolerance.
+    Same,
+    Differs,
+    /// There is none of ours.
+    #[default]
+    Missing,
+    /// Ours is made in another way, which is told: nothing follows from the difference.
+    OtherProtocol(Vec<String>),
+}
+
+impl Verdict {
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Differs => "differs",
+            Self::Missing => "missing",
+            Self::OtherProtocol(_) => "other protocol",
+        }
+    }
+
+    /// One character, so that nothing hangs on colour alone.
+    pub fn sign(&self) -> &'static str {
+        match self {
+            Self::Same => "=",
+            Self::Differs => "≠",
+            Self::Missing => "",
+            Self::OtherProtocol(_) => "~",
+        }
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::OtherProtocol(differences) => write!(f, "{}: {}", self.word(), differences.join("; ")),
+            other => f.write_str(other.word()),
+        }
+    }
+}

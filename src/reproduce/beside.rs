@@ -6,7 +6,7 @@ use super::layout::{View, distinct};
 use super::ours::Number;
 use crate::grid::Tolerance;
 use crate::metric::Nearness;
-use crate::record::{Condition, DENSE, Record};
+use crate::record::{Condition, DENSE, Record, Verdict};
 
 /// A value of the paper and how ours stands to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -17,28 +17,6 @@ pub struct Beside {
     /// How far it may be off.
     pub tolerance: f64,
     pub verdict: Verdict,
-}
-
-/// What may be said of ours and the paper's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub enum Verdict {
-    Same,
-    Differs,
-    /// There is none of ours.
-    Missing,
-    /// Ours is made in another way, which is told: nothing follows from the difference.
-    OtherProtocol(Vec<String>),
-}
-
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Same => f.write_str("same"),
-            Self::Differs => f.write_str("differs"),
-            Self::Missing => f.write_str("missing"),
-            Self::OtherProtocol(differences) => write!(f, "other protocol: {}", differences.join("; ")),
-        }
-    }
 }
 
 impl Beside {
@@ -75,6 +53,30 @@ impl Beside {
             Verdict::OtherProtocol(differences) => Some(differences.join("; ")),
             _ => None,
         }
+    }
+
+    /// The paper's value as the paper prints it.
+    pub fn paper_text(&self) -> String {
+        format!("{:.2}", self.paper)
+    }
+
+    /// Ours less the paper's, with its sign; none where ours failed.
+    pub fn difference_text(&self) -> Option<String> {
+        let text = match self.difference? {
+            large if large.abs() >= 1e7 => format!("{large:+.2e}"),
+            difference => format!("{difference:+.2}"),
+        };
+        // What rounds to nothing is neither more nor less, and a hyphen is no minus.
+        Some(match text.as_str() {
+            "+0.00" | "-0.00" => "±0.00".to_owned(),
+            other => other.replace('-', "−"),
+        })
+    }
+
+    /// The paper's value, and ours less it with the verdict's sign: a short line each.
+    pub fn said(&self) -> Vec<String> {
+        let difference = self.difference_text().map(|text| format!("{text} {}", self.verdict.sign()));
+        [Some(self.paper_text()), difference].into_iter().flatten().collect()
     }
 
     /// The verdict in a word, where there may be one.

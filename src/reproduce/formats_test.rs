@@ -1,6 +1,5 @@
 //! One small table in every form.
 
-use super::beside::Verdict;
 use super::frame::{Origin, frame};
 use super::layout::View;
 use super::ours::{Number, Sample};
@@ -8,7 +7,7 @@ use super::setup::Setup;
 use super::{latex, markdown, screen};
 use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
-use crate::record::{Condition, DENSE, Record};
+use crate::record::{Condition, DENSE, Record, Verdict};
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
     let lead = if across { vec!["backbone", "method"] } else { vec!["backbone", "depth", "method"] };
@@ -258,4 +257,36 @@ fn what_has_to_be_said_of_all_numbers_stands_under_the_table() {
     assert!(screen(&view).ends_with("Protocol: profile tiny.\nWarning: 5 % is seen.\n"), "{}", screen(&view));
     assert!(markdown(&view).contains("\n\nProtocol: profile tiny.\n\nWarning: 5 % is seen.\n\nA caption."));
     assert!(latex(&view, "t").contains("\\footnotesize Warning: 5 \\% is seen.}"));
+}
+
+#[test]
+fn markdown_and_latex_carry_the_papers_value_the_difference_and_the_verdict() {
+    let description = table(false, &rows(), &["rte", "ppl_c4"]);
+    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
+    paper[0].value = Some(70.0);
+    paper[3].value = Some(66.43);
+    // Ours failed here.
+    paper[6].value = Some(180.0);
+    let view = View::new(&description, entry(&description), &numbers(), &paper).unwrap();
+    let text = markdown(&view);
+    for cell in [
+        "| 70.00<br><sub>70.00; ±0.00 =</sub> |",
+        "**62.50**⁺<br><sub>66.43; −3.93 ≠</sub>",
+        "failed<br><sub>180.00</sub>",
+    ] {
+        assert!(text.contains(cell), "{cell}: {text}");
+    }
+    assert!(text.contains("Small: the paper's value, ours less it, and a sign: = same, ≠ differs."), "{text}");
+    let text = latex(&view, "table2");
+    let ours = "\\shortstack[r]{\\textbf{62.50}$^{+}$\\\\{\\tiny 66.43}\\\\{\\tiny $-$3.93 $\\neq$}}";
+    assert!(text.contains(ours) && text.contains("{\\tiny $\\pm$0.00 =}"), "{text}");
+    assert!(text.contains("and a sign: = same, $\\neq$ differs."), "{text}");
+    assert!(text.is_ascii(), "what LaTeX prints without a package for other letters");
+    let mut view = view;
+    view.rows[3].cells[0].as_mut().unwrap().beside.as_mut().unwrap().verdict =
+        Verdict::OtherProtocol(vec!["100 documents, not 277".into()]);
+    let text = markdown(&view);
+    assert!(text.contains("<sub>66.43; −3.93 ~</sub>") && text.contains("= same, ~ other protocol."), "{text}");
+    assert!(latex(&view, "t").contains("$\\sim$ other protocol"), "{}", latex(&view, "t"));
+    assert!(!markdown(&self::view()).contains("paper") && !latex(&self::view(), "t").contains("paper"));
 }

@@ -31,6 +31,12 @@ pub fn latex(view: &View, label: &str) -> String {
         text.push_str(&line(&cells(row)));
     }
     text.push_str("\\bottomrule\n\\end{tabular}%\n}\n");
+    if view.has_paper() {
+        let signs = math(&escaped(&view.signs()));
+        text.push_str(&format!(
+            "\\par\\smallskip{{\\footnotesize Small: the paper's value, ours less it, and a sign: {signs}.}}\n"
+        ));
+    }
     for note in &view.notes {
         text.push_str(&format!("\\par\\smallskip{{\\footnotesize {}}}\n", escaped(note)));
     }
@@ -65,10 +71,18 @@ fn cell(shown: &Shown) -> String {
         (_, true) => format!("\\underline{{{text}}}"),
         _ => text,
     };
-    match shown.paired.as_ref().map_or("", super::paired::Paired::mark) {
+    let text = match shown.paired.as_ref().map_or("", super::paired::Paired::mark) {
         "" => text,
         mark => format!("{text}$^{{{mark}}}$"),
-    }
+    };
+    let Some(beside) = &shown.beside else { return text };
+    let lines = beside.said().into_iter().map(|line| format!("\\\\{{\\tiny {}}}", math(&escaped(&line))));
+    format!("\\shortstack[r]{{{text}{}}}", lines.collect::<String>())
+}
+
+/// Signs that stand in LaTeX's mathematics only.
+fn math(text: &str) -> String {
+    text.replace('−', "$-$").replace('±', "$\\pm$").replace('≠', "$\\neq$").replace("\\textasciitilde{}", "$\\sim$")
 }
 
 /// What LaTeX would read as commands.

@@ -220,6 +220,25 @@ impl View {
         self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
     }
 
+    /// Whether the paper has a value for anything that is shown.
+    pub fn has_paper(&self) -> bool {
+        self.shown().any(|(_, shown)| shown.beside.is_some())
+    }
+
+    /// What the signs beside the paper's values mean: those that the table has.
+    pub fn signs(&self) -> String {
+        let mut known: Vec<(&str, &str)> = self
+            .shown()
+            .filter_map(|(_, shown)| shown.beside.as_ref())
+            .map(|beside| (beside.verdict.sign(), beside.verdict.word()))
+            .filter(|(sign, _)| !sign.is_empty())
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        let known: Vec<String> = known.into_iter().map(|(sign, word)| format!("{sign} {word}")).collect();
+        if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    }
+
     /// Whether a paired test says that ours and the best other differ, anywhere.
     pub fn significant(&self) -> bool {
         self.shown().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::significant))

@@ -24,6 +24,9 @@ pub fn markdown(view: &View) -> String {
     if view.significant() {
         text.push_str(" ⁺ and ⁻: ours is better or worse than the best other repair of the same selection, p < 0.05 on the same items.");
     }
+    if view.has_paper() {
+        text.push_str(&format!(" Small: the paper's value, ours less it, and a sign: {}.", view.signs()));
+    }
     view.notes.iter().for_each(|note| text.push_str(&format!("\n\n{}", escaped(note))));
     if !view.caption.is_empty() {
         text.push_str(&format!("\n\n{}", view.caption.trim()));
@@ -38,9 +41,13 @@ fn cell(shown: &Shown) -> String {
         "-" => "⁻",
         _ => "",
     };
-    match (shown.best, shown.second) {
+    let text = match (shown.best, shown.second) {
         (true, _) => format!("**{}**{mark}", shown.text),
         (_, true) => format!("<u>{}</u>{mark}", shown.text),
         _ => format!("{}{mark}", shown.text),
+    };
+    match &shown.beside {
+        Some(beside) => format!("{text}<br><sub>{}</sub>", beside.said().join("; ")),
+        None => text,
     }
 }

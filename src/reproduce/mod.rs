@@ -22,7 +22,7 @@ mod setup;
 mod sheet;
 mod stored;
 
-pub use beside::{Beside, Gate, Miss, Verdict, beside_paper};
+pub use beside::{Beside, Gate, Miss, beside_paper};
 pub use differences::{Difference, Differences, Setting, settings_that_differ};
 pub use draw::draw;
 pub use frame::{Origin, write_frame};
