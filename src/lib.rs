@@ -9,7 +9,7 @@
 //! | 3 | [`artifact`], [`report`], [`exec`], [`reproduce`] |
 //! | 2 | [`plan`], [`grid`] |
 //! | 1 | [`audit`], [`claims`] |
-//! | 0 | [`store`], `fault`, [`machine`], [`record`], [`names`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
+//! | 0 | [`store`], `fault`, [`machine`], [`clock`], [`record`], [`names`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, corpus, criterion, error, evaluate, files, linalg, metric, model, options, recovery, significance, tasks,
@@ -19,6 +19,7 @@ pub mod artifact;
 pub mod audit;
 pub mod claims;
 pub mod cli;
+pub mod clock;
 pub mod exec;
 mod fault;
 pub mod figure;

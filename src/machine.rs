@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+
+use crate::clock;
 
 /// What of the machine can change a number or a time.
 #[derive(Debug, Clone, Serialize)]
@@ -106,6 +109,7 @@ pub fn signature() -> Value {
         "command": command(),
         "machine": Machine::this(),
         "dtype": "f32",
+        "finished": clock::utc(SystemTime::now()),
         "peak_memory_bytes": peak_memory(),
     })
 }

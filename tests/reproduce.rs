@@ -1,5 +1,5 @@
 //! `ghostlab reproduce`, `report` and `compare` as a user runs them, on a tiny backbone that the test writes.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
 mod common;
 
@@ -241,7 +241,59 @@ fn all_makes_lists_tables_figures_and_their_page() {
     for shown in ["A small table", "A small figure", "data:image/svg+xml", "explain"] {
         assert!(page.contains(shown), "{shown} is not on the page");
     }
+    // A list is as much an artifact of the paper as what is measured.
+    let (_, list) = page.split_once("data-name=\"methods\"").unwrap();
+    assert!(list.split_once("</table>").unwrap().0.contains("LLM-Streamline"), "the rows of the list");
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));
+}
+
+/// What stands between an element that begins so and its end.
+fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
+    page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0
+}
+
+#[test]
+fn the_page_says_of_each_number_by_whom_when_and_from_what_it_was_made() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini"]);
+    let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
+    let note = part(&page, "<article id=\"cell-tiny/mini/mine/llm-streamline", "</article>");
+    let value = |name: &str| part(note, &format!("<dt>{name}</dt><dd>"), "</dd>");
+    assert_eq!(value("program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
+    assert!(value("command").contains("reproduce mini"), "{note}");
+    assert!(value("machine").contains("threads"), "{note}");
+    // Outside a checkout there is no commit; of what is recorded nothing is left out.
+    let record: serde_json::Value =
+        serde_json::from_slice(&fs::read(world.path("results/mini/tiny/run.json")).unwrap()).unwrap();
+    if let Some(commit) = record["commit"].as_str() {
+        assert!(value("commit").starts_with(commit), "{note}");
+    }
+    let year = &record["finished"].as_str().unwrap()[..5];
+    assert!(note.contains(&format!("</code></td><td>{year}")), "when each part was finished: {note}");
+    // The inputs of a repaired cell: weights, tokenizer and both texts, each with the hash that the record has.
+    for file in ["model.safetensors", "config.json", "tokenizer.json", "train.txt", "test.jsonl"] {
+        let (path, hash) = record["inputs"].as_object().unwrap().iter().find(|(path, _)| path.ends_with(file)).unwrap();
+        let row = format!("<code>{path}</code></th><td><code>{}</code>", hash.as_str().unwrap());
+        assert!(note.contains(&row), "{file}: {note}");
+    }
+    let dense = part(&page, "<article id=\"cell-tiny/mini/mine/dense", "</article>");
+    assert!(dense.contains("test.jsonl") && !dense.contains("train.txt"), "only what a cell was made from: {dense}");
+}
+
+#[test]
+fn every_profile_that_has_results_is_on_the_page() {
+    let world = experiments("mine");
+    let own = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
+    world.write("experiments/mini.yaml", format!("{own}  deeper: {{backbone: mine, depth: 2}}\n"));
+    world.write("experiments/profiles/deeper.yaml", SHARED);
+    made(&world, &["reproduce", "mini"]);
+    made(&world, &["reproduce", "mini", "--profile", "deeper"]);
+    let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
+    for profile in ["tiny", "deeper"] {
+        assert!(page.contains(&format!("id=\"artifact-{profile}/mini\"")), "{profile}");
+    }
+    let (_, claims) = page.split_once("data-name=\"claims\"").unwrap();
+    assert!(claims.contains("deeper/table2"), "claims are asked of every profile");
 }
 
 #[test]

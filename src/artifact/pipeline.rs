@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::exec::{self, Outcome, Recorder, Reporter, Settings};
 use crate::files::atomic::ensure_writable;
 use crate::grid::{Cell, Grid, ListEntry};
-use crate::machine;
+use crate::names;
 use crate::page::FigureView;
 use crate::paper;
 use crate::plan::warnings;
@@ -164,9 +164,7 @@ fn figures(
         let base = if name.is_empty() { artifact.name.clone() } else { format!("{}-{name}", artifact.name) };
         files.push(put(&staging.path().join(format!("{base}.svg")), drawing.svg.as_bytes())?);
         files.push(put(&staging.path().join(format!("{base}.png")), &drawing.png)?);
-        let caption = description.caption.clone().unwrap_or_default();
-        let caption = if name.is_empty() { caption } else { format!("{name}. {caption}") };
-        figures.push(FigureView { svg: drawing.svg, caption });
+        figures.push(FigureView { svg: drawing.svg, label: names::backbone(&name) });
     }
     Ok((files, figures))
 }
@@ -192,17 +190,31 @@ fn sheet(
         numbers,
     };
     let mut sheet = reproduce::sheet(made, table, figures);
-    sheet.artifact.provenance = vec![
-        ("program".into(), machine::program()),
-        ("command".into(), record.command.join(" ")),
-        ("started".into(), record.started.clone()),
-        ("finished".into(), record.finished.clone()),
-        ("machine".into(), serde_json::to_string(&record.machine).unwrap_or_default()),
-        ("cells".into(), grid.cells.len().to_string()),
+    sheet.artifact.provenance = said(record, grid.cells.len());
+    write_sheet(staging.path(), &sheet)
+}
+
+/// What the page says of an artifact's run, as its record has it.
+fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
+    let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
+    let machine = &record.machine;
+    let processor = machine.cpu.as_deref().unwrap_or("unknown processor");
+    let lines = [
+        ("program", Some(format!("ghostlab {}", record.ghostlab))),
+        ("commit", record.commit.as_ref().map(|commit| format!("{commit}{dirty}"))),
+        ("command", Some(record.command.join(" "))),
+        ("started", Some(record.started.clone())),
+        ("finished", Some(record.finished.clone())),
+        ("machine", Some(format!("{processor}, {} threads, {} {}", machine.threads, machine.os, machine.arch))),
+        ("cells", Some(cells.to_string())),
     ];
-    let text = serde_json::to_string(&sheet)
+    lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+fn write_sheet(folder: &Path, sheet: &reproduce::Sheet) -> Result<()> {
+    let text = serde_json::to_string(sheet)
         .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
-    put(&staging.path().join(reproduce::Sheet::FILE), text.as_bytes()).map(drop)
+    put(&folder.join(reproduce::Sheet::FILE), text.as_bytes()).map(drop)
 }
 
 /// Writes a table of what the program knows by name; the table for a terminal.
@@ -218,5 +230,6 @@ pub fn list(artifact: &Artifact, list: ListEntry, experiments: &Path, results: &
     ensure_writable(&folder, &[])?;
     put(&folder.join(format!("{}.md", artifact.name)), list.markdown()?.as_bytes())?;
     put(&folder.join(format!("{}.csv", artifact.name)), &list.csv()?)?;
+    write_sheet(&folder, &reproduce::list_sheet(&artifact.name, &artifact.description, &list))?;
     list.screen()
 }

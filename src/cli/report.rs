@@ -1,6 +1,6 @@
 //! `ghostlab report`: the page of all artifacts that are made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use crate::artifact::order;
 use crate::claims::{self, Artifact, Artifacts, Judged, Run};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
-use crate::page::{ClaimRow, FindingRow, Page};
+use crate::page::{CellNote, ClaimRow, FindingRow, Page};
 use crate::report::utc;
 use crate::reproduce::{Sheet, Stored};
 use crate::{audit, machine, page, paper};
@@ -38,18 +38,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 pub(super) fn write(results: &Path, reports: &Path) -> Result<PathBuf> {
     let mut sheets = Vec::new();
     for folder in folders(results) {
-        sheets.extend(Sheet::read(&folder)?.map(|sheet| (folder, sheet)));
+        if let Some(mut sheet) = Sheet::read(&folder)? {
+            sheet.artifact.files = files(&folder, reports);
+            sheets.push(sheet);
+        }
     }
-    sheets.sort_by_key(|(_, sheet)| (sheet.artifact.profile.clone(), order(&sheet.artifact.name)));
+    sheets.sort_by_key(|sheet| (sheet.artifact.profile.clone(), order(&sheet.artifact.name)));
+    let profiles: BTreeSet<String> = sheets.iter().map(|sheet| sheet.artifact.profile.clone()).collect();
     let mut cells = BTreeMap::new();
     let mut artifacts = Vec::new();
-    for (folder, mut sheet) in sheets {
-        cells.extend(std::mem::take(&mut sheet.cells));
-        sheet.artifact.files = files(&folder, reports);
-        artifacts.push(sheet.artifact);
+    for sheet in sheets {
+        let (artifact, notes) = own_keys(sheet);
+        artifacts.push(artifact);
+        cells.extend(notes);
     }
     let mut rows = Vec::new();
-    for profile in ["tiny", "paper"] {
+    // Lists have no profile, and nothing to judge.
+    for profile in profiles.iter().filter(|profile| !profile.is_empty()) {
         rows.extend(judged(results, profile)?.iter().map(row));
     }
     let page = Page {
@@ -72,11 +77,28 @@ pub(super) fn write(results: &Path, reports: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// An artifact whose cells' notes are its own: a cell of the same name in another artifact or profile may be made
+/// otherwise.
+fn own_keys(sheet: Sheet) -> (page::Artifact, BTreeMap<String, CellNote>) {
+    let Sheet { mut artifact, cells } = sheet;
+    let place = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
+    let place = place.collect::<Vec<_>>().join("/");
+    let own = |key: &str| format!("{place}/{key}");
+    let rows = artifact.tables.iter_mut().flat_map(|table| &mut table.rows);
+    for cell in rows.flat_map(|row| &mut row.cells) {
+        cell.key = cell.key.as_deref().map(own);
+    }
+    let notes = cells.into_iter().map(|(key, note)| (own(&key), note)).collect();
+    (artifact, notes)
+}
+
 /// The folders of artifacts and of their profiles.
 fn folders(results: &Path) -> Vec<PathBuf> {
     let inner = |folder: &Path| {
         let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
         let mut all: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).filter(|p| p.is_dir()).collect();
+        // A folder that is being written has a hidden name.
+        all.retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')));
         all.sort();
         all
     };
@@ -93,7 +115,7 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let Ok(listing) = std::fs::read_dir(&folder) else { return Vec::new() };
     let mut names: Vec<String> = listing
         .filter_map(|item| item.ok()?.file_name().into_string().ok())
-        .filter(|name| name.contains('.'))
+        .filter(|name| name.contains('.') && !name.starts_with('.'))
         .collect();
     names.sort();
     names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()

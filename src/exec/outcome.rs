@@ -1,6 +1,7 @@
 //! What came of a grid, read from the store: the store alone says what is done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -88,6 +89,9 @@ pub struct CellResult {
     pub failure: Option<String>,
     /// The artifacts that it was made from, each with its key and who made it.
     pub made_from: Vec<Origin>,
+    /// The paths of the input files that it was made from, which are among [`Outcome::inputs`].
+    #[serde(skip)]
+    pub inputs: BTreeSet<String>,
 }
 
 /// Where a number comes from.
@@ -117,9 +121,10 @@ impl Outcome {
     /// # Errors
     /// Damage that appeared since the run looked.
     pub fn read(plan: &Plan<'_>, store: &Store, failures: &BTreeMap<usize, String>) -> Result<Self> {
+        let inputs = plan.inputs.by_path();
         let mut cells = Vec::new();
         for backbone in &plan.backbones {
-            let reader = Reader::new(backbone, store)?;
+            let reader = Reader::new(backbone, store, &inputs)?;
             for variant in &backbone.variants {
                 cells.push(reader.cell(plan, variant, failures.get(&variant.cell))?);
             }
@@ -129,7 +134,7 @@ impl Outcome {
         for backbone in &plan.backbones {
             texts.insert(backbone.name.clone(), texts_of(plan, backbone, store)?);
         }
-        Ok(Self { cells, inputs: plan.inputs.by_path(), texts, tasks })
+        Ok(Self { cells, inputs, texts, tasks })
     }
 }
 
@@ -138,6 +143,8 @@ struct Reader<'a> {
     backbone: &'a BackbonePlan,
     store: &'a Store,
     sheets: Vec<Option<Sheet>>,
+    /// The paths of the input files, by their hashes.
+    files: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
 fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Sheet>>> {
@@ -182,13 +189,19 @@ fn protocols(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<
 }
 
 impl<'a> Reader<'a> {
-    fn new(backbone: &'a BackbonePlan, store: &'a Store) -> Result<Self> {
-        Ok(Self { backbone, store, sheets: sheets(backbone, store)? })
+    fn new(backbone: &'a BackbonePlan, store: &'a Store, inputs: &'a BTreeMap<String, String>) -> Result<Self> {
+        let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (path, hash) in inputs {
+            files.entry(hash).or_default().push(path);
+        }
+        Ok(Self { backbone, store, sheets: sheets(backbone, store)?, files })
     }
 
     fn cell(&self, plan: &Plan<'_>, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
         let cell = plan.grid.cells[variant.cell].clone();
         let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
+        let own = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
+        result.inputs.extend(own.map(|path| (*path).to_string()));
         if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
             let selection = selection(&artifact)?;
             (result.removed, result.scores) = (selection.removed, selection.scores);
@@ -229,6 +242,7 @@ impl<'a> Reader<'a> {
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<Artifact> {
         let Lookup::Whole(artifact) = self.store.look(key) else { return None };
         let meta = artifact.meta();
+        self.read_by(&meta.key, result);
         result.made_from.push(Origin {
             kind: key.kind().name(),
             key: key.hash().to_string(),
@@ -236,6 +250,25 @@ impl<'a> Reader<'a> {
             made: meta.made.clone(),
         });
         Some(artifact)
+    }
+}
+
+impl Reader<'_> {
+    /// Notes the input files whose hashes stand in a key or in its parents'. Weights and config stand there as one hash
+    /// of several files: those of the backbone's folder count for every cell.
+    fn read_by(&self, key: &Value, result: &mut CellResult) {
+        match key {
+            Value::String(hash) => {
+                let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
+                // Another backbone's file may have the same bytes: then the own one was read.
+                let own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
+                let others = files.iter().filter(|_| !own);
+                result.inputs.extend(others.map(|path| (*path).to_string()));
+            }
+            Value::Array(values) => values.iter().for_each(|value| self.read_by(value, result)),
+            Value::Object(fields) => fields.values().for_each(|value| self.read_by(value, result)),
+            _ => {}
+        }
     }
 }
 
@@ -261,6 +294,7 @@ impl CellResult {
             seconds: 0.0,
             failure,
             made_from: Vec::new(),
+            inputs: BTreeSet::new(),
         }
     }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::Verdict;
+
 /// The whole page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -30,9 +32,10 @@ pub struct Page {
 pub struct Artifact {
     /// `table2`, …
     pub name: String,
-    /// `paper` or `tiny`; empty where there is only one.
+    /// `paper`, `tiny`, …, or the folder of other settings; empty where there is only one.
     pub profile: String,
     pub title: String,
+    /// Shown once, below the title.
     pub caption: String,
     /// `complete`, `3 of 40 cells failed`, …; may be empty.
     pub status: String,
@@ -40,6 +43,8 @@ pub struct Artifact {
     pub figures: Vec<FigureView>,
     /// Name and value, in the order of the page.
     pub provenance: Vec<(String, String)>,
+    /// The files that were read, by path, with their SHA-256.
+    pub inputs: BTreeMap<String, String>,
     /// What the link says, and the file's path relative to the page's folder.
     pub files: Vec<(String, String)>,
 }
@@ -48,7 +53,7 @@ pub struct Artifact {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TableView {
-    /// The artifact's title stands in for an empty one.
+    /// Shown above the table; an empty one is not: the artifact's title and caption say it already.
     pub caption: String,
     /// The name of the column that shows [`Row::group`]; `Group` where it is empty.
     pub group_name: String,
@@ -66,9 +71,11 @@ pub struct Column {
     pub numeric: bool,
     /// The direction that the head shows; none where neither is better.
     pub higher_is_better: Option<bool>,
-    /// Whether this column names the row and so stays in sight while the table is scrolled. Where no column says so,
-    /// it is the last column of text before the first measured one.
+    /// Whether this column names the row. Where no column says so, it is the last column of text before the first
+    /// measured one.
     pub label: bool,
+    /// Whether rows can be chosen by what stands in this column.
+    pub choice: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -91,15 +98,34 @@ pub struct Cell {
     pub value: Option<f64>,
     pub best: bool,
     pub second: bool,
-    /// The paper's number, as printed there.
-    pub paper: Option<String>,
-    /// How ours compares with the paper's.
-    pub verdict: Option<String>,
-    /// Whether a difference is more than chance, in words.
-    pub significant: Option<String>,
+    pub mark: Option<Mark>,
+    pub beside: Option<Beside>,
     /// The note that the number opens, a key of [`Page::cells`]. A key without a note makes no link.
     pub key: Option<String>,
     pub failed: bool,
+}
+
+/// A difference that is more than chance.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mark {
+    /// Whether ours is the better one.
+    pub better: bool,
+    /// Than what, and by which test.
+    pub says: String,
+}
+
+/// The paper's number beside ours.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Beside {
+    /// As printed there.
+    pub paper: String,
+    /// Ours less the paper's, with its sign; none where ours failed.
+    pub difference: Option<String>,
+    /// How far it may be off; none where nothing is judged.
+    pub tolerance: Option<String>,
+    pub verdict: Verdict,
 }
 
 /// How a cell was made.
@@ -111,8 +137,25 @@ pub struct CellNote {
     pub lines: Vec<(String, String)>,
     /// Commands for a shell, each to be copied: `ghostlab explain …`.
     pub commands: Vec<String>,
-    /// Kind, hash of the key, and by what, when and in how many seconds it was made.
-    pub artifacts: Vec<(String, String, String)>,
+    /// Who made its parts: program, commit, command, machine. Mostly one.
+    pub makers: Vec<Vec<(String, String)>>,
+    pub parts: Vec<Part>,
+    /// The files that it was made from, by path, with their SHA-256.
+    pub inputs: BTreeMap<String, String>,
+}
+
+/// A stored artifact that a cell was made from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Part {
+    pub kind: String,
+    /// The hash of its key.
+    pub key: String,
+    /// In UTC; empty where the record does not say.
+    pub finished: String,
+    pub seconds: f64,
+    /// Its place in [`CellNote::makers`].
+    pub maker: usize,
 }
 
 /// A figure.
@@ -121,8 +164,8 @@ pub struct CellNote {
 pub struct FigureView {
     /// A whole SVG document.
     pub svg: String,
-    /// Shown below the figure, and read out in its place.
-    pub caption: String,
+    /// What tells it from the artifact's other figures: the backbone. Empty where there is one.
+    pub label: String,
 }
 
 /// One statement of the paper, counted in its tables and in ours.

@@ -5,32 +5,46 @@
 //! is loaded. `prefers-color-scheme` still works, as an image follows the page's scheme. What is lost is that its text
 //! cannot be selected; the same numbers are in the tables and files.
 
-use super::data::FigureView;
-use super::html::{base64, escaped};
+use serde::Serialize;
+
+use super::data::{Artifact, FigureView};
+use super::html::base64;
 use crate::error::{Error, Result};
 
-/// The figure with its caption.
-///
+/// Pixels to the point: a figure's text of 8 points is as large as the page's.
+const PIXELS: f64 = 2.0;
+
+/// A figure as the template shows it.
+#[derive(Debug, Serialize)]
+pub(super) struct Figure<'a> {
+    label: &'a str,
+    /// Read out in the figure's place.
+    says: String,
+    /// The browser keeps room of this size, so that nothing moves when it has decoded the image.
+    size: Option<(u32, u32)>,
+    /// Whether it knows no dark scheme and is drawn for paper.
+    sheet: bool,
+    data: String,
+}
+
 /// # Errors
 /// When it is no SVG.
-pub(super) fn figure(view: &FigureView) -> Result<String> {
+pub(super) fn figure<'a>(view: &'a FigureView, artifact: &Artifact) -> Result<Figure<'a>> {
     let Some(root) = root(&view.svg) else {
         let found: String = view.svg.chars().take(40).collect();
         return Err(Error::job("a figure is no SVG")
-            .at(view.caption.clone())
+            .at(format!("artifact {} {}", artifact.name, view.label).trim_end())
             .expected("a document with an `<svg>` element")
             .found(found));
     };
-    // The browser keeps room of this size, so that nothing moves when it has decoded the image.
-    let size = size(root).map_or_else(String::new, |(w, h)| format!(" width=\"{w:.0}\" height=\"{h:.0}\""));
-    // An SVG that knows no dark scheme is drawn for paper.
-    let class = if view.svg.contains("prefers-color-scheme") { "" } else { " class=\"sheet\"" };
-    Ok(format!(
-        "<figure><img{class} alt=\"{caption}\"{size} src=\"data:image/svg+xml;base64,{data}\">\
-         <figcaption>{caption}</figcaption></figure>\n",
-        caption = escaped(&view.caption),
-        data = base64(view.svg.as_bytes()),
-    ))
+    let parts = [artifact.title.as_str(), &view.label, &artifact.caption];
+    Ok(Figure {
+        label: &view.label,
+        says: parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(". "),
+        size: size(root).map(|(width, height)| (width.round() as u32, height.round() as u32)),
+        sheet: !view.svg.contains("prefers-color-scheme"),
+        data: base64(view.svg.as_bytes()),
+    })
 }
 
 /// What stands between `<svg` and `>`.
@@ -44,10 +58,17 @@ fn root(svg: &str) -> Option<&str> {
     }
 }
 
-/// Width and height in pixels, from the attributes of these names or else the view box.
+/// Width and height on the page, from the attributes of these names or else the view box. What is measured in points is
+/// of the printed size; a browser's own size for it (4/3 pixels) would make it as small as in print, and a width that is
+/// not understood would stretch it to the width of the page.
 fn size(root: &str) -> Option<(f64, f64)> {
     let pixels = |text: &str| {
-        let number = text.trim().trim_end_matches("px").parse::<f64>().ok()?;
+        let text = text.trim();
+        let (text, scale) = match text.strip_suffix("pt") {
+            Some(points) => (points, PIXELS),
+            None => (text.strip_suffix("px").unwrap_or(text), 1.0),
+        };
+        let number = text.parse::<f64>().ok()? * scale;
         (number.is_finite() && number > 0.0).then_some(number)
     };
     let side = |name| attribute(root, name).and_then(pixels);
@@ -81,6 +102,9 @@ mod tests {
     fn the_size_is_that_of_the_root_or_its_view_box() {
         let of = |svg| size(root(svg).unwrap());
         assert_eq!(of("<svg width='640px' height=\"4e2\"><rect width=\"9\"/>"), Some((640.0, 400.0)));
+        // A figure of the program says its printed size, in ten units to the point.
+        let printed = "<svg width=\"237.6pt\" height=\"100pt\" viewBox=\"0 0 2376 1000\">";
+        assert_eq!(of(printed), Some((475.2, 200.0)));
         assert_eq!(of("<?xml?><svg\n viewBox = \"0 0 30,20\" width=\"100%\">"), Some((30.0, 20.0)));
         assert_eq!(of("<svg stroke-width=\"3\" data-height='4'>"), None);
     }
@@ -88,8 +112,9 @@ mod tests {
     #[test]
     fn what_is_no_svg_is_refused() {
         for text in ["", "<svgx>", "plot.png"] {
-            let view = FigureView { svg: text.to_owned(), caption: "loss".to_owned() };
-            assert!(figure(&view).unwrap_err().to_string().contains("loss"));
+            let view = FigureView { svg: text.to_owned(), label: "mine".to_owned() };
+            let artifact = Artifact { name: "loss".into(), ..Artifact::default() };
+            assert!(figure(&view, &artifact).unwrap_err().to_string().contains("artifact loss mine"));
         }
     }
 }

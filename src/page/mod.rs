@@ -1,15 +1,16 @@
 //! One page of all artifacts: tables that can be sorted and filtered, figures, claims, and of each number how it was made.
 //!
 //! The page is one file that loads nothing. Its policy (`Content-Security-Policy`) allows only its own style and script,
-//! by their hashes, and images that are in the page. Data is only ever text and attributes, never a part of the script.
+//! by their hashes, and images that are in the page. Data is only ever text and attributes, never a part of the script:
+//! the templates escape every value that is not said to be safe, and those are made here.
 //!
-//! Without JavaScript it is a plain page, with all notes at its end. With it, a click on a number opens its note as
-//! `#cell-…`, an address that can be kept.
+//! Without JavaScript it is a plain page, with all notes at its end. With it, a click on a number opens its note beside
+//! the number as `#cell-…`, and what a table is sorted and filtered by stands in the address: both can be kept and sent.
 //!
 //! Browsers that can (`rel="expect"`) paint it when it is read to its end: the last row of a table may widen its columns,
 //! and nothing should move under a reader's eyes.
 //!
-//! The skeleton, the style and the script are `page.html`, `page.css` and `page.js` beside this file.
+//! `page.html` is the skeleton, the other templates are its parts; `page.css` and `page.js` stand in it as they are.
 
 mod data;
 mod figure;
@@ -21,18 +22,26 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-pub use data::{Artifact, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Page, Row, TableView};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+pub use data::{
+    Artifact, Beside, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Mark, Page, Part, Row, TableView,
+};
 
 use crate::error::{Error, Result};
-use html::{escaped, fill, paragraph};
 
-const SKELETON: &str = include_str!("page.html");
+const TEMPLATES: [(&str, &str); 4] = [
+    ("page.html", include_str!("page.html")),
+    ("artifact.html", include_str!("artifact.html")),
+    ("table.html", include_str!("table.html")),
+    ("note.html", include_str!("note.html")),
+];
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-
-/// The only style and script that the page's policy lets run: SHA-256 in base64. A test says what they are after a change.
-const STYLE_HASH: &str = "sha256-e9SvRfWjuE3jwL8lXsHc9wo28Aq3NHRZ/cQI+iCEgjY=";
-const SCRIPT_HASH: &str = "sha256-+863jmAObkAvZVzEtF1RZDKa8TGR5mJzPlhdRTW71Vk=";
 
 /// The page as HTML.
 ///
@@ -45,39 +54,52 @@ pub fn render(page: &Page) -> Result<String> {
             .at(format!("profile `{}`", twice.profile))
             .found(twice.name.clone()));
     }
-    let mut body = String::new();
-    for artifact in &page.artifacts {
-        let place = |error: Error| error.at(format!("artifact {}", artifact.name));
-        body.push_str(&section::artifact(artifact, page).map_err(place)?);
+    let section = |artifact| section::artifact(artifact, page);
+    let artifacts = page.artifacts.iter().map(section).collect::<Result<Vec<_>>>()?;
+    let lists = [section::claims(&page.claims)?, section::findings(&page.findings)?];
+    let values = Values {
+        page,
+        style: STYLE,
+        style_hash: hash(STYLE),
+        script: SCRIPT,
+        script_hash: hash(SCRIPT),
+        profiles: section::profiles(&artifacts),
+        has_papers: artifacts.iter().any(|artifact| !artifact.tally.is_empty()),
+        artifacts: &artifacts,
+        lists: lists.into_iter().flatten().collect(),
+        notes: page.cells.iter().map(|(key, note)| section::note(key, note)).collect(),
+    };
+    filled(&values).map_err(|error| Error::job("the page's templates cannot be filled").found(format!("{error:#}")))
+}
+
+/// What the templates know.
+#[derive(Serialize)]
+struct Values<'a> {
+    page: &'a Page,
+    style: &'a str,
+    style_hash: String,
+    script: &'a str,
+    script_hash: String,
+    profiles: Vec<section::Profile<'a>>,
+    has_papers: bool,
+    artifacts: &'a [section::Section<'a>],
+    lists: Vec<section::List>,
+    notes: Vec<section::Note<'a>>,
+}
+
+fn filled(values: &Values<'_>) -> std::result::Result<String, minijinja::Error> {
+    let mut templates = Environment::new();
+    templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    // A name that is misspelt in a template is an error and not an empty text.
+    templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    templates.set_formatter(html::escaped);
+    for (name, source) in TEMPLATES {
+        templates.add_template(name, source)?;
     }
-    body.push_str(&section::claims(&page.claims)?);
-    body.push_str(&section::findings(&page.findings)?);
-    body.push_str(&section::notes(&page.cells));
-    let cells = || {
-        let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
-        tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells)
-    };
-    // Numbers of the paper can be hidden where there are any.
-    let switch = if cells().any(|cell| cell.paper.is_some()) {
-        "<p class=\"switch\"><label><input type=\"checkbox\" id=\"papers\" checked autocomplete=\"off\"> \
-         Show the paper's numbers</label></p>"
-    } else {
-        ""
-    };
-    fill(
-        SKELETON,
-        &[
-            ("style hash", STYLE_HASH),
-            ("script hash", SCRIPT_HASH),
-            ("style", STYLE),
-            ("script", SCRIPT),
-            ("title", &escaped(&page.title)),
-            ("made", &escaped(&page.made)),
-            ("program", &escaped(&page.program)),
-            ("note", &paragraph("intro", &page.profile_note)),
-            ("contents", &section::contents(page)),
-            ("switch", switch),
-            ("body", &body),
-        ],
-    )
+    templates.get_template("page.html")?.render(Serde(values))
+}
+
+/// What the policy knows a style or a script by.
+fn hash(text: &str) -> String {
+    format!("sha256-{}", html::base64(&Sha256::digest(text.as_bytes())))
 }

@@ -24,11 +24,32 @@ function order(values, isDown) {
   });
 }
 
+/** What the address says after its `?`: it is the place where tables keep how they are sorted and filtered. */
+const address = new URLSearchParams(location.search);
+function keep(name, value) {
+  if (value) address.set(name, value);
+  else address.delete(name);
+  const said = address.toString();
+  history.replaceState(null, "", location.pathname + (said && `?${said}`) + location.hash);
+}
+
+/** The columns' names as the address has them: those that come again are counted. */
+function columnNames(heads) {
+  const seen = new Map();
+  return heads.map((head) => {
+    const name = head.querySelector("button > span").textContent;
+    seen.set(name, (seen.get(name) ?? 0) + 1);
+    return seen.get(name) === 1 ? name : `${name}~${seen.get(name)}`;
+  });
+}
+
 /** Sorting and filtering of one table. */
 function setUpTable(figure) {
+  const own = (what) => `${figure.dataset.name}.${what}`;
   const body = figure.querySelector("tbody");
   const rows = [...body.rows];
-  const heads = [...figure.querySelectorAll("thead th[data-column]")];
+  const heads = [...figure.querySelectorAll("thead th[data-column]")].sort((a, b) => a.dataset.column - b.dataset.column);
+  const names = columnNames(heads);
   const words = figure.querySelector(".controls input");
   const choices = [...figure.querySelectorAll(".controls select")];
   const output = figure.querySelector(".controls output");
@@ -60,26 +81,77 @@ function setUpTable(figure) {
     output.textContent = shown === rows.length ? `${shown} rows` : `${shown} of ${rows.length} rows`;
     markGroups();
   };
-  const sort = (head) => {
-    const next = { none: "ascending", ascending: "descending", descending: "none" }[head.ariaSort];
-    for (const other of heads) other.ariaSort = other === head ? next : "none";
+  const sort = (head, direction) => {
+    for (const other of heads) other.ariaSort = other === head ? direction : "none";
     const values = rows.map((row) => sortValue(row.cells[head.dataset.column], head.classList.contains("t")));
-    const sorted = next === "none" ? rows : order(values, next === "descending").map((index) => rows[index]);
+    const sorted = direction === "none" ? rows : order(values, direction === "descending").map((index) => rows[index]);
     body.append(...sorted);
     markGroups();
   };
 
-  for (const head of heads) {
+  heads.forEach((head, index) => {
     const button = head.querySelector("button");
     head.ariaSort = "none";
     button.disabled = false;
-    button.addEventListener("click", () => sort(head));
-  }
+    button.addEventListener("click", () => {
+      const next = { none: "ascending", ascending: "descending", descending: "none" }[head.ariaSort];
+      sort(head, next);
+      keep(own("sort"), { ascending: names[index], descending: `-${names[index]}`, none: "" }[next]);
+    });
+  });
   if (words) {
-    words.addEventListener("input", filter);
-    for (const choice of choices) choice.addEventListener("change", filter);
+    words.addEventListener("input", () => {
+      filter();
+      keep(own("find"), words.value);
+    });
+    words.value = address.get(own("find")) ?? "";
+    for (const choice of choices) {
+      const name = own(names[choice.dataset.column]);
+      choice.addEventListener("change", () => {
+        filter();
+        keep(name, choice.value);
+      });
+      // A text that the list does not have chooses nothing.
+      choice.value = address.get(name) ?? "";
+      if (choice.selectedIndex < 0) choice.selectedIndex = 0;
+    }
+    if (words.value !== "" || choices.some((choice) => choice.value !== "")) filter();
   }
+  const asked = address.get(own("sort")) ?? "";
+  const down = asked.startsWith("-") && !names.includes(asked);
+  const head = heads[names.indexOf(down ? asked.slice(1) : asked)];
+  if (head) sort(head, down ? "descending" : "ascending");
   markGroups();
+}
+
+/** From the widest to the narrowest form of a table; the last one always fits. */
+const FORMS = ["wide", "snug", "tall", "cards"];
+
+/** Gives a table the first form in which no column is cut. */
+function fit(figure) {
+  const table = figure.querySelector("table");
+  for (const form of FORMS) {
+    figure.dataset.form = form;
+    if (form === "cards") label(figure);
+    // Two pixels are the frame's border.
+    else if (table.offsetWidth <= figure.clientWidth - 2) return;
+  }
+}
+
+/** Says in each cell what its column's head says, which a card shows before the number. The heading over several columns
+ *  only where the name alone is not enough. */
+function label(figure) {
+  if (figure.dataset.labelled) return;
+  figure.dataset.labelled = "true";
+  const over = [...figure.querySelectorAll("thead .over")].flatMap((head) => Array(head.colSpan).fill(head.textContent));
+  const lower = [...(figure.querySelector("thead").rows[1]?.cells ?? [])];
+  const heads = [...figure.querySelectorAll("thead th[data-column]")];
+  const names = heads.map((head) => head.querySelector("button > span").textContent);
+  heads.forEach((head, index) => {
+    const isOne = names.indexOf(names[index]) === names.lastIndexOf(names[index]);
+    const text = isOne || !lower.includes(head) ? names[index] : `${names[index]}, ${over[lower.indexOf(head)]}`;
+    for (const row of figure.querySelector("tbody").rows) row.cells[head.dataset.column].dataset.label = text;
+  });
 }
 
 function element(name, text, parent) {
@@ -94,32 +166,40 @@ function numbersOf(links, opener) {
   const numbers = links.map((link) => {
     const cell = link.parentElement;
     const head = cell.closest("figure").querySelector(`thead th[data-column="${cell.cellIndex}"] button`);
-    const said = [cell.querySelector(":scope > .vh"), cell.querySelector(".more")];
+    const beside = cell.querySelector(".paper");
+    const word = beside?.querySelector(".word").textContent.trim() ?? "";
+    const said = [
+      cell.querySelector(":scope > .vh")?.textContent.trim(),
+      cell.querySelector("sup")?.title,
+      [word, beside?.title].filter(Boolean).join(": "),
+    ];
     return {
       link,
       title: cell.closest("section").querySelector("h2").firstChild.textContent.trim(),
-      column: printed(head),
-      paper: cell.querySelector(".paper")?.lastChild.textContent ?? "",
-      said: said.filter(Boolean).map((part) => part.textContent.trim()).join("; "),
+      column: head.querySelector("span").textContent,
+      paper: beside?.childNodes[1].textContent ?? "",
+      difference: beside ? [".diff", ".sign"].map((part) => beside.querySelector(part)?.textContent ?? "").join(" ").trim() : "",
+      remarks: said.filter(Boolean).join("; "),
     };
   });
   // A column that would be empty is left out.
-  const isThere = { paper: numbers.some(({ paper }) => paper !== ""), said: numbers.some(({ said }) => said !== "") };
-  const names = ["Column", "Ours", ...(isThere.paper ? ["Paper"] : []), ...(isThere.said ? ["Remarks"] : [])];
+  const columns = ["Paper", "Difference"].filter((name) => numbers.some((of) => of[name.toLowerCase()] !== ""));
+  const names = ["Column", "Ours", ...columns];
   const table = document.createElement("table");
   table.className = "numbers";
   const top = table.createTHead().insertRow();
   for (const name of names) element("th", name, top).scope = "col";
   const body = table.createTBody();
   let last = null;
-  for (const { link, title, column, paper, said } of numbers) {
+  for (const { link, title, column, remarks, ...said } of numbers) {
     if (title !== last) element("th", title, body.insertRow()).colSpan = names.length;
     last = title;
     const row = body.insertRow();
-    element("th", column, row).scope = "row";
+    const name = element("th", column, row);
+    name.scope = "row";
+    if (remarks) element("small", remarks, name);
     element(link === opener ? "b" : "span", link.textContent, row.insertCell());
-    if (isThere.paper) element("td", paper, row);
-    if (isThere.said) element("td", said, row);
+    for (const name of columns) element("td", said[name.toLowerCase()], row);
   }
   const wide = document.createElement("div");
   wide.className = "wide";
@@ -144,12 +224,39 @@ function addCopy(block) {
   });
 }
 
-/** Notes over the page, by the address's `#cell-…`. */
+/** Notes beside their numbers, by the address's `#cell-…`. */
 function setUpNotes() {
   const dialog = document.getElementById("note");
   const body = document.getElementById("note-body");
+  const isNarrow = matchMedia("(max-width: 56rem)");
   let opener = null;
 
+  // Below the number, or above it where there is more room: the values that the note is about stay in sight.
+  const place = () => {
+    const cell = opener?.parentElement;
+    dialog.style.cssText = "";
+    if (!dialog.open || !cell || isNarrow.matches) return;
+    const [gap, at, root] = [8, cell.getBoundingClientRect(), document.documentElement];
+    const [above, below] = [at.top - 2 * gap, root.clientHeight - at.bottom - 2 * gap];
+    const isBelow = below >= Math.min(above, 360);
+    dialog.style.maxHeight = `${Math.max(isBelow ? below : above, 160)}px`;
+    dialog.style.left = `${Math.max(gap, Math.min(at.left, root.clientWidth - dialog.offsetWidth - gap))}px`;
+    dialog.style.top = `${Math.max(gap, isBelow ? at.bottom + gap : at.top - gap - dialog.offsetHeight)}px`;
+  };
+  const mark = () => {
+    document.querySelector(".opened")?.classList.remove("opened");
+    if (dialog.open) opener?.parentElement.classList.add("opened");
+  };
+  // Where the head of its table does not cover the number. On a narrow screen the note has the lower part.
+  const reveal = () => {
+    const cell = opener?.parentElement.getBoundingClientRect();
+    if (!cell) return;
+    const figure = opener.closest("figure");
+    const head = figure.dataset.form === "cards" ? 0 : figure.querySelector("thead").offsetHeight;
+    const top = document.querySelector(".menu").offsetHeight + head + 8;
+    const isIn = cell.top >= top && cell.bottom <= innerHeight * (isNarrow.matches ? 0.4 : 1);
+    if (!isIn) scrollBy({ top: cell.top - (isNarrow.matches ? top : Math.max(top, innerHeight * 0.4)) });
+  };
   const show = () => {
     const id = location.hash.slice(1);
     if (!id.startsWith("cell-")) {
@@ -158,6 +265,7 @@ function setUpNotes() {
     }
     const note = document.getElementById(id);
     const links = [...document.querySelectorAll("main td > a, main th > a")].filter((link) => link.hash === `#${id}`);
+    if (opener?.hash !== `#${id}`) opener = links[0] ?? null;
     body.replaceChildren();
     document.getElementById("note-title").textContent = note ? note.querySelector("h3").textContent : "No such cell";
     if (note) {
@@ -170,6 +278,9 @@ function setUpNotes() {
       element("p", `This page has no note of ${id.slice(5)}.`, body);
     }
     if (!dialog.open) dialog.showModal();
+    mark();
+    reveal();
+    place();
     dialog.scrollTop = 0;
   };
 
@@ -182,10 +293,13 @@ function setUpNotes() {
   document.getElementById("note-close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => {
     if (location.hash.startsWith("#cell-")) history.replaceState(null, "", location.pathname + location.search);
-    opener?.focus();
+    mark();
+    opener?.focus({ preventScroll: true });
     opener = null;
   });
   addEventListener("hashchange", show);
+  addEventListener("resize", place);
+  addEventListener("scroll", place, { passive: true });
   show();
 }
 
@@ -212,11 +326,20 @@ function setUpContents() {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
-  document.querySelectorAll("figure.table").forEach(setUpTable);
+  const figures = [...document.querySelectorAll("figure.table")];
+  const fitAll = () => figures.forEach(fit);
+  figures.forEach(setUpTable);
+  fitAll();
   setUpNotes();
   setUpContents();
+  let width = 0;
+  new ResizeObserver(([{ contentRect }]) => {
+    if (contentRect.width !== width) fitAll();
+    width = contentRect.width;
+  }).observe(document.getElementById("main"));
   document.getElementById("papers")?.addEventListener("change", (event) => {
     document.documentElement.classList.toggle("no-papers", !event.target.checked);
+    fitAll();
   });
 });
 // On paper nothing is folded away.

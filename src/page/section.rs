@@ -1,197 +1,236 @@
-//! The parts of the page's body: the list of contents, the artifacts, claims, the audit and the cells' notes.
+//! The parts of the page's body as the templates show them: the artifacts below their profiles, claims, the audit and
+//! the cells' notes.
 
 use std::collections::BTreeMap;
 
-use super::data::{Artifact, Cell, CellNote, ClaimRow, Column, Page, Row, TableView};
-use super::html::{artifact_id, cell_id, definitions, encoded, escaped, paragraph};
-use super::{figure, table};
-use crate::error::Result;
+use serde::Serialize;
 
-/// Links to all parts, artifacts below their profiles.
-pub(super) fn contents(page: &Page) -> String {
-    let link = |id: &str, text: &str| format!("<li><a href=\"#{id}\">{}</a></li>", escaped(text));
-    let mut html = String::new();
-    for artifacts in page.artifacts.chunk_by(|a, b| a.profile == b.profile) {
-        if let Some(profile) = artifacts.first().map(|artifact| &artifact.profile).filter(|name| !name.is_empty()) {
-            html.push_str(&format!("<p>{}</p>", escaped(profile)));
+use super::data::{Artifact, Cell, CellNote, ClaimRow, Column, FindingRow, Page, Row, TableView};
+use super::figure::{self, Figure};
+use super::html::{artifact_id, cell_id, encoded};
+use super::table::{self, Table};
+use crate::error::Result;
+use crate::record::Verdict;
+
+/// How many numbers stand how to the paper's.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(super) struct Tally {
+    same: usize,
+    differs: usize,
+    other_protocol: usize,
+    missing: usize,
+}
+
+impl Tally {
+    fn of(tables: &[TableView]) -> Self {
+        let mut tally = Self::default();
+        let cells = tables.iter().flat_map(|table| &table.rows).flat_map(|row| &row.cells);
+        for beside in cells.filter_map(|cell| cell.beside.as_ref()) {
+            *match beside.verdict {
+                Verdict::Same => &mut tally.same,
+                Verdict::Differs => &mut tally.differs,
+                Verdict::OtherProtocol(_) => &mut tally.other_protocol,
+                Verdict::Missing => &mut tally.missing,
+            } += 1;
         }
-        let links: String = artifacts
-            .iter()
-            .map(|artifact| link(&artifact_id(&artifact.profile, &artifact.name), heading(artifact)))
-            .collect();
-        html.push_str(&format!("<ul>{links}</ul>"));
+        tally
     }
-    let mut rest = String::new();
-    for (is_there, id, text) in
-        [(!page.claims.is_empty(), "claims", "Claims"), (!page.findings.is_empty(), "findings", "Audit")]
-    {
-        rest.push_str(&if is_there { link(id, text) } else { String::new() });
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            same: self.same + other.same,
+            differs: self.differs + other.differs,
+            other_protocol: self.other_protocol + other.other_protocol,
+            missing: self.missing + other.missing,
+        }
     }
-    if !page.cells.is_empty() {
-        rest.push_str("<li class=\"scriptless\"><a href=\"#notes\">How each number was made</a></li>");
+
+    pub(super) fn is_empty(self) -> bool {
+        self.same + self.differs + self.other_protocol + self.missing == 0
     }
-    if rest.is_empty() { html } else { format!("{html}<ul class=\"rest\">{rest}</ul>") }
+}
+
+/// An artifact's section.
+#[derive(Debug, Serialize)]
+pub(super) struct Section<'a> {
+    id: String,
+    title: &'a str,
+    artifact: &'a Artifact,
+    pub(super) tally: Tally,
+    is_compared: bool,
+    tables: Vec<Table>,
+    figures: Vec<Figure<'a>>,
+    /// What the paper says of this artifact.
+    claims: Vec<&'a ClaimRow>,
+    files: Vec<File<'a>>,
+}
+
+/// A file, and its address unless that leaves the disk that the page lies on.
+#[derive(Debug, Serialize)]
+struct File<'a> {
+    name: &'a str,
+    path: &'a str,
+    address: Option<String>,
+}
+
+/// The artifacts of a profile, in the list of contents and at the top of the page.
+#[derive(Debug, Serialize)]
+pub(super) struct Profile<'a> {
+    name: &'a str,
+    tally: Tally,
+    is_compared: bool,
+    artifacts: Vec<Entry<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry<'a> {
+    id: &'a str,
+    name: &'a str,
+    title: &'a str,
+    tally: Tally,
+    is_compared: bool,
+}
+
+/// # Errors
+/// As [`table::table`] and [`figure::figure`].
+pub(super) fn artifact<'a>(artifact: &'a Artifact, page: &'a Page) -> Result<Section<'a>> {
+    let id = artifact_id(&artifact.profile, &artifact.name);
+    let place = |number: usize| match artifact.tables.len() {
+        1 => name(artifact),
+        _ => format!("{}:{}", name(artifact), number + 1),
+    };
+    let table = |(number, view): (usize, &'a TableView)| {
+        let ids = (format!("{id}:table{}", number + 1), place(number));
+        table::table(view, ids, heading(artifact), &page.cells)
+            .map_err(|error| error.at(format!("artifact {}", artifact.name)))
+    };
+    let tally = Tally::of(&artifact.tables);
+    let is_own = |claim: &&ClaimRow| {
+        claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile)
+    };
+    Ok(Section {
+        title: heading(artifact),
+        artifact,
+        tally,
+        is_compared: !tally.is_empty(),
+        tables: artifact.tables.iter().enumerate().map(table).collect::<Result<_>>()?,
+        figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
+        claims: page.claims.iter().filter(is_own).collect(),
+        files: artifact.files.iter().map(|(name, path)| file(name, path)).collect(),
+        id,
+    })
 }
 
 fn heading(artifact: &Artifact) -> &str {
     if artifact.title.is_empty() { &artifact.name } else { &artifact.title }
 }
 
-/// The section of an artifact.
-///
-/// # Errors
-/// As [`table::table`] and [`figure::figure`].
-pub(super) fn artifact(artifact: &Artifact, page: &Page) -> Result<String> {
-    let id = artifact_id(&artifact.profile, &artifact.name);
-    let title = heading(artifact);
-    let badge = |class: &str, text: &str| match text {
-        "" => String::new(),
-        text => format!(" <span class=\"{class}\">{}</span>", escaped(text)),
-    };
-    let mut html = format!(
-        "<section id=\"{id}\">\n<h2>{}{}{}</h2>\n{}",
-        escaped(title),
-        badge("profile", &artifact.profile),
-        badge("status", &artifact.status),
-        paragraph("caption", &artifact.caption),
-    );
-    for (index, view) in artifact.tables.iter().enumerate() {
-        html.push_str(&table::table(view, &format!("{id}:table{}", index + 1), title, &page.cells)?);
-    }
-    for view in &artifact.figures {
-        html.push_str(&figure::figure(view)?);
-    }
-    html.push_str(&own_claims(artifact, &page.claims));
-    if !artifact.files.is_empty() {
-        let links: Vec<String> = artifact.files.iter().map(|(name, path)| file_link(name, path)).collect();
-        html.push_str(&format!("<p class=\"files\">Files: {}</p>\n", links.join(", ")));
-    }
-    if !artifact.provenance.is_empty() {
-        let list = definitions(&artifact.provenance);
-        html.push_str(&format!("<details><summary>Provenance</summary>{list}</details>\n"));
-    }
-    html.push_str("</section>\n");
-    Ok(html)
-}
-
-/// What the paper says of this artifact, and how often it is so there and here.
-fn own_claims(artifact: &Artifact, claims: &[ClaimRow]) -> String {
-    let is_own = |claim: &&ClaimRow| {
-        claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile)
-    };
-    let items: String = claims
-        .iter()
-        .filter(is_own)
-        .map(|claim| {
-            format!(
-                "<li>{} <span class=\"count\">paper {}, ours {}</span>{}</li>\n",
-                escaped(&claim.claim),
-                escaped(&claim.paper),
-                escaped(&claim.ours),
-                if claim.verdict.is_empty() { String::new() } else { format!(": {}", escaped(&claim.verdict)) },
-            )
-        })
-        .collect();
-    if items.is_empty() { items } else { format!("<h3>Claims</h3>\n<ul class=\"claims\">\n{items}</ul>\n") }
+/// `tiny/table2`: what the address of the page calls an artifact's table.
+fn name(artifact: &Artifact) -> String {
+    let slash = if artifact.profile.is_empty() { "" } else { "/" };
+    format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
 /// A link to a file, by its path from the page. An absolute path, or one with a scheme, stays text.
-fn file_link(name: &str, path: &str) -> String {
-    let leaves = path.starts_with('/') || path.contains([':', '\\']);
-    if path.is_empty() || leaves {
-        return format!("{} ({})", escaped(name), escaped(path));
-    }
-    format!("<a href=\"{}\">{}</a>", encoded(path, "/"), escaped(name))
+fn file<'a>(name: &'a str, path: &'a str) -> File<'a> {
+    let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
+    File { name, path, address: (!leaves).then(|| encoded(path, "/")) }
 }
 
-/// All claims as one table.
+/// The artifacts by their profiles, as they follow each other.
+pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<Profile<'a>> {
+    let together = sections.chunk_by(|a, b| a.artifact.profile == b.artifact.profile);
+    together
+        .map(|sections| {
+            let tally = sections.iter().fold(Tally::default(), |sum, section| sum.and(section.tally));
+            let entry = |section: &'a Section<'a>| Entry {
+                id: &section.id,
+                name: &section.artifact.name,
+                title: section.title,
+                tally: section.tally,
+                is_compared: section.is_compared,
+            };
+            Profile {
+                name: sections.first().map_or("", |section| section.artifact.profile.as_str()),
+                tally,
+                is_compared: !tally.is_empty(),
+                artifacts: sections.iter().map(entry).collect(),
+            }
+        })
+        .collect()
+}
+
+/// A section with one table of texts.
+#[derive(Debug, Serialize)]
+pub(super) struct List {
+    id: &'static str,
+    title: &'static str,
+    caption: &'static str,
+    table: Table,
+}
+
+/// All claims as one table; none where there are no claims.
 ///
 /// # Errors
 /// As [`table::table`].
-pub(super) fn claims(claims: &[ClaimRow]) -> Result<String> {
+pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
     let rows = claims.iter().map(|claim| {
-        let artifact = if claim.profile.is_empty() {
-            claim.artifact.clone()
-        } else {
-            format!("{}/{}", claim.profile, claim.artifact)
-        };
+        let slash = if claim.profile.is_empty() || claim.artifact.is_empty() { "" } else { "/" };
+        let artifact = format!("{}{slash}{}", claim.profile, claim.artifact);
         [&claim.claim, &claim.paper, &claim.ours, &claim.verdict, &artifact, &claim.place].map(Clone::clone)
     });
     let names = ["Claim", "Paper", "Ours", "Verdict", "Artifact", "Where the paper says it"];
-    texts("claims", "Claims", "What the paper states, counted in its tables and in ours.", &names, rows)
+    list("claims", "Claims", "What the paper states, counted in its tables and in ours.", names, &[3, 4], rows)
 }
 
-/// All findings as one table.
+/// All findings as one table; none where there are no findings.
 ///
 /// # Errors
 /// As [`table::table`].
-pub(super) fn findings(findings: &[super::FindingRow]) -> Result<String> {
+pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
     let rows =
         findings.iter().map(|row| [&row.rule, &row.place, &row.expected, &row.found, &row.note].map(Clone::clone));
     let names = ["Rule", "Where", "Expected", "Found", "Note"];
-    texts("findings", "Audit", "What the paper's own tables do not agree on.", &names, rows)
+    list("findings", "Audit", "What the paper's own tables do not agree on.", names, &[0], rows)
 }
 
-/// A section with one table of texts; nothing where there are no rows.
-fn texts<const N: usize>(
-    id: &str,
-    title: &str,
-    caption: &str,
-    names: &[&str; N],
+fn list<const N: usize>(
+    id: &'static str,
+    title: &'static str,
+    caption: &'static str,
+    names: [&str; N],
+    choices: &[usize],
     rows: impl Iterator<Item = [String; N]>,
-) -> Result<String> {
+) -> Result<Option<List>> {
+    let column = |(place, name): (usize, &&str)| Column {
+        name: (*name).to_owned(),
+        label: place == 0,
+        choice: choices.contains(&place),
+        ..Column::default()
+    };
+    let cells = |texts: [String; N]| texts.into_iter().map(|text| Cell { text, ..Cell::default() }).collect();
     let view = TableView {
-        caption: caption.to_owned(),
-        columns: names.iter().map(|&name| Column { name: name.to_owned(), ..Column::default() }).collect(),
-        rows: rows
-            .map(|texts| {
-                let cells = texts.into_iter().map(|text| Cell { text, ..Cell::default() }).collect();
-                Row { cells, ..Row::default() }
-            })
-            .collect(),
+        columns: names.iter().enumerate().map(column).collect(),
+        rows: rows.map(|texts| Row { cells: cells(texts), ..Row::default() }).collect(),
         ..TableView::default()
     };
     if view.rows.is_empty() {
-        return Ok(String::new());
+        return Ok(None);
     }
-    let table = table::table(&view, &format!("{id}:table"), title, &BTreeMap::new())?;
-    Ok(format!("<section id=\"{id}\">\n<h2>{title}</h2>\n{table}</section>\n"))
+    let table = table::table(&view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new())?;
+    Ok(Some(List { id, title, caption, table }))
 }
 
-/// How each cell was made. The script shows one at a time over the page; without it they stand at its end.
-pub(super) fn notes(cells: &BTreeMap<String, CellNote>) -> String {
-    if cells.is_empty() {
-        return String::new();
-    }
-    let notes: String = cells.iter().map(|(key, note)| self::note(key, note)).collect();
-    format!("<section id=\"notes\">\n<h2>How each number was made</h2>\n{notes}</section>\n")
+/// A cell's note.
+#[derive(Debug, Serialize)]
+pub(super) struct Note<'a> {
+    id: String,
+    key: &'a str,
+    title: &'a str,
+    note: &'a CellNote,
 }
 
-fn note(key: &str, note: &CellNote) -> String {
-    let title = if note.title.is_empty() { key } else { &note.title };
-    let commands: String =
-        note.commands.iter().map(|command| format!("<pre><code>{}</code></pre>\n", escaped(command))).collect();
-    let artifacts: String = note
-        .artifacts
-        .iter()
-        .map(|(kind, hash, made)| {
-            let [kind, hash, made] = [kind, hash, made].map(|text| escaped(text));
-            format!("<tr><th scope=\"row\">{kind}</th><td><code>{hash}</code></td><td>{made}</td></tr>\n")
-        })
-        .collect();
-    let artifacts = if artifacts.is_empty() {
-        artifacts
-    } else {
-        let head = "<tr><th scope=\"col\">Artifact</th><th scope=\"col\">Key</th><th scope=\"col\">Made</th></tr>";
-        format!(
-            "<div class=\"wide\"><table class=\"parts\"><thead>{head}</thead><tbody>{artifacts}</tbody></table></div>\n"
-        )
-    };
-    format!(
-        "<article id=\"{}\"><h3>{}</h3>\n<p class=\"key\"><code>{}</code></p>\n{}{commands}{artifacts}</article>\n",
-        cell_id(key),
-        escaped(title),
-        escaped(key),
-        definitions(&note.lines),
-    )
+/// How a cell was made. The script shows one at a time beside its number; without it they stand at the page's end.
+pub(super) fn note<'a>(key: &'a str, note: &'a CellNote) -> Note<'a> {
+    Note { id: cell_id(key), key, title: if note.title.is_empty() { key } else { &note.title }, note }
 }

@@ -1,14 +1,14 @@
-//! A table of the page. The script sorts and filters the rows that are here; without it the table is whole and plain.
+//! A table of the page. The script sorts, filters and folds the rows that are here; without it the table is whole and
+//! plain.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
-use super::data::{Cell, CellNote, Column, Row, TableView};
-use super::html::{cell_id, escaped};
+use serde::Serialize;
+
+use super::data::{Beside, Cell, CellNote, Column, Mark, Row, TableView};
+use super::html::cell_id;
 use crate::error::{Error, Result};
-
-/// Columns of these names are chosen from by a list. A depth is a number, but not a measured one.
-const CHOICES: [&str; 5] = ["backbone", "depth", "criterion", "recovery", "method"];
+use crate::record::Verdict;
 
 /// A column with a text longer than this, in characters, is prose and wraps.
 const PROSE: usize = 36;
@@ -16,13 +16,91 @@ const PROSE: usize = 36;
 /// Fewer rows than this are filtered by eye.
 const FILTERED: usize = 6;
 
-/// The table with its caption, its filters and a frame that scrolls.
-///
-/// `id` is unique in the page. `title` stands in for an empty caption.
+/// A table as the template shows it.
+#[derive(Debug, Serialize)]
+pub(super) struct Table {
+    /// Of its caption; unique in the page.
+    id: String,
+    /// What the address of the page calls it.
+    name: String,
+    caption: String,
+    /// Whether the caption is for the ear only: the heading above says it already, but not to a reader who goes from
+    /// table to table.
+    is_hidden: bool,
+    /// Whether there is enough to filter.
+    is_filtered: bool,
+    choices: Vec<Choice>,
+    /// One row, or two where columns have a heading in common.
+    heads: Vec<Vec<Head>>,
+    rows: Vec<TableRow>,
+}
+
+/// A list to choose rows by.
+#[derive(Debug, Serialize)]
+struct Choice {
+    name: String,
+    column: usize,
+    texts: Vec<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Head {
+    text: String,
+    class: String,
+    /// The printed place of its column; none of a heading over several.
+    column: Option<usize>,
+    /// How many columns and rows it covers.
+    columns: usize,
+    rows: usize,
+    higher_is_better: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+struct TableRow {
+    group: Option<String>,
+    ours: bool,
+    cells: Vec<TableCell>,
+}
+
+#[derive(Debug, Serialize)]
+struct TableCell {
+    class: String,
+    /// Whether it names the row.
+    is_label: bool,
+    /// Whether it has to say that the row is ours.
+    says_ours: bool,
+    /// What a numeric column is sorted by, where the text is not that number.
+    sort: Option<String>,
+    text: String,
+    best: bool,
+    second: bool,
+    /// The note that the number opens.
+    link: Option<String>,
+    mark: Option<Mark>,
+    beside: Option<Judged>,
+}
+
+/// The paper's number, and how ours stands to it.
+#[derive(Debug, Serialize)]
+struct Judged {
+    #[serde(flatten)]
+    beside: Beside,
+    sign: &'static str,
+    word: &'static str,
+    /// What is measured otherwise than in the paper.
+    unlike: Option<String>,
+}
+
+/// `ids` are the unique id of its caption and its name in the page's address. `title` stands in for an empty caption.
 ///
 /// # Errors
 /// When a row has not one cell for each column.
-pub(super) fn table(view: &TableView, id: &str, title: &str, notes: &BTreeMap<String, CellNote>) -> Result<String> {
+pub(super) fn table(
+    view: &TableView,
+    (id, name): (String, String),
+    title: &str,
+    notes: &BTreeMap<String, CellNote>,
+) -> Result<Table> {
     if let Some((index, row)) = view.rows.iter().enumerate().find(|(_, row)| row.cells.len() != view.columns.len()) {
         return Err(Error::job("a row does not fit its table")
             .at(format!("{title}, row {}", index + 1))
@@ -30,23 +108,16 @@ pub(super) fn table(view: &TableView, id: &str, title: &str, notes: &BTreeMap<St
             .found(row.cells.len().to_string()));
     }
     let shape = Shape::of(view);
-    // The heading above says it already, but not to a reader who goes from table to table.
-    let (class, caption) = if view.caption.is_empty() { (" class=\"vh\"", title) } else { ("", view.caption.as_str()) };
-    let mut html =
-        format!("<figure class=\"table\">\n<figcaption{class} id=\"{id}\">{}</figcaption>\n", escaped(caption));
-    html.push_str(&shape.controls(view));
-    // Focusable, so that it can be scrolled with the keys.
-    let _ = write!(
-        html,
-        "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-labelledby=\"{id}\">\
-         <table aria-labelledby=\"{id}\">\n<thead>{}</thead>\n<tbody>\n",
-        shape.head(view),
-    );
-    for row in &view.rows {
-        shape.row(&mut html, view, row, notes);
-    }
-    html.push_str("</tbody></table></div>\n</figure>\n");
-    Ok(html)
+    Ok(Table {
+        id,
+        name,
+        caption: if view.caption.is_empty() { title.to_owned() } else { view.caption.clone() },
+        is_hidden: view.caption.is_empty(),
+        is_filtered: view.rows.len() >= FILTERED,
+        choices: shape.choices(view),
+        heads: shape.heads(view),
+        rows: view.rows.iter().map(|row| shape.row(view, row, notes)).collect(),
+    })
 }
 
 /// What holds for the whole table.
@@ -61,7 +132,7 @@ struct Shape<'a> {
 
 impl<'a> Shape<'a> {
     fn of(view: &'a TableView) -> Self {
-        let name = if view.group_name.is_empty() { "Group" } else { &view.group_name };
+        let name = if view.group_name.is_empty() { "Group" } else { view.group_name.as_str() };
         let is_prose = (0..view.columns.len())
             .map(|column| view.rows.iter().any(|row| row.cells[column].text.chars().count() > PROSE))
             .collect();
@@ -74,164 +145,118 @@ impl<'a> Shape<'a> {
         column + usize::from(self.group.is_some())
     }
 
-    /// A box for words, lists of what a column holds, and room for the count. Shown only where the script runs.
-    fn controls(&self, view: &TableView) -> String {
-        if view.rows.len() < FILTERED {
-            return String::new();
-        }
-        let mut html =
-            "<div class=\"controls\"><label>Filter <input type=\"search\" placeholder=\"all of these words\" \
-                        autocomplete=\"off\" spellcheck=\"false\"></label>"
-                .to_owned();
+    fn choices(&self, view: &TableView) -> Vec<Choice> {
+        let mut choices = Vec::new();
         if let Some(name) = self.group {
-            html.push_str(&choice(name, 0, view.rows.iter().map(|row| row.group.as_deref().unwrap_or(""))));
+            choices.extend(choice(name, 0, view.rows.iter().map(|row| row.group.as_deref().unwrap_or(""))));
         }
-        for (index, column) in view.columns.iter().enumerate() {
-            if CHOICES.contains(&column.name.to_lowercase().as_str()) {
-                let texts = view.rows.iter().map(|row| row.cells[index].text.as_str());
-                html.push_str(&choice(&column.name, self.place(index), texts));
-            }
+        for (index, column) in view.columns.iter().enumerate().filter(|(_, column)| column.choice) {
+            let texts = view.rows.iter().map(|row| row.cells[index].text.as_str());
+            choices.extend(choice(&column.name, self.place(index), texts));
         }
-        let _ = writeln!(html, "<output>{} rows</output></div>", view.rows.len());
-        html
+        choices
     }
 
-    /// One row of heads, or two where columns have a heading in common.
-    fn head(&self, view: &TableView) -> String {
-        let two = view.columns.iter().any(|column| column.group.is_some());
-        let span = if two { " rowspan=\"2\"" } else { "" };
-        let (mut upper, mut lower) = (String::new(), String::new());
-        if let Some(name) = self.group {
-            let _ = write!(
-                upper,
-                "<th scope=\"col\" class=\"t g\" data-column=\"0\"{span}>{}</th>",
-                sort_button(&Column { name: name.to_owned(), ..Column::default() })
-            );
-        }
+    fn heads(&self, view: &TableView) -> Vec<Vec<Head>> {
+        let rows = if view.columns.iter().any(|column| column.group.is_some()) { 2 } else { 1 };
+        let (mut upper, mut lower) = (Vec::new(), Vec::new());
+        upper.extend(self.group.map(|name| Head {
+            text: name.to_owned(),
+            class: "t g".to_owned(),
+            column: Some(0),
+            columns: 1,
+            rows,
+            higher_is_better: None,
+        }));
         let mut index = 0;
         for together in view.columns.chunk_by(|a, b| a.group.is_some() && a.group == b.group) {
-            let heading = together.first().and_then(|column| column.group.as_ref());
-            if let Some(heading) = heading {
-                let _ = write!(
-                    upper,
-                    "<th scope=\"colgroup\" class=\"over\" colspan=\"{}\">{}</th>",
-                    together.len(),
-                    escaped(heading)
-                );
+            let heading = together.first().and_then(|column| column.group.clone());
+            let own = |column: &Column, index: usize, rows: usize| Head {
+                text: column.name.clone(),
+                class: self.class(index, column, false),
+                column: Some(self.place(index)),
+                columns: 1,
+                rows,
+                higher_is_better: column.higher_is_better,
+            };
+            for (place, column) in (index..).zip(together) {
+                match heading {
+                    Some(_) => lower.push(own(column, place, 1)),
+                    None => upper.push(own(column, place, rows)),
+                }
             }
-            for column in together {
-                let (row, span) = if heading.is_some() { (&mut lower, "") } else { (&mut upper, span) };
-                let _ = write!(
-                    row,
-                    "<th scope=\"col\"{} data-column=\"{}\"{span}>{}</th>",
-                    self.class(index, column, ""),
-                    self.place(index),
-                    sort_button(column)
-                );
-                index += 1;
-            }
+            let over = |text| Head { text, class: "over".into(), columns: together.len(), rows: 1, ..Head::default() };
+            upper.extend(heading.map(over));
+            index += together.len();
         }
-        if two { format!("<tr>{upper}</tr>\n<tr>{lower}</tr>") } else { format!("<tr>{upper}</tr>") }
+        [upper, lower].into_iter().filter(|row| !row.is_empty()).collect()
     }
 
-    fn row(&self, html: &mut String, view: &TableView, row: &Row, notes: &BTreeMap<String, CellNote>) {
-        html.push_str(if row.ours { "<tr class=\"ours\">" } else { "<tr>" });
-        if self.group.is_some() {
-            let _ = write!(html, "<td class=\"t g\">{}</td>", escaped(row.group.as_deref().unwrap_or("")));
-        }
-        for (index, (column, cell)) in view.columns.iter().zip(&row.cells).enumerate() {
+    fn row(&self, view: &TableView, row: &Row, notes: &BTreeMap<String, CellNote>) -> TableRow {
+        let cell = |(index, (column, cell)): (usize, (&Column, &Cell))| {
             let is_label = index == self.label;
-            let start = if is_label { "<th scope=\"row\"" } else { "<td" };
-            let class = self.class(index, column, if cell.failed { "failed" } else { "" });
-            let _ = write!(html, "{start}{class}{}>{}", sort_value(column, cell), content(cell, notes));
-            if is_label && row.ours && !cell.text.to_lowercase().contains("ours") {
-                html.push_str("<span class=\"vh\"> (ours)</span>");
+            TableCell {
+                class: self.class(index, column, cell.failed),
+                is_label,
+                says_ours: is_label && row.ours && !cell.text.to_lowercase().contains("ours"),
+                sort: sort_value(column, cell),
+                text: cell.text.clone(),
+                best: cell.best,
+                second: cell.second,
+                link: cell.key.as_deref().filter(|key| notes.contains_key(*key)).map(cell_id),
+                mark: cell.mark.clone(),
+                beside: cell.beside.as_ref().map(judged),
             }
-            html.push_str(if is_label { "</th>" } else { "</td>" });
+        };
+        TableRow {
+            group: self.group.map(|_| row.group.clone().unwrap_or_default()),
+            ours: row.ours,
+            cells: view.columns.iter().zip(&row.cells).enumerate().map(cell).collect(),
         }
-        html.push_str("</tr>\n");
     }
 
     /// `t` text, `p` prose, `l` label; a plain number needs no class, as most cells are that.
-    fn class(&self, index: usize, column: &Column, more: &str) -> String {
-        let label = if index == self.label { "l" } else { "" };
+    fn class(&self, index: usize, column: &Column, failed: bool) -> String {
         let kind = match (column.numeric, self.is_prose[index]) {
             (true, _) => "",
             (false, true) => "t p",
             (false, false) => "t",
         };
-        let all: Vec<&str> = [kind, label, more].into_iter().filter(|class| !class.is_empty()).collect();
-        if all.is_empty() { String::new() } else { format!(" class=\"{}\"", all.join(" ")) }
+        let label = if index == self.label { "l" } else { "" };
+        let all = [kind, label, if failed { "failed" } else { "" }];
+        all.into_iter().filter(|class| !class.is_empty()).collect::<Vec<_>>().join(" ")
     }
 }
 
 /// The column that names a row: the one that says so, or the last text before the first measured number.
 fn label(columns: &[Column]) -> usize {
-    let measured = |column: &Column| column.numeric && !CHOICES.contains(&column.name.to_lowercase().as_str());
+    let measured = |column: &Column| column.numeric && !column.choice;
     columns.iter().position(|column| column.label).unwrap_or_else(|| match columns.iter().position(measured) {
         Some(first) => columns[..first].iter().rposition(|column| !column.numeric).unwrap_or(0),
         None => 0,
     })
 }
 
-/// A list of the texts of a column, in their order; nothing where all are the same.
-fn choice<'t>(name: &str, place: usize, texts: impl Iterator<Item = &'t str>) -> String {
+/// The texts of a column in their order; none where all are the same.
+fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<Choice> {
     let mut seen = BTreeSet::new();
-    let options: Vec<&str> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).collect();
-    if options.len() < 2 {
-        return String::new();
-    }
-    let options: String =
-        options.iter().map(|text| format!("<option value=\"{0}\">{0}</option>", escaped(text))).collect();
-    format!(
-        "<label>{} <select data-column=\"{place}\" autocomplete=\"off\"><option value=\"\">all</option>{options}\
-         </select></label>",
-        escaped(name)
-    )
+    let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
+    (texts.len() > 1).then(|| Choice { name: name.to_owned(), column, texts })
 }
 
-/// The head of a column. The script enables the button.
-fn sort_button(column: &Column) -> String {
-    let direction = match column.higher_is_better {
-        Some(true) => "<span class=\"dir\" aria-hidden=\"true\">↑</span><span class=\"vh\">, higher is better</span>",
-        Some(false) => "<span class=\"dir\" aria-hidden=\"true\">↓</span><span class=\"vh\">, lower is better</span>",
-        None => "",
-    };
-    format!("<button type=\"button\" class=\"sort\" disabled>{}{direction}</button>", escaped(&column.name))
-}
-
-/// What a numeric column is sorted by, where the text is not that number.
-fn sort_value(column: &Column, cell: &Cell) -> String {
-    if !column.numeric {
-        return String::new();
-    }
+fn sort_value(column: &Column, cell: &Cell) -> Option<String> {
     let text = cell.text.parse::<f64>().ok();
     match cell.value.filter(|value| value.is_finite()) {
-        Some(value) if text == Some(value) => String::new(),
-        Some(value) => format!(" data-v=\"{value}\""),
-        None if text.is_some() => " data-v=\"\"".to_owned(),
-        None => String::new(),
+        _ if !column.numeric => None,
+        Some(value) => (text != Some(value)).then(|| value.to_string()),
+        None => text.map(|_| String::new()),
     }
 }
 
-/// The number first, as the script reads it there; then what is said about it.
-fn content(cell: &Cell, notes: &BTreeMap<String, CellNote>) -> String {
-    let text = escaped(&cell.text);
-    let (number, said) = match (cell.best, cell.second) {
-        (true, _) => (format!("<b>{text}</b>"), "<span class=\"vh\"> best</span>"),
-        (_, true) => (format!("<u>{text}</u>"), "<span class=\"vh\"> second</span>"),
-        _ => (text, ""),
+fn judged(beside: &Beside) -> Judged {
+    let unlike = match &beside.verdict {
+        Verdict::OtherProtocol(differences) => Some(differences.join("; ")),
+        _ => None,
     };
-    let mut html = match &cell.key {
-        Some(key) if notes.contains_key(key) => format!("<a href=\"#{}\">{number}</a>{said}", cell_id(key)),
-        _ => format!("{number}{said}"),
-    };
-    if let Some(paper) = &cell.paper {
-        let _ = write!(html, "<small class=\"paper\"><span class=\"vh\">paper </span>{}</small>", escaped(paper));
-    }
-    let remarks: Vec<&str> = [&cell.verdict, &cell.significant].into_iter().flatten().map(String::as_str).collect();
-    if !remarks.is_empty() {
-        let _ = write!(html, "<small class=\"more\">{}</small>", escaped(&remarks.join("; ")));
-    }
-    html
+    Judged { sign: beside.verdict.sign(), word: beside.verdict.word(), unlike, beside: beside.clone() }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use sha2::{Digest, Sha256};
 
 use super::*;
+use crate::record::Verdict;
 
 /// Ends every context that data could be put into.
 const HOSTILE: &str = "\"'><script>alert(1)</script></style></title><!--<img src=x onerror=alert(2)>{{body}}&amp;";
@@ -19,9 +20,13 @@ fn hostile_page() -> Page {
     let cell = |numeric: bool| Cell {
         text: hostile(),
         value: numeric.then_some(1.5),
-        paper: Some(hostile()),
-        verdict: Some(hostile()),
-        significant: Some(hostile()),
+        mark: Some(Mark { better: numeric, says: hostile() }),
+        beside: Some(Beside {
+            paper: hostile(),
+            difference: Some(hostile()),
+            tolerance: Some(hostile()),
+            verdict: Verdict::OtherProtocol(vec![hostile()]),
+        }),
         key: Some(hostile()),
         ..Cell::default()
     };
@@ -39,15 +44,18 @@ fn hostile_page() -> Page {
             columns: vec![column(false), column(true)],
             rows: vec![row; 8],
         }],
-        figures: vec![FigureView { svg: format!("<svg width='3' height='4'>{HOSTILE}</svg>"), caption: hostile() }],
+        figures: vec![FigureView { svg: format!("<svg width='3' height='4'>{HOSTILE}</svg>"), label: hostile() }],
         provenance: vec![pair()],
+        inputs: [pair()].into(),
         files: vec![pair(), (hostile(), format!("a{HOSTILE}")), (hostile(), "javascript:1".into())],
     };
     let note = CellNote {
         title: hostile(),
         lines: vec![pair()],
         commands: vec![hostile()],
-        artifacts: vec![(hostile(), hostile(), hostile())],
+        makers: vec![vec![pair()], vec![pair()]],
+        parts: vec![Part { kind: hostile(), key: hostile(), finished: hostile(), seconds: 1.5, maker: 1 }],
+        inputs: [pair()].into(),
     };
     let claim = ClaimRow {
         claim: hostile(),
@@ -79,6 +87,7 @@ fn large_page(rows: usize) -> Page {
         name: (*name).to_owned(),
         numeric: i == 0 || i > 2,
         higher_is_better: (i > 2).then_some(true),
+        choice: i < 3,
         ..Column::default()
     });
     let key = |row: usize| format!("tiny-llama/llm-streamline/{row}/linearpatch-rotate/c4:64x512@0");
@@ -95,7 +104,9 @@ fn large_page(rows: usize) -> Page {
         title: format!("Tiny LLaMA without {row} of 16 layers"),
         lines: vec![("Backbone".into(), "tiny-llama".into()), ("Removed".into(), "layers 8 to 11".into())],
         commands: vec![format!("ghostlab explain table2.yaml {}", key(row))],
-        artifacts: vec![("operator".into(), "0f".repeat(6), "ghostlab 0.1.0 in 2.5 s".into())],
+        makers: vec![vec![("program".into(), "ghostlab 0.1.0".into())]],
+        parts: vec![Part { kind: "operator".into(), key: "0f".repeat(6), seconds: 2.5, ..Part::default() }],
+        ..CellNote::default()
     };
     let row = |index| Row { group: Some("Tiny LLaMA".into()), ours: false, cells: cells(index) };
     let view = TableView { columns: columns.collect(), rows: (0..rows).map(row).collect(), ..TableView::default() };
@@ -126,11 +137,14 @@ fn assert_links_lead_somewhere(html: &str) {
     }
 }
 
+/// What the program says of the page stands in its policy: another style or script would not run.
 #[test]
 fn the_policy_has_the_hashes_of_the_style_and_the_script() {
-    for (what, text, hash) in [("STYLE_HASH", STYLE, STYLE_HASH), ("SCRIPT_HASH", SCRIPT, SCRIPT_HASH)] {
+    let html = render(&large_page(1)).unwrap();
+    for (tag, text) in [("style", STYLE), ("script", SCRIPT)] {
         let digest = html::base64(&Sha256::digest(text.as_bytes()));
-        assert_eq!(hash, format!("sha256-{digest}"), "{what} has to follow the file");
+        assert!(html.contains(&format!("{tag}-src 'sha256-{digest}'")), "{tag}");
+        assert!(html.contains(&format!("<{tag}>{text}</{tag}>")), "{tag}: as it was hashed");
     }
 }
 
@@ -172,7 +186,7 @@ fn a_key_without_a_note_makes_no_link() {
     page.cells.clear();
     let html = render(&page).unwrap();
     assert!(!html.contains("href=\"#cell-") && !html.contains("id=\"notes\""));
-    assert!(html.contains("<td>9.01</td>"));
+    assert!(html.contains("<td>9.01</td>"), "a plain number");
 }
 
 #[test]
@@ -183,7 +197,7 @@ fn nothing_is_loaded() {
     for source in attributes(&html, "src") {
         assert!(source.starts_with("data:image/svg+xml;base64,"), "{source}");
     }
-    let ours = format!("{STYLE}{SCRIPT}{SKELETON}");
+    let ours: String = TEMPLATES.iter().map(|(_, text)| *text).chain([STYLE, SCRIPT]).collect();
     for way in ["http:", "https:", "@import", "url(", "fetch(", "srcset", "XMLHttpRequest", "import("] {
         assert!(!ours.contains(way), "{way}");
     }
@@ -238,6 +252,100 @@ fn the_text_alternatives_say_what_the_print_does() {
     assert!(html.contains("<td data-v=\"7123456789\">7.1e9</td>"));
 }
 
+fn beside(paper: &str, difference: Option<&str>, verdict: Verdict) -> Option<Beside> {
+    Some(Beside { paper: paper.into(), difference: difference.map(str::to_owned), tolerance: None, verdict })
+}
+
+#[test]
+fn the_papers_value_stands_with_difference_and_verdict_and_the_top_counts_them() {
+    let mut page = large_page(2);
+    let row = &mut page.artifacts[0].tables[0].rows[0].cells;
+    row[3].beside = beside("81.20", Some("+0.10"), Verdict::Same);
+    row[4].beside = beside("70.00", Some("−9.00"), Verdict::Differs);
+    row[5].beside = beside("60.00", Some("+5.00"), Verdict::OtherProtocol(vec!["100 of 2376 documents".into()]));
+    row[6].beside = beside("50.00", None, Verdict::Missing);
+    page.artifacts[0].profile = "paper".into();
+    let mut other = page.artifacts[0].clone();
+    other.name = "table3".into();
+    page.artifacts.push(other);
+    let html = render(&page).unwrap();
+    for sign in [
+        "class=\"paper same\"",
+        "81.20<br>",
+        "+0.10</span>",
+        "aria-hidden=\"true\">=</span>",
+        "aria-hidden=\"true\">≠</span>",
+    ] {
+        assert!(html.contains(sign), "{sign}");
+    }
+    assert!(html.contains("class=\"paper other-protocol\" title=\"100 of 2376 documents\""));
+    let of = |count: usize| {
+        let part = |word: &str, sign: &str, text: &str| {
+            format!("<span class=\"{word}\"><b>{count}</b> <span aria-hidden=\"true\">{sign}</span> {text}</span>")
+        };
+        [part("same", "=", "same"), part("differs", "≠", "differs"), part("other-protocol", "~", "other protocol")]
+            .concat()
+    };
+    let (top, _) = html.split_once("class=\"legend\"").unwrap();
+    assert!(top.contains("profile paper") && top.contains(&of(2)), "both tables together");
+    assert_eq!(top.matches(of(1).as_str()).count(), 2, "and each of them");
+    assert!(!render(&large_page(2)).unwrap().contains("class=\"summary\""), "nothing to count in another profile");
+}
+
+#[test]
+fn a_mark_of_a_paired_test_is_to_be_seen() {
+    let mut page = large_page(1);
+    let row = &mut page.artifacts[0].tables[0].rows[0].cells;
+    row[3].mark = Some(Mark { better: true, says: "better than A".into() });
+    row[4].mark = Some(Mark { better: false, says: "worse than B".into() });
+    let html = render(&page).unwrap();
+    assert!(html.contains("<sup class=\"up\" title=\"better than A\"><span aria-hidden=\"true\">+</span>"), "{html}");
+    assert!(html.contains("<sup class=\"down\" title=\"worse than B\"><span aria-hidden=\"true\">−</span>"));
+}
+
+#[test]
+fn a_caption_stands_once() {
+    let caption = "Mean of the nine tasks.";
+    let figure = |label: &str| FigureView { svg: "<svg width='3pt' height='4pt'></svg>".into(), label: label.into() };
+    let mut page = large_page(1);
+    page.artifacts[0].caption = caption.into();
+    page.artifacts[0].figures = vec![figure("LLaMA"), figure("OLMo")];
+    let html = render(&page).unwrap();
+    // The alternative texts of the figures have it too, which nobody sees.
+    let seen = without_ours(&html).replace(&format!("LLaMA. {caption}"), "").replace(&format!("OLMo. {caption}"), "");
+    assert_eq!(seen.matches(caption).count(), 1);
+    assert!(html.contains("<figcaption>LLaMA</figcaption>") && html.contains("width=\"6\" height=\"8\""));
+}
+
+#[test]
+fn a_note_says_by_whom_when_and_from_what() {
+    let mut page = large_page(1);
+    let note = page.cells.values_mut().next().unwrap();
+    note.makers = vec![vec![("commit".into(), "abc123".into())], vec![("commit".into(), "def456".into())]];
+    let part = |maker| Part {
+        kind: "scores".into(),
+        key: "0f".into(),
+        finished: "2026-01-02T03:04:05Z".into(),
+        seconds: 1.25,
+        maker,
+    };
+    note.parts = vec![part(0), part(1)];
+    note.inputs = [("data/c4.jsonl".to_owned(), "ab".repeat(32))].into();
+    let html = render(&page).unwrap();
+    let (_, note) = html.split_once("<article").unwrap();
+    for text in [
+        "abc123",
+        "def456",
+        "Made by (2)",
+        "2026-01-02T03:04:05Z",
+        "<td>1.25</td><td>2</td>",
+        "data/c4.jsonl",
+        &"ab".repeat(32),
+    ] {
+        assert!(note.contains(text), "{text}: {note}");
+    }
+}
+
 #[test]
 fn the_last_text_before_the_numbers_names_the_row() {
     let mut page = large_page(1);
@@ -278,7 +386,9 @@ fn text_stands_out_from_every_background() {
             0.2126 * channel(0) + 0.7152 * channel(2) + 0.0722 * channel(4)
         };
         for back in ["back", "raised", "ours"] {
-            for (front, least) in [("text", 4.5), ("muted", 4.5), ("link", 4.5), ("bad", 4.5)] {
+            for (front, least) in
+                [("text", 4.5), ("muted", 4.5), ("link", 4.5), ("bad", 4.5), ("good", 4.5), ("other", 4.5)]
+            {
                 let (a, b) = (luminance(front), luminance(back));
                 let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
                 assert!(contrast >= least, "{front} on {back}: {contrast:.2}");

@@ -7,8 +7,9 @@ mod provenance;
 pub(crate) mod render;
 pub(crate) mod table;
 
+pub use crate::clock::utc;
 pub use crate::files::atomic::{ensure_writable, write_atomically};
 pub use documents::{Answers, write_documents, write_lm_eval};
 pub use protocol::{Protocol, stem};
-pub use provenance::{Provenance, utc};
+pub use provenance::Provenance;
 pub use table::{Measured, Row, Table};

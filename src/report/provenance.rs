@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -36,7 +35,7 @@ pub struct Provenance {
     pub peak_memory_bytes: Option<u64>,
     /// SHA-256 of each file beside this one, by name.
     pub files: BTreeMap<String, String>,
-    /// RFC 3339, UTC; [`utc`] makes it.
+    /// RFC 3339, UTC.
     pub started: String,
     pub finished: String,
     /// What each cell found on its way: selection scores, operators' figures.
@@ -62,43 +61,13 @@ impl Provenance {
     }
 }
 
-/// A time as RFC 3339 in UTC, to the second. A clock set before 1970 gives 1970.
-pub fn utc(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Hinnant's days-to-civil: years start in March, so that the leap day is the last day of a year; 719,468 days lie
-    // between 0000-03-01 and 1970-01-01, and an era of 400 years has 146,097.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::UNIX_EPOCH;
+
+    use crate::clock::utc;
 
     use super::*;
-
-    #[test]
-    fn times_are_written_as_the_calendar_has_them() {
-        // From `date -u -d @N +%FT%TZ`.
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (951_868_800, "2000-03-01T00:00:00Z"),
-            (1_735_689_599, "2024-12-31T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
 
     #[test]
     fn the_record_is_readable_json() {

@@ -14,6 +14,8 @@ use crate::{criterion, grid, names, recovery};
 pub struct List {
     pub heads: Vec<String>,
     pub rows: Vec<Vec<String>>,
+    /// The column that names a row.
+    pub label: usize,
 }
 
 /// Criteria and recoveries with the repository of the reference (paper table 1).
@@ -30,6 +32,7 @@ pub fn methods() -> List {
     List {
         heads: ["Category", "Method", "Name in a grid", "Reference"].map(str::to_owned).to_vec(),
         rows: criteria.chain(recoveries).collect(),
+        label: 1,
     }
 }
 
@@ -45,6 +48,7 @@ pub fn checkpoints(experiments: &Path) -> Result<List> {
     Ok(List {
         heads: ["Model", "Name in a grid", "Source", "Folder", "State"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
+        label: 0,
     })
 }
 

@@ -33,5 +33,5 @@ pub use markdown::markdown;
 pub use ours::{Number, numbers};
 pub use screen::screen;
 pub use setup::{Calibrated, Setup, protocol_line};
-pub use sheet::{Made, Sheet, sheet};
+pub use sheet::{Made, Sheet, list_sheet, sheet};
 pub use stored::{Stored, StoredNumber};

@@ -1,19 +1,21 @@
 //! `page.json`: an artifact as the page of all artifacts shows it, with how each of its cells was made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::beside::Beside;
 use super::layout::{Shown, View};
+use super::lists::List;
 use super::ours::Number;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, Outcome};
+use crate::exec::{CellResult, Origin, Outcome};
 use crate::grid::Description;
 use crate::metric::Direction;
 use crate::names;
-use crate::page::{Artifact, Cell, CellNote, Column, FigureView, Row, TableView};
+use crate::page::{Artifact, Cell, CellNote, Column, FigureView, Mark, Part, Row, TableView};
 
 /// An artifact of the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -53,30 +55,59 @@ pub struct Made<'a> {
     pub numbers: &'a [Number],
 }
 
-/// What the page shows of an artifact: its table, or its figures with their captions.
+/// What the page shows of an artifact: its table, or its figures with what tells them apart.
 pub fn sheet(made: Made<'_>, view: Option<&View>, figures: Vec<FigureView>) -> Sheet {
     let Made { name, profile, file, description, outcome, numbers } = made;
     let failed = outcome.failed();
     let status =
         if failed == 0 { "complete".to_owned() } else { format!("{failed} of {} cells failed", outcome.cells.len()) };
     let artifact = Artifact {
-        name: name.to_owned(),
         profile: profile.to_owned(),
-        title: format!("{name}: {}", description.title),
-        caption: description.caption.clone().unwrap_or_default(),
         status,
         tables: view.map(|view| table(view, numbers, outcome)).into_iter().collect(),
         figures,
-        provenance: Vec::new(),
-        files: Vec::new(),
+        inputs: outcome.inputs.clone(),
+        ..described(name, description)
     };
-    let cells = outcome.cells.iter().map(|result| (result.cell.to_string(), note(result, file, profile))).collect();
+    let cells =
+        outcome.cells.iter().map(|result| (result.cell.to_string(), note(result, file, profile, outcome))).collect();
     Sheet { artifact, cells }
+}
+
+/// What the page shows of a list: no cell of it was computed.
+pub fn list_sheet(name: &str, description: &Description, list: &List) -> Sheet {
+    let texts = |row: &Vec<String>| row.iter().map(|text| Cell { text: text.clone(), ..Cell::default() }).collect();
+    // A column of few different texts tells kinds apart, and one can choose by it.
+    let repeats = |at: usize| {
+        let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
+        2 * texts.len() <= list.rows.len()
+    };
+    let column = |(at, head): (usize, &String)| Column {
+        name: head.clone(),
+        label: at == list.label,
+        choice: repeats(at),
+        ..Column::default()
+    };
+    let view = TableView {
+        columns: list.heads.iter().enumerate().map(column).collect(),
+        rows: list.rows.iter().map(|row| Row { cells: texts(row), ..Row::default() }).collect(),
+        ..TableView::default()
+    };
+    Sheet { artifact: Artifact { tables: vec![view], ..described(name, description) }, cells: BTreeMap::new() }
+}
+
+fn described(name: &str, description: &Description) -> Artifact {
+    Artifact {
+        name: name.to_owned(),
+        title: format!("{name}: {}", description.title),
+        caption: description.caption.clone().unwrap_or_default(),
+        ..Artifact::default()
+    }
 }
 
 fn table(view: &View, numbers: &[Number], outcome: &Outcome) -> TableView {
     let mut groups = view.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
-    let lead = view.lead.iter().skip(1).map(|name| Column { name: name.clone(), ..Column::default() });
+    let lead = view.lead.iter().skip(1).map(|name| Column { name: name.clone(), choice: true, ..Column::default() });
     let measured = view.columns.iter().map(|column| Column {
         name: column.head.clone(),
         group: groups.next(),
@@ -86,7 +117,7 @@ fn table(view: &View, numbers: &[Number], outcome: &Outcome) -> TableView {
             Direction::Lower => Some(false),
             Direction::Neither => None,
         },
-        label: false,
+        ..Column::default()
     });
     let row = |row: &super::layout::Row| {
         let texts = row.lead.iter().skip(1).map(|text| Cell { text: text.clone(), ..Cell::default() });
@@ -106,24 +137,34 @@ fn table(view: &View, numbers: &[Number], outcome: &Outcome) -> TableView {
 
 fn cell(shown: &Shown, numbers: &[Number], outcome: &Outcome) -> Cell {
     let number = &numbers[shown.number];
-    let significant = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
-        let word = if paired.mark() == "+" { "better" } else { "worse" };
-        format!("{word} than {} (p = {:.2e}, {})", names::recovery(&paired.against), paired.p, paired.test)
+    let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
+        let better = paired.mark() == "+";
+        let word = if better { "better" } else { "worse" };
+        let against = names::recovery(&paired.against);
+        Mark { better, says: format!("{word} than {against} (p = {:.2e}, {})", paired.p, paired.test) }
     });
     Cell {
         text: shown.text.clone(),
         value: number.record.value,
         best: shown.best,
         second: shown.second,
-        paper: shown.beside.as_ref().map(|beside| format!("{:.2}", beside.paper)),
-        verdict: shown.beside.as_ref().map(|beside| beside.verdict.to_string()),
-        significant,
+        mark,
+        beside: shown.beside.as_ref().map(beside),
         key: Some(outcome.cells[number.cell].cell.to_string()),
         failed: number.failure.is_some(),
     }
 }
 
-fn note(result: &CellResult, file: &Path, profile: &str) -> CellNote {
+fn beside(of: &Beside) -> crate::page::Beside {
+    crate::page::Beside {
+        paper: of.paper_text(),
+        difference: of.difference_text(),
+        tolerance: of.other_protocol().is_none().then(|| format!("{:.2}", of.tolerance)),
+        verdict: of.verdict.clone(),
+    }
+}
+
+fn note(result: &CellResult, file: &Path, profile: &str, outcome: &Outcome) -> CellNote {
     let cell = result.cell.to_string();
     let mut lines = vec![("layers removed".to_owned(), format!("{:?}", result.removed))];
     lines.extend(result.failure.iter().map(|reason| ("failed".to_owned(), reason.clone())));
@@ -134,24 +175,65 @@ fn note(result: &CellResult, file: &Path, profile: &str) -> CellNote {
     }
     lines.push(("seconds".to_owned(), format!("{:.1}", result.seconds)));
     let profile = if profile.is_empty() { String::new() } else { format!(" --profile {profile}") };
-    let made = |value: &Value| match value {
-        Value::Object(keys) => {
-            let text = |key: &str| keys.get(key).map(|value| value.as_str().map_or(value.to_string(), str::to_owned));
-            ["program", "commit", "when"].iter().filter_map(|key| text(key)).collect::<Vec<_>>().join(", ")
+    let mut makers: Vec<Vec<(String, String)>> = Vec::new();
+    let part = |origin: &Origin| {
+        let maker = maker(&origin.made);
+        let place = makers.iter().position(|known| *known == maker).unwrap_or_else(|| {
+            makers.push(maker);
+            makers.len() - 1
+        });
+        Part {
+            kind: origin.kind.to_owned(),
+            key: origin.key.clone(),
+            finished: text(&origin.made["finished"]).unwrap_or_default(),
+            // More digits than a clock is good for would only be in the way.
+            seconds: (origin.seconds * 100.0).round() / 100.0,
+            maker: place,
         }
-        other => other.to_string(),
     };
+    let parts = result.made_from.iter().map(part).collect();
     CellNote {
         title: cell.clone(),
         lines,
         commands: vec![format!("cargo run --release -- explain {}{profile} '{cell}'", file.display())],
-        artifacts: result
-            .made_from
-            .iter()
-            .map(|origin| {
-                let by = format!("{}; {:.1} s", made(&origin.made), origin.seconds);
-                (origin.kind.to_owned(), origin.key.clone(), by)
-            })
-            .collect(),
+        makers,
+        parts,
+        inputs: outcome.inputs.iter().filter(|(path, _)| result.inputs.contains(*path)).map(clone).collect(),
+    }
+}
+
+fn clone((path, hash): (&String, &String)) -> (String, String) {
+    (path.clone(), hash.clone())
+}
+
+/// Who made a stored artifact, as its record says it ([`crate::machine::signature`]); what a record lacks is left out.
+fn maker(made: &Value) -> Vec<(String, String)> {
+    let dirty = if made["dirty"] == true { ", with uncommitted changes" } else { "" };
+    let words = made["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+    let machine = &made["machine"];
+    let cores = text(&machine["threads"]).map(|threads| format!("{threads} threads"));
+    let features = machine["cpu_features"].as_array().map(|all| all.iter().filter_map(Value::as_str));
+    let features = features.map(|all| all.collect::<Vec<_>>().join(" ")).filter(|all| !all.is_empty());
+    let machine: Vec<String> =
+        [text(&machine["cpu"]), text(&machine["gpu"]), cores, features, text(&machine["os"]), text(&machine["arch"])]
+            .into_iter()
+            .flatten()
+            .collect();
+    let lines = [
+        ("program", text(&made["ghostlab"]).map(|version| format!("ghostlab {version}"))),
+        ("commit", text(&made["commit"]).map(|commit| format!("{commit}{dirty}"))),
+        ("command", words.filter(|words| !words.is_empty()).map(|words| words.join(" "))),
+        ("machine", Some(machine.join(", ")).filter(|text| !text.is_empty())),
+        ("float type", text(&made["dtype"])),
+    ];
+    lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// A value as a person reads it; none where there is none.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
     }
 }
