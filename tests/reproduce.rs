@@ -234,6 +234,35 @@ fn a_limit_that_leaves_no_document_out_is_the_cell_without_it_and_says_so() {
 }
 
 #[test]
+fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
+    let world = experiments("mine");
+    for name in ["table2", "tableA7"] {
+        world.write(&format!("experiments/{name}.yaml"), format!("{TABLE}{}", GRID.replace("NAME", "mine")));
+    }
+    let judged = |said: &str| {
+        let line = said.lines().find(|line| line.starts_with("tableA7-corpus")).unwrap();
+        line.split_once("ours (tiny) ").unwrap().1.to_owned()
+    };
+    let said = made(&world, &["reproduce", "table2"]);
+    assert_eq!(judged(&said), "tableA7: not run: UNKNOWN");
+    // A rival without a cell, and numbers that nobody measured.
+    assert!(said.contains("ours mine 1: unknown: acc_average has no value for ghosted"), "{said}");
+    let both = judged(&made(&world, &["reproduce", "tableA7"]));
+    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
+    let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
+    assert_eq!(open, "tableA7 was made with --no-gate, and the other not: UNKNOWN");
+    let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
+    world.write("test.jsonl", text.repeat(2));
+    let other = judged(&made(&world, &["reproduce", "tableA7"]));
+    assert_eq!(other, "table2 and tableA7 differ in the files of the text test: UNKNOWN");
+    let both = judged(&made(&world, &["reproduce", "table2"]));
+    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "made again, they are alike");
+    world.write("experiments/profiles/tiny.yaml", SHARED.replace("limit: 5", "limit: 4"));
+    let other = judged(&made(&world, &["reproduce", "tableA7"]));
+    assert_eq!(other, "table2 and tableA7 differ in the settings of the text test: UNKNOWN");
+}
+
+#[test]
 fn all_makes_lists_tables_figures_and_their_page() {
     let world = experiments("mine");
     made(&world, &["reproduce", "all"]);
