@@ -59,7 +59,7 @@ fn planning() {
         prepare(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
         let state = State::read(&plan, &store);
         let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes).unwrap();
-        let reasons = Reasons::new(&store);
+        let reasons = Reasons::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
         let reasons: Vec<Reason> = missing.map(|key| reasons.of(key, &state)).collect();
         println!(

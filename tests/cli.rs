@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::path::Path;
+use std::process::Stdio;
+
 use common::world::{World, table, tokenizer};
 use serde_json::{Value, json};
 
@@ -171,7 +174,7 @@ fn tasks_have_their_columns_and_every_choice_is_kept() {
         common::json(&world.path("results/grid/lm_eval").join(ghostlab::files::name::of("tiny/dense") + ".json"));
     assert_eq!(dense["n-samples"]["rte"], json!({"original": 2, "effective": 1}));
     let markdown = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
-    assert!(markdown.contains("6 of 6 documents (not the whole published split)"), "{markdown}");
+    assert!(markdown.contains("all 6 documents (not the whole published split)"), "{markdown}");
     let parquet = std::fs::File::open(world.path("results/grid/documents.parquet")).unwrap();
     let frame = {
         use polars::prelude::{ParquetReader, SerReader};
@@ -216,4 +219,215 @@ fn a_run_that_is_asked_to_stop_says_so() {
     let store = ghostlab::store::Store::open(&world.path("store")).unwrap();
     let error = run(&grid, Settings::default(), &store, &(), &std::sync::atomic::AtomicBool::new(true)).unwrap_err();
     assert_eq!(error.exit_code(), 130);
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let listing = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = listing.map(|item| item.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn other_settings_have_a_folder_of_their_own_and_no_two_runs_are_mixed() {
+    let world = World::new();
+    with_tasks(&world);
+    world.runs(&[]);
+    let files = || -> Vec<Vec<u8>> {
+        ["results.csv", "run.json", "documents.parquet"]
+            .map(|name| std::fs::read(world.path("results/grid").join(name)).unwrap())
+            .to_vec()
+    };
+    let before = files();
+    let log = world.runs(&["--set", "depth=2"]);
+    assert_eq!(files(), before);
+    let own = names(&world.path("results")).into_iter().find(|name| name.starts_with("grid+depth=2-")).unwrap();
+    assert!(log.contains(&own), "the screen says where: {log}");
+    assert_eq!(table(&world.path("results").join(&own).join("results.csv")).len(), 1 + 5);
+    assert_eq!(names(&world.path("results").join(&own).join("lm_eval")).len(), 5);
+    // The file itself is changed: its folder holds the new run and nothing of the old one.
+    world.write("results/grid/notes.txt", "mine");
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
+    let log = world.runs(&[]);
+    assert!(log.contains("holds a run with other settings (depth)"), "{log}");
+    assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 5);
+    assert_eq!(names(&world.path("results/grid/lm_eval")).len(), 5, "none of the run before");
+    assert_eq!(std::fs::read_to_string(world.path("results/grid/notes.txt")).unwrap(), "mine");
+    assert_eq!(names(&world.path("results")).len(), 2, "nothing half-written is left");
+}
+
+#[test]
+fn a_reader_that_goes_ends_the_output_quietly() {
+    let world = World::new();
+    world.runs(&[]);
+    let commands: [&[&str]; 10] = [
+        &["cache", "ls", "--all"],
+        &["cache", "verify"],
+        &["status", "--all"],
+        &["plan", "grid.yaml"],
+        &["explain", "grid.yaml", "dense"],
+        &["run", "grid.yaml"],
+        &["run", "grid.yaml", "--events"],
+        &["compare", "results/grid", "results/grid"],
+        &["audit"],
+        &["schema"],
+    ];
+    for arguments in commands {
+        let mut child = world.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !log.contains("panicked"), "{arguments:?}: {}: {log}", output.status);
+    }
+    // A full disk is not a reader that goes; and what cannot be said on the way ends no run.
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    assert_eq!(world.command(&["schema"]).stdout(full()).output().unwrap().status.code(), Some(3));
+    world.write("test.jsonl", std::fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w7", "w8"));
+    assert!(world.command(&["run", "grid.yaml"]).stderr(full()).output().unwrap().status.success());
+}
+
+#[test]
+fn a_part_of_a_cells_name_is_explained_and_an_ambiguous_one_lists_the_candidates() {
+    let world = World::new();
+    let explain = |cell: &str| {
+        let output = world.ghostlab(&["explain", "grid.yaml", cell]);
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = explain("depth/1/ghosted");
+    assert!(code == Some(0) && text.contains("tiny/llm-streamline/1/ghosted/"), "{text}");
+    let (code, text) = explain("ghosted");
+    assert_eq!(code, Some(2));
+    for candidate in ["tiny/llm-streamline/1/ghosted/", "tiny/llm-streamline/2/ghosted/"] {
+        assert!(text.contains(candidate), "{text}");
+    }
+    let (code, text) = explain("1/ghostd");
+    assert!(code == Some(2) && text.contains("did you mean `ghosted`?"), "{text}");
+}
+
+#[test]
+fn the_wide_layout_has_a_column_for_each_backbone_and_depth() {
+    let world = World::new();
+    with_tasks(&world);
+    let output = world.run(&["--layout", "wide"]);
+    let screen = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = screen.lines().collect();
+    assert!(lines[0] == "average" && lines[2].ends_with("tiny 1/4  tiny 2/4"), "{screen}");
+    assert!(lines.iter().any(|line| line.starts_with("+ Linear Patch (Diag)")), "{screen}");
+    let markdown = std::fs::read_to_string(world.path("results/grid/wide.md")).unwrap();
+    assert!(markdown.contains("| LLM-Streamline |") && markdown.contains("**"), "{markdown}");
+    let output = world.run(&["--layout", "wide", "--metric", "ppl tst@64"]);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && log.contains("did you mean `ppl test@64`?"), "{log}");
+}
+
+#[test]
+fn from_elsewhere_the_checkouts_store_is_used_or_said_to_be_missing() {
+    let world = World::new();
+    world.runs(&[]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let grid = world.path("grid.yaml");
+    let ghostlab = |arguments: &[&str]| {
+        let output = world.command(arguments).current_dir(elsewhere.path()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, text) = ghostlab(&["plan", grid.to_str().unwrap()]);
+    assert!(code == Some(0) && text.contains("9 complete, 0 to run"), "{text}");
+    let (code, text) = ghostlab(&["run", grid.to_str().unwrap()]);
+    assert!(code == Some(0) && text.contains("9 of 9 cells are stored already"), "{text}");
+    for arguments in [&["status"][..], &["cache", "ls"]] {
+        let (code, text) = ghostlab(arguments);
+        assert!(code == Some(3) && text.contains("there is no store here"), "{text}");
+    }
+    for (command, word) in [("report", "--results"), ("reproduce", "GHOSTLAB_EXPERIMENTS")] {
+        let (code, text) = ghostlab(&[command]);
+        assert!(code == Some(3) && text.contains(word), "{text}");
+    }
+    // A grid that no checkout is around.
+    let own = std::fs::read_to_string(&grid).unwrap();
+    let root = world.folder.path().display();
+    let own = own.replace("path: ", &format!("path: {root}/"));
+    std::fs::write(elsewhere.path().join("own.yaml"), own).unwrap();
+    for command in ["plan", "run"] {
+        let (code, text) = ghostlab(&[command, "own.yaml"]);
+        assert!(code == Some(3) && text.contains("--store data/store"), "{text}");
+    }
+    let named = world
+        .command(&["plan", "own.yaml"])
+        .current_dir(elsewhere.path())
+        .env("GHOSTLAB_STORE", world.path("data/store"))
+        .output();
+    assert!(
+        String::from_utf8_lossy(&named.unwrap().stdout).contains("9 complete"),
+        "the same contents, wherever they lie"
+    );
+    let (code, text) = ghostlab(&["plan", "owm.yaml"]);
+    assert!(code == Some(3) && text.contains("did you mean `own.yaml`?"), "{text}");
+    assert!(!elsewhere.path().join("data").exists(), "no store was begun");
+    // A store that is named and is not there is a typing error.
+    for arguments in [&["status", "--store", "data/stor"][..], &["cache", "ls", "--store", "data/stor"]] {
+        let output = world.ghostlab(arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && text.contains("did you mean `data/store`?"), "{text}");
+    }
+}
+
+#[test]
+fn events_carry_time_values_and_one_name_for_a_job() {
+    let world = World::new();
+    let output = world.run(&["--events"]);
+    let events: Vec<Value> =
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
+    assert!(events.iter().all(|event| event["time"].as_str().is_some_and(|time| time.ends_with('Z'))));
+    let times: Vec<&str> = events.iter().filter_map(|event| event["time"].as_str()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    let jobs: Vec<&Value> = of("started").iter().map(|event| &event["job"]).collect();
+    for event in of("advanced").into_iter().chain(of("finished")) {
+        assert!(jobs.contains(&&event["job"]), "{event}");
+    }
+    assert_eq!(of("planned")[0]["scores"], 9);
+    let rows = table(&world.path("results/grid/results.csv"));
+    let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
+    let mut expected: Vec<f64> = rows[1..].iter().map(|row| row[column].parse().unwrap()).collect();
+    let mut told: Vec<f64> = of("scored").iter().map(|event| event["value"].as_f64().unwrap()).collect();
+    expected.sort_by(f64::total_cmp);
+    told.sort_by(f64::total_cmp);
+    assert_eq!(told, expected);
+    assert_eq!(of("complete").last().unwrap()["complete"], 9);
+    let status = world.ghostlab(&["status"]);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.contains("9 of 9 cells complete, 9 of 9 scores"), "{status}");
+}
+
+#[test]
+fn a_run_that_was_stopped_has_counted_what_it_did() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use ghostlab::exec::{Event, Methods, Recorder, Reporter, RunRecord, Settings, Stage, run};
+    use ghostlab::grid::Grid;
+    struct Stops<'a>(&'a AtomicBool);
+    impl Reporter for Stops<'_> {
+        fn event(&self, event: Event) {
+            if matches!(event, Event::Scored { .. }) {
+                self.0.store(true, Relaxed);
+            }
+        }
+    }
+    let world = World::new();
+    with_tasks(&world);
+    let store = ghostlab::store::Store::open(&world.path("store")).unwrap();
+    let load = |overrides: &[String]| Grid::load(&world.path("grid.yaml"), None, overrides, &Methods).unwrap();
+    run(&load(&["depth=1".to_owned()]), Settings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
+    let (grid, stop) = (load(&[]), AtomicBool::new(false));
+    let stops = Stops(&stop);
+    let recorder = Recorder::start(&grid, &world.path("results"), &store, &stops).unwrap();
+    let error = run(&grid, Settings::default(), &store, &recorder, &stop).unwrap_err();
+    recorder.end(&error);
+    let record = RunRecord::all(&store).into_iter().next().unwrap();
+    assert_eq!(record.stage, Stage::Interrupted);
+    // The dense cell and those of depth 1 were complete; of depth 2 the first evaluation came to its end.
+    assert_eq!((record.complete, record.cells), (5, 9));
+    assert_eq!((record.scored, record.scores), (5 * 3 + 4, 9 * 3));
 }

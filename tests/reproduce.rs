@@ -100,6 +100,7 @@ fn without_arguments_it_lists_what_there_is_and_how_far_it_is() {
     let world = experiments("mine");
     let before = made(&world, &["reproduce"]);
     assert!(before.contains("A small table") && before.contains("0 of 3"), "{before}");
+    assert_eq!(fs::read_dir(world.path("data/store")).unwrap().count(), 0, "to list is not to make anything");
     made(&world, &["reproduce", "mini"]);
     let after = made(&world, &["reproduce"]);
     let line = after.lines().find(|line| line.starts_with("mini")).unwrap();
@@ -339,6 +340,108 @@ fn two_runs_are_compared_by_setting_and_by_value() {
     assert!(same.contains("settings: the same") && same.contains("are the same"), "{same}");
     let output = world.ghostlab(&["compare", "one/mini/tiny", "nowhere"]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+}
+
+#[test]
+fn another_text_under_the_same_name_is_told_and_not_paired() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini", "--results", "one"]);
+    let lines = fs::read_to_string(world.path("test.jsonl")).unwrap();
+    world.write("test.jsonl", lines.replace("w1", "w2"));
+    made(&world, &["reproduce", "mini", "--results", "two"]);
+    // The one profile that lies in a folder need not be named.
+    let said = made(&world, &["compare", "one/mini", "two/mini"]);
+    assert!(said.contains("settings: the same") && said.contains("corpora.test"), "{said}");
+    assert!(said.contains("not the same items") && !said.contains("p ="), "{said}");
+    let output = world.ghostlab(&["compare", "one/mini", "twi/mini/tiny"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    let output = world.ghostlab(&["compare", "one/mini/tiny", "one/mini/tony"]);
+    assert!(text(&output).contains("did you mean `one/mini/tiny`?"), "{}", text(&output));
+}
+
+#[test]
+fn two_backbones_stand_side_by_side_where_they_are_mapped() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini"]);
+    let other = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("mine", "yours");
+    world.write("experiments/mono.yaml", other);
+    world.write("experiments/backbones/yours.yaml", "path: ../../backbone\n");
+    made(&world, &["reproduce", "mono"]);
+    let said = made(&world, &["compare", "results/mini", "results/mono"]);
+    assert!(said.contains("no condition is in both") && said.contains("--map mine=yours"), "{said}");
+    let said = made(&world, &["compare", "results/mini", "results/mono", "--map", "mine=yours"]);
+    assert!(said.contains("that both have are the same") && !said.contains("only in"), "{said}");
+    let output = world.ghostlab(&["compare", "results/mini", "results/mono", "--map", "mime=yours"]);
+    assert!(text(&output).contains("did you mean `mine`?"), "{}", text(&output));
+}
+
+#[test]
+fn settings_from_outside_make_an_artifact_of_their_own() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini"]);
+    let before = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
+    let page = fs::read(world.path("reports/index.html")).unwrap();
+    let output = world.ghostlab(&["reproduce", "mini", "--set", "depth=2", "--events"]);
+    let screen = String::from_utf8_lossy(&output.stdout);
+    assert!(screen.lines().all(|line| line.starts_with("{\"time\":")) && screen.contains("\"scored\""), "{screen}");
+    let folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
+    let own = folders.filter(|path| path.to_string_lossy().contains("tiny+depth=2-")).next().unwrap();
+    assert!(table(&own.join("mini.csv")).iter().all(|row| row[4] != "1"), "no row of depth 1");
+    assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
+    assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the page shows what the files describe");
+}
+
+#[test]
+fn an_artifact_with_tasks_leaves_every_choice_beside_its_table() {
+    let world = experiments("mine");
+    let row = |i: usize| {
+        format!(
+            "{{\"premise\": \"w{i} w7.\", \"question\": \"cause\", \"choice1\": \"w1\", \"choice2\": \"w3 w4\", \"label\": {}}}",
+            i % 2
+        )
+    };
+    world.write("copa.jsonl", (0..6).map(row).collect::<Vec<_>>().join("\n"));
+    let shared =
+        SHARED.replace("evaluate:\n", "tasks:\n  copa: {path: ../../copa.jsonl}\nevaluate:\n  tasks: [copa]\n");
+    world.write("experiments/profiles/tiny.yaml", shared);
+    let own = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "copa");
+    world.write("experiments/mini.yaml", own);
+    made(&world, &["reproduce", "mini"]);
+    let folder = world.path("results/mini/tiny");
+    assert!(folder.join("documents.parquet").is_file());
+    assert_eq!(fs::read_dir(folder.join("lm_eval")).unwrap().count(), 3);
+    let record = common::json(&folder.join("run.json"));
+    assert!(record["files"]["documents.parquet"].is_string() && record["files"]["numbers.json"].is_string());
+}
+
+#[test]
+fn the_plan_of_an_artifact_is_what_reproduce_does() {
+    let world = experiments("mine");
+    let shared = SHARED.replace("evaluate:", "  other: {path: ../../train.txt, rule: ptb}\nevaluate:");
+    let shared = shared.replace("perplexity: [", "perplexity: [{corpus: other, length: 64}, ");
+    world.write("experiments/profiles/tiny.yaml", shared);
+    let own = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
+    let own = own.replace("criterion: llm-streamline,", "criterion: shortened-llama,");
+    world.write("experiments/mini.yaml", own.replace("\ncriterion: llm-streamline", "\ncriterion: shortened-llama"));
+    let plan = made(&world, &["plan", "experiments/mini.yaml"]);
+    assert!(plan.contains("3 cells") && plan.contains("`reproduce mini`"), "{plan}");
+    assert!(!plan.contains("other@64"), "what the table does not show: {plan}");
+    assert!(plan.contains("choose layers of mine by shortened-llama"), "{plan}");
+    assert!(!plan.contains("first time") && !plan.contains("changed:"), "nothing comparable is stored: {plan}");
+    let trials = |plan: &str| -> Vec<usize> {
+        let line = plan.lines().find(|line| line.starts_with("trials")).unwrap();
+        line.split_whitespace().skip(1).map(|count| count.parse().unwrap()).collect()
+    };
+    assert!(trials(&plan)[0] > 0 && trials(&plan)[1] == 0, "{plan}");
+    let said = made(&world, &["reproduce", "mini"]);
+    assert!(said.contains(&format!("({} trials)", trials(&plan)[2])), "{said}");
+    let plan = made(&world, &["plan", "experiments/mini.yaml"]);
+    assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
+    // Deeper cells beside those that stay have replaced nothing; another seed has.
+    let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
+    assert!(plan.contains("2 to run") && !plan.contains("changed:"), "{plan}");
+    let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "calibration.seed=7"]);
+    assert!(plan.contains("seed: 0 → 7"), "{plan}");
 }
 
 #[test]

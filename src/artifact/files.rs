@@ -13,31 +13,52 @@ use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::machine;
 use crate::plan::warnings;
-use crate::report::{Answers, Measured, Protocol, Provenance, Row, Table, write_documents, write_lm_eval};
+use crate::report::{Answers, Measured, Protocol, Provenance, Row, Table, Wide, write_documents, write_lm_eval};
 use crate::reproduce::{self, Number, Stored};
 use crate::tasks::{Measure, TaskResult, average};
 
-/// The table of a grid's run, and everything beside it, in its folder; the table and the files.
+/// The table of a grid's run, in the form that was asked for.
+#[derive(Debug)]
+pub enum Shape {
+    /// A row for each cell.
+    Long,
+    /// A row for each method, a column for each backbone and depth: one metric, or the usual one.
+    Wide { metric: Option<String> },
+}
+
+/// Writes the table of a grid's run, and everything beside it, into its folder; the table for a terminal of so many
+/// columns, and the files.
 ///
 /// # Errors
-/// A folder that cannot be written to.
+/// A metric that the run does not have, or a folder that cannot be written to.
 pub fn write_run(
     grid: &Grid,
     outcome: &Outcome,
     target: &Target,
     started: SystemTime,
-) -> Result<(Table, Vec<PathBuf>)> {
+    shape: &Shape,
+    width: Option<usize>,
+) -> Result<(String, Vec<PathBuf>)> {
     let protocols = Protocol::columns(grid, outcome);
     let rows: Vec<Row> = outcome.cells.iter().map(row).collect();
     let numbers = reproduce::numbers(grid, outcome, &[]);
     let line = reproduce::protocol_line(grid.profile.as_deref().unwrap_or_default(), numbers.iter());
-    let notes = std::iter::once(format!("Protocol: {line}.")).chain(warnings(grid, &outcome.inputs)).collect();
-    let table = Table::new(&protocols, &rows)?.noted(notes);
+    let notes: Vec<String> =
+        std::iter::once(format!("Protocol: {line}.")).chain(warnings(grid, &outcome.inputs)).collect();
+    let table = Table::new(&protocols, &rows)?.noted(notes.clone());
     let staging = target.stage()?;
-    let files = table.write(staging.path())?;
+    let mut files = table.write(staging.path())?;
+    let screen = match shape {
+        Shape::Long => table.on_screen(width)?,
+        Shape::Wide { metric } => {
+            let wide = Wide::new(&protocols, &rows, metric.as_deref())?.noted(notes);
+            files.push(put(&staging.path().join(Wide::FILE), wide.markdown().as_bytes())?);
+            wide.on_screen(width)
+        }
+    };
     let (files, _) = finish(&grid.name, grid, outcome, false, &numbers, &protocols, files, &staging, started)?;
     staging.publish()?;
-    Ok((table, files))
+    Ok((screen, files))
 }
 
 /// Writes what lies beside a table or figure, and last the record of all files; where all of them will be found.

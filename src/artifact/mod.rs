@@ -12,6 +12,6 @@ mod pipeline_test;
 mod provenance;
 
 pub use catalogue::{Artifact, all, chosen, order};
-pub use files::write_run;
+pub use files::{Shape, write_run};
 pub use folder::{Staging, Target};
 pub use pipeline::{Executor, Gated, Made, Runner, list, make};

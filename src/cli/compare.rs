@@ -1,14 +1,16 @@
 //! `ghostlab compare A B`: two results folders side by side.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
+use super::home::like;
 use super::units::columns;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::record::Record;
-use crate::reproduce::{Differences, Stored};
+use crate::reproduce::{Differences, Setting, Stored, settings_that_differ};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -16,32 +18,127 @@ pub(super) struct Arguments {
     first: PathBuf,
     /// Another one.
     second: PathBuf,
+    /// What A calls so is what B calls so: `--map tiny-llama=tiny-qwen3`. A backbone, criterion, recovery, corpus or task.
+    #[arg(long = "map", value_name = "A=B", value_parser = map)]
+    names: Vec<(String, String)>,
+}
+
+fn map(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=').map(|(from, to)| (from.trim(), to.trim())) {
+        Some((from, to)) if !from.is_empty() && !to.is_empty() => Ok((from.to_owned(), to.to_owned())),
+        _ => Err("a name of the first run, `=`, and the second run's name for the same".to_owned()),
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (first, second) = (Stored::read(&arguments.first)?, Stored::read(&arguments.second)?);
-    let differences = Differences::of(&first, &second);
+    let (first, second) = (Stored::read(&folder(&arguments.first)?)?, Stored::read(&folder(&arguments.second)?)?);
+    let differences = Differences::of(&first, &second, &arguments.names)?;
     for (letter, folder, stored) in [("A", &arguments.first, &first), ("B", &arguments.second, &second)] {
         println!("{letter}: {} {} ({}), {}", stored.name, stored.profile, folder.display(), stored.program);
     }
     print!("\n{}", settings(&differences));
+    print!("{}", data(&differences));
+    print!("{}", protocols(&differences));
     print!("\n{}", values(&differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
             println!("\nonly in {letter}: {} values, of {}", only.len(), conditions(only).join("; "));
         }
     }
+    if differences.compared == 0 {
+        print!("{}", unpaired(&differences));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn settings(differences: &Differences) -> String {
-    if differences.settings.is_empty() {
-        return "settings: the same\n".to_owned();
+/// The folder of a run. Where profiles lie in it, and only one, that is meant.
+fn folder(path: &Path) -> Result<PathBuf> {
+    if path.join(Stored::FILE).is_file() {
+        return Ok(path.to_owned());
     }
-    let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "—".to_owned());
-    let mut rows = vec![["setting", "A", "B"].map(str::to_owned).to_vec()];
-    rows.extend(differences.settings.iter().map(|of| vec![of.path.clone(), shown(&of.first), shown(&of.second)]));
-    format!("settings that differ:\n{}", columns(&rows, &[]))
+    if !path.exists() {
+        let error = Error::missing("there is no results folder of that name")
+            .at(path.display().to_string())
+            .expected(format!("a folder with `{}`", Stored::FILE))
+            .found("nothing");
+        return Err(match like(path) {
+            Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
+            None => error.hint("`ghostlab run` and `ghostlab reproduce` write them below `results`"),
+        });
+    }
+    let inner = std::fs::read_dir(path).into_iter().flatten().flatten().map(|item| item.path());
+    let mut runs: Vec<PathBuf> = inner.filter(|folder| folder.join(Stored::FILE).is_file()).collect();
+    runs.sort();
+    match runs.as_slice() {
+        [one] => Ok(one.clone()),
+        [] => Ok(path.to_owned()),
+        several => Err(Error::bad_input("the folder holds several runs")
+            .at(path.display().to_string())
+            .expected("the folder of one of them")
+            .found(several.iter().map(|run| run.display().to_string()).collect::<Vec<_>>().join(", "))),
+    }
+}
+
+fn settings(differences: &Differences) -> String {
+    match differences.settings.as_slice() {
+        [] => "settings: the same\n".to_owned(),
+        settings => format!("settings that differ:\n{}", listed("setting", settings, &|value| value.to_owned())),
+    }
+}
+
+fn data(differences: &Differences) -> String {
+    if !differences.data_known {
+        return "data: unknown; one of the two was written before hashes of the inputs were kept\n".to_owned();
+    }
+    match differences.data.as_slice() {
+        [] => "data: the same wherever both have a name in common\n".to_owned(),
+        // Hashes are long, and their beginnings tell them apart.
+        data => {
+            let short = |hash: &str| hash.chars().take(12).collect();
+            format!("data that differ, by their hashes:\n{}", listed("data", data, &short))
+        }
+    }
+}
+
+/// What differs beside the bytes, which are told already.
+fn protocols(differences: &Differences) -> String {
+    let mut text = String::new();
+    for of in &differences.protocols {
+        let parse = |value: &Option<String>| serde_json::from_str(value.as_deref().unwrap_or("null"));
+        let (Ok(one), Ok(two)): (Result<_, serde_json::Error>, Result<_, _>) = (parse(&of.first), parse(&of.second))
+        else {
+            continue;
+        };
+        for setting in settings_that_differ(&one, &two) {
+            if !setting.path.split('.').any(|part| part == "data") {
+                let shown = |value: Option<String>| value.unwrap_or_else(|| "—".to_owned());
+                let (one, two) = (shown(setting.first), shown(setting.second));
+                text.push_str(&format!("  {}.{}: {one} → {two}\n", of.path, setting.path));
+            }
+        }
+    }
+    if text.is_empty() { text } else { format!("protocols that differ:\n{text}") }
+}
+
+fn listed(head: &str, settings: &[Setting], shown: &dyn Fn(&str) -> String) -> String {
+    let shown = |value: &Option<String>| value.as_deref().map_or("—".to_owned(), shown);
+    let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
+    rows.extend(settings.iter().map(|of| vec![of.path.clone(), shown(&of.first), shown(&of.second)]));
+    columns(&rows, &[])
+}
+
+/// Why nothing stands beside anything, where it can be seen.
+fn unpaired(differences: &Differences) -> String {
+    let backbones = |records: &[Record]| -> Vec<String> {
+        let all: BTreeSet<&String> = records.iter().map(|record| &record.condition.backbone).collect();
+        all.into_iter().cloned().collect()
+    };
+    match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
+        ([one, ..], [two, ..]) if one != two => {
+            format!("\nno condition is in both; `--map {one}={two}` compares one backbone with the other\n")
+        }
+        _ => "\nno condition is in both\n".to_owned(),
+    }
 }
 
 fn values(differences: &Differences) -> String {
@@ -54,7 +151,11 @@ fn values(differences: &Differences) -> String {
     for value in &differences.values {
         let (a, b) = (value.first.value, value.second.value);
         let difference = a.zip(b).map_or("—".to_owned(), |(a, b)| format!("{:+.4}", b - a));
-        let paired = value.paired.as_ref().map_or("—".to_owned(), |of| format!("{} p = {:.3}", of.test, of.p));
+        let paired = match &value.paired {
+            Some(of) => format!("{} p = {:.3}", of.test, of.p),
+            None if value.same_items => "—".to_owned(),
+            None => "not the same items".to_owned(),
+        };
         let row = [named(&value.first), value.first.metric.clone(), number(a), number(b), difference, paired];
         rows.push(row.to_vec());
     }
@@ -85,7 +186,7 @@ mod tests {
     fn a_folder_without_numbers_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_path_buf();
-        let error = run(&Arguments { first: path.clone(), second: path }).unwrap_err();
+        let error = run(&Arguments { first: path.clone(), second: path, names: Vec::new() }).unwrap_err();
         assert!(error.to_string().contains("numbers.json"), "{error}");
     }
 }

@@ -40,3 +40,9 @@ pub(super) fn end() -> Result<()> {
         _ => Ok(()),
     }
 }
+
+/// How many columns a table may take: those of the terminal, or any number where standard output is none.
+pub(super) fn width() -> Option<usize> {
+    let (_, columns) = console::Term::stdout().size_checked()?;
+    Some(usize::from(columns))
+}

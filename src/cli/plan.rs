@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::exec::{self, RunRecord, Settings};
 use crate::linalg::gemm;
 use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, Plan, Reasons, State, Stored, Variant};
+use crate::plan::{BackbonePlan, Estimate, Plan, Reason, Reasons, State, Stored, Trials, Variant};
 use crate::store::{Key, Kind, Store};
 
 #[derive(Args)]
@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
     exec::prepare(&plan, &store, &*progress::reporter(false), &AtomicBool::new(false))?;
     let state = State::read(&plan, &store);
-    let (reasons, estimate) = (Reasons::new(&store), Estimate::of(&plan, &state, settings.spool_bytes)?);
+    let (reasons, estimate) = (Reasons::new(&store, &plan), Estimate::of(&plan, &state, settings.spool_bytes)?);
     let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
 
     let profile = grid.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
@@ -48,10 +48,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         println!("an artifact: what `reproduce {}` runs, which is no more than it shows", artifact.name);
     }
     println!("{} complete, {} to run\n", grid.cells.len() - left.len(), left.len());
-    print!("{}", artifacts(&plan, &state, &reasons));
+    print!("{}", artifacts(&plan, &state, &reasons, &store)?);
     if !left.is_empty() {
         println!("\njobs:");
-        plan.backbones.iter().flat_map(|backbone| jobs(backbone, &state)).for_each(|job| println!("  {job}"));
+        for backbone in &plan.backbones {
+            jobs(&plan, backbone, &state, &store)?.iter().for_each(|job| println!("  {job}"));
+        }
         println!("\ncells to run:");
         let most = if arguments.all { left.len() } else { LISTED };
         for (backbone, variant) in left.iter().take(most) {
@@ -69,13 +71,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// The jobs of one backbone, in the order in which they run.
-fn jobs(backbone: &BackbonePlan, state: &State) -> Vec<String> {
+fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &State, store: &Store) -> Result<Vec<String>> {
     let mut jobs = Vec::new();
     let cells = |count: usize| if count == 1 { "1 cell".to_string() } else { format!("{count} cells") };
     let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
         let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
         let missing = own.filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
+        for Trials { criterion, needed, stored } in Trials::of(plan, backbone, place, state, store)? {
+            if stored < needed {
+                jobs.push(format!(
+                    "choose layers of {} by {criterion} on {}: {} trials",
+                    backbone.name,
+                    calibration.calibration,
+                    needed - stored
+                ));
+            }
+        }
         if missing > 0 {
             jobs.push(format!("calibrate {} on {}: repair {}", backbone.name, calibration.calibration, cells(missing)));
         }
@@ -86,11 +98,11 @@ fn jobs(backbone: &BackbonePlan, state: &State) -> Vec<String> {
             jobs.push(format!("score {} on {}: {}", backbone.name, evaluation.subject, cells(missing)));
         }
     }
-    jobs
+    Ok(jobs)
 }
 
 /// How the artifacts of each kind stand, and why what is missing is.
-fn artifacts(plan: &Plan<'_>, state: &State, reasons: &Reasons) -> String {
+fn artifacts(plan: &Plan<'_>, state: &State, reasons: &Reasons, store: &Store) -> Result<String> {
     let mut keys: BTreeMap<Kind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
     for key in of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)) {
@@ -101,8 +113,9 @@ fn artifacts(plan: &Plan<'_>, state: &State, reasons: &Reasons) -> String {
     for (kind, keys) in keys {
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key)).collect();
         let mut counted: BTreeMap<String, usize> = BTreeMap::new();
-        for key in &missing {
-            *counted.entry(reasons.of(key, state).to_string()).or_default() += 1;
+        // Of what was never made there is nothing to tell.
+        for reason in missing.iter().map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
+            *counted.entry(reason.to_string()).or_default() += 1;
         }
         let mut counted: Vec<(String, usize)> = counted.into_iter().collect();
         counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -116,26 +129,46 @@ fn artifacts(plan: &Plan<'_>, state: &State, reasons: &Reasons) -> String {
         ]);
         rows.extend(whys.map(|why| vec![String::new(), String::new(), String::new(), String::new(), why]));
     }
-    columns(&rows, &[1, 2, 3])
-}
-
-/// What is missing of one cell, and why. What follows from a missing selection or operator needs no reason of its own.
-fn why(backbone: &BackbonePlan, variant: &Variant, state: &State, reasons: &Reasons) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (name, key) in [("selection", &variant.selection), ("operator", &variant.operator)] {
-        match key {
-            Some(key) if !state.has(key) => {
-                lines.push(format!("{name}: {}", reasons.of(key, state)));
-                break;
+    let (mut needed, mut stored) = (0, 0);
+    for backbone in &plan.backbones {
+        for place in 0..backbone.calibrations.len() {
+            for trials in Trials::of(plan, backbone, place, state, store)? {
+                (needed, stored) = (needed + trials.needed, stored + trials.stored);
             }
-            _ => {}
         }
     }
-    let missing = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key));
-    let missing: Vec<_> = missing.collect();
-    if lines.is_empty() || missing.iter().any(|(_, key)| matches!(state.of(key), Stored::Damaged(_))) {
-        lines.extend(missing.iter().map(|(of, key)| format!("{}: {}", of.subject, reasons.of(key, state))));
-    } else {
+    if needed > 0 {
+        let counts = [needed, stored, needed - stored].map(|count| count.to_string());
+        rows.push([&["trials".to_owned()][..], &counts, &[String::new()]].concat());
+    }
+    Ok(columns(&rows, &[1, 2, 3]))
+}
+
+/// What is missing of one cell, and why, where something like it is stored. What follows from a missing selection or
+/// operator needs no reason of its own.
+fn why(backbone: &BackbonePlan, variant: &Variant, state: &State, reasons: &Reasons) -> Vec<String> {
+    let told = |what: &str, key: &Key| match reasons.of(key, state) {
+        Reason::First => what.to_owned(),
+        reason => format!("{what}: {reason}"),
+    };
+    let made = [("selection", &variant.selection), ("operator", &variant.operator)];
+    let first = made.iter().find_map(|(name, key)| {
+        let key = key.as_ref().filter(|key| !state.has(key))?;
+        Some(told(name, key))
+    });
+    let missing: Vec<_> = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key)).collect();
+    let damaged = missing.iter().any(|(_, key)| matches!(state.of(key), Stored::Damaged(_)));
+    let mut lines: Vec<String> = first.into_iter().collect();
+    if lines.is_empty() || damaged {
+        // Those that have a reason a line each, the others on one.
+        let (plain, reasoned): (Vec<_>, Vec<_>) =
+            missing.iter().partition(|(_, key)| reasons.of(key, state) == Reason::First);
+        lines.extend(reasoned.iter().map(|(of, key)| told(&of.subject.to_string(), key)));
+        let plain: Vec<String> = plain.iter().map(|(of, _)| of.subject.to_string()).collect();
+        if !plain.is_empty() {
+            lines.push(format!("scored on {}", plain.join(", ")));
+        }
+    } else if !missing.is_empty() {
         let subjects: Vec<String> = missing.iter().map(|(of, _)| of.subject.to_string()).collect();
         lines.push(format!("then scored on {}", subjects.join(", ")));
     }

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 
+use serde::Serialize;
+
 use crate::error::printable;
 use crate::exec::{Event, Job, Reporter};
+use crate::report::utc;
 
 /// Bars where standard error is a terminal, lines otherwise; or every event as a line of JSON on standard output.
 pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
@@ -28,9 +31,23 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
 /// Every event as a line of JSON on standard output.
 struct JsonLines;
 
+/// An event and when it was.
+#[derive(Serialize)]
+struct Timed<'a> {
+    time: String,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+fn utc_to_the_millisecond(time: SystemTime) -> String {
+    let millis = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_millis());
+    format!("{}.{millis:03}Z", utc(time).trim_end_matches('Z'))
+}
+
 impl Reporter for JsonLines {
     fn event(&self, event: Event) {
-        if let Ok(line) = serde_json::to_string(&event) {
+        let timed = Timed { time: utc_to_the_millisecond(SystemTime::now()), event: &event };
+        if let Ok(line) = serde_json::to_string(&timed) {
             // Whoever reads may have gone; the run goes on.
             writeln!(std::io::stdout().lock(), "{line}").ok();
         }
@@ -141,7 +158,7 @@ impl Reporter for Progress {
     fn event(&self, event: Event) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Planned { cells, complete, flops } => {
+            Event::Planned { cells, complete, flops, .. } => {
                 state.planned = flops;
                 if let Some(bars) = &state.bars {
                     bars.whole.set_length(1000);
@@ -181,6 +198,8 @@ impl Reporter for Progress {
                 }
                 state.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", running.job.label));
             }
+            // Bars and lines show jobs; `status` and `--events` show cells.
+            Event::Scored { .. } | Event::Complete { .. } => {}
             Event::Ended { .. } => {
                 if let Some(bars) = &state.bars {
                     bars.bars.clear().ok();

@@ -29,6 +29,16 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let results = home::below(arguments.results.as_ref(), "results", None);
+    if !results.is_dir() {
+        let error = Error::missing("there are no results here")
+            .at(results.display().to_string())
+            .expected("the folder that `run` and `reproduce` write to")
+            .found("nothing");
+        return Err(match home::like(&results) {
+            Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
+            None => error.hint("run it in a checkout, or name the folder with --results"),
+        });
+    }
     let path = write(&results, &home::below(arguments.reports.as_ref(), "reports", None))?;
     println!("written: {}", path.display());
     Ok(ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ use clap::Args;
 use super::asked::{Limits, start_threads};
 use super::home::{self, Place};
 use super::units::{columns, seconds};
-use super::{progress, report, stop};
+use super::{out, progress, report, stop};
 use crate::artifact::{self, Artifact, Gated, Made, Runner, Target};
 use crate::claims;
 use crate::error::{Kind, Result};
@@ -198,7 +198,7 @@ fn made_one(
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
     let Made { table, beside, files, misses, unknown, failures, failed } = made;
     if let Some(view) = table.filter(|_| !arguments.events) {
-        println!("{}", reproduce::screen(&view));
+        println!("{}", reproduce::screen(&view, out::width()));
         print!("{beside}");
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::asked::{Asked, Limits};
-use super::{home, progress, stop};
-use crate::artifact::{self, Executor, Runner, Target};
+use super::{home, out, progress, stop};
+use crate::artifact::{self, Executor, Runner, Shape, Target};
 use crate::error::Result;
 
 #[derive(Args)]
@@ -24,6 +24,19 @@ pub(super) struct Arguments {
     /// Print every event as a line of JSON instead of progress and table.
     #[arg(long)]
     events: bool,
+    /// `long`: a row for each cell. `wide`: a row for each method, a column for each backbone and depth; written to
+    /// `wide.md` too.
+    #[arg(long, value_enum, default_value_t = Layout::Long)]
+    layout: Layout,
+    /// The metric of `--layout wide`, by the name of its column; the average of the tasks by default.
+    #[arg(long, value_name = "COLUMN")]
+    metric: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Layout {
+    Long,
+    Wide,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -32,9 +45,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let results = home::below(arguments.results.as_ref(), "results", Some(arguments.asked.file()));
     // Two profiles of a grid are two results.
     let target = Target::new(&results, &grid.name, grid.profile.as_deref(), arguments.asked.overrides());
-    target.check()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
+    target.check()?;
     let reporter = progress::reporter(arguments.events);
     if let Some(note) = target.replaces(&grid)? {
         eprintln!("{note}");
@@ -43,9 +56,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let runner = Runner { store: &store, settings: arguments.limits.settings(), reporter: &*reporter, stop: &stop };
     let outcome = runner.run(&grid, target.path())?;
 
-    let (table, files) = artifact::write_run(&grid, &outcome, &target, started)?;
+    let shape = match arguments.layout {
+        Layout::Wide => Shape::Wide { metric: arguments.metric.clone() },
+        Layout::Long => Shape::Long,
+    };
+    let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, out::width())?;
     if !arguments.events {
-        println!("{}", table.on_screen()?);
+        println!("{table}");
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     let seconds = clock.elapsed().as_secs_f64();

@@ -50,11 +50,17 @@ fn described(record: &RunRecord, store: &Store) -> String {
     let mut lines = vec![
         format!("{} ({}): {stage}", record.grid, record.file.display()),
         format!("  began {}, last heard of {}, process {}", at(record.started), at(record.updated), record.process),
-        format!("  {} of {} cells complete", record.complete, record.cells),
+        match record.scores {
+            0 => format!("  {} of {} cells complete", record.complete, record.cells),
+            scores => {
+                let (complete, cells, scored) = (record.complete, record.cells, record.scored.min(scores));
+                format!("  {complete} of {cells} cells complete, {scored} of {scores} scores")
+            }
+        },
     ];
-    if record.stage == Stage::Running && record.flops > 0.0 {
+    if matches!(record.stage, Stage::Running | Stage::Interrupted) && record.flops > 0.0 {
         let share = (record.flops_done / record.flops).min(1.0);
-        let left = if record.flops_done > 0.0 {
+        let left = if record.flops_done > 0.0 && record.stage == Stage::Running {
             let left = (record.flops - record.flops_done).max(0.0) * record.seconds / record.flops_done;
             format!(", about {} left", seconds(left))
         } else {

@@ -12,7 +12,7 @@ use super::wait;
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::model::{Decoder, Load, Program, Trie};
-use crate::plan::{BackbonePlan, Plan, Subject};
+use crate::plan::{BackbonePlan, Plan, Subject, Variant};
 use crate::store::{Artifact, Key, Lease, Lookup, Store};
 
 /// A run at work.
@@ -24,6 +24,8 @@ pub(super) struct Context<'a> {
     pub(super) stop: &'a AtomicBool,
     /// Why cells have no result, by their place in the grid.
     failures: Mutex<BTreeMap<usize, String>>,
+    /// The cells that nothing is left to do for.
+    complete: Mutex<BTreeSet<usize>>,
     /// The backbones in memory, by name.
     models: Mutex<HashMap<String, Arc<Decoder>>>,
     /// Programs with their operators in memory, by their operator's key.
@@ -48,6 +50,7 @@ impl<'a> Context<'a> {
             reporter,
             stop,
             failures: Mutex::default(),
+            complete: Mutex::default(),
             models: Mutex::default(),
             programs: Mutex::default(),
             jobs: AtomicUsize::new(0),
@@ -92,6 +95,32 @@ impl<'a> Context<'a> {
 
     pub(super) fn failures(&self) -> BTreeMap<usize, String> {
         lock(&self.failures).clone()
+    }
+
+    /// Notes the cells that are complete before the run begins.
+    pub(super) fn found_complete(&self, cells: impl Iterator<Item = usize>) {
+        lock(&self.complete).extend(cells);
+    }
+
+    /// Tells which of some variants are complete now and were not before.
+    pub(super) fn look_complete(&self, variants: &[&Variant]) {
+        for variant in variants.iter().filter(|variant| !self.failed(variant.cell)) {
+            let mut complete = lock(&self.complete);
+            if !complete.contains(&variant.cell) && variant.keys().all(|key| self.store.has(key)) {
+                complete.insert(variant.cell);
+                let cell = self.plan.grid.cells[variant.cell].to_string();
+                self.reporter.event(Event::Complete { cell, complete: complete.len() });
+            }
+        }
+    }
+
+    pub(super) fn complete(&self) -> usize {
+        lock(&self.complete).len()
+    }
+
+    /// Tells a cell's new value.
+    pub(super) fn scored(&self, cell: usize, on: &Subject, value: f64) {
+        self.reporter.event(Event::Scored { cell: self.plan.grid.cells[cell].to_string(), on: on.to_string(), value });
     }
 
     pub(super) fn cost(&self, backbone: &BackbonePlan, trie: &Trie, load: &Load) -> f64 {

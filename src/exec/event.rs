@@ -5,7 +5,8 @@ use serde::Serialize;
 /// A piece of work whose progress is counted in tokens.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {
-    /// Its place in the run; several may be under way at a time.
+    /// Its place in the run, by which every event names it; several may be under way at a time.
+    #[serde(rename = "job")]
     pub id: usize,
     pub label: String,
     /// Tokens of text that are left to do, each counted once however many variants read it.
@@ -20,10 +21,13 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// What lies ahead: cells, those that are complete already, and what is left by the cost model.
+    /// What lies ahead: cells and the scores that they need, what is stored of both already, and what is left by the cost
+    /// model.
     Planned {
         cells: usize,
         complete: usize,
+        scores: usize,
+        scored: usize,
         flops: f64,
     },
     /// Something worth a line.
@@ -40,6 +44,17 @@ pub enum Event {
     },
     Finished {
         job: usize,
+    },
+    /// A cell has been scored: a perplexity, or an accuracy in percent.
+    Scored {
+        cell: String,
+        on: String,
+        value: f64,
+    },
+    /// Nothing is left to do for a cell; so many are complete now.
+    Complete {
+        cell: String,
+        complete: usize,
     },
     /// A cell has no result, and why; the others go on.
     Failed {

@@ -148,11 +148,14 @@ struct Reader<'a> {
 }
 
 fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Sheet>>> {
-    let sheet = |evaluation: &crate::plan::Evaluation| match (&evaluation.subject, store.look(&evaluation.tokens)) {
+    backbone.evaluations.iter().map(|evaluation| sheet(evaluation, store)).collect()
+}
+
+fn sheet(evaluation: &crate::plan::Evaluation, store: &Store) -> Result<Option<Sheet>> {
+    match (&evaluation.subject, store.look(&evaluation.tokens)) {
         (Subject::Task(_), Lookup::Whole(artifact)) => from_json(&artifact, SHEET).map(Some),
         _ => Ok(None),
-    };
-    backbone.evaluations.iter().map(sheet).collect()
+    }
 }
 
 fn texts_of(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<TextProtocol>>> {
@@ -270,6 +273,32 @@ impl Reader<'_> {
             _ => {}
         }
     }
+}
+
+/// What some variants scored in one evaluation, as far as it is stored: a perplexity, or an accuracy in percent.
+///
+/// # Errors
+/// Damage.
+pub(super) fn scored(
+    evaluation: &crate::plan::Evaluation,
+    scores: &[(usize, &Key)],
+    store: &Store,
+) -> Result<Vec<(usize, f64)>> {
+    let sheet = sheet(evaluation, store)?;
+    let mut all = Vec::new();
+    for (cell, key) in scores {
+        let Lookup::Whole(artifact) = store.look(key) else { continue };
+        let values = values(&artifact)?;
+        let value = match (&evaluation.subject, &sheet) {
+            (Subject::Windows(_), _) => Losses { windows: values }.perplexity(),
+            (Subject::Task(used), Some(sheet)) => {
+                100.0 * judge(&values, sheet, used.to_string())?.result.column().value
+            }
+            (Subject::Task(_), None) => continue,
+        };
+        all.push((*cell, value));
+    }
+    Ok(all)
 }
 
 fn judge(values: &[f64], sheet: &Sheet, label: String) -> Result<TaskScores> {

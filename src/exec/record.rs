@@ -47,6 +47,11 @@ pub struct RunRecord {
     pub stage: Stage,
     pub cells: usize,
     pub complete: usize,
+    /// Scores that the cells need, and those that are stored.
+    #[serde(default)]
+    pub scores: usize,
+    #[serde(default)]
+    pub scored: usize,
     /// Why cells, or the run, have failed.
     pub failures: BTreeMap<String, String>,
     /// What is under way: label, tokens done, tokens in all.
@@ -116,6 +121,8 @@ impl<'a> Recorder<'a> {
             stage: Stage::Running,
             cells: grid.cells.len(),
             complete: 0,
+            scores: 0,
+            scored: 0,
             failures: BTreeMap::new(),
             jobs: BTreeMap::new(),
             flops: 0.0,
@@ -164,8 +171,10 @@ impl Reporter for Recorder<'_> {
         let mut state = lock(&self.state);
         let mut now = true;
         match &event {
-            Event::Planned { cells, complete, flops } => {
-                (state.record.cells, state.record.complete, state.record.flops) = (*cells, *complete, *flops);
+            Event::Planned { cells, complete, scores, scored, flops } => {
+                let record = &mut state.record;
+                (record.cells, record.complete, record.flops) = (*cells, *complete, *flops);
+                (record.scores, record.scored) = (*scores, *scored);
             }
             Event::Started(job) => {
                 state.record.jobs.insert(job.id, (job.label.clone(), 0, job.tokens));
@@ -182,6 +191,14 @@ impl Reporter for Recorder<'_> {
             }
             Event::Finished { job } => {
                 state.record.jobs.remove(job);
+            }
+            Event::Scored { .. } => {
+                state.record.scored += 1;
+                now = state.written.elapsed() >= EVERY;
+            }
+            Event::Complete { complete, .. } => {
+                state.record.complete = *complete;
+                now = state.written.elapsed() >= EVERY;
             }
             Event::Failed { cell, reason } => {
                 state.record.failures.insert(cell.clone(), reason.clone());

@@ -6,7 +6,7 @@ use super::calibration::Calibrating;
 use super::context::{Context, lock};
 use super::event::{Event, Reporter};
 use super::operator;
-use super::outcome::Outcome;
+use super::outcome::{Outcome, scored};
 use super::prepare::prepare;
 use super::schedule::{self, Limits, Task};
 use super::score::Sitting;
@@ -16,7 +16,7 @@ use crate::grid::Grid;
 use crate::machine;
 use crate::model::Program;
 use crate::plan::{BackbonePlan, Estimate, Evaluation, Plan, State, Variant, payload, warnings};
-use crate::store::Store;
+use crate::store::{Key, Store};
 
 /// How to run, as far as it may not change a result beyond rounding.
 #[derive(Debug, Clone, Copy)]
@@ -59,19 +59,28 @@ pub fn run(
     reserve(&plan, store, reporter, stop)?;
     prepare(&plan, store, reporter, stop)?;
     let state = State::read(&plan, store);
-    let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
+    let complete: Vec<usize> =
+        plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
     let estimate = Estimate::of(&plan, &state, settings.spool_bytes)?;
     enough_room(&estimate, store)?;
     let flops = estimate.left;
-    reporter.event(Event::Planned { cells: grid.cells.len(), complete, flops });
+    let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
+    reporter.event(Event::Planned {
+        cells: grid.cells.len(),
+        complete: complete.len(),
+        scores: scores().count(),
+        scored: scores().filter(|key| state.has(key)).count(),
+        flops,
+    });
     let context = Context::new(&plan, store, settings, reporter, stop);
+    context.found_complete(complete.into_iter());
     state.damages().for_each(|error| context.damaged(error));
     let result = context.check_stop().and_then(|()| execute(&context, &state));
     let failures = context.failures();
     let outcome = result.and_then(|()| Outcome::read(&plan, store, &failures));
     let (complete, failed, interrupted) = match &outcome {
         Ok(outcome) => (outcome.cells.len() - outcome.failed(), outcome.failed(), false),
-        Err(error) => (complete, failures.len(), error.kind() == Kind::Interrupted),
+        Err(error) => (context.complete(), failures.len(), error.kind() == Kind::Interrupted),
     };
     reporter.event(Event::Ended { complete, failed, interrupted });
     outcome
@@ -115,7 +124,9 @@ fn execute(context: &Context<'_>, state: &State) -> Result<()> {
             repairs.push(tasks.len());
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-                attempt(context, &cells, || Calibrating::repair(context, backbone, calibration, &own))
+                attempt(context, &cells, || Calibrating::repair(context, backbone, calibration, &own))?;
+                context.look_complete(&own);
+                Ok(())
             };
             tasks.push(Task { after: Vec::new(), model, bytes: 8 * matrix, run: Box::new(work) });
         }
@@ -128,7 +139,15 @@ fn execute(context: &Context<'_>, state: &State) -> Result<()> {
             let bytes = backbone.config.batch_bytes(context.settings.batch_tokens, 4) + own.len() as u64 * matrix;
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-                attempt(context, &cells, || score(context, backbone, evaluation, place, &own))
+                attempt(context, &cells, || score(context, backbone, evaluation, place, &own))?;
+                let new = own.iter().filter(|of| !context.failed(of.cell));
+                let new: Vec<(usize, &Key)> = new.map(|of| (of.cell, &*of.scores[place])).collect();
+                // Damage right after writing is found again by whoever reads the outcome.
+                for (cell, value) in scored(evaluation, &new, context.store).unwrap_or_default() {
+                    context.scored(cell, &evaluation.subject, value);
+                }
+                context.look_complete(&own);
+                Ok(())
             };
             tasks.push(Task { after: repairs.clone(), model, bytes, run: Box::new(work) });
         }

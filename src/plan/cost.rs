@@ -10,7 +10,7 @@ use crate::grid::Grid;
 use crate::model::trie::Cost;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::recovery::{self, Span};
-use crate::store::Kind;
+use crate::store::{Kind, Store};
 
 /// What a grid costs, and what is left of that.
 #[derive(Debug, Clone, Copy, Default)]
@@ -149,15 +149,51 @@ fn criterion_of(grid: &Grid, variant: &Variant) -> Result<Option<Box<dyn Criteri
     method.map(|method| criterion::build(&method.name, &method.options)).transpose()
 }
 
-/// What the criteria measure by perplexity: for each the deepest cut, which measures what the others need. Whether it is
-/// left to do, and its cost.
-fn trials(
-    grid: &Grid,
-    backbone: &BackbonePlan,
-    variants: &[&Variant],
-    state: &State,
-    load: &Load,
-) -> Result<Vec<(bool, f64)>> {
+/// The perplexities that a criterion measures on one calibration, each without some layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trials {
+    /// The criterion as the grid writes it.
+    pub criterion: String,
+    pub needed: usize,
+    pub stored: usize,
+}
+
+impl Trials {
+    /// Those of a backbone's calibration, criterion by criterion.
+    ///
+    /// # Errors
+    /// A criterion that cannot be built.
+    pub fn of(
+        plan: &Plan<'_>,
+        backbone: &BackbonePlan,
+        calibration: usize,
+        state: &State,
+        store: &Store,
+    ) -> Result<Vec<Self>> {
+        let own: Vec<&Variant> = backbone.variants.iter().filter(|of| of.calibration == Some(calibration)).collect();
+        let tokens = &backbone.calibrations[calibration].tokens;
+        let mut all = Vec::new();
+        for Deepest { criterion, sets, left } in deepest(plan.grid, backbone, &own, state)? {
+            let stored = |set: &&Vec<usize>| !left || store.has(&backbone.trial(tokens, set, plan.batch_tokens));
+            let (needed, stored) = (sets.len(), sets.iter().filter(stored).count());
+            if needed > 0 {
+                all.push(Self { criterion, needed, stored });
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// What a criterion measures by perplexity: the deepest cut measures what the others need.
+struct Deepest {
+    criterion: String,
+    /// The sets of removed layers.
+    sets: Vec<Vec<usize>>,
+    /// Whether a selection is missing.
+    left: bool,
+}
+
+fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &State) -> Result<Vec<Deepest>> {
     let mut deepest: Vec<(String, &Variant, bool)> = Vec::new();
     for &variant in variants {
         let cell = &grid.cells[variant.cell];
@@ -173,12 +209,27 @@ fn trials(
             None => deepest.push((method.to_string(), variant, left)),
         }
     }
-    let mut costs = Vec::new();
-    for (_, variant, left) in deepest {
+    let mut all = Vec::new();
+    for (name, variant, left) in deepest {
         let Some(criterion) = criterion_of(grid, variant)? else { continue };
-        let trials = criterion.trials(&cut(backbone, grid.cells[variant.cell].depth));
+        let sets = criterion.trials(&cut(backbone, grid.cells[variant.cell].depth));
+        all.push(Deepest { criterion: name, sets, left });
+    }
+    Ok(all)
+}
+
+/// Whether each step of the criteria's measuring is left to do, and its cost.
+fn trials(
+    grid: &Grid,
+    backbone: &BackbonePlan,
+    variants: &[&Variant],
+    state: &State,
+    load: &Load,
+) -> Result<Vec<(bool, f64)>> {
+    let mut costs = Vec::new();
+    for Deepest { sets, left, .. } in deepest(grid, backbone, variants, state)? {
         // A step of a greedy search waits for the one before it: each size is a run of its own.
-        for run in trials.chunk_by(|a, b| a.len() == b.len()) {
+        for run in sets.chunk_by(|a, b| a.len() == b.len()) {
             let programs: Vec<Program> =
                 run.iter().map(|set| Program::pruned(backbone.config.layers, set, |_| None)).collect();
             let cost = Trie::new(&programs).cost(|step| backbone.config.flops(step, load));

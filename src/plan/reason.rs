@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::{State, Stored};
+use super::{Plan, State, Stored};
 use crate::store::{Entry, Found, Key, Kind, Store};
 
 /// Why an artifact is not there.
@@ -69,10 +69,17 @@ const FEW: usize = 4;
 const COMPARED: usize = 400;
 
 impl Reasons {
-    pub fn new(store: &Store) -> Self {
+    /// Reasons for a plan. What the plan uses itself stays what it is: nothing that is missing beside it has replaced it.
+    pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
+        let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
+        let tokens = plan.backbones.iter().flat_map(super::BackbonePlan::tokens);
+        let used: HashSet<&str> = of_variants.chain(tokens).map(|key| key.hash()).collect();
         let (mut stored, mut nearly) = (HashMap::<_, Vec<Leaves>>::new(), HashMap::new());
-        for Entry { found, .. } in store.entries() {
+        for Entry { found, hash, .. } in store.entries() {
             let Found::Whole(artifact) = found else { continue };
+            if used.contains(hash.as_str()) {
+                continue;
+            }
             let key = &artifact.meta().key;
             let Some(kind) = Kind::ALL.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
             let leaves = leaves(key);

@@ -6,6 +6,7 @@ mod protocol;
 mod provenance;
 pub(crate) mod render;
 pub(crate) mod table;
+mod wide;
 
 pub use crate::clock::utc;
 pub use crate::files::atomic::{ensure_writable, write_atomically};
@@ -13,3 +14,4 @@ pub use documents::{Answers, write_documents, write_lm_eval};
 pub use protocol::{Protocol, stem};
 pub use provenance::Provenance;
 pub use table::{Measured, Row, Table};
+pub use wide::Wide;

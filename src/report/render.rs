@@ -9,6 +9,7 @@ use crate::error::{Result, printable};
 pub(super) const NONE: &str = "—";
 
 /// The texts of a column, and whether they are numbers.
+#[derive(Debug, Clone)]
 pub(crate) struct Shown {
     pub(crate) name: String,
     pub(crate) cells: Vec<String>,
@@ -44,27 +45,31 @@ fn one_line(text: &str) -> String {
     printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
-/// So many decimals for a whole column that its smallest number still shows four figures or more, and points line up.
 fn decimals(name: &str, values: &[AnyValue<'_>]) -> usize {
     if name == "seconds" {
         return 1;
     }
+    let numbers = values.iter().filter_map(|value| match value {
+        AnyValue::Float64(number) => Some(*number),
+        _ => None,
+    });
+    decimals_of(name, numbers)
+}
+
+/// So many decimals for all numbers of a metric that the smallest still shows four figures or more, and points line up.
+pub(super) fn decimals_of(name: &str, numbers: impl Iterator<Item = f64>) -> usize {
     // A perplexity has as many figures as it needs; a percentage always two decimals, as in the paper.
     if !name.starts_with("ppl ") {
         return 2;
     }
-    let numbers = values.iter().filter_map(|value| match value {
-        AnyValue::Float64(number) if number.is_finite() => Some(number.abs()),
-        _ => None,
-    });
-    match numbers.fold(f64::INFINITY, f64::min) {
+    match numbers.filter(|number| number.is_finite()).map(f64::abs).fold(f64::INFINITY, f64::min) {
         least if least < 10.0 => 4,
         least if least < 100.0 => 3,
         _ => 2,
     }
 }
 
-fn float(number: f64, decimals: usize) -> String {
+pub(super) fn float(number: f64, decimals: usize) -> String {
     // A variant that collapsed may have a perplexity of twenty digits, which nobody counts.
     if number.is_finite() && number.abs() >= 1e7 { format!("{number:.3e}") } else { format!("{number:.decimals$}") }
 }
@@ -96,6 +101,45 @@ pub(crate) fn aligned(columns: &[Shown]) -> String {
     text
 }
 
+/// The same for a terminal of so many columns. What does not fit is folded: what is the same in all rows is said once
+/// above, and the columns behind the first `lead` stand in several tables one below the other, each with its lead.
+pub(crate) fn fitted(columns: &[Shown], lead: usize, width: Option<usize>) -> String {
+    let Some(width) = width.filter(|&width| wide(columns) > width) else { return aligned(columns) };
+    let same = |column: &Shown| column.cells.len() > 1 && column.cells.iter().all(|cell| *cell == column.cells[0]);
+    let (constant, lead): (Vec<&Shown>, Vec<&Shown>) = columns[..lead].iter().partition(|column| same(column));
+    let mut text = String::new();
+    if !constant.is_empty() {
+        let said: Vec<String> = constant.iter().map(|column| format!("{} {}", column.name, column.cells[0])).collect();
+        text.push_str(&format!("all rows: {}\n\n", said.join(", ")));
+    }
+    let values = &columns[constant.len() + lead.len()..];
+    let own = |parts: &[&Shown]| -> Vec<Shown> { parts.iter().map(|column| (*column).clone()).collect() };
+    let fits = |part: &[&Shown]| wide(&own(&[&lead, part].concat())) <= width;
+    let mut parts: Vec<Vec<&Shown>> = Vec::new();
+    for column in values {
+        match parts.last_mut() {
+            Some(part) if fits(&[part.as_slice(), &[column]].concat()) => part.push(column),
+            _ => parts.push(vec![column]),
+        }
+    }
+    let (count, mut shown) = (values.len(), 0);
+    for part in &parts {
+        if parts.len() > 1 {
+            let line = if shown == 0 { "" } else { "\n" };
+            text.push_str(&format!("{line}columns {}–{} of {count}\n", shown + 1, shown + part.len()));
+        }
+        shown += part.len();
+        text.push_str(&aligned(&own(&[&lead, part.as_slice()].concat())));
+    }
+    text
+}
+
+/// How many columns of a terminal a table takes.
+fn wide(columns: &[Shown]) -> usize {
+    let widest = |column: &Shown| column.cells.iter().chain([&column.name]).map(|text| text.chars().count()).max();
+    columns.iter().map(|column| widest(column).unwrap_or(0) + 2).sum::<usize>().saturating_sub(2)
+}
+
 /// The same as a Markdown table; `is_bold` picks cells by row and column.
 pub(crate) fn markdown(columns: &[Shown], is_bold: impl Fn(usize, usize) -> bool) -> String {
     let join = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
@@ -121,4 +165,45 @@ pub(crate) fn escaped(text: &str) -> String {
         out.push(c);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_too_wide_is_folded_and_says_so() {
+        let column = |name: &str, cells: [&str; 2]| Shown {
+            name: name.to_owned(),
+            cells: cells.map(str::to_owned).to_vec(),
+            is_number: true,
+        };
+        let columns = [
+            column("backbone", ["mine", "mine"]),
+            column("depth", ["1", "2"]),
+            column("ppl a", ["10.00", "20.00"]),
+            column("ppl b", ["30.00", "40.00"]),
+            column("status", ["ok", "ok"]),
+        ];
+        assert_eq!(fitted(&columns, 2, None), aligned(&columns));
+        assert_eq!(fitted(&columns, 2, Some(37)), aligned(&columns), "it fits: {}", wide(&columns));
+        let text = fitted(&columns, 2, Some(23));
+        let expected = "\
+all rows: backbone mine
+
+columns 1–2 of 3
+depth  ppl a  ppl b
+─────  ─────  ─────
+    1  10.00  30.00
+    2  20.00  40.00
+
+columns 3–3 of 3
+depth  status
+─────  ──────
+    1      ok
+    2      ok
+";
+        assert_eq!(text, expected);
+        assert!(text.lines().all(|line| line.chars().count() <= 23));
+    }
 }

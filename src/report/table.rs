@@ -139,18 +139,28 @@ impl Table {
         Ok(render::show(frame)?.into_iter().filter(|column| !errors.contains(&column.name)).collect())
     }
 
-    /// The table for a terminal: every row, nothing shortened, and what each took.
+    /// The table for a terminal of so many columns: every row, nothing shortened, and what each took.
     ///
     /// # Errors
     /// When polars cannot give a value back.
-    pub fn on_screen(&self) -> Result<String> {
+    pub fn on_screen(&self, width: Option<usize>) -> Result<String> {
         let mut frame = self.frame.clone();
         let seconds = Series::new("seconds".into(), &self.seconds).into_column();
         let place = LEADING + self.protocols.len() + self.protocols.iter().filter_map(Protocol::error_column).count();
         frame.insert_column(place, seconds).map_err(|error| failed(&error))?;
-        let mut text = render::aligned(&self.shown(&frame)?);
-        self.notes.iter().for_each(|note| text.push_str(&format!("\n{note}")));
-        text.push_str(if self.notes.is_empty() { "" } else { "\n" });
+        let mut text = render::fitted(&self.shown(&frame)?, LEADING, width);
+        self.notes.iter().for_each(|note| {
+            text.push_str(&format!(
+                "
+{note}"
+            ))
+        });
+        text.push_str(if self.notes.is_empty() {
+            ""
+        } else {
+            "
+"
+        });
         Ok(text)
     }
 
@@ -296,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_screen_shows_every_value_in_line() {
-        let text = table().on_screen().unwrap();
+        let text = table().on_screen(None).unwrap();
         let expected = "\
 backbone  criterion       depth  layers removed  layers  recovery            calibration    ppl wikitext2@512  ppl c4@512  seconds  status
 ────────  ──────────────  ─────  ──────────────  ──────  ──────────────────  ─────────────  ─────────────────  ──────────  ───────  ────────────────────────────────
@@ -312,10 +322,11 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
     fn notes_have_a_column_where_there_are_any() {
         let mut noted = row(3, "ghosted", &[Some(2.0)]);
         noted.notes = "rank 3 of 64".into();
-        let text = Table::new(&[protocol("c4")], &[row(3, "none", &[Some(1.0)]), noted]).unwrap().on_screen().unwrap();
+        let text =
+            Table::new(&[protocol("c4")], &[row(3, "none", &[Some(1.0)]), noted]).unwrap().on_screen(None).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].contains("  notes") && lines[3].contains("rank 3 of 64  ok"), "{text}");
-        assert!(!table().on_screen().unwrap().contains("notes"));
+        assert!(!table().on_screen(None).unwrap().contains("notes"));
     }
 
     #[test]
@@ -366,7 +377,7 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
         let table = Table::new(&[task], &[accuracy(55.0), accuracy(60.0)]).unwrap();
         assert_eq!(table.best, [(1, LEADING)]);
         assert!(table.markdown().unwrap().contains("50 of 100 documents (not the whole published split)"));
-        assert!(!table.on_screen().unwrap().contains('±'));
+        assert!(!table.on_screen(None).unwrap().contains('±'));
         let folder = tempfile::tempdir().unwrap();
         let csv = std::fs::read_to_string(&table.write(folder.path()).unwrap()[0]).unwrap();
         assert!(csv.lines().next().unwrap().contains("copa,copa ±,status"), "{csv}");

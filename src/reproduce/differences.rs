@@ -1,17 +1,28 @@
-//! Two runs side by side: settings that differ, and values that differ, with paired tests on the same items.
+//! Two runs side by side: settings, data and protocols that differ, and values that differ, with paired tests on the same
+//! items.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde_json::Value;
 
 use super::paired::{self, Paired};
+use super::renamed::Renamed;
 use super::stored::{Stored, StoredNumber};
-use crate::record::Record;
+use crate::error::Result;
+use crate::files::sha256;
+use crate::record::{Condition, Record};
 
 /// What is not the same in two runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Differences {
     pub settings: Vec<Setting>,
+    /// Backbones, tokenizers, corpora and tasks whose bytes differ under one name, by hash.
+    pub data: Vec<Setting>,
+    /// Whether both runs say which bytes they read.
+    pub data_known: bool,
+    /// Metrics that were measured in different ways.
+    pub protocols: Vec<Setting>,
     /// Conditions and metrics that both have.
     pub compared: usize,
     /// Those whose values differ, in the first run's order.
@@ -35,6 +46,8 @@ pub struct Setting {
 pub struct Difference {
     pub first: Record,
     pub second: Record,
+    /// Whether both are of the same items, measured in the same way.
+    pub same_items: bool,
     /// The second run against the first; none without common items.
     pub paired: Option<Paired>,
 }
@@ -42,31 +55,94 @@ pub struct Difference {
 /// Keys of a grid that say where it lies, and the cells, which follow from its axes.
 const ASIDE: [&str; 3] = ["file", "entries", "cells"];
 
+/// A condition and a metric.
+type Subject = (Condition, String);
+
+fn subject(number: &StoredNumber) -> Subject {
+    (number.record.condition.clone(), number.record.metric.clone())
+}
+
 impl Differences {
-    pub fn of(first: &Stored, second: &Stored) -> Self {
-        let settings = settings_that_differ(&first.settings, &second.settings);
-        let key = |number: &StoredNumber| (number.record.condition.clone(), number.record.metric.clone());
-        let of_second = |number: &StoredNumber| second.numbers.iter().find(|other| key(other) == key(number));
+    /// `names` are names of the first run with what the second run calls the same.
+    ///
+    /// # Errors
+    /// A name that a run does not have.
+    pub fn of(first: &Stored, second: &Stored, names: &[(String, String)]) -> Result<Self> {
+        let renamed = Renamed::new(names, first, second)?;
+        let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
+        let data_known = !first.inputs.is_empty() && !second.inputs.is_empty();
+        let (one, two) = (bytes(first), bytes(second));
+        let one: BTreeMap<String, String> =
+            one.into_iter().filter_map(|(name, hash)| Some((renamed.dotted(&name)?, hash))).collect();
+        let data = by_name(&one, &two);
+        let one: BTreeMap<String, &Value> =
+            first.protocols.iter().filter_map(|(name, of)| Some((renamed.metric(name)?, of))).collect();
+        let two_protocols: BTreeMap<String, &Value> =
+            second.protocols.iter().map(|(name, of)| (name.clone(), of)).collect();
+        let protocols = by_name(&one, &two_protocols);
+        let same_items = |metric: &str, backbone: &str| {
+            let tokenizer = format!("tokenizers.{backbone}");
+            // A text becomes other windows under another tokenizer; a task's documents are what they are.
+            let same_tokens = !metric.starts_with("ppl_") || data.iter().all(|of| of.path != tokenizer);
+            data_known && one.contains_key(metric) && protocols.iter().all(|of| of.path != metric) && same_tokens
+        };
+        let of_second: BTreeMap<Subject, &StoredNumber> =
+            second.numbers.iter().map(|number| (subject(number), number)).collect();
         let (mut values, mut only_first, mut compared) = (Vec::new(), Vec::new(), 0);
+        let mut known = BTreeSet::new();
         for number in &first.numbers {
-            let Some(other) = of_second(number) else {
+            let called = renamed.subject(subject(number));
+            let found = called.and_then(|called| Some((of_second.get(&called)?, called)));
+            let Some((other, called)) = found else {
                 only_first.push(number.record.clone());
                 continue;
             };
             compared += 1;
             if number.record.value != other.record.value {
-                values.push(Difference {
-                    first: number.record.clone(),
-                    second: other.record.clone(),
-                    paired: paired::test(&other.number(), &number.number()),
-                });
+                let same_items = same_items(&called.1, &called.0.backbone);
+                let paired = same_items.then(|| paired::test(&other.number(), &number.number())).flatten();
+                let (first, second) = (number.record.clone(), other.record.clone());
+                values.push(Difference { first, second, same_items, paired });
             }
+            known.insert(called);
         }
-        let known: BTreeSet<_> = first.numbers.iter().map(key).collect();
-        let only_second = second.numbers.iter().filter(|number| !known.contains(&key(number)));
+        let only_second = second.numbers.iter().filter(|number| !known.contains(&subject(number)));
         let only_second = only_second.map(|number| number.record.clone()).collect();
-        Self { settings, compared, values, only_first, only_second }
+        Ok(Self { settings, data, data_known, protocols, compared, values, only_first, only_second })
     }
+}
+
+/// The bytes that a run has read, by the names that its grid has for them: `corpora.c4`, `backbones.mine`.
+fn bytes(stored: &Stored) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for kind in ["backbones", "corpora", "tasks"] {
+        for (name, entry) in stored.settings[kind].as_object().into_iter().flatten() {
+            let Some(path) = entry["path"].as_str() else { continue };
+            let files = stored.inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path));
+            let is_tokenizer = |file: &str| file.ends_with("tokenizer.json") || file.ends_with("tokenizer_config.json");
+            let (tokenizer, others): (Vec<_>, Vec<_>) = files.partition(|(file, _)| is_tokenizer(file));
+            let over = |files: Vec<(&String, &String)>| match files.as_slice() {
+                [] => None,
+                [(_, hash)] => Some((*hash).clone()),
+                several => Some(sha256::of_bytes(several.iter().map(|(_, hash)| hash.as_str()).collect::<String>())),
+            };
+            all.extend(over(others).map(|hash| (format!("{kind}.{name}"), hash)));
+            all.extend(over(tokenizer).map(|hash| (format!("tokenizers.{name}"), hash)));
+        }
+    }
+    all
+}
+
+/// What both have under one name, and not the same.
+fn by_name<T: PartialEq + ToString>(first: &BTreeMap<String, T>, second: &BTreeMap<String, T>) -> Vec<Setting> {
+    let both = first.iter().filter_map(|(name, one)| Some((name, one, second.get(name)?)));
+    both.filter(|(_, one, two)| one != two)
+        .map(|(name, one, two)| Setting {
+            path: name.clone(),
+            first: Some(one.to_string()),
+            second: Some(two.to_string()),
+        })
+        .collect()
 }
 
 /// The settings that are not the same in two resolved grids, wherever their files lie.
@@ -131,6 +207,7 @@ mod tests {
             gate: false,
             settings,
             inputs: BTreeMap::new(),
+            protocols: BTreeMap::new(),
             numbers,
         }
     }
@@ -153,7 +230,12 @@ mod tests {
                 number("none", "copa", 1.0, "1"),
             ],
         );
-        let differences = Differences::of(&one, &two);
+        let (mut one, mut two) = (one, two);
+        for run in [&mut one, &mut two] {
+            run.inputs.insert("rte.jsonl".into(), "11".into());
+            run.protocols.insert("rte".into(), json!({"data": ["11"]}));
+        }
+        let differences = Differences::of(&one, &two, &[]).unwrap();
         let paths: Vec<&str> = differences.settings.iter().map(|setting| setting.path.as_str()).collect();
         assert_eq!(paths, ["calibration", "corpora.c4.column", "corpora.c4.limit"], "where a file lies is no setting");
         assert_eq!(differences.settings[1].first, None);
@@ -167,6 +249,59 @@ mod tests {
             (differences.only_first[0].metric.as_str(), differences.only_second[0].metric.as_str()),
             ("boolq", "copa")
         );
-        assert!(Differences::of(&one, &one).values.is_empty());
+        assert!(Differences::of(&one, &one, &[]).unwrap().values.is_empty());
+    }
+
+    #[test]
+    fn other_bytes_under_one_name_are_told_and_their_items_are_not_paired() {
+        let settings = json!({"corpora": {"c4": {"path": "a"}}, "backbones": {"llama": {"path": "m"}}});
+        let right = [number("none", "rte", 50.0, "0101")];
+        let mut one = stored(settings.clone(), right.to_vec());
+        let mut two = stored(settings, vec![number("none", "rte", 25.0, "0001")]);
+        one.inputs.extend([("a".into(), "11".into()), ("m/config.json".into(), "22".into())]);
+        two.inputs.extend([("a".into(), "33".into()), ("m/config.json".into(), "22".into())]);
+        let of = |data: &str| json!({"data": [data], "documents": 4});
+        one.protocols.insert("rte".into(), of("44"));
+        two.protocols.insert("rte".into(), of("44"));
+        let differences = Differences::of(&one, &two, &[]).unwrap();
+        assert!(differences.settings.is_empty());
+        let data: Vec<&str> = differences.data.iter().map(|of| of.path.as_str()).collect();
+        assert_eq!(data, ["corpora.c4"]);
+        assert!(differences.values[0].paired.is_some(), "the task is the same");
+        two.protocols.insert("rte".into(), of("55"));
+        let differences = Differences::of(&one, &two, &[]).unwrap();
+        assert_eq!(differences.protocols.len(), 1);
+        assert!(!differences.values[0].same_items && differences.values[0].paired.is_none());
+    }
+
+    #[test]
+    fn two_backbones_are_paired_by_a_map_and_unknown_names_are_refused() {
+        let settings =
+            |name: &str| json!({"backbones": {name: {"path": format!("models/{name}")}}, "backbone": [name]});
+        let mut one = stored(settings("llama"), vec![number("none", "rte", 50.0, "0101")]);
+        let mut other = number("none", "rte", 75.0, "0111");
+        other.record.condition.backbone = "qwen".into();
+        let mut two = stored(settings("qwen"), vec![other]);
+        for (run, name) in [(&mut one, "llama"), (&mut two, "qwen")] {
+            run.inputs.insert(format!("models/{name}/config.json"), name.into());
+            run.inputs.insert(format!("models/{name}/tokenizer.json"), name.into());
+            run.protocols.insert("rte".into(), json!({"data": ["44"]}));
+            run.protocols.insert("ppl_c4".into(), json!({"data": ["55"]}));
+        }
+        let differences = Differences::of(&one, &two, &[]).unwrap();
+        assert_eq!((differences.compared, differences.only_first.len()), (0, 1));
+        let map = [("llama".to_string(), "qwen".to_string())];
+        let differences = Differences::of(&one, &two, &map).unwrap();
+        assert_eq!((differences.compared, differences.only_first.len(), differences.only_second.len()), (1, 0, 0));
+        assert!(differences.values[0].paired.is_some());
+        let paths: Vec<&str> = differences.settings.iter().map(|of| of.path.as_str()).collect();
+        assert_eq!(paths, ["backbones.qwen.path"], "the name itself is no difference any more");
+        let data: Vec<&str> = differences.data.iter().map(|of| of.path.as_str()).collect();
+        assert_eq!(data, ["backbones.qwen", "tokenizers.qwen"]);
+        for (from, to, words) in [("lama", "qwen", "did you mean `llama`?"), ("llama", "qwem", "did you mean `qwen`?")]
+        {
+            let error = Differences::of(&one, &two, &[(from.into(), to.into())]).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains(words), "{error}");
+        }
     }
 }

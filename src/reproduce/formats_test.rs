@@ -77,7 +77,7 @@ fn view() -> View {
 
 #[test]
 fn the_screen_shows_ranks_failures_and_what_a_test_tells() {
-    let text = screen(&view());
+    let text = screen(&view(), None);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "Accuracy & perplexity");
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
@@ -254,7 +254,11 @@ fn a_metric_that_there_is_not_is_refused_with_the_nearest() {
 #[test]
 fn what_has_to_be_said_of_all_numbers_stands_under_the_table() {
     let view = view().noted("tiny", &numbers(), vec!["Warning: 5 % is seen.".into()]);
-    assert!(screen(&view).ends_with("Protocol: profile tiny.\nWarning: 5 % is seen.\n"), "{}", screen(&view));
+    assert!(
+        screen(&view, None).ends_with("Protocol: profile tiny.\nWarning: 5 % is seen.\n"),
+        "{}",
+        screen(&view, None)
+    );
     assert!(markdown(&view).contains("\n\nProtocol: profile tiny.\n\nWarning: 5 % is seen.\n\nA caption."));
     assert!(latex(&view, "t").contains("\\footnotesize Warning: 5 \\% is seen.}"));
 }

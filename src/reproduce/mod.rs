@@ -17,6 +17,7 @@ mod lists;
 mod markdown;
 mod ours;
 mod paired;
+mod renamed;
 mod screen;
 mod setup;
 mod sheet;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::ours::{Number, Sample};
 use super::setup::Setup;
@@ -15,6 +15,7 @@ use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::metric::Metric;
 use crate::record::Record;
+use crate::report::stem;
 
 /// The numbers of one run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,9 @@ pub struct Stored {
     /// SHA-256 of each input file, by path; none in what was written before they were kept.
     #[serde(default)]
     pub inputs: BTreeMap<String, String>,
+    /// How each metric was measured, and on which bytes.
+    #[serde(default)]
+    pub protocols: BTreeMap<String, Value>,
     pub numbers: Vec<StoredNumber>,
 }
 
@@ -89,6 +93,7 @@ impl Stored {
             gate,
             settings: grid.resolved()?,
             inputs: outcome.inputs.clone(),
+            protocols: protocols(grid, outcome),
             numbers: numbers.iter().map(stored).collect(),
         })
     }
@@ -136,6 +141,41 @@ fn bits(right: &[bool]) -> String {
 
 fn answers(bits: &str) -> Vec<bool> {
     bits.chars().map(|c| c == '1').collect()
+}
+
+/// By metric: all that two numbers have to have in common, beside their condition, to be of the same items. `data` are the
+/// hashes of the files.
+fn protocols(grid: &Grid, outcome: &Outcome) -> BTreeMap<String, Value> {
+    let data = |path: &Path| -> Vec<&String> {
+        outcome.inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path)).map(|(_, hash)| hash).collect()
+    };
+    let mut all = BTreeMap::new();
+    let (mut texts, mut tasks) = (serde_json::Map::new(), serde_json::Map::new());
+    for text in &grid.evaluate.perplexity {
+        let corpus = &grid.corpora[&text.corpus];
+        let protocol = json!({
+            "data": data(&corpus.path), "column": corpus.column, "rule": corpus.rule, "length": text.length,
+            "limit": corpus.limit,
+        });
+        texts.insert(text.corpus.clone(), protocol.clone());
+        all.insert(format!("ppl_{}", stem(&text.corpus)), protocol);
+    }
+    for used in &grid.evaluate.tasks {
+        let Some(of) = outcome.task(used) else { continue };
+        let protocol = json!({
+            "data": data(&grid.tasks[&used.name].path), "task": of.task.name, "version": of.task.version,
+            "metric": of.task.column.name(), "bos": of.bos.to_string(), "documents": of.documents,
+        });
+        tasks.insert(used.name.clone(), protocol.clone());
+        all.insert(of.task.name.to_owned(), protocol.clone());
+        all.insert(used.name.clone(), protocol);
+    }
+    for (average, parts) in [("ppl_average", texts), ("acc_average", tasks)] {
+        if parts.len() > 1 {
+            all.insert(average.to_owned(), parts.into());
+        }
+    }
+    all
 }
 
 impl StoredNumber {
