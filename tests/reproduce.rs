@@ -384,8 +384,8 @@ fn settings_from_outside_make_an_artifact_of_their_own() {
     let output = world.ghostlab(&["reproduce", "mini", "--set", "depth=2", "--events"]);
     let screen = String::from_utf8_lossy(&output.stdout);
     assert!(screen.lines().all(|line| line.starts_with("{\"time\":")) && screen.contains("\"scored\""), "{screen}");
-    let folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
-    let own = folders.filter(|path| path.to_string_lossy().contains("tiny+depth=2-")).next().unwrap();
+    let mut folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
+    let own = folders.find(|path| path.to_string_lossy().contains("tiny+depth=2-")).unwrap();
     assert!(table(&own.join("mini.csv")).iter().all(|row| row[4] != "1"), "no row of depth 1");
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
     assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the page shows what the files describe");

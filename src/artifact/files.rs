@@ -42,7 +42,7 @@ pub fn write_run(
     let protocols = Protocol::columns(grid, outcome);
     let rows: Vec<Row> = outcome.cells.iter().map(row).collect();
     let numbers = reproduce::numbers(grid, outcome, &[]);
-    let line = reproduce::protocol_line(grid.profile.as_deref().unwrap_or_default(), numbers.iter());
+    let line = reproduce::protocol_line(grid.profile.as_deref().unwrap_or_default(), &numbers);
     let notes: Vec<String> =
         std::iter::once(format!("Protocol: {line}.")).chain(warnings(grid, &outcome.inputs)).collect();
     let table = Table::new(&protocols, &rows)?.noted(notes.clone());

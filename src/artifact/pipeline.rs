@@ -70,7 +70,7 @@ pub enum Gated {
     /// They are pruned whatever they show.
     No,
     /// With the dense cells that tell, where any backbone is the paper's ([`Artifact::gate`]).
-    Yes(Option<Grid>),
+    Yes(Option<Box<Grid>>),
 }
 
 /// Makes a table or figure of its grid.

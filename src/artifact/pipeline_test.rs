@@ -85,7 +85,7 @@ impl Bench {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
         let (target, grid) = (self.target(&overrides), self.grid(&overrides));
         let dense = self.artifact.gate(&grid, None, &overrides).unwrap();
-        let gated = if gated { Gated::Yes(dense) } else { Gated::No };
+        let gated = if gated { Gated::Yes(dense.map(Box::new)) } else { Gated::No };
         let made = make(&self.artifact, &grid, &gated, &target, executor);
         (made, target.path().to_owned())
     }

@@ -42,12 +42,13 @@ impl Check {
 
     /// Both. One that fails decides, whatever the other one is.
     pub(super) fn and(self, other: Self) -> Self {
-        let outcome = match (self.outcome, other.outcome) {
+        let Self { outcome, shown } = other;
+        let outcome = match (self.outcome, outcome) {
             (Outcome::Fails, _) | (_, Outcome::Fails) => Outcome::Fails,
             (Outcome::Unknown, _) | (_, Outcome::Unknown) => Outcome::Unknown,
             _ => Outcome::Holds,
         };
-        Self { outcome, shown: format!("{}; {}", self.shown, other.shown) }
+        Self { outcome, shown: format!("{}; {}", self.shown, shown) }
     }
 
     /// All of them.

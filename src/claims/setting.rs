@@ -200,7 +200,8 @@ fn printed(metric: &str, value: f64) -> f64 {
 
 /// Why there is not exactly one record, and, where there are several, in what they differ.
 fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
-    const FIELDS: [(&str, fn(&Condition) -> String); 6] = [
+    type Field = fn(&Condition) -> String;
+    const FIELDS: [(&str, Field); 6] = [
         ("backbone", |of| of.backbone.clone()),
         ("depth", |of| of.depth.to_string()),
         ("criterion", |of| of.criterion.clone()),
@@ -211,7 +212,7 @@ fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
     let Some(first) = found.first() else {
         return format!("{metric} has no value for {wanted}");
     };
-    let differs = |of: &fn(&Condition) -> String| found.iter().any(|r| of(&r.condition) != of(&first.condition));
+    let differs = |of: &Field| found.iter().any(|r| of(&r.condition) != of(&first.condition));
     let fields: Vec<&str> = FIELDS.iter().filter(|(_, of)| differs(of)).map(|(name, _)| *name).collect();
     let difference = if fields.is_empty() { "nothing but the value".to_owned() } else { fields.join(", ") };
     format!("{metric} has {} values for {wanted}; they differ in {difference}", found.len())

@@ -193,7 +193,7 @@ fn made_one(
     let target = target(artifact, &grid, arguments, folders);
     let gated = match arguments.no_gate {
         true => Gated::No,
-        false => Gated::Yes(artifact.gate(&grid, arguments.profile.as_deref(), &arguments.overrides)?),
+        false => Gated::Yes(artifact.gate(&grid, arguments.profile.as_deref(), &arguments.overrides)?.map(Box::new)),
     };
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
     let Made { table, beside, files, misses, unknown, failures, failed } = made;

@@ -150,10 +150,7 @@ impl Table {
         frame.insert_column(place, seconds).map_err(|error| failed(&error))?;
         let mut text = render::fitted(&self.shown(&frame)?, LEADING, width);
         self.notes.iter().for_each(|note| {
-            text.push_str(&format!(
-                "
-{note}"
-            ))
+            text.push_str(&format!("\n{note}"));
         });
         text.push_str(if self.notes.is_empty() {
             ""

@@ -208,7 +208,7 @@ impl View {
     /// The line of protocols, and what has to be said besides.
     pub fn noted(mut self, profile: &str, numbers: &[Number], besides: Vec<String>) -> Self {
         let shown: Vec<&Number> = self.shown().map(|(_, shown)| &numbers[shown.number]).collect();
-        let line = protocol_line(profile, shown.into_iter());
+        let line = protocol_line(profile, shown);
         self.notes =
             Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}.")).into_iter().collect();
         self.notes.extend(besides);

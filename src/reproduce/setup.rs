@@ -147,18 +147,19 @@ impl Number {
 }
 
 /// How the numbers of a table were made, in one line: profile, what was scored and how much of it, calibration.
-pub fn protocol_line<'a>(profile: &str, numbers: impl Iterator<Item = &'a Number> + Clone) -> String {
+pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Number>) -> String {
+    let numbers: Vec<&Number> = numbers.into_iter().collect();
     let mut parts = Vec::new();
     if !profile.is_empty() {
         parts.push(format!("profile {profile}"));
     }
-    let protocols = || numbers.clone().flat_map(|number| &number.setup.scored);
+    let protocols = || numbers.iter().flat_map(|number| &number.setup.scored);
     let texts = protocols().filter(|protocol| matches!(protocol, Protocol::Windows { .. }));
     parts.extend(grouped("perplexity", texts));
     let tasks = protocols().filter(|protocol| matches!(protocol, Protocol::MultipleChoice { .. }));
     parts.extend(grouped("accuracy", tasks));
     let mut calibrations: Vec<String> = Vec::new();
-    for line in numbers.clone().filter_map(|number| number.setup.calibration.as_ref()).map(Calibrated::line) {
+    for line in numbers.iter().filter_map(|number| number.setup.calibration.as_ref()).map(Calibrated::line) {
         if !calibrations.contains(&line) {
             calibrations.push(line);
         }

@@ -38,7 +38,7 @@ fn the_committed_texts_and_tasks_are_those_of_the_world() {
 fn every_task_of_the_world_reads_like_the_real_one() {
     for name in World::TASKS {
         let task = Task::find(name).unwrap();
-        let items = Items::read(task, &folder(&format!("tasks/{name}.jsonl.gz")), None).unwrap();
+        let items = Items::read(task, folder(&format!("tasks/{name}.jsonl.gz")), None).unwrap();
         let least = if name == "copa" { 100 } else { 300 };
         assert!(items.documents.len() >= least, "{name}: {}", items.documents.len());
         for document in &items.documents {
