@@ -207,7 +207,7 @@ fn a_changed_option_reruns_its_cells_alone_and_the_plan_says_so() {
     let plan = world.ghostlab(&["plan", "grid.yaml", "--all", "--set", change]);
     let plan = String::from_utf8(plan.stdout).unwrap();
     assert!(plan.contains("25 complete, 6 to run"), "{plan}");
-    assert!(plan.contains("6 changed: options.alpha: absent → 0.5"), "{plan}");
+    assert!(plan.contains("6 changed: options.alpha: 0.0 → 0.5"), "{plan}");
     assert!(!plan.contains("/ghosted/"), "{plan}");
     let events = events(&world.run(&["--events", "--set", change]));
     assert_eq!(of_kind(&events, "planned")[0]["complete"], 25);
