@@ -57,6 +57,41 @@ fn a_truncated_weight_file_is_refused() {
 }
 
 #[test]
+fn backbones_with_unlike_vocabularies_stand_beside_each_other_in_bits_per_byte() {
+    let world = World::new();
+    world.runs(&[]);
+    let alike = table(&world.path("results/grid/results.csv"));
+    assert!(!alike[0].iter().any(|name| name.starts_with("bits/byte")), "{:?}", alike[0]);
+    // The same words under a vocabulary that lacks one: the same tokens, so the same numbers.
+    std::fs::create_dir(world.path("other")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(world.path("backbone").join(name), world.path("other").join(name)).unwrap();
+    }
+    world.write("other/tokenizer.json", tokenizer(299).to_string());
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let grid = grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  other: {path: other}");
+    world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, other]"));
+    world.runs(&[]);
+    let rows = table(&world.path("results/grid/results.csv"));
+    let column = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
+    let (perplexity, bits) = (column("ppl test@64"), column("bits/byte test@64"));
+    // By hand: five windows of 64 words; a window's text begins where its first word ends.
+    let texts = std::fs::read_to_string(world.path("test.jsonl")).unwrap();
+    let texts =
+        texts.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["text"].as_str().unwrap().to_owned());
+    let text = texts.collect::<Vec<_>>().join("\n\n");
+    let ends: Vec<usize> =
+        text.split_whitespace().map(|word| word.as_ptr() as usize - text.as_ptr() as usize + word.len()).collect();
+    let bytes: usize = ends[..5 * 64].chunks(64).map(|window| window[63] - window[0]).sum();
+    for row in &rows[1..] {
+        let [perplexity, bits] = [perplexity, bits].map(|at| row[at].parse::<f64>().unwrap());
+        let expected = perplexity.ln() * 63.0 * 5.0 / std::f64::consts::LN_2 / bytes as f64;
+        assert!((bits - expected).abs() <= 1e-12 * expected, "{bits} {expected}");
+    }
+    assert_eq!(rows.len(), 1 + 2 * 9);
+}
+
+#[test]
 fn a_tensor_of_the_wrong_shape_is_named() {
     let world = World::new();
     world.change_config("intermediate_size", json!(96));

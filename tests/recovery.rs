@@ -152,7 +152,7 @@ fn windows(sequences: usize, length: usize, vocab: usize) -> Windows {
         ((state >> 33) % vocab as u64) as u32
     };
     let starts = (0..sequences).map(|i| Start { document: 0, token: i * length }).collect();
-    Windows { ids: (0..sequences * length).map(|_| next()).collect(), length, starts, corpus_tokens: 0 }
+    Windows { ids: (0..sequences * length).map(|_| next()).collect(), length, starts, corpus_tokens: 0, bytes: 0 }
 }
 
 struct World {

@@ -40,7 +40,7 @@ pub fn write_run(
     width: Option<usize>,
 ) -> Result<(String, Vec<PathBuf>)> {
     let protocols = Protocol::columns(grid, outcome);
-    let rows: Vec<Row> = outcome.cells.iter().map(row).collect();
+    let rows: Vec<Row> = outcome.cells.iter().map(|result| row(grid, outcome, result)).collect();
     let numbers = reproduce::numbers(grid, outcome, &[]);
     let line = reproduce::protocol_line(grid.profile.as_deref().unwrap_or_default(), &numbers);
     let notes: Vec<String> =
@@ -110,12 +110,14 @@ pub(super) fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
 }
 
 /// Values in the order of [`Protocol::columns`]; accuracies in percent.
-fn values(result: &CellResult) -> Vec<Option<Measured>> {
+fn values(grid: &Grid, outcome: &Outcome, result: &CellResult) -> Vec<Option<Measured>> {
     let percent =
         |measure: Measure| Measured { value: 100.0 * measure.value, error: measure.stderr.map(|error| 100.0 * error) };
     let perplexities = result.perplexity.iter().map(|value| value.map(Measured::from));
     let tasks = result.tasks.iter().map(|scores| scores.as_ref().map(|scores| percent(scores.result.column())));
-    let mut values: Vec<_> = perplexities.chain(tasks).collect();
+    let texts = grid.evaluate.perplexity.iter().enumerate().filter(|_| outcome.unlike_vocabularies(grid));
+    let bits = texts.map(|(place, text)| outcome.bits_per_byte(result, place, text.length).map(Measured::from));
+    let mut values: Vec<_> = perplexities.chain(bits).chain(tasks).collect();
     if result.tasks.len() > 1 {
         let all: Option<Vec<TaskResult>> =
             result.tasks.iter().map(|scores| scores.as_ref().map(|scores| scores.result.clone())).collect();
@@ -124,7 +126,7 @@ fn values(result: &CellResult) -> Vec<Option<Measured>> {
     values
 }
 
-fn row(result: &CellResult) -> Row {
+fn row(grid: &Grid, outcome: &Outcome, result: &CellResult) -> Row {
     let cell = &result.cell;
     let shown = |value: Option<String>| value.unwrap_or_else(|| Row::NONE.to_string());
     Row {
@@ -135,7 +137,7 @@ fn row(result: &CellResult) -> Row {
         layers: result.layers,
         recovery: shown(cell.recovery.as_ref().map(ToString::to_string)),
         calibration: shown(cell.calibration.as_ref().map(ToString::to_string)),
-        values: values(result),
+        values: values(grid, outcome, result),
         seconds: result.seconds,
         notes: result.notes().join("; "),
         status: result.failure.as_ref().map_or(Row::OK.to_string(), |reason| format!("failed: {reason}")),

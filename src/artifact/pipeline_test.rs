@@ -36,7 +36,12 @@ impl Executor for Fake {
             CellResult { perplexity: vec![perplexity], losses: vec![None], ..unmeasured }
         };
         let cells = grid.cells.iter().map(result).collect();
-        let read = grid.evaluate.perplexity.iter().map(|_| Some(TextProtocol { windows: 256, all: 256 })).collect();
+        let read = grid
+            .evaluate
+            .perplexity
+            .iter()
+            .map(|_| Some(TextProtocol { windows: 256, all: 256, bytes: 1 << 20 }))
+            .collect();
         let texts = BTreeMap::from([("llama-3-8b".to_owned(), read)]);
         Ok(Outcome { cells, inputs: inputs(), texts, tasks: Vec::new() })
     }

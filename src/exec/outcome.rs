@@ -12,7 +12,7 @@ use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
-use crate::grid::{Cell, TaskUse};
+use crate::grid::{Cell, Grid, TaskUse};
 use crate::plan::payload::{from_json, selection, values};
 use crate::plan::{BackbonePlan, Plan, Subject, Variant};
 use crate::store::{Artifact, Key, Lookup, Store};
@@ -31,12 +31,34 @@ pub struct Outcome {
     pub tasks: Vec<TaskProtocol>,
 }
 
+impl Outcome {
+    /// Whether backbones with unlike vocabularies stand beside each other: their perplexities are of other tokens.
+    pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
+        let of = |cell: &CellResult| {
+            let folder = &grid.backbones.get(&cell.cell.backbone)?.path;
+            self.inputs.get(&folder.join("tokenizer.json").display().to_string())
+        };
+        self.cells.iter().filter_map(of).collect::<BTreeSet<_>>().len() > 1
+    }
+
+    /// The bits per byte of a cell on the perplexity at `place`, of windows of `length` tokens: what the model needs for a
+    /// byte of the predicted text, whatever its tokens are.
+    pub fn bits_per_byte(&self, result: &CellResult, place: usize, length: usize) -> Option<f64> {
+        let read = self.texts.get(&result.cell.backbone)?.get(place).copied().flatten()?;
+        let losses = result.losses.get(place)?.as_ref()?;
+        let nats = losses.iter().sum::<f64>() * (length - 1) as f64;
+        (read.bytes > 0).then(|| nats / std::f64::consts::LN_2 / read.bytes as f64).filter(|bits| bits.is_finite())
+    }
+}
+
 /// How much of a text was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextProtocol {
     /// Windows that are scored, and windows that there are.
     pub windows: usize,
     pub all: usize,
+    /// Of the text that the predicted tokens stand for.
+    pub bytes: usize,
 }
 
 /// How a task was scored, whatever the variant.
@@ -165,8 +187,8 @@ fn texts_of(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<V
         let rule: Rule = plan.grid.corpora[&text.corpus].rule.parse()?;
         let read = match store.look(&evaluation.tokens) {
             Lookup::Whole(artifact) => {
-                let (windows, corpus_tokens) = extent(&artifact)?;
-                Some(TextProtocol { windows, all: rule.windows(corpus_tokens, text.length) })
+                let (windows, corpus_tokens, bytes) = extent(&artifact)?;
+                Some(TextProtocol { windows, all: rule.windows(corpus_tokens, text.length), bytes })
             }
             _ => None,
         };

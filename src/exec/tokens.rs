@@ -23,6 +23,8 @@ pub(super) const SHEET: &str = "sheet.json";
 struct WindowsRecord {
     length: usize,
     corpus_tokens: usize,
+    /// Of the text that the predicted tokens stand for.
+    bytes: usize,
     /// Document and token at which each window begins.
     starts: Vec<(usize, usize)>,
 }
@@ -38,7 +40,8 @@ fn ids(artifact: &Artifact) -> Result<Vec<u32>> {
 /// Stores the windows of a text.
 pub(super) fn store_windows(store: &Store, key: &Key, windows: &Windows, seconds: f64) -> Result<()> {
     let starts = windows.starts.iter().map(|start| (start.document, start.token)).collect();
-    let record = WindowsRecord { length: windows.length, corpus_tokens: windows.corpus_tokens, starts };
+    let record =
+        WindowsRecord { length: windows.length, corpus_tokens: windows.corpus_tokens, bytes: windows.bytes, starts };
     let load = Load::windows(windows.ids.len(), windows.length);
     let payloads = [(IDS, id_bytes(&windows.ids)), (WINDOWS, to_json(&record)?), (LOAD, load_bytes(&load))];
     put(store, key, seconds, &payloads)
@@ -54,20 +57,20 @@ fn put(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> 
 /// # Errors
 /// Damage.
 pub(super) fn read_windows(artifact: &Artifact) -> Result<Windows> {
-    let WindowsRecord { length, corpus_tokens, starts } = from_json(artifact, WINDOWS)?;
+    let WindowsRecord { length, corpus_tokens, bytes, starts } = from_json(artifact, WINDOWS)?;
     let starts: Vec<Start> = starts.into_iter().map(|(document, token)| Start { document, token }).collect();
-    let windows = Windows { ids: ids(artifact)?, length, starts, corpus_tokens };
+    let windows = Windows { ids: ids(artifact)?, length, starts, corpus_tokens, bytes };
     check(artifact, windows.length > 0 && windows.ids.len() == windows.length * windows.count())?;
     Ok(windows)
 }
 
-/// How many windows a stored text has, and of how many tokens they were cut.
+/// How many windows a stored text has, of how many tokens they were cut, and the bytes of what they predict.
 ///
 /// # Errors
 /// Damage.
-pub(super) fn extent(artifact: &Artifact) -> Result<(usize, usize)> {
-    let WindowsRecord { corpus_tokens, starts, .. } = from_json(artifact, WINDOWS)?;
-    Ok((starts.len(), corpus_tokens))
+pub(super) fn extent(artifact: &Artifact) -> Result<(usize, usize, usize)> {
+    let WindowsRecord { corpus_tokens, starts, bytes, .. } = from_json(artifact, WINDOWS)?;
+    Ok((starts.len(), corpus_tokens, bytes))
 }
 
 fn check(artifact: &Artifact, fits: bool) -> Result<()> {

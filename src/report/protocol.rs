@@ -52,6 +52,8 @@ pub enum Protocol {
         /// Whether a program made the documents up.
         generated: bool,
     },
+    /// The same in bits per byte, where backbones with unlike vocabularies stand in one table.
+    BitsPerByte { corpus: String, length: usize },
     /// The mean of the task columns, in percent.
     Average { tasks: usize },
 }
@@ -67,7 +69,9 @@ impl Protocol {
         let task = |used: &TaskUse| outcome.task(used).map(|of| Self::task(grid, used, of));
         let tasks: Vec<Self> = grid.evaluate.tasks.iter().filter_map(task).collect();
         let several = Some(tasks.len()).filter(|&tasks| tasks > 1);
-        windows.chain(tasks).chain(several.map(|tasks| Self::Average { tasks })).collect()
+        let bits = grid.evaluate.perplexity.iter().filter(|_| outcome.unlike_vocabularies(grid));
+        let bits = bits.map(|text| Self::BitsPerByte { corpus: text.corpus.clone(), length: text.length });
+        windows.chain(bits).chain(tasks).chain(several.map(|tasks| Self::Average { tasks })).collect()
     }
 
     /// How a text is scored; `read` is what one backbone has read of it.
@@ -106,6 +110,7 @@ impl Protocol {
     pub fn measures(&self) -> Metric {
         match self {
             Self::Windows { corpus, .. } => Metric::perplexity(stem(corpus)),
+            Self::BitsPerByte { corpus, .. } => Metric::bits_per_byte(stem(corpus)),
             Self::MultipleChoice { name, .. } => Metric::task(name),
             Self::Average { .. } => ACCURACY.metric(),
         }
@@ -115,6 +120,7 @@ impl Protocol {
     pub fn column(&self) -> String {
         match self {
             Self::Windows { corpus, length, .. } => format!("ppl {corpus}@{length}"),
+            Self::BitsPerByte { corpus, length } => format!("bits/byte {corpus}@{length}"),
             Self::MultipleChoice { label, .. } => label.clone(),
             Self::Average { .. } => "average".to_string(),
         }
@@ -123,7 +129,7 @@ impl Protocol {
     /// The name of the column of its standard errors, where it has them.
     pub fn error_column(&self) -> Option<String> {
         match self {
-            Self::Windows { .. } => None,
+            Self::Windows { .. } | Self::BitsPerByte { .. } => None,
             _ => Some(format!("{} ±", self.column())),
         }
     }
@@ -136,6 +142,11 @@ impl Protocol {
                 "`{column}`: perplexity, protocol `windows`, {}, joined and cut by the rule `{rule}`",
                 self.amount()
             ),
+            Self::BitsPerByte { .. } => {
+                format!(
+                    "`{column}`: the same loss for each byte of the predicted text, in bits: vocabularies differ here"
+                )
+            }
             Self::MultipleChoice { task, version, metric, bos, .. } => format!(
                 "`{column}`: {metric} in %, {task} version {version} of lm-evaluation-harness, zero-shot, BOS `{bos}`, {}",
                 self.amount()
@@ -172,6 +183,7 @@ impl Protocol {
                 let cut = max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
                 format!("{of}{split}{cut}")
             }
+            Self::BitsPerByte { length, .. } => format!("windows of {length} tokens"),
             Self::Average { tasks } => format!("{tasks} tasks"),
         }
     }
@@ -194,7 +206,7 @@ impl Protocol {
     /// What the column is called in such a line.
     pub fn name(&self) -> &str {
         match self {
-            Self::Windows { corpus, .. } => corpus,
+            Self::Windows { corpus, .. } | Self::BitsPerByte { corpus, .. } => corpus,
             Self::MultipleChoice { name, .. } => name,
             Self::Average { .. } => "average",
         }

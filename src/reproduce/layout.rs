@@ -91,7 +91,13 @@ impl View {
             Some(number) => Ok(number.metric.clone()),
             None => Metric::find(id),
         };
-        let metrics = table.metrics.iter().map(metric).collect::<Result<Vec<_>>>()?;
+        let asked = table.metrics.iter().map(metric).collect::<Result<Vec<_>>>()?;
+        // Beside perplexities of unlike vocabularies stand the bits per byte, where there are any.
+        let beside = |metric: &Metric| {
+            let id = metric.id.strip_prefix("ppl_").map(|text| Metric::bits_per_byte(text).id)?;
+            numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
+        };
+        let metrics: Vec<Metric> = asked.iter().flat_map(|of| [Some(of.clone()), beside(of)]).flatten().collect();
         let (groups, columns) = heads(table, &metrics, &backbones, most, |backbone| depths_of(&pruned(backbone)));
         let mut block = 0;
         for (place, backbone) in backbones.iter().enumerate() {
@@ -264,7 +270,7 @@ fn heads(
             backbones.iter().filter_map(|backbone| depths(backbone).get(place).copied()).collect::<Vec<_>>().iter(),
         );
         let counts: Vec<String> = counts.iter().map(|depth: &usize| format!("{depth}-layer")).collect();
-        (counts.join(", "), table.metrics.len())
+        (counts.join(", "), metrics.len())
     };
     ((0..most).map(group).collect(), (0..most).flat_map(|place| of(Some(place))).collect())
 }

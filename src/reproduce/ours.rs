@@ -63,12 +63,17 @@ type Push<'a> = dyn FnMut(Metric, &[Protocol], Option<f64>, Option<f64>, Sample)
 fn texts(grid: &Grid, outcome: &Outcome, result: &CellResult, push: &mut Push<'_>) {
     let (mut values, mut scored) = (Vec::new(), Vec::new());
     let read = outcome.texts.get(&result.cell.backbone);
+    let unlike = outcome.unlike_vocabularies(grid);
     for (place, text) in grid.evaluate.perplexity.iter().enumerate() {
         let value = result.perplexity.get(place).copied().flatten();
         let losses = result.losses.get(place).cloned().flatten();
         let protocol = Protocol::text(grid, text, read.and_then(|texts| texts.get(place).copied().flatten()));
         values.push(value);
         scored.push(protocol.clone());
+        if unlike {
+            let bits = outcome.bits_per_byte(result, place, text.length);
+            push(Metric::bits_per_byte(stem(&text.corpus)), std::slice::from_ref(&protocol), bits, None, Sample::None);
+        }
         push(protocol.measures(), &[protocol], value, None, losses.map_or(Sample::None, Sample::Losses));
     }
     if values.len() > 1 {

@@ -120,7 +120,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
                 found.push(format!("inputs of at most {length} tokens"));
             }
         }
-        Protocol::Average { .. } => {}
+        Protocol::Average { .. } | Protocol::BitsPerByte { .. } => {}
     }
 }
 

@@ -40,10 +40,11 @@ impl Kind {
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
-            // 2, for tokens: keys say the format that a file is read as.
             // 2, for operators: keys name the activations, and have every option filled in.
             // 2, for scores: the softmax divides last, which rounds otherwise.
-            Self::Tokens | Self::Operator | Self::Scores => 2,
+            Self::Operator | Self::Scores => 2,
+            // 2, for tokens: keys say the format that a file is read as. 3: windows say the bytes that they predict.
+            Self::Tokens => 3,
             // 3, for selections: keys name what the criterion looked at, and have every option filled in.
             Self::Selection => 3,
             // 3, for activations: as with scores. 4: a shard each.

@@ -50,6 +50,7 @@ impl Oracle {
             length: 128,
             starts: starts.into_iter().map(|token| Start { document: 0, token }).collect(),
             corpus_tokens: ids.len(),
+            bytes: 0,
         }
     }
 
@@ -59,7 +60,7 @@ impl Oracle {
         let count = self.values["perplexity"]["windows"].as_u64().unwrap() as usize;
         assert_eq!(ids.len() / 128, count);
         let starts = (0..count).map(|i| Start { document: 0, token: i * 128 }).collect();
-        Windows { ids: ids[..count * 128].to_vec(), length: 128, starts, corpus_tokens: ids.len() }
+        Windows { ids: ids[..count * 128].to_vec(), length: 128, starts, corpus_tokens: ids.len(), bytes: 0 }
     }
 
     /// One dense pass with every cosine and every site.

@@ -1,6 +1,6 @@
 //! Documents that windows are drawn from one by one.
 
-use super::windows::{Start, Windows, last_start};
+use super::windows::{Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 
@@ -22,7 +22,8 @@ pub(super) struct Documents<'a> {
 enum Tokenised {
     NotYet,
     TooShort,
-    Ids(Vec<u32>),
+    /// Ids, and where in the text each of them ends.
+    Ids(Vec<u32>, Vec<usize>),
 }
 
 impl<'a> Documents<'a> {
@@ -36,9 +37,10 @@ impl<'a> Documents<'a> {
     /// # Errors
     /// When no document is long enough, or a drawn one cannot be tokenised.
     pub(super) fn draw_windows(mut self, count: usize, random: &mut PythonRandom) -> Result<Windows> {
-        let mut windows = Windows { ids: Vec::new(), length: self.length, starts: Vec::new(), corpus_tokens: 0 };
+        let mut windows =
+            Windows { ids: Vec::new(), length: self.length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 };
         for _ in 0..count {
-            let start = self.draw(random, &mut windows.ids)?;
+            let start = self.draw(random, &mut windows)?;
             windows.starts.push(start);
         }
         windows.corpus_tokens = self.tokens;
@@ -49,17 +51,18 @@ impl<'a> Documents<'a> {
     ///
     /// It ends: once every document has been drawn and none was long enough, that is an error. While one is long
     /// enough it will be drawn, and the draws before it cost next to nothing, for no document is tokenised twice.
-    fn draw(&mut self, random: &mut PythonRandom, out: &mut Vec<u32>) -> Result<Start> {
+    fn draw(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<Start> {
         while self.waiting > 0 || self.long > 0 {
             let document = random.randint(0, self.rows.len() as u64 - 1)? as usize;
             if matches!(self.tokenised[document], Tokenised::NotYet) {
                 self.tokenise(document)?;
             }
-            if let Tokenised::Ids(ids) = &self.tokenised[document]
+            if let Tokenised::Ids(ids, ends) = &self.tokenised[document]
                 && let Some(last) = last_start(ids.len(), self.length)
             {
                 let token = random.randint(0, last)? as usize;
-                out.extend_from_slice(&ids[token..token + self.length]);
+                out.ids.extend_from_slice(&ids[token..token + self.length]);
+                out.bytes += predicted_bytes(&ends[token..token + self.length]);
                 return Ok(Start { document, token });
             }
         }
@@ -77,7 +80,7 @@ impl<'a> Documents<'a> {
     }
 
     fn tokenise(&mut self, document: usize) -> Result<()> {
-        let ids = self.tokenizer.encode(&self.rows[document]).map_err(|error| {
+        let (ids, ends) = self.tokenizer.encode_with_ends(&self.rows[document]).map_err(|error| {
             // People count rows from one.
             error.at(format!("row {} of the corpus", document + 1))
         })?;
@@ -87,7 +90,7 @@ impl<'a> Documents<'a> {
         self.tokenised[document] = match last_start(ids.len(), self.length) {
             Some(_) => {
                 self.long += 1;
-                Tokenised::Ids(ids)
+                Tokenised::Ids(ids, ends)
             }
             None => Tokenised::TooShort,
         };

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tokenizers::Encoding;
 
 use super::tokenizer_file;
 use crate::error::{Error, Result};
@@ -76,14 +77,27 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer has no token for a part of the text.
     pub fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        // `encode_fast` leaves out the offsets; the ids are the same.
+        self.checked(text, || self.inner.encode_fast(text, add_special)).map(|encoding| encoding.get_ids().to_vec())
+    }
+
+    /// The ids of a whole text, and the byte of the text at which each of them ends; 0 for one that stands for no text.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>)> {
+        let encoding = self.checked(text, || self.inner.encode(text, true))?;
+        Ok((encoding.get_ids().to_vec(), encoding.get_offsets().iter().map(|(_, end)| *end).collect()))
+    }
+
+    fn checked(&self, text: &str, encode: impl FnOnce() -> tokenizers::Result<Encoding>) -> Result<Encoding> {
         let refused = |found: String| {
             Error::bad_input("the text cannot be tokenised")
                 .at(self.path.display().to_string())
                 .expected("a token for every part of the text")
                 .found(found)
         };
-        // `encode_fast` leaves out the character offsets, which nobody reads here; the ids are the same.
-        let encoding = caught::catch(|| self.inner.encode_fast(text, add_special))
+        let encoding = caught::catch(encode)
             .map_err(|panic| refused(format!("a panic of the tokenizer: {panic}")))?
             .map_err(|error| refused(error.to_string()))?;
         let ids = encoding.get_ids();
@@ -92,7 +106,7 @@ impl Tokenizer {
         }
         match ids.iter().find(|id| **id as usize >= self.vocab_size) {
             Some(id) => Err(refused(format!("the id {id}, beyond the vocabulary's {}", self.vocab_size))),
-            None => Ok(ids.to_vec()),
+            None => Ok(encoding),
         }
     }
 

@@ -88,6 +88,13 @@ pub struct Windows {
     pub starts: Vec<Start>,
     /// Tokens of the corpus that the windows were cut from; under [`Rule::C4`] of those documents that were drawn.
     pub corpus_tokens: usize,
+    /// Bytes of the text that the predicted tokens stand for, which are all but the first of each window.
+    pub bytes: usize,
+}
+
+/// Bytes of text from the end of a window's first token to the end of its last one.
+pub(super) fn predicted_bytes(ends: &[usize]) -> usize {
+    ends.last().zip(ends.first()).map_or(0, |(last, first)| last.saturating_sub(*first))
 }
 
 impl Windows {
@@ -137,17 +144,18 @@ pub fn calibration(
         return Documents::new(&rows[..part], tokenizer, length).draw_windows(sequences, &mut random);
     }
 
-    let ids = tokenizer.encode(&rows.join("\n\n"))?;
+    let (ids, ends) = tokenizer.encode_with_ends(&rows.join("\n\n"))?;
     let end = if rule == Rule::Wikitext2 { nine_tenths(ids.len()) } else { ids.len() };
     let Some(last) = last_start(end, length) else {
         let window = length.saturating_add(1);
         let needed = if rule == Rule::Wikitext2 { window.saturating_mul(10).div_ceil(9) } else { window };
         return Err(too_short(ids.len(), needed, rule, length));
     };
-    let mut windows = Windows { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: ids.len() };
+    let mut windows = Windows { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: ids.len(), bytes: 0 };
     for _ in 0..sequences {
         let token = random.randint(0, last)? as usize;
         windows.ids.extend_from_slice(&ids[token..token + length]);
+        windows.bytes += predicted_bytes(&ends[token..token + length]);
         windows.starts.push(Start { document: 0, token });
     }
     Ok(windows)
@@ -181,7 +189,7 @@ pub fn evaluation(
         return Documents::new(rows, tokenizer, length).draw_windows(count, &mut random);
     }
 
-    let mut ids = tokenizer.encode(&rows.join("\n\n"))?;
+    let (mut ids, ends) = tokenizer.encode_with_ends(&rows.join("\n\n"))?;
     let corpus_tokens = ids.len();
     let all = rule.windows(corpus_tokens, length);
     if all == 0 {
@@ -190,7 +198,8 @@ pub fn evaluation(
     let count = limit.map_or(all, |limit| limit.min(all));
     ids.truncate(count * length);
     let starts = (0..count).map(|index| Start { document: 0, token: index * length }).collect();
-    Ok(Windows { ids, length, starts, corpus_tokens })
+    let bytes = ends[..count * length].chunks(length).map(predicted_bytes).sum();
+    Ok(Windows { ids, length, starts, corpus_tokens, bytes })
 }
 
 /// Python's `int(0.9 * count)`, in doubles as there.
