@@ -296,17 +296,28 @@ fn other_settings_have_a_folder_of_their_own_and_no_two_runs_are_mixed() {
 fn a_reader_that_goes_ends_the_output_quietly() {
     let world = World::new();
     world.runs(&[]);
-    let commands: [&[&str]; 10] = [
+    let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments");
+    let key = std::fs::read_dir(world.path("data/store/scores")).unwrap().next().unwrap().unwrap();
+    let key = key.file_name().into_string().unwrap();
+    let commands: [&[&str]; 18] = [
+        &["cache", "ls"],
         &["cache", "ls", "--all"],
         &["cache", "verify"],
+        &["cache", "gc"],
+        &["cache", "path", &key],
         &["status", "--all"],
         &["plan", "grid.yaml"],
         &["explain", "grid.yaml", "dense"],
         &["run", "grid.yaml"],
         &["run", "grid.yaml", "--events"],
         &["compare", "results/grid", "results/grid"],
+        &["reproduce", "--experiments", experiments],
+        &["reproduce", "table1", "--experiments", experiments],
+        &["report"],
         &["audit"],
         &["schema"],
+        &["--help"],
+        &["--version"],
     ];
     for arguments in commands {
         let mut child = world.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -28,7 +28,8 @@ impl Artifact {
         Ok(described.map(|(description, _)| Self { name, file: file.to_owned(), description }))
     }
 
-    /// Its grid. What it does not show is not scored, and its data need not be there.
+    /// Its grid. What it does not show is not scored, and its data need not be there; where it shows no score at all there
+    /// is nothing to do for a dense backbone.
     ///
     /// # Errors
     /// A mistake in the grid, or something that it names and that is not there.
@@ -39,7 +40,11 @@ impl Artifact {
             text: &|corpus| shows(&Metric::perplexity(stem(corpus)).id, metric::PERPLEXITY.id),
             task: &|task| shows(task, metric::ACCURACY.id),
         };
-        Grid::load_shown(&self.file, profile, overrides, &Methods, &shown)
+        let mut grid = Grid::load_shown(&self.file, profile, overrides, &Methods, &shown)?;
+        if !scores(&grid) {
+            grid.cells.retain(|cell| !cell.is_dense());
+        }
+        Ok(grid)
     }
 
     /// The grid of dense backbones that the paper's dense numbers are asked of before anything is pruned; none where no
@@ -53,8 +58,7 @@ impl Artifact {
         if !grid.backbones.keys().any(of_paper) {
             return Ok(None);
         }
-        let scores = !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty();
-        let mut dense = match scores {
+        let mut dense = match scores(grid) {
             true => grid.clone(),
             false => {
                 let shown = Shown { text: &|_| true, task: &|_| false };
@@ -65,6 +69,21 @@ impl Artifact {
         dense.cells.retain(Cell::is_dense);
         Ok(Some(dense))
     }
+
+    /// What [`make`](super::make) runs, one after the other: the dense backbones that the gate asks, where the artifact's
+    /// own grid does not score them, and that grid.
+    ///
+    /// # Errors
+    /// As [`grid`](Self::grid).
+    pub fn runs(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<Grid>> {
+        let grid = self.grid(profile, overrides)?;
+        let gate = if scores(&grid) { None } else { self.gate(&grid, profile, overrides)? };
+        Ok(gate.into_iter().chain([grid]).collect())
+    }
+}
+
+fn scores(grid: &Grid) -> bool {
+    !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty()
 }
 
 /// Why a figure without scores reads texts.

@@ -24,6 +24,8 @@ pub struct Verdict {
     pub of: usize,
     /// How many it must be true in.
     pub needed: Needed,
+    /// Whether backbones that may not be the paper's were pruned all the same: its numbers were made with `--no-gate`.
+    pub ungated: bool,
     /// In the order in which the numbers have them.
     pub settings: Vec<SettingVerdict>,
 }
@@ -52,7 +54,8 @@ impl Claim {
         if let Some(reason) = runs.windows(2).find_map(|pair| apart(pair[0], pair[1])) {
             return self.open(reason);
         }
-        self.verdict(self.settings(&present))
+        let ungated = runs.iter().any(|(_, run)| !run.gate);
+        Verdict { ungated, ..self.verdict(self.settings(&present)) }
     }
 
     /// The settings that all of the artifacts have, with the check on each. A record that two artifacts share counts once.
@@ -96,7 +99,7 @@ impl Claim {
                 (Outcome::Unknown, first.map(|setting| setting.shown.clone()))
             }
         };
-        Verdict { outcome, reason, held, unknown, of, needed: self.needed, settings }
+        Verdict { outcome, reason, held, unknown, of, needed: self.needed, ungated: false, settings }
     }
 
     /// Not to be judged at all.
@@ -112,7 +115,8 @@ impl Verdict {
             return self.reason.clone().unwrap_or_default();
         }
         let unknown = if self.unknown == 0 { String::new() } else { format!(", {} unknown", self.unknown) };
-        format!("{} of {}{unknown}, {} needed", self.held, self.of, self.needed)
+        let gate = if self.ungated { " (made with --no-gate)" } else { "" };
+        format!("{} of {}{unknown}, {} needed{gate}", self.held, self.of, self.needed)
     }
 }
 

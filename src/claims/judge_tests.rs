@@ -136,6 +136,18 @@ fn a_claim_joins_only_runs_that_agree() {
 }
 
 #[test]
+fn a_count_on_numbers_that_no_gate_has_stopped_says_so() {
+    let counted = |gate| {
+        let mut one = artifacts(&[("table2", records())]);
+        let (settings, inputs) = (serde_json::json!({}), Default::default());
+        one.get_mut("table2").unwrap().run = Some(Run { program: "one".into(), gate, settings, inputs });
+        claim(Needed::Most).judge(&one, |_| String::new()).count()
+    };
+    assert_eq!(counted(true), "3 of 4, most needed");
+    assert_eq!(counted(false), "3 of 4, most needed (made with --no-gate)");
+}
+
+#[test]
 fn a_record_that_two_artifacts_share_counts_once_and_a_contradiction_is_unknown() {
     let claim = Claim { artifacts: &["table2", "tableA6"], ..claim(Needed::Most) };
     let judge = |second| claim.judge(&artifacts(&[("table2", records()), ("tableA6", second)]), |_| String::new());

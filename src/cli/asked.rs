@@ -65,14 +65,14 @@ impl Asked {
         Grid::load(&self.grid, self.profile.as_deref(), &self.overrides, &Methods)
     }
 
-    /// What is done with the file: an artifact's grid is what `reproduce` makes of it.
-    pub(super) fn work(&self) -> Result<(Grid, Option<Artifact>)> {
+    /// What is done with the file, one grid after the other: of an artifact, what `reproduce` runs for it.
+    pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
         match Artifact::read(&self.grid)? {
             Some(artifact) if artifact.description.list.is_none() => {
-                Ok((artifact.grid(self.profile.as_deref(), &self.overrides)?, Some(artifact)))
+                Ok((artifact.runs(self.profile.as_deref(), &self.overrides)?, Some(artifact)))
             }
-            _ => Ok((self.grid()?, None)),
+            _ => Ok((vec![self.grid()?], None)),
         }
     }
 

@@ -26,16 +26,26 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (grid, _) = arguments.asked.work()?;
+    let (grids, _) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
-    let plan = Plan::new(&grid, &store, Settings::default().batch_tokens)?;
+    // Of an artifact's grids the last is its own.
+    let mut found = None;
+    for grid in grids.iter().rev() {
+        let plan = Plan::new(grid, &store, Settings::default().batch_tokens)?;
+        let cell = by_key(&plan, &arguments.cell).map_or_else(|| find(grid, &arguments.cell), Ok);
+        let better = cell.is_ok() || found.is_none();
+        if better {
+            found = Some((plan, cell));
+        }
+        if found.as_ref().is_some_and(|(_, cell)| cell.is_ok()) {
+            break;
+        }
+    }
+    let Some((plan, cell)) = found else { return Err(Error::bad_input("the grid has no cells")) };
+    let (grid, index) = (plan.grid, cell?);
     exec::prepare(&plan, &store, &*progress::reporter(false), &AtomicBool::new(false))?;
     let (state, reasons) = (State::read(&plan, &store), Reasons::new(&store, &plan));
-    let index = match by_key(&plan, &arguments.cell) {
-        Some(index) => index,
-        None => find(&grid, &arguments.cell)?,
-    };
     let Some((backbone, variant)) = plan.variants().find(|(_, variant)| variant.cell == index) else {
         return Err(Error::job("a cell is not planned").at(grid.cells[index].to_string()));
     };

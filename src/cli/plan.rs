@@ -13,6 +13,7 @@ use super::progress;
 use super::units::{bytes, columns, flops, seconds};
 use crate::error::Result;
 use crate::exec::{self, RunRecord, Settings};
+use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
 use crate::plan::{BackbonePlan, Estimate, Plan, Reason, Reasons, State, Stored, Trials, Variant};
@@ -31,31 +32,45 @@ pub(super) struct Arguments {
 const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (grid, artifact) = arguments.asked.work()?;
+    let (grids, artifact) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
+    if let Some(artifact) = artifact {
+        println!("an artifact: what `reproduce {}` runs, which is no more than it shows", artifact.name);
+    }
+    for (place, grid) in grids.iter().enumerate() {
+        if place + 1 < grids.len() {
+            println!("first whether the dense backbones are the paper's (--no-gate goes without):");
+        }
+        show(grid, &store, arguments.all)?;
+        if place + 1 < grids.len() {
+            println!("\nthen:");
+        }
+    }
+    println!("downloads: none; all inputs are on this machine");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
     let settings = Settings::default();
-    let plan = Plan::new(&grid, &store, settings.batch_tokens)?;
+    let plan = Plan::new(grid, store, settings.batch_tokens)?;
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
-    exec::prepare(&plan, &store, &*progress::reporter(false), &AtomicBool::new(false))?;
-    let state = State::read(&plan, &store);
-    let (reasons, estimate) = (Reasons::new(&store, &plan), Estimate::of(&plan, &state, settings.spool_bytes)?);
+    exec::prepare(&plan, store, &*progress::reporter(false), &AtomicBool::new(false))?;
+    let state = State::read(&plan, store);
+    let (reasons, estimate) = (Reasons::new(store, &plan), Estimate::of(&plan, &state, settings.spool_bytes)?);
     let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
 
     let profile = grid.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
     println!("grid {} ({}{profile}): {} cells", grid.name, grid.file.display(), grid.cells.len());
-    if let Some(artifact) = artifact {
-        println!("an artifact: what `reproduce {}` runs, which is no more than it shows", artifact.name);
-    }
     println!("{} complete, {} to run\n", grid.cells.len() - left.len(), left.len());
-    print!("{}", artifacts(&plan, &state, &reasons, &store)?);
+    print!("{}", artifacts(&plan, &state, &reasons, store)?);
     if !left.is_empty() {
         println!("\njobs:");
         for backbone in &plan.backbones {
-            jobs(&plan, backbone, &state, &store)?.iter().for_each(|job| println!("  {job}"));
+            jobs(&plan, backbone, &state, store)?.iter().for_each(|job| println!("  {job}"));
         }
         println!("\ncells to run:");
-        let most = if arguments.all { left.len() } else { LISTED };
+        let most = if all { left.len() } else { LISTED };
         for (backbone, variant) in left.iter().take(most) {
             println!("  {}", grid.cells[variant.cell]);
             for line in why(backbone, variant, &state, &reasons) {
@@ -66,8 +81,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             println!("  … and {} more (--all lists them)", left.len() - most);
         }
     }
-    println!("\n{}", costs(&estimate, &store));
-    Ok(ExitCode::SUCCESS)
+    println!("\n{}", costs(&estimate, store));
+    Ok(())
 }
 
 /// The jobs of one backbone, in the order in which they run.
@@ -194,7 +209,6 @@ fn costs(estimate: &Estimate, store: &Store) -> String {
         let room = machine::free_disk(store.root()).map_or(String::new(), |free| format!("; {} are free", bytes(free)));
         lines.push(format!("disk: about {} to stay, {} for a while{room}", bytes(disk), bytes(spool)));
     }
-    lines.push("downloads: none; all inputs are on this machine".to_string());
     lines.join("\n")
 }
 

@@ -138,18 +138,23 @@ fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<
         if artifact.description.list.is_some() {
             row.extend(["—", "—", "—", "—"].map(str::to_owned));
         } else {
-            match artifact.grid(arguments.profile.as_deref(), &arguments.overrides) {
-                Ok(grid) => {
-                    let (complete, flops) = progress_of(&grid, &store)?;
-                    let left = match (complete == grid.cells.len(), flops.zip(rate)) {
+            match artifact.runs(arguments.profile.as_deref(), &arguments.overrides) {
+                Ok(grids) => {
+                    let (mut cells, mut complete, mut flops) = (0, 0, Some(0.0));
+                    for grid in &grids {
+                        let (stored, left) = progress_of(grid, &store)?;
+                        (cells, complete) = (cells + grid.cells.len(), complete + stored);
+                        flops = flops.zip(left).map(|(sum, left)| sum + left);
+                    }
+                    let left = match (complete == cells, flops.zip(rate)) {
                         (true, _) => "nothing".to_owned(),
                         (false, Some((flops, rate))) => format!("about {}", seconds(flops / rate)),
-                        (false, None) => format!("{} cells", grid.cells.len() - complete),
+                        (false, None) => format!("{} cells", cells - complete),
                     };
-                    let record = target(artifact, &grid, arguments, folders).path().join(Provenance::FILE);
+                    let profile = grids.last().and_then(|grid| grid.profile.clone()).unwrap_or_default();
+                    let record = target(artifact, &profile, arguments, folders).path().join(Provenance::FILE);
                     let made = std::fs::metadata(record).and_then(|file| file.modified()).ok();
-                    let profile = grid.profile.clone().unwrap_or_default();
-                    row.extend([profile, format!("{complete} of {}", grid.cells.len()), left]);
+                    row.extend([profile, format!("{complete} of {cells}"), left]);
                     row.push(made.map_or("never".to_owned(), crate::report::utc));
                 }
                 Err(error) => row.extend(["—".to_owned(), "—".to_owned(), error.one_line(), "—".to_owned()]),
@@ -170,8 +175,9 @@ fn progress_of(grid: &Grid, store: &Store) -> Result<(usize, Option<f64>)> {
     Ok((complete, known.then_some(estimate.left)))
 }
 
-fn target(artifact: &Artifact, grid: &Grid, arguments: &Arguments, folders: &Folders) -> Target {
-    Target::new(&folders.results, &artifact.name, grid.profile.as_deref(), &arguments.overrides)
+fn target(artifact: &Artifact, profile: &str, arguments: &Arguments, folders: &Folders) -> Target {
+    let profile = Some(profile).filter(|profile| !profile.is_empty());
+    Target::new(&folders.results, &artifact.name, profile, &arguments.overrides)
 }
 
 /// Makes one artifact and says what came of it; how many of its cells failed, and the profile that it was made under.
@@ -190,7 +196,7 @@ fn made_one(
     }
     let clock = Instant::now();
     let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
-    let target = target(artifact, &grid, arguments, folders);
+    let target = target(artifact, grid.profile.as_deref().unwrap_or_default(), arguments, folders);
     let gated = match arguments.no_gate {
         true => Gated::No,
         false => Gated::Yes(artifact.gate(&grid, arguments.profile.as_deref(), &arguments.overrides)?.map(Box::new)),
