@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use ghostlab::corpus::Tokenizer;
-use ghostlab::evaluate::choices::{Answering, Choice, Scored, scored};
-use ghostlab::evaluate::{Exam, TaskEncoder, score};
+use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice, scored};
+use ghostlab::evaluate::{EvalSet, TaskEncoder, score};
 use ghostlab::linalg::gemm::profile;
-use ghostlab::model::{Batch, Decoder, Operator, Program, Target, Trie};
-use ghostlab::tasks::{Bos, Items, Limit, Task, requests};
+use ghostlab::model::{Batch, Decoder, Operator, Program, ScoredRow, Trie};
+use ghostlab::tasks::{Bos, DocumentLimit, Items, Task, requests};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -41,17 +41,20 @@ fn main() {
     for file in ["hellaswag.jsonl", "boolq.jsonl", "arc_easy.parquet", "openbookqa.parquet", "rte.jsonl", "copa.jsonl"]
     {
         let task = Task::find(file.split('.').next().unwrap()).unwrap();
-        let items = Items::read(task, shared.join("tasks").join(file), Some(Limit::new(count).unwrap())).unwrap();
+        let items =
+            Items::read(task, shared.join("tasks").join(file), Some(DocumentLimit::new(count).unwrap())).unwrap();
         let requests = requests(&items, &encoder, Bos::Tokenizer, 1024).unwrap();
-        let documents: Vec<Vec<Choice<'_>>> = requests
+        let documents: Vec<Vec<TokenisedChoice<'_>>> = requests
             .chunk_by(|a, b| a.document == b.document)
-            .map(|of| of.iter().map(|r| Choice { input: &r.input_ids, continuation: &r.continuation_ids }).collect())
+            .map(|of| {
+                of.iter().map(|r| TokenisedChoice { input: &r.input_ids, continuation: &r.continuation_ids }).collect()
+            })
             .collect();
         let ours = |programs: &[Program]| {
             let trie = Trie::new(programs);
             let mut seconds = vec![0.0; trie.len()];
             let started = Instant::now();
-            let exam = Answering::new(&documents, BUDGET).unwrap();
+            let exam = MultipleChoiceEval::new(&documents, BUDGET).unwrap();
             let scores = score(&exam, &decoder, &trie, programs.len(), &mut seconds, |_| Ok(())).unwrap();
             (started.elapsed().as_secs_f64(), scores)
         };
@@ -73,7 +76,7 @@ fn main() {
             nine_best = nine_best.min(ours(&nine).0);
         }
         let n = documents.len() as f64;
-        let exam = Answering::new(&documents, BUDGET).unwrap();
+        let exam = MultipleChoiceEval::new(&documents, BUDGET).unwrap();
         let tokens: usize = (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum();
         println!(
             "{:>12} {:>10} {:>8} {:>14.1} {:>14.1} {:>7.2} {:>16.0} % {:>16.2}",
@@ -108,9 +111,9 @@ fn variants(decoder: &Decoder) -> Vec<Program> {
 }
 
 /// One row per choice, sorted by length, 16 to a batch, each padded to its batch's longest.
-fn padded(decoder: &Decoder, documents: &[Vec<Choice<'_>>]) -> (f64, Vec<Scored>) {
+fn padded(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>]) -> (f64, Vec<Scored>) {
     let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
-    let all: Vec<Choice<'_>> = documents.iter().flatten().copied().collect();
+    let all: Vec<TokenisedChoice<'_>> = documents.iter().flatten().copied().collect();
     let started = Instant::now();
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(all[index].input.len()));
@@ -127,7 +130,7 @@ fn padded(decoder: &Decoder, documents: &[Vec<Choice<'_>>]) -> (f64, Vec<Scored>
             let mut tokens = vec![0; longest];
             let first = choice.input.len() - choice.continuation.len();
             tokens[first..choice.input.len()].copy_from_slice(choice.continuation);
-            batch.targets.extend(tokens.into_iter().zip(start..).map(|(token, row)| Target { row, token }));
+            batch.targets.extend(tokens.into_iter().zip(start..).map(|(token, row)| ScoredRow { row, token }));
         }
         let outputs = trie.run(decoder, &batch, &mut ()).unwrap();
         let predictions: Vec<_> = outputs.into_iter().flatten().flatten().collect();

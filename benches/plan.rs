@@ -13,8 +13,8 @@ use std::time::Instant;
 use ghostlab::exec::{Methods, Settings, prepare};
 use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
-use ghostlab::plan::{Estimate, Plan, Reason, Reasons, State};
-use ghostlab::store::{Key, Kind, Lookup, Store};
+use ghostlab::plan::{Estimate, Plan, Reason, Reasons, StoreState};
+use ghostlab::store::{ArtifactKind, Key, Lookup, Store};
 use serde_json::json;
 
 #[global_allocator]
@@ -57,7 +57,7 @@ fn planning() {
         let read = started.elapsed().as_secs_f64();
         let plan = Plan::new(&grid, &store, Settings::default().batch_tokens).unwrap();
         prepare(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
-        let state = State::read(&plan, &store);
+        let state = StoreState::read(&plan, &store);
         let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes).unwrap();
         let reasons = Reasons::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
@@ -77,7 +77,7 @@ fn small_artifacts() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("store")).unwrap();
     let bytes = vec![7u8; 4096];
-    let key = |i: usize| Key::new(Kind::Scores, json!({"i": i}), []);
+    let key = |i: usize| Key::new(ArtifactKind::Scores, json!({"i": i}), []);
     for round in 0..2 {
         let started = Instant::now();
         for i in 0..COUNT {

@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, Par};
-use ghostlab::linalg::gemm::{Into, View, ViewMut, gemm_parallel, gram_parallel};
+use ghostlab::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel, gram_parallel};
 use ghostlab::linalg::hadamard;
-use ghostlab::linalg::solve::Normal;
-use ghostlab::linalg::tall::Tall;
+use ghostlab::linalg::solve::NormalEquations;
+use ghostlab::linalg::streaming_qr::StreamingQr;
 use rayon::prelude::*;
 
 #[global_allocator]
@@ -97,7 +97,7 @@ fn solving(c: usize) {
             pieces.for_each(|(wide, x)| wide.iter_mut().zip(x).for_each(|(wide, &x)| *wide = f64::from(x)));
             gram_parallel(&mut gram, &converted, c);
         });
-        let mut normal = Normal::new(c);
+        let mut normal = NormalEquations::new(c);
         // Other rows before the clock runs: the system gives the sums their memory, and there are twice as many as channels.
         normal.add(&y, &x);
         table.time("XᵀX and XᵀΔ from f32", 3.0 * cube, || normal.add_difference(&pre, &post));
@@ -106,15 +106,15 @@ fn solving(c: usize) {
         table.time("rank and condition", 0.0, || factor.spectrum().unwrap());
         drop(factor);
         drop(normal);
-        let mut tall = Tall::new(c);
+        let mut tall = StreamingQr::new(c);
         table.time("streamed QR of [X | Y]", 6.0 * cube, || tall.add(&x, &y));
     }
     table.print(&format!("{c} channels and rows, f64"));
     if c <= 2048 {
         let mut once = Table::default();
-        let mut tall = Tall::new(c);
+        let mut tall = StreamingQr::new(c);
         tall.add(&x, &y);
-        let mut normal = Normal::new(c);
+        let mut normal = NormalEquations::new(c);
         normal.add(&x, &y);
         once.time("SVD of R and solution", 0.0, || tall.solve(1e-6).unwrap());
         once.time("minimum norm by eigenvalues", 0.0, || normal.minimum_norm().unwrap());
@@ -140,8 +140,8 @@ fn rotating(order: usize) {
         hadamard::transform(&mut fast, order);
         best[0] = best[0].min(started.elapsed().as_secs_f64());
         let started = Instant::now();
-        let (x, matrix) = (View::rows(&x, ROWS, order), View::rows(&matrix, order, order));
-        gemm_parallel(ViewMut::rows(&mut dense, ROWS, order), Into::Replace, x, matrix);
+        let (x, matrix) = (MatrixView::rows(&x, ROWS, order), MatrixView::rows(&matrix, order, order));
+        gemm_parallel(MatrixViewMut::rows(&mut dense, ROWS, order), Update::Replace, x, matrix);
         best[1] = best[1].min(started.elapsed().as_secs_f64());
     }
     let [fast, dense] = best.map(|seconds| ROWS as f64 / seconds);

@@ -42,7 +42,7 @@ pub struct Record {
 /// What may be said of ours and the paper's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum PaperVerdict {
     /// Within the tolerance.
     Same,
     Differs,
@@ -53,7 +53,7 @@ pub enum Verdict {
     OtherProtocol(Vec<String>),
 }
 
-impl Verdict {
+impl PaperVerdict {
     pub fn word(&self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -74,7 +74,7 @@ impl Verdict {
     }
 }
 
-impl std::fmt::Display for Verdict {
+impl std::fmt::Display for PaperVerdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::OtherProtocol(differences) => write!(f, "{}: {}", self.word(), differences.join("; ")),

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use common::{fixture, shared};
 use ghostlab::error::Result;
-use ghostlab::evaluate::choices::{Answering, Choice, Scored};
-use ghostlab::evaluate::{Exam, score};
+use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice};
+use ghostlab::evaluate::{EvalSet, score};
 use ghostlab::model::{Decoder, Operator, Program, Trie};
 use serde_json::Value;
 
@@ -17,9 +17,9 @@ use serde_json::Value;
 type Document = Vec<(Vec<u32>, Vec<u32>)>;
 
 fn scored(decoder: &Decoder, programs: &[Program], documents: &[Document], budget: usize) -> Vec<Vec<Vec<Scored>>> {
-    let borrowed: Vec<Vec<Choice<'_>>> = documents
+    let borrowed: Vec<Vec<TokenisedChoice<'_>>> = documents
         .iter()
-        .map(|choices| choices.iter().map(|(input, continuation)| Choice { input, continuation }).collect())
+        .map(|choices| choices.iter().map(|(input, continuation)| TokenisedChoice { input, continuation }).collect())
         .collect();
     let trie = Trie::new(programs);
     let mut tokens = 0;
@@ -28,7 +28,7 @@ fn scored(decoder: &Decoder, programs: &[Program], documents: &[Document], budge
         tokens += of_batch;
         Ok(())
     };
-    let exam = Answering::new(&borrowed, budget).unwrap();
+    let exam = MultipleChoiceEval::new(&borrowed, budget).unwrap();
     let of_programs = score(&exam, decoder, &trie, programs.len(), &mut seconds, progress).unwrap();
     assert_eq!(tokens, (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum::<usize>());
     let by_document = |values: Vec<f64>| {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::world::World;
 use common::{fixture, json};
-use ghostlab::store::{Found, Kind, Store};
+use ghostlab::store::{ArtifactKind, Found, Store};
 use serde_json::{Value, json};
 
 /// Larger than what another instruction set rounds otherwise, smaller than a change of meaning. (Half of the weights off by
@@ -97,7 +97,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
     for entry in store.entries() {
         let Found::Whole(artifact) = entry.found else { panic!("damaged") };
         let key = &artifact.meta().key;
-        let kind = Kind::ALL.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
+        let kind = ArtifactKind::ALL.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let of_kind = outputs.entry(kind.name()).or_default();
         stages(key, &mut of_kind.stages);
         for file in artifact.payloads() {
@@ -121,7 +121,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
     let golden = if path.exists() { json(&path) } else { json!({}) };
     let outputs = outputs();
     let mut renewed = serde_json::Map::new();
-    for kind in Kind::ALL {
+    for kind in ArtifactKind::ALL {
         let Outputs { values, stages } = &outputs[kind.name()];
         let stored = &golden[kind.name()];
         let changed: Vec<&String> = values

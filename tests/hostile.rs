@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::world::World;
 use serde_json::json;
-use targets::{TARGETS, Target};
+use targets::{FuzzTarget, TARGETS};
 
 /// SplitMix64: small, and the same everywhere.
 struct Random(u64);
@@ -84,7 +84,7 @@ fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-fn attack(target: &Target) {
+fn attack(target: &FuzzTarget) {
     let rounds = std::env::var("GHOSTLAB_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
     let seeds = (target.seeds)();
     let mut random = Random(target.name.bytes().map(u64::from).sum());

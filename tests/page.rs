@@ -12,10 +12,10 @@ use std::process::{Command, Stdio};
 
 use ghostlab::names::{criterion, recovery};
 use ghostlab::page::{
-    Artifact, Beside, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Mark, Page, Part, Row, TableView,
-    render,
+    BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow, Part,
+    TableView, render,
 };
-use ghostlab::record::Verdict;
+use ghostlab::record::PaperVerdict;
 
 /// One line of the paper's tables: `artifact,backbone,total_layers,pruned_layers,criterion,recovery,…,metric,value,std`.
 struct Line {
@@ -73,9 +73,9 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> TableV
             keys.push(line.key());
         }
     }
-    let mut rows: Vec<Row> = keys.iter().map(|key| row(lines, metrics, grouped, key)).collect();
+    let mut rows: Vec<PageRow> = keys.iter().map(|key| row(lines, metrics, grouped, key)).collect();
     for (column, kind) in columns.iter().enumerate().skip(leading) {
-        let group = |row: &Row| (row.group.clone(), row.cells[..leading - 2].to_vec());
+        let group = |row: &PageRow| (row.group.clone(), row.cells[..leading - 2].to_vec());
         for index in 0..rows.len() {
             let Some(own) = rows[index].cells[column].value.filter(|_| rows[index].cells[leading - 2].text != "Dense")
             else {
@@ -90,7 +90,7 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> TableV
     TableView { caption: String::new(), group_name: "Backbone".into(), columns, rows }
 }
 
-fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> Row {
+fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> PageRow {
     let of_row: Vec<&Line> = lines.iter().filter(|line| line.key() == key).collect();
     let text = |text: &str| Cell { text: text.to_owned(), ..Cell::default() };
     let first = of_row[0];
@@ -112,19 +112,19 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
             ..Cell::default()
         }
     }));
-    Row { group: grouped.then(|| first.backbone().to_owned()), ours: first.recovery() == "ghosted", cells }
+    PageRow { group: grouped.then(|| first.backbone().to_owned()), ours: first.recovery() == "ghosted", cells }
 }
 
 /// Every verdict, with differences as long as they come.
-fn beside(paper: &str, place: usize, failed: bool) -> Beside {
+fn beside(paper: &str, place: usize, failed: bool) -> BesideView {
     let verdict = match place % 3 {
-        _ if failed => Verdict::Missing,
-        0 => Verdict::Same,
-        1 => Verdict::Differs,
-        _ => Verdict::OtherProtocol(vec!["100 of 2376 documents".into()]),
+        _ if failed => PaperVerdict::Missing,
+        0 => PaperVerdict::Same,
+        1 => PaperVerdict::Differs,
+        _ => PaperVerdict::OtherProtocol(vec!["100 of 2376 documents".into()]),
     };
     let difference = (!failed).then(|| ["±0.00", "−12.34", "+3.21"][place % 3].to_owned());
-    Beside { paper: paper.into(), difference, tolerance: Some("1.00".into()), verdict }
+    BesideView { paper: paper.into(), difference, tolerance: Some("1.00".into()), verdict }
 }
 
 const SVG: &str =
@@ -156,7 +156,7 @@ fn sample() -> Page {
     ];
     let (second, third) = (lines("table2"), lines("table3"));
     let cells: BTreeMap<String, CellNote> = second.iter().chain(&third).map(|line| (line.key(), note(line))).collect();
-    let artifact = |name: &str, profile: &str, title: &str, tables, figures| Artifact {
+    let artifact = |name: &str, profile: &str, title: &str, tables, figures| PageArtifact {
         name: name.into(),
         profile: profile.into(),
         title: title.into(),

@@ -6,10 +6,10 @@ mod common;
 
 use common::stories::{Calibrated, LAYERS, calibrated, oracle, perplexities, recovery};
 use common::{assert_close, fixture, flat, numbers, relative_error, tensors};
-use ghostlab::calibrate::Site;
+use ghostlab::calibrate::HookPoint;
 use ghostlab::corpus::{Start, Windows};
-use ghostlab::model::{Batch, Decoder, Half, Model, Operator, Program, Repairs, Step, elements};
-use ghostlab::recovery::{Numbers, Repair, Solution};
+use ghostlab::model::{Batch, Decoder, Model, Operator, Program, Repairs, Step, Sublayer, elements};
+use ghostlab::recovery::{Repair, RepairMetrics, Solution};
 use serde_json::{Value, json};
 
 /// Name, options, key in the oracle's numbers, key in its operators.
@@ -40,9 +40,9 @@ fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) ->
             }
             Repair::Branches { operator, attention } => {
                 if *attention {
-                    repairs.branches.insert((start - 1, Half::Attention), operator.clone());
+                    repairs.branches.insert((start - 1, Sublayer::Attention), operator.clone());
                 }
-                repairs.branches.insert((start - 1, Half::Mlp), operator.clone());
+                repairs.branches.insert((start - 1, Sublayer::Mlp), operator.clone());
             }
         }
     }
@@ -58,9 +58,9 @@ fn operators_and_their_numbers_equal_the_reference() {
     let matrices = tensors(&oracle.folder.join("stories260k_operators.safetensors"));
     let rows =
         |site| -> Vec<f64> { calibration.activations.rows(site, 0..2048).unwrap().iter().map(|&v| v.into()).collect() };
-    let (pre, middle) = (rows(Site::Stream(2)), rows(Site::Middle(1)));
+    let (pre, middle) = (rows(HookPoint::Stream(2)), rows(HookPoint::Middle(1)));
     let branch: Vec<f64> = pre.iter().zip(&middle).map(|(pre, middle)| pre - middle).collect();
-    for (name, ours) in [("x_pre", pre), ("x_post", rows(Site::Stream(3))), ("mlp_out", branch)] {
+    for (name, ours) in [("x_pre", pre), ("x_post", rows(HookPoint::Stream(3))), ("mlp_out", branch)] {
         let error = relative_error(&ours, &flat(&matrices[name]));
         assert!(error <= 1e-4, "{name}: {error:e}");
     }
@@ -71,7 +71,7 @@ fn operators_and_their_numbers_equal_the_reference() {
             let error = relative_error(&matrix(operator), &flat(&matrices[reference]));
             assert!(error <= 1e-4, "{name} {options}: {error:e}");
         }
-        let numbers = Numbers::of(&boundary, &solution.repair).unwrap();
+        let numbers = RepairMetrics::of(&boundary, &solution.repair).unwrap();
         assert_close(mae, numbers.boundary_mae, oracle.number(&format!("/boundary_mae/{mae}")), 1e-4);
         let by_channel = numbers.boundary_mae_by_channel.iter().sum::<f64>() / 64.0;
         assert_close("mean over channels", by_channel, numbers.boundary_mae, 1e-12);
@@ -174,7 +174,7 @@ fn no_linear_map_of_the_stream_leaves_less_than_ghosted() {
             let boundary = world.calibration.boundary(&world.decoder, start, end);
             let residual = |name: &str, options: Value| {
                 let solution = recovery(name, options).solve(&boundary).unwrap();
-                Numbers::of(&boundary, &solution.repair).unwrap().relative_residual
+                RepairMetrics::of(&boundary, &solution.repair).unwrap().relative_residual
             };
             let ghosted = residual("ghosted", json!({}));
             for (other, options) in [
@@ -226,7 +226,7 @@ fn fewer_tokens_than_channels_are_said_and_still_repaired() {
         let operator = matrix(solution.repair.operator().unwrap());
         assert!(operator.iter().all(|v| v.is_finite()), "{name} {options}");
         // As many unknowns as equations: the boundary is met.
-        let residual = Numbers::of(&boundary, &solution.repair).unwrap().relative_residual;
+        let residual = RepairMetrics::of(&boundary, &solution.repair).unwrap().relative_residual;
         assert!(residual < 1e-2, "{name} {options}: {residual}");
     }
 }
@@ -237,20 +237,20 @@ fn folding_a_map_equals_applying_it() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let world = world(name, 8, 64);
         let boundary = world.calibration.boundary(&world.decoder, 2, 3);
-        let ends_in_norm = world.decoder.config().ends_in_norm(Half::Mlp);
+        let ends_in_norm = world.decoder.config().ends_in_norm(Sublayer::Mlp);
         for (method, options) in [("replaceme-ls", json!({})), ("prune-and-comp", json!({}))] {
             let solution = recovery(method, options).solve(&boundary).unwrap();
             assert_eq!(solution.notes.len(), usize::from(ends_in_norm), "{name} {method}");
             let applied = run(&world.decoder, &program(4, &[2], &[(2, solution.clone())]), &batch);
             let Repair::Branches { operator, attention } = solution.repair else { panic!("{method} folds") };
-            let folded = world.decoder.folded(Half::Mlp, 1, &operator);
+            let folded = world.decoder.folded(Sublayer::Mlp, 1, &operator);
             if ends_in_norm && method == "replaceme-ls" {
                 assert!(folded.err().unwrap().to_string().contains("norm"));
                 continue;
             }
             let mut folded = folded.unwrap();
             if attention {
-                folded = folded.folded(Half::Attention, 1, &operator).unwrap();
+                folded = folded.folded(Sublayer::Attention, 1, &operator).unwrap();
             }
             let folded = run(&folded, &Program::pruned(4, &[2], |_| None), &batch);
             assert!(relative_error(&applied, &folded) <= 1e-5, "{name} {method}");
@@ -270,7 +270,7 @@ fn before_a_norm_one_factor_for_all_does_nothing_and_factors_by_channel_keep_the
     let channels = decoder.config().hidden;
     let folded = |factors: Vec<f32>| {
         let factors = Operator::diagonal(factors).unwrap();
-        decoder.folded(Half::Attention, 1, &factors).unwrap().folded(Half::Mlp, 1, &factors).unwrap()
+        decoder.folded(Sublayer::Attention, 1, &factors).unwrap().folded(Sublayer::Mlp, 1, &factors).unwrap()
     };
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
     let dense = Program::dense(4);
@@ -317,12 +317,13 @@ fn the_scalar_prune_and_comp_only_scales_what_earlier_layers_give() {
         let rows = world.calibration.activations.rows(site, 0..512).unwrap();
         rows.iter().map(|&v| f64::from(v.abs())).sum::<f64>()
     };
-    assert_close("factor", factor.into(), mean(Site::Stream(3)) / mean(Site::Stream(2)), 1e-6);
+    assert_close("factor", factor.into(), mean(HookPoint::Stream(3)) / mean(HookPoint::Stream(2)), 1e-6);
     // The original method's weights: embedding, o_proj and down_proj of the layers before times the factor.
     let scalar = Operator::diagonal(vec![factor; 64]).unwrap();
     let mut folded = world.decoder.clone();
     for layer in 0..2 {
-        folded = folded.folded(Half::Attention, layer, &scalar).unwrap().folded(Half::Mlp, layer, &scalar).unwrap();
+        folded =
+            folded.folded(Sublayer::Attention, layer, &scalar).unwrap().folded(Sublayer::Mlp, layer, &scalar).unwrap();
     }
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
     let (mut plain, mut scaled) = (world.decoder.begin(&batch).unwrap(), world.decoder.begin(&batch).unwrap());
@@ -358,10 +359,10 @@ fn the_boundary_error_is_what_the_repaired_backbone_really_makes() {
             ("ghosted", json!({"boundary": "layer"})),
         ] {
             let solution = recovery(method, options).solve(&boundary).unwrap();
-            let numbers = Numbers::of(&boundary, &solution.repair).unwrap();
+            let numbers = RepairMetrics::of(&boundary, &solution.repair).unwrap();
             // Layers 2 and 3 are the last: what enters the head is what the boundary gives.
             let given = run(&world.decoder, &program(4, &[2, 3], &[(2, solution)]), &batch);
-            let post = world.calibration.activations.rows(Site::Stream(4), 0..128).unwrap();
+            let post = world.calibration.activations.rows(HookPoint::Stream(4), 0..128).unwrap();
             let mae = given.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).abs()).sum::<f64>() / given.len() as f64;
             assert_close(&format!("{name} {method}"), numbers.boundary_mae, mae, 1e-4);
         }

@@ -6,13 +6,13 @@ mod common;
 
 use common::stories::{LAYERS, oracle, perplexities};
 use common::{assert_close, flat, numbers, relative_error, tensors};
-use ghostlab::calibrate::{Axis, Pair};
+use ghostlab::calibrate::{Pair, SimilarityAxis};
 use ghostlab::corpus::{PythonRandom, Rule, Tokenizer, calibration};
-use ghostlab::criterion::{self, Cut, Evidence, Selection};
+use ghostlab::criterion::{self, CalibrationEvidence, PruneSpec, Selection};
 use ghostlab::error::Result;
 use ghostlab::linalg::hadamard;
-use ghostlab::linalg::solve::Normal;
-use ghostlab::linalg::tall::Tall;
+use ghostlab::linalg::solve::NormalEquations;
+use ghostlab::linalg::streaming_qr::StreamingQr;
 use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use serde_json::{Value, json};
 
@@ -40,8 +40,8 @@ fn cosines_equal_the_reference_on_both_axes() {
     let calibration = oracle.calibration(&oracle.decoder());
     let tables = &oracle.values["cosine_pairs"];
     for (axis, name) in [
-        (Axis::ChannelSeries, "token_axis(official: over positions, per channel)"),
-        (Axis::Token, "channel_axis(per token, over channels)"),
+        (SimilarityAxis::ChannelSeries, "token_axis(official: over positions, per channel)"),
+        (SimilarityAxis::Token, "channel_axis(per token, over channels)"),
     ] {
         for from in 0..=LAYERS {
             for (to, expected) in numbers(&tables[name][from]).into_iter().enumerate().skip(from) {
@@ -59,7 +59,7 @@ struct Witness<'a> {
     calibrated: &'a common::stories::Calibrated,
 }
 
-impl Evidence for Witness<'_> {
+impl CalibrationEvidence for Witness<'_> {
     fn similarity(&self, pair: Pair) -> Result<f64> {
         Ok(self.calibrated.similarities.get(pair).unwrap())
     }
@@ -72,7 +72,7 @@ impl Evidence for Witness<'_> {
 
 fn select(witness: &mut Witness<'_>, name: &str, options: &Value, depth: usize) -> Selection {
     let criterion = criterion::build(name, options.as_object().unwrap()).unwrap();
-    let cut = Cut { backbone: "stories", layers: LAYERS, depth };
+    let cut = PruneSpec { backbone: "stories", layers: LAYERS, depth };
     criterion.check(&cut).unwrap();
     criterion.select(&cut, witness).unwrap()
 }
@@ -122,8 +122,8 @@ fn leave_one_out_perplexities_equal_the_reference() {
 }
 
 /// The rows `x` and their right-hand sides in blocks of 500, to both ways of solving.
-fn systems(x: &[f64], y: &[f64]) -> (Normal, Tall) {
-    let (mut normal, mut tall) = (Normal::new(64), Tall::new(64));
+fn systems(x: &[f64], y: &[f64]) -> (NormalEquations, StreamingQr) {
+    let (mut normal, mut tall) = (NormalEquations::new(64), StreamingQr::new(64));
     for (x, y) in x.chunks(64 * 500).zip(y.chunks(64 * 500)) {
         normal.add(x, y);
         tall.add(x, y);

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use common::{fixture, json, shared};
 use ghostlab::error::{Error, Result};
 use ghostlab::tasks::{
-    Bos, Document, DocumentResult, Encoder, Items, Limit, Metric, Prefix, Request, Score, Split, TASKS, Task,
-    TaskResult, average, document_results, export, max_length, read_rows, requests,
+    AccuracyKind, Bos, Document, DocumentLimit, DocumentResult, Encoder, Items, Prefix, Request, Score, Split, TASKS,
+    Task, TaskResult, average, document_results, export, max_length, read_rows, requests,
 };
 use serde_json::{Value, json};
 
@@ -220,7 +220,7 @@ fn the_results_file_is_that_of_the_harness_to_the_last_digit() {
         assert_eq!(results[8].truncated, 4, "the long passage of race");
         let columns: f64 = results.iter().map(|result| result.column().value).sum();
         assert_eq!(average(&results).unwrap().value, columns / 9.0);
-        assert_eq!(results[0].column(), results[0].measure(Metric::AccNorm));
+        assert_eq!(results[0].column(), results[0].measure(AccuracyKind::AccNorm));
     }
 }
 
@@ -286,7 +286,8 @@ fn a_limit_gives_the_first_requests() {
     let (encoder, length) = golden();
     let task = Task::find("hellaswag").unwrap();
     let all = |limit: Option<f64>| {
-        let items = Items::read(task, documents_of(task), limit.map(|limit| Limit::new(limit).unwrap())).unwrap();
+        let items =
+            Items::read(task, documents_of(task), limit.map(|limit| DocumentLimit::new(limit).unwrap())).unwrap();
         assert_eq!(items.original, 8);
         requests(&items, &encoder, Bos::Tokenizer, length).unwrap()
     };

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::DType;
 use common::{fixture, flat, json, tensors};
-use ghostlab::claims::{self, Artifact, Artifacts};
-use ghostlab::exec::{self, CellResult, Event, Methods, Outcome, Reporter, Settings};
+use ghostlab::claims::{self, ArtifactNumbers, Artifacts};
+use ghostlab::exec::{self, CellResult, Event, GridOutcome, Methods, Reporter, Settings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};
 use ghostlab::reproduce;
@@ -43,8 +43,8 @@ impl Reporter for Silent {
 
 /// What table 2 comes to, by the paper's protocol and in a store of its own: all of its cells, run once for all tests, and
 /// scored on the texts of table 3 too.
-fn made() -> &'static (Grid, Outcome) {
-    static MADE: OnceLock<(Grid, Outcome)> = OnceLock::new();
+fn made() -> &'static (Grid, GridOutcome) {
+    static MADE: OnceLock<(Grid, GridOutcome)> = OnceLock::new();
     MADE.get_or_init(|| {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/table2.yaml");
         let grid = Grid::load(&file, None, &[], &Methods).unwrap();
@@ -55,7 +55,7 @@ fn made() -> &'static (Grid, Outcome) {
     })
 }
 
-fn outcome() -> &'static Outcome {
+fn outcome() -> &'static GridOutcome {
     &made().1
 }
 
@@ -163,12 +163,12 @@ fn pruning_hurts_and_repairs_order_in_perplexity_as_in_the_paper() {
 fn ghosted_layers_are_as_high_in_table_2_as_the_paper_says() {
     let (grid, outcome) = made();
     let records = reproduce::numbers(grid, outcome, &[]).into_iter().map(|number| number.record).collect();
-    let ours = [("table2".to_owned(), Artifact { records, run: None })].into();
+    let ours = [("table2".to_owned(), ArtifactNumbers { records, run: None })].into();
     let judged = claims::judged(claims::claims(), &Artifacts::new(), &ours, "tiny");
     let of = |id: &str| &judged.iter().find(|of| of.claim.id == id).unwrap().ours;
     // The highest or the second highest accuracy of all repairs.
     let average = of("table2-average");
-    assert_eq!((average.outcome, average.held, average.of), (claims::Outcome::Holds, 6, 6), "{average:?}");
+    assert_eq!((average.outcome, average.held, average.of), (claims::Judgement::Holds, 6, 6), "{average:?}");
     // Of tiny-qwen3 without 6 layers LinearPatch (Diag) has a tenth of a point more.
     let highest = of("table2-highest");
     assert!(highest.held >= 5 && highest.of == 6 && highest.unknown == 0, "{highest:?}");

@@ -16,13 +16,13 @@ use ghostlab::error::Error;
 use ghostlab::exec::Methods;
 use ghostlab::grid::Grid;
 use ghostlab::model::{Config, Decoder};
-use ghostlab::store::{Journal, Key, Kind, Lookup, Record, Store};
-use ghostlab::tasks::{Items, Row, TASKS, Task};
+use ghostlab::store::{ArtifactKind, Journal, JournalRecord, Key, Lookup, Store};
+use ghostlab::tasks::{Items, TASKS, Task, TaskRow};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// One kind of file.
-pub struct Target {
+pub struct FuzzTarget {
     pub name: &'static str,
     /// Sound files, and those that broke something once.
     pub seeds: fn() -> Vec<Vec<u8>>,
@@ -30,19 +30,19 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
-pub const TARGETS: &[Target] = &[
-    Target { name: "grid", seeds: grid_seeds, run: grid },
-    Target { name: "config", seeds: config_seeds, run: config },
-    Target { name: "tokenizer", seeds: tokenizer_seeds, run: tokenizer },
-    Target { name: "weights", seeds: weights_seeds, run: weights },
-    Target { name: "corpus", seeds: corpus_seeds, run: corpus },
-    Target { name: "task", seeds: task_seeds, run: task },
-    Target { name: "race", seeds: race_seeds, run: race },
-    Target { name: "meta", seeds: meta_seeds, run: meta },
-    Target { name: "journal", seeds: journal_seeds, run: journal },
+pub const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "grid", seeds: grid_seeds, run: grid },
+    FuzzTarget { name: "config", seeds: config_seeds, run: config },
+    FuzzTarget { name: "tokenizer", seeds: tokenizer_seeds, run: tokenizer },
+    FuzzTarget { name: "weights", seeds: weights_seeds, run: weights },
+    FuzzTarget { name: "corpus", seeds: corpus_seeds, run: corpus },
+    FuzzTarget { name: "task", seeds: task_seeds, run: task },
+    FuzzTarget { name: "race", seeds: race_seeds, run: race },
+    FuzzTarget { name: "meta", seeds: meta_seeds, run: meta },
+    FuzzTarget { name: "journal", seeds: journal_seeds, run: journal },
 ];
 
-fn target(name: &str) -> &'static Target {
+fn target(name: &str) -> &'static FuzzTarget {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target {name}"))
 }
 
@@ -350,7 +350,7 @@ fn race(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let fields = json!({"article": "A.", "problems": text});
     let Value::Object(fields) = fields else { return };
-    let row = Row { place: "t.jsonl:1".to_owned(), fields };
+    let row = TaskRow { place: "t.jsonl:1".to_owned(), fields };
     match Task::find("race").unwrap().prompt(&row) {
         Ok(prompt) => assert!(prompt.choices.len() == 4 && (0..4).contains(&prompt.gold)),
         Err(error) => sound(&error),
@@ -361,7 +361,7 @@ const PAYLOADS: [(&str, &[u8]); 2] = [("a.json", b"[1, 2]"), ("values.f64", b"12
 
 fn stored(folder: &Path) -> (Store, Key, PathBuf) {
     let store = Store::open(folder).unwrap();
-    let key = Key::new(Kind::Scores, json!({"of": 1}), []);
+    let key = Key::new(ArtifactKind::Scores, json!({"of": 1}), []);
     let artifact = store.put(&key, 0.5, &PAYLOADS).unwrap();
     (store, key, artifact.folder().join("meta.json"))
 }
@@ -384,8 +384,8 @@ fn meta(data: &[u8]) {
     }
 }
 
-fn records() -> Vec<Record> {
-    let record = |chunk: usize| Record {
+fn records() -> Vec<JournalRecord> {
+    let record = |chunk: usize| JournalRecord {
         key: "k".repeat(64),
         chunk,
         values: vec![-1.25 * chunk as f64, f64::NAN, f64::NEG_INFINITY],

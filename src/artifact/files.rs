@@ -5,21 +5,21 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::folder::{Staging, Target};
+use super::folder::{ResultsFolder, Staging};
 use super::provenance;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, Outcome};
+use crate::exec::{CellResult, GridOutcome};
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::machine;
 use crate::plan::warnings;
 use crate::report::{Answers, Measured, Protocol, Provenance, Row, Table, Wide, write_documents, write_lm_eval};
-use crate::reproduce::{self, Number, Stored};
+use crate::reproduce::{self, Number, StoredResults};
 use crate::tasks::{Measure, TaskResult, average};
 
 /// The table of a grid's run, in the form that was asked for.
 #[derive(Debug)]
-pub enum Shape {
+pub enum TableShape {
     /// A row for each cell.
     Long,
     /// A row for each method, a column for each backbone and depth: one metric, or the usual one.
@@ -33,10 +33,10 @@ pub enum Shape {
 /// A metric that the run does not have, or a folder that cannot be written to.
 pub fn write_run(
     grid: &Grid,
-    outcome: &Outcome,
-    target: &Target,
+    outcome: &GridOutcome,
+    target: &ResultsFolder,
     started: SystemTime,
-    shape: &Shape,
+    shape: &TableShape,
     width: Option<usize>,
 ) -> Result<(String, Vec<PathBuf>)> {
     let protocols = Protocol::columns(grid, outcome);
@@ -49,8 +49,8 @@ pub fn write_run(
     let staging = target.stage()?;
     let mut files = table.write(staging.path())?;
     let screen = match shape {
-        Shape::Long => table.on_screen(width)?,
-        Shape::Wide { metric } => {
+        TableShape::Long => table.on_screen(width)?,
+        TableShape::Wide { metric } => {
             let wide = Wide::new(&protocols, &rows, metric.as_deref())?.noted(notes);
             files.push(put(&staging.path().join(Wide::FILE), wide.markdown().as_bytes())?);
             wide.on_screen(width)
@@ -66,7 +66,7 @@ pub fn write_run(
 pub(super) fn finish(
     name: &str,
     grid: &Grid,
-    outcome: &Outcome,
+    outcome: &GridOutcome,
     gated: bool,
     numbers: &[Number],
     protocols: &[Protocol],
@@ -75,7 +75,7 @@ pub(super) fn finish(
     started: SystemTime,
 ) -> Result<(Vec<PathBuf>, Provenance)> {
     files.extend(write_tasks(staging.path(), outcome)?);
-    let stored = Stored::of(name, grid, outcome, gated, numbers, &machine::program())?;
+    let stored = StoredResults::of(name, grid, outcome, gated, numbers, &machine::program())?;
     files.push(stored.write(staging.path())?);
     let record = provenance::provenance(grid, outcome, protocols.to_vec(), &files, started)?;
     record.write(staging.path())?;
@@ -84,7 +84,7 @@ pub(super) fn finish(
 }
 
 /// Every choice of every document, and each cell's results for tools that read lm-evaluation-harness' files.
-fn write_tasks(folder: &Path, outcome: &Outcome) -> Result<Vec<PathBuf>> {
+fn write_tasks(folder: &Path, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     if outcome.tasks.is_empty() {
         return Ok(Vec::new());
     }
@@ -110,7 +110,7 @@ pub(super) fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
 }
 
 /// Values in the order of [`Protocol::columns`]; accuracies in percent.
-fn values(grid: &Grid, outcome: &Outcome, result: &CellResult) -> Vec<Option<Measured>> {
+fn values(grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Vec<Option<Measured>> {
     let percent =
         |measure: Measure| Measured { value: 100.0 * measure.value, error: measure.stderr.map(|error| 100.0 * error) };
     let perplexities = result.perplexity.iter().map(|value| value.map(Measured::from));
@@ -126,7 +126,7 @@ fn values(grid: &Grid, outcome: &Outcome, result: &CellResult) -> Vec<Option<Mea
     values
 }
 
-fn row(grid: &Grid, outcome: &Outcome, result: &CellResult) -> Row {
+fn row(grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Row {
     let cell = &result.cell;
     let shown = |value: Option<String>| value.unwrap_or_else(|| Row::NONE.to_string());
     Row {

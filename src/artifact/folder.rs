@@ -11,22 +11,22 @@ use crate::files::owner::Owner;
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::report::Provenance;
-use crate::reproduce::{Sheet, Stored, settings_that_differ};
+use crate::reproduce::{PageSheet, StoredResults, settings_that_differ};
 
 /// Where the results of a run go.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct ResultsFolder {
     path: PathBuf,
     as_described: bool,
 }
 
 /// Files that every run may leave, whatever its tables are called.
-const OWN: [&str; 5] = [Provenance::FILE, Stored::FILE, Sheet::FILE, "documents.parquet", "lm_eval"];
+const OWN: [&str; 5] = [Provenance::FILE, StoredResults::FILE, PageSheet::FILE, "documents.parquet", "lm_eval"];
 
 /// What was set from outside, as far as a folder's name shows it.
 const SHOWN: usize = 48;
 
-impl Target {
+impl ResultsFolder {
     /// `NAME/PROFILE` below the results. A run with other settings than the file's has a folder of its own, called after
     /// the settings: `NAME/PROFILE+depth=2-1a2b3c4d`. Who gives the grid another name has chosen the folder already.
     pub fn new(results: &Path, name: &str, profile: Option<&str>, overrides: &[String]) -> Self {
@@ -76,7 +76,7 @@ impl Target {
     /// Never for a loaded grid, unless a path is not UTF-8.
     pub fn replaces(&self, grid: &Grid) -> Result<Option<String>> {
         // A folder that cannot be read holds nothing that could be missed.
-        let Ok(before) = Stored::read(&self.path) else { return Ok(None) };
+        let Ok(before) = StoredResults::read(&self.path) else { return Ok(None) };
         let settings = settings_that_differ(&before.settings, &grid.resolved()?);
         let paths: Vec<&str> = settings.iter().map(|setting| setting.path.as_str()).collect();
         Ok((!paths.is_empty()).then(|| {
@@ -234,8 +234,8 @@ fn file_name(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn target(results: &Path, overrides: &[&str]) -> Target {
-        Target::new(results, "b", Some("tiny"), &overrides.iter().map(ToString::to_string).collect::<Vec<_>>())
+    fn target(results: &Path, overrides: &[&str]) -> ResultsFolder {
+        ResultsFolder::new(results, "b", Some("tiny"), &overrides.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
     fn names(folder: &Path) -> Vec<String> {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     /// Publishes a run that wrote these files.
-    fn publish(target: &Target, files: &[&str]) {
+    fn publish(target: &ResultsFolder, files: &[&str]) {
         let staging = target.stage().unwrap();
         for file in files {
             fs::write(staging.path().join(file), *file).unwrap();
@@ -262,7 +262,7 @@ mod tests {
     fn settings_from_outside_have_a_folder_of_their_own() {
         let results = Path::new("results");
         assert_eq!(target(results, &[]).path(), Path::new("results/b/tiny"));
-        assert_eq!(Target::new(results, "b", None, &[]).path(), Path::new("results/b"));
+        assert_eq!(ResultsFolder::new(results, "b", None, &[]).path(), Path::new("results/b"));
         let own = target(results, &["depth=2"]);
         let name = own.path().file_name().unwrap().to_str().unwrap();
         assert!(name.starts_with("tiny+depth=2-") && name.len() == "tiny+depth=2-".len() + 8, "{name}");
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(wild.path().parent(), Some(Path::new("results/b")));
         assert!(wild.path().file_name().unwrap().len() < 80);
         assert!(target(results, &[]).as_described() && !own.as_described());
-        assert_eq!(Target::new(results, "c", None, &["name=c".into()]).path(), Path::new("results/c"));
+        assert_eq!(ResultsFolder::new(results, "c", None, &["name=c".into()]).path(), Path::new("results/c"));
     }
 
     #[test]

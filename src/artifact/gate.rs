@@ -2,35 +2,39 @@
 //! from it is not run.
 
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, Outcome};
+use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Cell, Description, Grid};
 use crate::paper;
 use crate::record::Record;
-use crate::reproduce::{self, Gate, Miss};
+use crate::reproduce::{self, Gate, GateFailure};
 
 /// What `dense`, a grid of dense backbones alone, says of the paper's.
-pub(super) fn gate(dense: &Grid, description: &Description, run: &dyn Fn(&Grid) -> Result<Outcome>) -> Result<Gate> {
+pub(super) fn gate(
+    dense: &Grid,
+    description: &Description,
+    run: &dyn Fn(&Grid) -> Result<GridOutcome>,
+) -> Result<Gate> {
     let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
     let numbers = reproduce::numbers(dense, &run(dense)?, &[]);
     Ok(Gate::of(&numbers, &paper, &description.tolerance))
 }
 
 /// Why there is nothing to draw where the gate has stopped something.
-pub(super) fn stopped_by(misses: &[Miss]) -> Option<Error> {
+pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
     let first = misses.first()?;
     let error = Error::job("a dense backbone has not the paper's dense numbers, so that nothing of it is drawn");
     Some(error.found(first.to_string()).hint("--no-gate prunes it all the same"))
 }
 
 /// The grid without the pruned cells of backbones that are not the paper's.
-pub(super) fn open(grid: &Grid, misses: &[Miss]) -> Grid {
-    let (stopped, mut open) = (Miss::backbones(misses), grid.clone());
+pub(super) fn open(grid: &Grid, misses: &[GateFailure]) -> Grid {
+    let (stopped, mut open) = (GateFailure::backbones(misses), grid.clone());
     open.cells.retain(|cell| cell.is_dense() || !stopped.contains(&cell.backbone));
     open
 }
 
 /// The outcome with the cells that the gate stopped, each in its place and as failed: a table says what it lacks.
-pub(super) fn with_stopped(outcome: Outcome, grid: &Grid, misses: &[Miss]) -> Outcome {
+pub(super) fn with_stopped(outcome: GridOutcome, grid: &Grid, misses: &[GateFailure]) -> GridOutcome {
     if misses.is_empty() {
         return outcome;
     }
@@ -43,5 +47,5 @@ pub(super) fn with_stopped(outcome: Outcome, grid: &Grid, misses: &[Miss]) -> Ou
             CellResult::unmeasured(cell.clone(), grid.backbones[&cell.backbone].layers, Some(reason))
         }
     };
-    Outcome { cells: grid.cells.iter().map(result).collect(), ..outcome }
+    GridOutcome { cells: grid.cells.iter().map(result).collect(), ..outcome }
 }

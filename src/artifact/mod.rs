@@ -12,6 +12,6 @@ mod pipeline_test;
 mod provenance;
 
 pub use catalogue::{Artifact, all, chosen, order};
-pub use files::{Shape, write_run};
-pub use folder::{Staging, Target};
+pub use files::{TableShape, write_run};
+pub use folder::{ResultsFolder, Staging};
 pub use pipeline::{Executor, Gated, Made, Runner, list, make};

@@ -7,10 +7,10 @@ use std::time::SystemTime;
 
 use super::Artifact;
 use super::files::{finish, put};
-use super::folder::{Staging, Target};
+use super::folder::{ResultsFolder, Staging};
 use super::gate::{gate, open, stopped_by, with_stopped};
 use crate::error::{Error, Result};
-use crate::exec::{self, Outcome, Recorder, Reporter, Settings};
+use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings};
 use crate::files::atomic::ensure_writable;
 use crate::grid::{Cell, Grid, ListEntry};
 use crate::names;
@@ -18,7 +18,7 @@ use crate::page::FigureView;
 use crate::paper;
 use crate::plan::warnings;
 use crate::report::{Protocol, Provenance};
-use crate::reproduce::{self, Gate, List, Miss, Number, View};
+use crate::reproduce::{self, Gate, GateFailure, List, Number, View};
 use crate::store::Store;
 
 /// Who runs a grid.
@@ -27,7 +27,7 @@ pub trait Executor {
     ///
     /// # Errors
     /// What stops the whole run: a cell that fails is in the outcome.
-    fn run(&self, grid: &Grid, results: &Path) -> Result<Outcome>;
+    fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome>;
 }
 
 /// Runs a grid with a store, and keeps its record for `ghostlab status`.
@@ -39,7 +39,7 @@ pub struct Runner<'a> {
 }
 
 impl Executor for Runner<'_> {
-    fn run(&self, grid: &Grid, results: &Path) -> Result<Outcome> {
+    fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
         let recorder = Recorder::start(grid, results, self.store, self.reporter)?;
         let outcome = exec::run(grid, self.settings, self.store, &recorder, self.stop);
         outcome.inspect_err(|error| recorder.end(error))
@@ -55,7 +55,7 @@ pub struct Made {
     pub beside: String,
     pub files: Vec<PathBuf>,
     /// What dense backbones miss of the paper's numbers: their pruned cells were not run.
-    pub misses: Vec<Miss>,
+    pub misses: Vec<GateFailure>,
     /// Backbones of the paper whose dense numbers could not be compared, and why: they were pruned all the same.
     pub unknown: Vec<(String, String)>,
     /// Cells that were tried and failed, with their reasons.
@@ -77,7 +77,13 @@ pub enum Gated {
 ///
 /// # Errors
 /// What stops the run, numbers that the description cannot lay out, or a folder that cannot be written to.
-pub fn make(artifact: &Artifact, grid: &Grid, gated: &Gated, target: &Target, executor: &dyn Executor) -> Result<Made> {
+pub fn make(
+    artifact: &Artifact,
+    grid: &Grid,
+    gated: &Gated,
+    target: &ResultsFolder,
+    executor: &dyn Executor,
+) -> Result<Made> {
     let started = SystemTime::now();
     target.check()?;
     let description = &artifact.description;
@@ -135,7 +141,7 @@ pub fn make(artifact: &Artifact, grid: &Grid, gated: &Gated, target: &Target, ex
 fn tables(
     artifact: &Artifact,
     grid: &Grid,
-    outcome: &Outcome,
+    outcome: &GridOutcome,
     view: &View,
     numbers: &[Number],
     staging: &Staging,
@@ -153,7 +159,7 @@ fn tables(
 /// The drawings, as files and for the page.
 fn figures(
     artifact: &Artifact,
-    outcome: &Outcome,
+    outcome: &GridOutcome,
     numbers: &[Number],
     staging: &Staging,
 ) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
@@ -174,7 +180,7 @@ fn figures(
 fn sheet(
     artifact: &Artifact,
     grid: &Grid,
-    outcome: &Outcome,
+    outcome: &GridOutcome,
     numbers: &[Number],
     table: Option<&View>,
     figures: Vec<FigureView>,
@@ -211,10 +217,10 @@ fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-fn write_sheet(folder: &Path, sheet: &reproduce::Sheet) -> Result<()> {
+fn write_sheet(folder: &Path, sheet: &reproduce::PageSheet) -> Result<()> {
     let text = serde_json::to_string(sheet)
         .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
-    put(&folder.join(reproduce::Sheet::FILE), text.as_bytes()).map(drop)
+    put(&folder.join(reproduce::PageSheet::FILE), text.as_bytes()).map(drop)
 }
 
 /// Writes a table of what the program knows by name; the table for a terminal.

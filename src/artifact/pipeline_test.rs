@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::{Artifact, Executor, Gated, Made, Target, make};
+use super::{Artifact, Executor, Gated, Made, ResultsFolder, make};
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, Outcome, TextProtocol};
+use crate::exec::{CellResult, GridOutcome, TextProtocol};
 use crate::grid::{Cell, Grid};
-use crate::reproduce::{Sheet, Stored};
+use crate::reproduce::{PageSheet, StoredResults};
 
 /// Gives each cell the perplexity that it is told to, and remembers which cells it was asked for.
 struct Fake {
@@ -26,7 +26,7 @@ impl Fake {
 }
 
 impl Executor for Fake {
-    fn run(&self, grid: &Grid, _: &Path) -> Result<Outcome> {
+    fn run(&self, grid: &Grid, _: &Path) -> Result<GridOutcome> {
         self.asked.borrow_mut().push(grid.cells.len());
         let result = |cell: &Cell| {
             let perplexity = (self.perplexity)(cell);
@@ -43,7 +43,7 @@ impl Executor for Fake {
             .map(|_| Some(TextProtocol { windows: 256, all: 256, bytes: 1 << 20 }))
             .collect();
         let texts = BTreeMap::from([("llama-3-8b".to_owned(), read)]);
-        Ok(Outcome { cells, inputs: inputs(), texts, tasks: Vec::new() })
+        Ok(GridOutcome { cells, inputs: inputs(), texts, tasks: Vec::new() })
     }
 }
 
@@ -82,8 +82,8 @@ impl Bench {
         self.artifact.grid(None, overrides).unwrap()
     }
 
-    fn target(&self, overrides: &[String]) -> Target {
-        Target::new(&self.root.path().join("results"), &self.artifact.name, None, overrides)
+    fn target(&self, overrides: &[String]) -> ResultsFolder {
+        ResultsFolder::new(&self.root.path().join("results"), &self.artifact.name, None, overrides)
     }
 
     fn make(&self, overrides: &[&str], gated: bool, executor: &dyn Executor) -> (Result<Made>, PathBuf) {
@@ -138,7 +138,7 @@ fn the_numbers_say_which_files_made_them_and_whether_there_was_a_gate() {
     let bench = Bench::new();
     for gated in [true, false] {
         let (_, folder) = bench.make(&[], gated, &Fake::new(|_| Some(30.0)));
-        let stored = Stored::read(&folder).unwrap();
+        let stored = StoredResults::read(&folder).unwrap();
         assert_eq!((stored.gate, stored.inputs), (gated, inputs()));
     }
 }
@@ -173,14 +173,14 @@ fn other_settings_have_a_folder_of_their_own_and_are_not_for_the_page() {
     assert_ne!(plain, own);
     assert_eq!(csv(&plain), before);
     assert_eq!(csv(&own).lines().count(), 1 + 3);
-    assert!(plain.join(Sheet::FILE).exists() && !own.join(Sheet::FILE).exists());
+    assert!(plain.join(PageSheet::FILE).exists() && !own.join(PageSheet::FILE).exists());
 }
 
 #[test]
 fn a_run_that_is_stopped_leaves_the_results_that_were_there() {
     struct Stopped;
     impl Executor for Stopped {
-        fn run(&self, _: &Grid, _: &Path) -> Result<Outcome> {
+        fn run(&self, _: &Grid, _: &Path) -> Result<GridOutcome> {
             Err(Error::interrupted("stopped"))
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crate::error::{Error, Result};
-use crate::exec::Outcome;
+use crate::exec::GridOutcome;
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine::{self, Machine};
@@ -14,7 +14,7 @@ use crate::report::{Protocol, Provenance, utc};
 /// The record of a grid's outcome and the files that show it.
 pub(super) fn provenance(
     grid: &Grid,
-    outcome: &Outcome,
+    outcome: &GridOutcome,
     protocols: Vec<Protocol>,
     files: &[PathBuf],
     started: SystemTime,
@@ -54,7 +54,7 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     files.iter().filter(|file| file.is_file()).map(hash).collect()
 }
 
-fn cells_json(outcome: &Outcome) -> Result<serde_json::Value> {
+fn cells_json(outcome: &GridOutcome) -> Result<serde_json::Value> {
     serde_json::to_value(&outcome.cells)
         .map_err(|error| Error::job("the cells have no JSON form").found(error.to_string()))
 }

@@ -1,10 +1,10 @@
 //! What an accuracy can be: counts of right answers, and chance.
 
 use super::EPSILON;
-use super::finding::{Check, Finding, Kind};
-use super::row::{Row, agree};
+use super::finding::{Check, Finding, FindingKind};
+use super::row::{AuditRow, agree};
 use crate::metric;
-use crate::paper::Entry;
+use crate::paper::PaperNumber;
 
 /// What is known of a task without its documents.
 struct Facts {
@@ -40,7 +40,7 @@ fn facts(task: &str) -> Option<&'static Facts> {
 /// The counts of right answers that print as the entry's value, with their accuracies in percent; None where the metric
 /// is no task. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
 /// than there are values of two decimals, so every value of its is possible, and some have two counts.
-pub(super) fn counts(entry: &Entry) -> Option<Vec<(u32, f64)>> {
+pub(super) fn counts(entry: &PaperNumber) -> Option<Vec<(u32, f64)>> {
     let (facts, value) = (facts(&entry.record.metric)?, entry.record.value?);
     let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
     Some(around(facts, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
@@ -56,7 +56,7 @@ fn around(facts: &'static Facts, value: f64, reach: f64) -> impl Iterator<Item =
     (first..=last).map(move |count| (count, 100.0 * f64::from(count) / documents))
 }
 
-pub(super) fn check_counts(entries: &[Entry], findings: &mut Vec<Finding>) {
+pub(super) fn check_counts(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     for entry in entries {
         let (Some(fitting), Some(facts), Some(value)) =
             (counts(entry), facts(&entry.record.metric), entry.record.value)
@@ -85,16 +85,16 @@ pub(super) fn check_counts(entries: &[Entry], findings: &mut Vec<Finding>) {
 }
 
 /// How a value that no count gives may have come about.
-fn explanation(entry: &Entry, value: f64, near: &[Option<(u32, f64)>]) -> (Kind, &'static str) {
+fn explanation(entry: &PaperNumber, value: f64, near: &[Option<(u32, f64)>]) -> (FindingKind, &'static str) {
     let unit = entry.unit();
     let near = || near.iter().flatten().map(|(_, accuracy)| *accuracy);
     if near().any(|accuracy| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
-        return (Kind::Remark, "cut off instead of rounded, the count above prints so");
+        return (FindingKind::Remark, "cut off instead of rounded, the count above prints so");
     }
     if entry.printed.ends_with('0') && near().any(|accuracy| (accuracy - value).abs() <= 5.0 * unit + EPSILON) {
-        return (Kind::Suspicion, "a count prints so with one digit less");
+        return (FindingKind::Suspicion, "a count prints so with one digit less");
     }
-    (Kind::Contradiction, "no count of right answers prints so")
+    (FindingKind::Contradiction, "no count of right answers prints so")
 }
 
 /// Standard errors around chance within which a task is taken to be at chance.
@@ -102,7 +102,7 @@ const WIDTH: f64 = 3.0;
 
 /// Rows whose nine accuracies are all at chance: what is left of a backbone that overflowed or was cut to pieces. One
 /// task above chance, or below it, is enough to be spared.
-pub(super) fn check_chance(rows: &[Row], findings: &mut Vec<Finding>) {
+pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let Some(cells) = row.all(&metric::tasks()) else { continue };
         let Some(farthest) = cells.iter().map(|(cell, value)| distance(cell, *value)).collect::<Option<Vec<_>>>()
@@ -114,8 +114,8 @@ pub(super) fn check_chance(rows: &[Row], findings: &mut Vec<Finding>) {
             continue;
         }
         let of = |task| row.get(task).map_or("", |(cell, _)| cell.printed.as_str());
-        let cells: Vec<&Entry> = cells.iter().map(|(cell, _)| *cell).collect();
-        let mut finding = Finding::new(Check::Chance, Kind::Suspicion, row.condition, &cells)
+        let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
+        let mut finding = Finding::new(Check::Chance, FindingKind::Suspicion, row.condition, &cells)
             .expected("a task above chance")
             .found(format!("all nine within {farthest:.1} standard errors of chance"))
             .note(match constant(row) {
@@ -134,7 +134,7 @@ pub(super) fn check_chance(rows: &[Row], findings: &mut Vec<Finding>) {
 }
 
 /// Standard errors between an accuracy and the nearest rate of chance.
-fn distance(cell: &Entry, value: f64) -> Option<f64> {
+fn distance(cell: &PaperNumber, value: f64) -> Option<f64> {
     let facts = facts(&cell.record.metric)?;
     let errors = facts.chance.iter().map(|chance| {
         let share = chance / 100.0;
@@ -144,7 +144,7 @@ fn distance(cell: &Entry, value: f64) -> Option<f64> {
 }
 
 /// Whether every task of fixed answers is at the share of one label, to the last printed digit.
-fn constant(row: &Row) -> bool {
+fn constant(row: &AuditRow) -> bool {
     FACTS.iter().filter(|facts| facts.chance.len() > 1).all(|facts| {
         row.get(facts.name).is_some_and(|(cell, value)| {
             facts.chance[1..].iter().any(|share| (value - share).abs() <= cell.unit() / 2.0 + EPSILON)
@@ -153,7 +153,7 @@ fn constant(row: &Row) -> bool {
 }
 
 /// Whether a row and another of the same values are at chance: then they agree because nothing is left in either.
-pub(super) fn both_at_chance(one: &Row, other: &Row) -> bool {
+pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     one.all(&metric::tasks()).is_some_and(|cells| {
         cells.iter().all(|(cell, value)| {
             distance(cell, *value).is_some_and(|errors| errors <= WIDTH)
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::audit::paper_test::entries;
 
-    fn count_kind(task: &str, printed: &str) -> Option<(Kind, String)> {
+    fn count_kind(task: &str, printed: &str) -> Option<(FindingKind, String)> {
         let mut findings = Vec::new();
         check_counts(&entries("t", "b,32,7,sleb,none,false,c4", &[(task, printed)]), &mut findings);
         findings.pop().map(|finding| (finding.kind, finding.expected))
@@ -214,21 +214,21 @@ mod tests {
         }
         assert_eq!(
             count_kind("openbookqa", "37.87"),
-            Some((Kind::Contradiction, "37.80 (189/500) or 38.00 (190/500)".to_owned()))
+            Some((FindingKind::Contradiction, "37.80 (189/500) or 38.00 (190/500)".to_owned()))
         );
     }
 
     #[test]
     fn a_cut_off_digit_is_told_from_a_wrong_one() {
         // 1608 of 2376 is 67.6768; 1955 of 3270 is 59.7859; 418 of 1045 is 40.
-        assert_eq!(count_kind("arc_easy", "67.67").unwrap().0, Kind::Remark);
-        assert_eq!(count_kind("boolq", "59.80").unwrap().0, Kind::Suspicion);
-        assert_eq!(count_kind("race", "40.04").unwrap().0, Kind::Contradiction);
+        assert_eq!(count_kind("arc_easy", "67.67").unwrap().0, FindingKind::Remark);
+        assert_eq!(count_kind("boolq", "59.80").unwrap().0, FindingKind::Suspicion);
+        assert_eq!(count_kind("race", "40.04").unwrap().0, FindingKind::Contradiction);
     }
 
     #[test]
     fn what_is_no_percentage_is_no_accuracy() {
-        assert_eq!(count_kind("copa", "101.00"), Some((Kind::Contradiction, "100.00 (100/100)".to_owned())));
+        assert_eq!(count_kind("copa", "101.00"), Some((FindingKind::Contradiction, "100.00 (100/100)".to_owned())));
         assert_eq!(count_kind("ppl_c4", "101.37"), None);
     }
 
@@ -239,7 +239,7 @@ mod tests {
             let metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns.iter().copied()).collect();
             let entries = entries("t", "b,32,7,sleb,none,false,c4", &metrics);
             let mut findings = Vec::new();
-            check_chance(&Row::group(&entries), &mut findings);
+            check_chance(&AuditRow::group(&entries), &mut findings);
             findings
         };
         let findings = found(&at_chance);

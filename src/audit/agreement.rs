@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 
 use super::EPSILON;
-use super::finding::{Check, Finding, Kind, listed};
+use super::finding::{Check, Finding, FindingKind, listed};
 use super::row::{agree, exact, loose, sized};
-use crate::paper::Entry;
+use crate::paper::PaperNumber;
 use crate::record::{Condition, DENSE};
 
 /// The first entry of a value, and all entries of it.
-type Values<'a> = Vec<Vec<&'a Entry>>;
+type Values<'a> = Vec<Vec<&'a PaperNumber>>;
 
 /// Compares all values of a metric that the tables give for one condition: first where the condition is the same to the
 /// letter, then where it should be (another solver; the default number of sequences said or unsaid), which is a remark.
-pub(super) fn check(entries: &[Entry], findings: &mut Vec<Finding>) {
-    let mut groups: Vec<Vec<&Entry>> = Vec::new();
+pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
+    let mut groups: Vec<Vec<&PaperNumber>> = Vec::new();
     let mut known: HashMap<(Condition, &str), usize> = HashMap::new();
     for entry in entries.iter().filter(|entry| entry.record.value.is_some()) {
         let index = *known.entry((loose(&entry.record.condition), metric(entry))).or_insert_with(|| {
@@ -22,13 +22,14 @@ pub(super) fn check(entries: &[Entry], findings: &mut Vec<Finding>) {
             groups.len() - 1
         });
         // A second value in the same row of the same table is a duplicate, which is another check.
-        let again = |seen: &&&Entry| seen.artifact == entry.artifact && seen.record.condition == entry.record.condition;
+        let again =
+            |seen: &&&PaperNumber| seen.artifact == entry.artifact && seen.record.condition == entry.record.condition;
         if groups[index].iter().find(again).is_none() {
             groups[index].push(entry);
         }
     }
     for group in groups.iter().filter(|group| group.len() > 1) {
-        let mut classes: Vec<(Condition, Vec<&Entry>)> = Vec::new();
+        let mut classes: Vec<(Condition, Vec<&PaperNumber>)> = Vec::new();
         for &entry in group {
             let condition = exact(&entry.record.condition);
             match classes.iter_mut().find(|class| class.0 == condition) {
@@ -44,14 +45,14 @@ pub(super) fn check(entries: &[Entry], findings: &mut Vec<Finding>) {
 }
 
 /// Table 5 gives latencies at 2048 tokens and batch 1, as the text beside it says; the latencies' own tables spell it.
-fn metric(entry: &Entry) -> &str {
+fn metric(entry: &PaperNumber) -> &str {
     match entry.record.metric.as_str() {
         "prefill_ms" => "prefill_ms:seq=2048:batch=1",
         metric => metric,
     }
 }
 
-fn values<'a>(class: &[&'a Entry]) -> Values<'a> {
+fn values<'a>(class: &[&'a PaperNumber]) -> Values<'a> {
     let mut values: Values<'a> = Vec::new();
     for &entry in class {
         match values.iter_mut().find(|same| agree(same[0], entry)) {
@@ -63,36 +64,39 @@ fn values<'a>(class: &[&'a Entry]) -> Values<'a> {
 }
 
 /// One condition: every further value is held against the first.
-fn within(values: &Values, entries: &[Entry], findings: &mut Vec<Finding>) {
+fn within(values: &Values, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
         let (one, two) = (first[0], other[0]);
         let (kind, note) = match deviations(one, two) {
             Some(apart) if apart <= REPEATED => continue,
-            Some(apart) => (Kind::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart")),
-            None if last_digit(one, two) => (Kind::Remark, "no more than the last digit".to_owned()),
-            None => (Kind::Contradiction, elsewhere(one, two, entries)),
+            Some(apart) => {
+                (FindingKind::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
+            }
+            None if last_digit(one, two) => (FindingKind::Remark, "no more than the last digit".to_owned()),
+            None => (FindingKind::Contradiction, elsewhere(one, two, entries)),
         };
         findings.push(differing(kind, first, other).note(note));
     }
 }
 
 /// Conditions that should not differ: the first value of each is held against the first.
-fn between(classes: &[(Condition, Vec<&Entry>)], findings: &mut Vec<Finding>) {
+fn between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Finding>) {
     let Some(((_, first), others)) = classes.split_first() else { return };
     for (_, other) in others.iter().filter(|(_, other)| !agree(first[0], other[0])) {
-        let names = |entry: &Entry| {
+        let names = |entry: &PaperNumber| {
             let Condition { recovery, calibration, .. } = &entry.record.condition;
             format!("{recovery} on {calibration}")
         };
         let note = format!("{} and {} should be the same", names(first[0]), names(other[0]));
-        findings.push(differing(Kind::Remark, first, other).note(note));
+        findings.push(differing(FindingKind::Remark, first, other).note(note));
     }
 }
 
-fn differing(kind: Kind, one: &[&Entry], other: &[&Entry]) -> Finding {
-    let shown =
-        |same: &[&Entry]| format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())));
+fn differing(kind: FindingKind, one: &[&PaperNumber], other: &[&PaperNumber]) -> Finding {
+    let shown = |same: &[&PaperNumber]| {
+        format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
+    };
     Finding::new(Check::Agreement, kind, &one[0].record.condition, &[one, other].concat())
         .expected(shown(one))
         .found(shown(other))
@@ -103,8 +107,8 @@ const REPEATED: f64 = 5.0;
 
 /// How far two measurements are apart, in standard deviations of their difference; None for what is no measurement. One
 /// that is printed without its deviation is taken to have the other's.
-fn deviations(one: &Entry, other: &Entry) -> Option<f64> {
-    let deviation = |entry: &Entry, twin: &Entry| entry.record.error.or(twin.record.error);
+fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
+    let deviation = |entry: &PaperNumber, twin: &PaperNumber| entry.record.error.or(twin.record.error);
     let spread = deviation(one, other)?.hypot(deviation(other, one)?);
     // A deviation of 0.0 is one below half its last digit.
     let spread = spread.max(one.unit().max(other.unit()));
@@ -112,18 +116,18 @@ fn deviations(one: &Entry, other: &Entry) -> Option<f64> {
 }
 
 /// Whether two values are one apart in the last digit that both print.
-fn last_digit(one: &Entry, other: &Entry) -> bool {
+fn last_digit(one: &PaperNumber, other: &PaperNumber) -> bool {
     let (Some(a), Some(b)) = (one.record.value, other.record.value) else { return false };
     (a - b).abs() <= one.unit().max(other.unit()) + EPSILON
 }
 
 /// Where either of two values may have come from.
-fn elsewhere(one: &Entry, two: &Entry, entries: &[Entry]) -> String {
+fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> String {
     if one.record.condition.criterion == DENSE && one.record.condition.calibration != two.record.condition.calibration {
         return "the dense backbone does not depend on the calibration".to_owned();
     }
     // The same value under the same condition but for the corpus of its calibration.
-    let twin = |value: &&Entry| {
+    let twin = |value: &&PaperNumber| {
         let (value, condition) = (*value, &value.record.condition);
         entries.iter().find(|entry| {
             let other = &entry.record.condition;
@@ -152,13 +156,13 @@ mod tests {
 
     const CONDITION: &str = "b,32,7,sleb,ghosted,false,c4";
 
-    fn found(entries: &[Entry]) -> Vec<Finding> {
+    fn found(entries: &[PaperNumber]) -> Vec<Finding> {
         let mut findings = Vec::new();
         check(entries, &mut findings);
         findings
     }
 
-    fn pair(one: (&str, &str), other: (&str, &str)) -> Vec<Kind> {
+    fn pair(one: (&str, &str), other: (&str, &str)) -> Vec<FindingKind> {
         found(&[entry("t", one.0, "ppl_c4", one.1), entry("u", other.0, "ppl_c4", other.1)])
             .iter()
             .map(|finding| finding.kind)
@@ -167,8 +171,8 @@ mod tests {
 
     #[test]
     fn two_values_of_one_condition_contradict_each_other() {
-        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.02")), [Kind::Contradiction]);
-        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.01")), [Kind::Remark], "the last digit");
+        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.02")), [FindingKind::Contradiction]);
+        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.01")), [FindingKind::Remark], "the last digit");
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.0")), []);
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "")), [], "a failed cell says nothing");
         for other in ["b,32,7,sleb,ghosted,true,c4", "b,32,11,sleb,ghosted,false,c4", "b,32,7,sleb,ghosted,false,c4:64"]
@@ -194,7 +198,7 @@ mod tests {
     #[test]
     fn the_default_size_and_the_solver_are_a_weaker_class() {
         for other in ["b,32,7,sleb,ghosted,false,c4:32", "b,32,7,sleb,ghosted:svd,false,c4"] {
-            assert_eq!(pair((CONDITION, "10.00"), (other, "20.00")), [Kind::Remark], "{other}");
+            assert_eq!(pair((CONDITION, "10.00"), (other, "20.00")), [FindingKind::Remark], "{other}");
             assert_eq!(pair((CONDITION, "10.00"), (other, "10.00")), [], "{other}");
         }
     }
@@ -202,7 +206,7 @@ mod tests {
     #[test]
     fn a_dense_row_does_not_depend_on_the_calibration() {
         let (c4, wiki) = ("b,32,0,dense,none,false,c4", "b,32,0,dense,none,false,wikitext2");
-        assert_eq!(pair((c4, "10.00"), (wiki, "10.02")), [Kind::Contradiction]);
+        assert_eq!(pair((c4, "10.00"), (wiki, "10.02")), [FindingKind::Contradiction]);
         let pruned = ("b,32,7,sleb,none,false,c4", "b,32,7,sleb,none,false,wikitext2");
         assert_eq!(pair((pruned.0, "10.00"), (pruned.1, "10.02")), []);
     }
@@ -230,11 +234,11 @@ mod tests {
         };
         // hypot(3, 4) is 5: 25 apart are five deviations.
         assert_eq!(found("100.0,3.0", "125.0,4.0"), []);
-        assert_eq!(found("100.0,3.0", "125.1,4.0"), [Kind::Suspicion]);
+        assert_eq!(found("100.0,3.0", "125.1,4.0"), [FindingKind::Suspicion]);
         // Without its own, the other's deviation is taken: 5 √2 are 7.07.
         assert_eq!(found("100.0", "107.0,1.0"), []);
-        assert_eq!(found("100.0", "107.1,1.0"), [Kind::Suspicion]);
-        assert_eq!(found("100.0", "100.2"), [Kind::Contradiction], "nothing is known of their spread");
+        assert_eq!(found("100.0", "107.1,1.0"), [FindingKind::Suspicion]);
+        assert_eq!(found("100.0", "100.2"), [FindingKind::Contradiction], "nothing is known of their spread");
     }
 
     #[test]

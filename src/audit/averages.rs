@@ -2,17 +2,17 @@
 
 use super::EPSILON;
 use super::accuracy::counts;
-use super::finding::{Check, Finding, Kind};
-use super::row::Row;
+use super::finding::{Check, Finding, FindingKind};
+use super::row::AuditRow;
 use crate::metric;
-use crate::paper::Entry;
+use crate::paper::PaperNumber;
 
 /// Each printed part is within half a unit of its last digit of the true value, hence so is the mean of the parts, and
 /// the printed mean is within half a unit of the true mean. With two decimals everywhere: 0.005 + 0.005.
 ///
 /// Where each accuracy gives away its count of right answers, the true mean is known, and the printed mean has only its
 /// own half unit: a mean that fails this but not the first was taken from rounded columns, which is only a remark.
-pub(super) fn check(rows: &[Row], findings: &mut Vec<Finding>) {
+pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         for (average, parts) in [(metric::ACCURACY.id, metric::tasks()), (metric::PERPLEXITY.id, metric::texts())] {
             let (Some((cell, printed)), Some(parts)) = (row.get(average), row.all(&parts)) else { continue };
@@ -28,15 +28,16 @@ pub(super) fn check(rows: &[Row], findings: &mut Vec<Finding>) {
     }
 }
 
-fn judge(cell: &Entry, printed: f64, parts: &[(&Entry, f64)]) -> Option<(Kind, String, String)> {
-    let mean = |values: &dyn Fn(&(&Entry, f64)) -> f64| parts.iter().map(values).sum::<f64>() / number(parts.len());
+fn judge(cell: &PaperNumber, printed: f64, parts: &[(&PaperNumber, f64)]) -> Option<(FindingKind, String, String)> {
+    let mean =
+        |values: &dyn Fn(&(&PaperNumber, f64)) -> f64| parts.iter().map(values).sum::<f64>() / number(parts.len());
     let half = cell.unit() / 2.0;
     let of_printed = mean(&|part| part.1);
     let tolerance = half + mean(&|part| part.0.unit() / 2.0);
     if (of_printed - printed).abs() > tolerance + EPSILON {
         let note =
             format!("the mean of {} printed columns, which rounding moves by at most {tolerance:.3}", parts.len());
-        return Some((Kind::Contradiction, format!("{of_printed:.4}"), note));
+        return Some((FindingKind::Contradiction, format!("{of_printed:.4}"), note));
     }
     let known: Vec<(f64, f64)> = parts.iter().map(|part| bounds(part.0)).collect::<Option<_>>()?;
     let low = known.iter().map(|bound| bound.0).sum::<f64>() / number(parts.len());
@@ -46,14 +47,14 @@ fn judge(cell: &Entry, printed: f64, parts: &[(&Entry, f64)]) -> Option<(Kind, S
     }
     let expected = if high - low < EPSILON { format!("{low:.4}") } else { format!("{low:.4} to {high:.4}") };
     Some((
-        Kind::Remark,
+        FindingKind::Remark,
         expected,
         "the mean of the counts of right answers; printed is that of rounded columns".to_owned(),
     ))
 }
 
 /// The least and the greatest accuracy that a cell can stand for; None where its task is unknown or no count fits.
-fn bounds(entry: &Entry) -> Option<(f64, f64)> {
+fn bounds(entry: &PaperNumber) -> Option<(f64, f64)> {
     let fitting = counts(entry)?;
     Some((fitting.first()?.1, fitting.last()?.1))
 }
@@ -65,14 +66,14 @@ fn number(count: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::row::Row;
+    use super::super::row::AuditRow;
     use super::*;
     use crate::audit::paper_test::entries;
 
     fn found(metrics: &[(&str, &str)]) -> Vec<Finding> {
         let entries = entries("t", "b,32,7,sleb,none,false,c4", metrics);
         let mut findings = Vec::new();
-        check(&Row::group(&entries), &mut findings);
+        check(&AuditRow::group(&entries), &mut findings);
         findings
     }
 
@@ -85,7 +86,9 @@ mod tests {
             let findings = found(&[&parts[..], &[("ppl_average", average)]].concat());
             assert_eq!(!findings.is_empty(), wrong, "{average}");
             assert!(
-                findings.iter().all(|finding| finding.kind == Kind::Contradiction && finding.expected == "20.0033")
+                findings
+                    .iter()
+                    .all(|finding| finding.kind == FindingKind::Contradiction && finding.expected == "20.0033")
             );
         }
     }
@@ -103,8 +106,8 @@ mod tests {
         let mean: f64 = columns.iter().map(|column| column.parse::<f64>().unwrap()).sum::<f64>() / 9.0;
         assert!((mean - 67.7656).abs() < 1e-4, "{mean}");
         assert_eq!(kinds("67.76"), []);
-        assert_eq!(kinds("67.77"), [Kind::Remark]);
-        assert_eq!(kinds("67.78"), [Kind::Contradiction]);
+        assert_eq!(kinds("67.77"), [FindingKind::Remark]);
+        assert_eq!(kinds("67.78"), [FindingKind::Contradiction]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How many calibration sequences an unsized row has.
 
-use super::finding::{Check, Finding, Kind};
-use super::row::{Row, agree, sized, words};
+use super::finding::{Check, Finding, FindingKind};
+use super::row::{AuditRow, agree, sized, words};
 use crate::record::Condition;
 
 /// Sequences of all calibrations, as the paper states in its setup and its captions.
@@ -12,15 +12,15 @@ const ENOUGH: usize = 2;
 
 /// Where one table varies the number of sequences, a row of another that does not say its number is one of these rows.
 /// It should be the one of the stated number.
-pub(super) fn check(rows: &[Row], findings: &mut Vec<Finding>) {
+pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| sized(&row.condition.calibration).1.is_none()) {
-        let size = |other: &Row| {
+        let size = |other: &AuditRow| {
             let (corpus, size) = sized(&other.condition.calibration);
             let unsized_other = Condition { calibration: corpus.to_owned(), ..other.condition.clone() };
             (unsized_other == *row.condition).then_some(size?.to_owned())
         };
-        let variants: Vec<(&Row, String)> = rows.iter().filter_map(|other| Some((other, size(other)?))).collect();
-        let is_of = |variant: &&(&Row, String)| {
+        let variants: Vec<(&AuditRow, String)> = rows.iter().filter_map(|other| Some((other, size(other)?))).collect();
+        let is_of = |variant: &&(&AuditRow, String)| {
             let shared = row.shared_scores(variant.0);
             shared.len() >= ENOUGH && shared.iter().all(|(one, other)| agree(one, other))
         };
@@ -35,7 +35,7 @@ pub(super) fn check(rows: &[Row], findings: &mut Vec<Finding>) {
         let expected = printed.clone().map(|(_, at_stated)| at_stated.printed.clone());
         let found = printed.map(|(one, _)| one.printed.clone());
         findings.push(
-            Finding::new(Check::Calibration, Kind::Contradiction, row.condition, &cells)
+            Finding::new(Check::Calibration, FindingKind::Contradiction, row.condition, &cells)
                 .expected(format!("{STATED} sequences: {}", expected.collect::<Vec<_>>().join(" ")))
                 .found(format!("{count} sequences: {}", found.collect::<Vec<_>>().join(" ")))
                 .note(format!("the row is that of `{}` in {}", words(actual.condition), actual.artifact)),
@@ -55,7 +55,7 @@ mod tests {
         };
         let entries = [row("t", "c4:32", "20.00"), row("t", "c4:128", "19.00"), row("u", "c4", own)].concat();
         let mut findings = Vec::new();
-        check(&Row::group(&entries), &mut findings);
+        check(&AuditRow::group(&entries), &mut findings);
         findings
     }
 

@@ -1,10 +1,10 @@
 //! Two conditions with one row; one metric twice.
 
 use super::accuracy::both_at_chance;
-use super::finding::{Check, Finding, Kind};
-use super::row::{Row, agree, loose, words};
+use super::finding::{Check, Finding, FindingKind};
+use super::row::{AuditRow, agree, loose, words};
 use crate::metric;
-use crate::paper::Entry;
+use crate::paper::PaperNumber;
 use crate::record::Condition;
 
 /// Scores that must agree for it to be no chance.
@@ -16,7 +16,7 @@ const ENOUGH_PERPLEXITIES: usize = 2;
 /// Every row is held against those before it, whatever their tables; it is reported against the first that it agrees
 /// with, so that three equal rows are two findings. Latencies, speedups and memory take no part: equal costs are no
 /// copies.
-pub(super) fn check_rows(rows: &[Row], findings: &mut Vec<Finding>) {
+pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     let conditions: Vec<Condition> = rows.iter().map(|row| loose(row.condition)).collect();
     for (index, row) in rows.iter().enumerate() {
         let before = rows.iter().zip(&conditions).take(index);
@@ -39,14 +39,14 @@ pub(super) fn check_rows(rows: &[Row], findings: &mut Vec<Finding>) {
     }
 }
 
-fn copy(rows: &[Row], first: &Row, row: &Row, shared: &[(&Entry, &Entry)]) -> Finding {
+fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNumber, &PaperNumber)]) -> Finding {
     let differing: Vec<_> = shared.iter().filter(|(a, b)| !agree(a, b)).collect();
     let (kind, mut note) = judge(rows, first, row, differing.is_empty());
     if !differing.is_empty() {
         let pairs = differing.iter().map(|(a, b)| format!("{} {} and {}", a.record.metric, a.printed, b.printed));
         note.push_str(&format!("; but {}", pairs.collect::<Vec<_>>().join(", ")));
     }
-    let cells: Vec<&Entry> = shared.iter().filter(|(a, b)| agree(a, b)).flat_map(|(a, b)| [*a, *b]).collect();
+    let cells: Vec<&PaperNumber> = shared.iter().filter(|(a, b)| agree(a, b)).flat_map(|(a, b)| [*a, *b]).collect();
     let mut finding = Finding::new(Check::Copy, kind, row.condition, &cells)
         .expected("a row of its own")
         .found(format!("that of {} ({})", words(first.condition), first.artifact))
@@ -57,42 +57,46 @@ fn copy(rows: &[Row], first: &Row, row: &Row, shared: &[(&Entry, &Entry)]) -> Fi
     finding
 }
 
-fn judge(rows: &[Row], one: &Row, other: &Row, entirely: bool) -> (Kind, String) {
+fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (FindingKind, String) {
     let (a, b) = (one.condition, other.condition);
     if a.backbone != b.backbone {
         let part = if entirely { "" } else { "a part of " };
-        return (Kind::Contradiction, format!("{part}one row of values under two backbones"));
+        return (FindingKind::Contradiction, format!("{part}one row of values under two backbones"));
     }
     let same_cut = a.depth == b.depth && a.finetuned == b.finetuned && a.calibration == b.calibration;
     if same_cut && a.recovery == b.recovery {
         // The criterion alone differs. Equal selections give equal rows, whatever the recovery and the metric.
         return match (entirely, unlike(rows, one, other)) {
-            (true, None) => (Kind::Remark, "the same selection, or copied".to_owned()),
-            (true, Some(elsewhere)) => {
-                (Kind::Suspicion, format!("the same selection, or copied; but the criteria differ in {elsewhere}"))
-            }
-            (false, None) => (Kind::Suspicion, "the same selection, or copied in part".to_owned()),
+            (true, None) => (FindingKind::Remark, "the same selection, or copied".to_owned()),
+            (true, Some(elsewhere)) => (
+                FindingKind::Suspicion,
+                format!("the same selection, or copied; but the criteria differ in {elsewhere}"),
+            ),
+            (false, None) => (FindingKind::Suspicion, "the same selection, or copied in part".to_owned()),
             (false, Some(elsewhere)) => {
-                (Kind::Contradiction, format!("copied in part: the criteria differ in {elsewhere}"))
+                (FindingKind::Contradiction, format!("copied in part: the criteria differ in {elsewhere}"))
             }
         };
     }
     if both_at_chance(one, other) {
-        return (Kind::Suspicion, "both have collapsed, so they agree because nothing is left, or copied".to_owned());
+        return (
+            FindingKind::Suspicion,
+            "both have collapsed, so they agree because nothing is left, or copied".to_owned(),
+        );
     }
     let words = match (entirely, same_cut) {
         (true, true) => "a recovery that changed nothing, or copied",
         (true, false) => "copied",
         (false, _) => "copied in part",
     };
-    (Kind::Suspicion, words.to_owned())
+    (FindingKind::Suspicion, words.to_owned())
 }
 
 /// A recovery and a table in which the criteria of two rows differ in every score on the same backbone, depth and
 /// calibration: then they did not select the same layers, at least there. One score alone may be a slip. The rows
 /// themselves do not count.
-fn unlike(rows: &[Row], one: &Row, other: &Row) -> Option<String> {
-    let with = |row: &Row, criterion: &str, recovery: &str| {
+fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
+    let with = |row: &AuditRow, criterion: &str, recovery: &str| {
         *row.condition
             == Condition { criterion: criterion.to_owned(), recovery: recovery.to_owned(), ..one.condition.clone() }
     };
@@ -113,16 +117,16 @@ fn unlike(rows: &[Row], one: &Row, other: &Row) -> Option<String> {
 }
 
 /// A metric that one table gives twice for one condition, latencies too.
-pub(super) fn check_duplicates(rows: &[Row], findings: &mut Vec<Finding>) {
+pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         for (index, cell) in row.cells.iter().enumerate() {
             let Some(first) = row.cells[..index].iter().find(|first| first.record.metric == cell.record.metric) else {
                 continue;
             };
             let (kind, note) = if first.record.value == cell.record.value {
-                (Kind::Remark, "given twice, with the same value")
+                (FindingKind::Remark, "given twice, with the same value")
             } else {
-                (Kind::Contradiction, "given twice, with two values")
+                (FindingKind::Contradiction, "given twice, with two values")
             };
             findings.push(
                 Finding::new(Check::Duplicate, kind, row.condition, &[first, cell])
@@ -143,7 +147,7 @@ mod tests {
 
     /// Rows of three perplexities and an accuracy.
     fn found(rows: &[Cells]) -> Vec<Finding> {
-        let all: Vec<Entry> = rows
+        let all: Vec<PaperNumber> = rows
             .iter()
             .flat_map(|(artifact, condition, values)| {
                 let metrics = metric::texts().into_iter().chain(["acc_average"]).zip(values.iter().copied());
@@ -151,11 +155,11 @@ mod tests {
             })
             .collect();
         let mut findings = Vec::new();
-        check_rows(&Row::group(&all), &mut findings);
+        check_rows(&AuditRow::group(&all), &mut findings);
         findings
     }
 
-    fn kinds(rows: &[Cells]) -> Vec<Kind> {
+    fn kinds(rows: &[Cells]) -> Vec<FindingKind> {
         found(rows).iter().map(|finding| finding.kind).collect()
     }
 
@@ -170,7 +174,7 @@ mod tests {
             ("u", "d,32,0,dense,none,false,c4", OTHERS),
         ]);
         assert_eq!(findings.len(), 1);
-        assert_eq!((findings[0].kind, findings[0].row.as_str()), (Kind::Contradiction, "c, dense"));
+        assert_eq!((findings[0].kind, findings[0].row.as_str()), (FindingKind::Contradiction, "c, dense"));
         assert_eq!((findings[0].column.as_str(), findings[0].found.as_str()), ("all 4 scores", "that of b, dense (t)"));
     }
 
@@ -186,12 +190,12 @@ mod tests {
     fn two_criteria_may_select_the_same_layers_unless_they_differ_elsewhere() {
         let (sleb, shortgpt) = ("b,32,7,sleb,none,false,c4", "b,32,7,shortgpt,none,false,c4");
         let equal = [("t", sleb, VALUES), ("t", shortgpt, VALUES)];
-        assert_eq!(kinds(&equal), [Kind::Remark]);
+        assert_eq!(kinds(&equal), [FindingKind::Remark]);
         let (repaired, other) = ("b,32,7,sleb,ghosted,false,c4", "b,32,7,shortgpt,ghosted,false,c4");
         let unequal = [equal[0], equal[1], ("u", repaired, VALUES.map(|_| "1.00")), ("u", other, OTHERS)];
         let findings = found(&unequal);
         assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].kind, Kind::Suspicion);
+        assert_eq!(findings[0].kind, FindingKind::Suspicion);
         assert!(findings[0].note.ends_with("differ in u (ghosted)"), "{}", findings[0].note);
     }
 
@@ -201,7 +205,7 @@ mod tests {
         let part = ["10.01", "20.02", "35.03", "40.04"];
         let findings = found(&[("t", sleb, VALUES), ("t", shortgpt, part)]);
         assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].kind, Kind::Suspicion);
+        assert_eq!(findings[0].kind, FindingKind::Suspicion);
         assert!(findings[0].note.ends_with("but ppl_ptb 30.03 and 35.03"), "{}", findings[0].note);
         assert_eq!(kinds(&[("t", sleb, VALUES), ("t", shortgpt, ["10.01", "21.02", "35.03", "40.04"])]), []);
     }
@@ -210,7 +214,7 @@ mod tests {
     fn a_part_of_a_row_under_another_backbone_is_said_to_be_one() {
         let part = ["10.01", "20.02", "35.03", "41.04"];
         let findings = found(&[("t", "b,32,7,sleb,none,false,c4", VALUES), ("t", "c,32,7,sleb,none,false,c4", part)]);
-        assert_eq!((findings.len(), findings[0].kind), (1, Kind::Contradiction));
+        assert_eq!((findings.len(), findings[0].kind), (1, FindingKind::Contradiction));
         assert_eq!(findings[0].column, "ppl_wikitext2, ppl_c4");
         assert!(findings[0].note.starts_with("a part of one row"), "{}", findings[0].note);
     }
@@ -221,7 +225,9 @@ mod tests {
         let rows = ["none", "ghosted", "replaceme-ls"].map(row);
         let findings = found(&[("t", &rows[0], VALUES), ("t", &rows[1], VALUES), ("t", &rows[2], VALUES)]);
         assert_eq!(findings.len(), 2);
-        assert!(findings.iter().all(|finding| finding.found.contains("pruned") && finding.kind == Kind::Suspicion));
+        assert!(
+            findings.iter().all(|finding| finding.found.contains("pruned") && finding.kind == FindingKind::Suspicion)
+        );
     }
 
     #[test]
@@ -230,16 +236,16 @@ mod tests {
         let found = |metrics: &[(&str, &str)]| {
             let entries = entries("t", condition, metrics);
             let mut findings = Vec::new();
-            check_duplicates(&Row::group(&entries), &mut findings);
+            check_duplicates(&AuditRow::group(&entries), &mut findings);
             findings.iter().map(|finding| (finding.kind, finding.places.clone())).collect::<Vec<_>>()
         };
         let latency = "prefill_ms:seq=512:batch=1";
         let places = "t.csv:2, t.csv:4".to_owned();
         assert_eq!(
             found(&[(latency, "9.0,0.1"), ("ppl_c4", "9.00"), (latency, "9.1,0.1")]),
-            [(Kind::Contradiction, places.clone())]
+            [(FindingKind::Contradiction, places.clone())]
         );
-        assert_eq!(found(&[(latency, "9.0"), ("ppl_c4", "9.00"), (latency, "9.0")]), [(Kind::Remark, places)]);
+        assert_eq!(found(&[(latency, "9.0"), ("ppl_c4", "9.00"), (latency, "9.0")]), [(FindingKind::Remark, places)]);
         assert_eq!(found(&[(latency, "9.0"), ("prefill_ms:seq=512:batch=4", "9.0")]), []);
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::row::words;
-use crate::paper::Entry;
+use crate::paper::PaperNumber;
 use crate::record::Condition;
 
 /// What was checked.
@@ -64,7 +64,7 @@ impl Check {
 /// How much a finding says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum FindingKind {
     /// A number that cannot be, or two that cannot both be.
     Contradiction,
     /// Probably wrong, but there is an honest way to it.
@@ -73,7 +73,7 @@ pub enum Kind {
     Remark,
 }
 
-impl Kind {
+impl FindingKind {
     pub const ALL: [Self; 3] = [Self::Contradiction, Self::Suspicion, Self::Remark];
 
     pub fn name(self) -> &'static str {
@@ -89,7 +89,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub check: Check,
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// The table, or the tables with commas: `table3, tableA5`.
     pub artifact: String,
     /// The row in words: `llama-3-8b, 7/32, llm-streamline, ghosted, c4`.
@@ -105,7 +105,7 @@ pub struct Finding {
 
 impl Finding {
     /// A finding about `condition`, seen at `entries`: their tables, metrics and lines are named, each once.
-    pub(super) fn new(check: Check, kind: Kind, condition: &Condition, entries: &[&Entry]) -> Self {
+    pub(super) fn new(check: Check, kind: FindingKind, condition: &Condition, entries: &[&PaperNumber]) -> Self {
         Self {
             check,
             kind,

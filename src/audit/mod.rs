@@ -27,11 +27,11 @@ mod render;
 mod row;
 mod speedup;
 
-pub use finding::{Check, Finding, Kind};
+pub use finding::{Check, Finding, FindingKind};
 pub use render::{csv, json, text};
 
-use crate::paper::Entry;
-use row::Row;
+use crate::paper::PaperNumber;
+use row::AuditRow;
 
 /// For sums of decimal fractions, which a binary number does not hold exactly.
 const EPSILON: f64 = 1e-9;
@@ -40,8 +40,8 @@ const EPSILON: f64 = 1e-9;
 /// in the order of the tables.
 ///
 /// Entries without a value take part in no check but that for duplicates.
-pub fn run(entries: &[Entry]) -> Vec<Finding> {
-    let rows = Row::group(entries);
+pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
+    let rows = AuditRow::group(entries);
     let mut findings = Vec::new();
     averages::check(&rows, &mut findings);
     agreement::check(entries, &mut findings);

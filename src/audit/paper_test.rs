@@ -2,11 +2,11 @@
 
 use std::sync::LazyLock;
 
-use super::{Check, Finding, Kind, run};
-use crate::paper::{self, Entry};
+use super::{Check, Finding, FindingKind, run};
+use crate::paper::{self, PaperNumber};
 
 /// One row of one table; a value may carry its deviation: `9.0,0.1`.
-pub(super) fn entries(artifact: &str, condition: &str, metrics: &[(&str, &str)]) -> Vec<Entry> {
+pub(super) fn entries(artifact: &str, condition: &str, metrics: &[(&str, &str)]) -> Vec<PaperNumber> {
     let mut text =
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n"
             .to_owned();
@@ -14,10 +14,10 @@ pub(super) fn entries(artifact: &str, condition: &str, metrics: &[(&str, &str)])
         let value = if value.contains(',') { (*value).to_owned() } else { format!("{value},") };
         text.push_str(&format!("{artifact},{condition},{metric},{value}\n"));
     }
-    Entry::parse(artifact, &text).unwrap()
+    PaperNumber::parse(artifact, &text).unwrap()
 }
 
-pub(super) fn entry(artifact: &str, condition: &str, metric: &str, value: &str) -> Entry {
+pub(super) fn entry(artifact: &str, condition: &str, metric: &str, value: &str) -> PaperNumber {
     entries(artifact, condition, &[(metric, value)]).remove(0)
 }
 
@@ -36,7 +36,7 @@ fn about<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> Vec<(&'a str
         .collect()
 }
 
-fn count(findings: &[Finding], kind: Kind) -> usize {
+fn count(findings: &[Finding], kind: FindingKind) -> usize {
     findings.iter().filter(|finding| finding.kind == kind).count()
 }
 
@@ -45,7 +45,7 @@ fn count(findings: &[Finding], kind: Kind) -> usize {
 #[test]
 fn no_printed_mean_is_beyond_rounding_and_ten_are_of_rounded_columns() {
     let findings = of(Check::Average);
-    assert_eq!((findings.len(), count(&findings, Kind::Remark)), (10, 10));
+    assert_eq!((findings.len(), count(&findings, FindingKind::Remark)), (10, 10));
     assert_eq!(about(&findings, "table2", "llama-3.1-8b, dense"), [("acc_average", "67.7645", "67.77")]);
 }
 
@@ -62,7 +62,7 @@ fn the_dense_perplexities_of_llama_3_8b_are_those_of_llama_2_7b() {
     );
     let copies = of(Check::Copy);
     let copy = copies.iter().find(|finding| finding.row == "llama-2-7b, dense").unwrap();
-    assert_eq!((copy.kind, copy.found.as_str()), (Kind::Contradiction, "that of llama-3-8b, dense (table3)"));
+    assert_eq!((copy.kind, copy.found.as_str()), (FindingKind::Contradiction, "that of llama-3-8b, dense (table3)"));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn dense_rows_change_with_the_calibration_corpus() {
     let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
     // 6 columns of LLaMA-3-8B, 7 of LLaMA-3.1-8B, 6 of the distilled one.
     assert_eq!(dense.count(), 19);
-    assert_eq!((findings.len(), count(&findings, Kind::Remark)), (42, 2));
+    assert_eq!((findings.len(), count(&findings, FindingKind::Remark)), (42, 2));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn rows_are_copied_between_criteria_recoveries_and_backbones() {
     assert_eq!(selection.note, "the same selection, or copied; but the criteria differ in table3 (prune-and-comp)");
     // Another backbone's row, and two perplexities of three.
     let backbone = find("tableA7", "deepseek-r1-distill-llama-8b, 11/32, llm-streamline, pruned, wikitext2");
-    assert_eq!((backbone.kind, backbone.column.as_str()), (Kind::Contradiction, "all 10 scores"));
+    assert_eq!((backbone.kind, backbone.column.as_str()), (FindingKind::Contradiction, "all 10 scores"));
     let slip = find("table3", "llama-3-8b, 11/32, shortgpt, pruned, c4");
     assert!(slip.note.contains("ppl_ptb 4481.35 and 5481.35"), "{}", slip.note);
 }

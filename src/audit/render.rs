@@ -1,6 +1,6 @@
 //! Findings as text, CSV and JSON.
 
-use super::finding::{Check, Finding, Kind};
+use super::finding::{Check, Finding, FindingKind};
 use crate::error::{Error, Result};
 
 /// The columns of a finding, in the order of the CSV.
@@ -14,8 +14,8 @@ fn cells(finding: &Finding) -> [&str; 9] {
 /// Plain text for a screen: the counts, then a table for each check that found something. A note stands once, below the
 /// findings in a row that it is about. Places are left to the CSV.
 pub fn text(findings: &[Finding]) -> String {
-    let of_kind = |kind: Kind| findings.iter().filter(|finding| finding.kind == kind).count();
-    let counts = Kind::ALL.map(|kind| plural(of_kind(kind), kind.name()));
+    let of_kind = |kind: FindingKind| findings.iter().filter(|finding| finding.kind == kind).count();
+    let counts = FindingKind::ALL.map(|kind| plural(of_kind(kind), kind.name()));
     let mut text = format!("{}: {}\n", plural(findings.len(), "finding"), counts.join(", "));
     for check in Check::ALL {
         let found: Vec<&Finding> = findings.iter().filter(|finding| finding.check == check).collect();
@@ -89,8 +89,8 @@ mod tests {
         let new =
             |entry, check, kind| Finding::new(check, kind, &one.record.condition, &[entry]).expected("5").found("9");
         vec![
-            new(&one, Check::Agreement, Kind::Contradiction).note("a \"word\", and a line\nmore"),
-            new(&two, Check::Agreement, Kind::Remark),
+            new(&one, Check::Agreement, FindingKind::Contradiction).note("a \"word\", and a line\nmore"),
+            new(&two, Check::Agreement, FindingKind::Remark),
         ]
     }
 
@@ -146,7 +146,7 @@ mod tests {
         for check in Check::ALL {
             assert_eq!(serde_json::to_value(check).unwrap(), check.name());
         }
-        for kind in Kind::ALL {
+        for kind in FindingKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
     }

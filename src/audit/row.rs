@@ -3,29 +3,29 @@
 use std::collections::HashMap;
 
 use crate::metric;
-use crate::paper::Entry;
+use crate::paper::PaperNumber;
 use crate::record::{Condition, DENSE};
 
 /// The numbers that one table gives for one condition.
 #[derive(Debug)]
-pub(super) struct Row<'a> {
+pub(super) struct AuditRow<'a> {
     pub(super) artifact: &'a str,
     pub(super) condition: &'a Condition,
     /// In the table's order; a metric that is given twice is here twice.
-    pub(super) cells: Vec<&'a Entry>,
+    pub(super) cells: Vec<&'a PaperNumber>,
     /// The first cell of each metric, by its name: every row is compared with every other.
-    first: HashMap<&'a str, &'a Entry>,
+    first: HashMap<&'a str, &'a PaperNumber>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> AuditRow<'a> {
     /// The rows of all tables, in the order of their first cells.
-    pub(super) fn group(entries: &'a [Entry]) -> Vec<Self> {
+    pub(super) fn group(entries: &'a [PaperNumber]) -> Vec<Self> {
         let mut rows: Vec<Self> = Vec::new();
         let mut known: HashMap<(&str, &Condition), usize> = HashMap::new();
         for entry in entries {
             let (artifact, condition) = (entry.artifact.as_str(), &entry.record.condition);
             let index = *known.entry((artifact, condition)).or_insert_with(|| {
-                rows.push(Row { artifact, condition, cells: Vec::new(), first: HashMap::new() });
+                rows.push(AuditRow { artifact, condition, cells: Vec::new(), first: HashMap::new() });
                 rows.len() - 1
             });
             rows[index].cells.push(entry);
@@ -35,18 +35,18 @@ impl<'a> Row<'a> {
     }
 
     /// The first cell of a metric, with its value; None where it is absent or has none.
-    pub(super) fn get(&self, metric: &str) -> Option<(&'a Entry, f64)> {
+    pub(super) fn get(&self, metric: &str) -> Option<(&'a PaperNumber, f64)> {
         let cell = *self.first.get(metric)?;
         Some((cell, cell.record.value?))
     }
 
     /// The cells of these metrics with their values; None unless all are there.
-    pub(super) fn all(&self, metrics: &[&str]) -> Option<Vec<(&'a Entry, f64)>> {
+    pub(super) fn all(&self, metrics: &[&str]) -> Option<Vec<(&'a PaperNumber, f64)>> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
 
     /// Pairs of cells of the two rows that are scores of the same metric, each once.
-    pub(super) fn shared_scores(&self, other: &Row<'a>) -> Vec<(&'a Entry, &'a Entry)> {
+    pub(super) fn shared_scores(&self, other: &AuditRow<'a>) -> Vec<(&'a PaperNumber, &'a PaperNumber)> {
         let averages = [metric::ACCURACY.id, metric::PERPLEXITY.id];
         let scores = metric::tasks().into_iter().chain(metric::texts()).chain(averages);
         scores.filter_map(|metric| Some((self.get(metric)?.0, other.get(metric)?.0))).collect()
@@ -54,7 +54,7 @@ impl<'a> Row<'a> {
 }
 
 /// Whether two cells have the same value.
-pub(super) fn agree(one: &Entry, other: &Entry) -> bool {
+pub(super) fn agree(one: &PaperNumber, other: &PaperNumber) -> bool {
     matches!((one.record.value, other.record.value), (Some(a), Some(b)) if (a - b).abs() < super::EPSILON)
 }
 

@@ -1,14 +1,14 @@
 //! Speedups that are not the ratio of their latencies.
 
 use super::EPSILON;
-use super::finding::{Check, Finding, Kind};
-use super::row::Row;
-use crate::paper::Entry;
+use super::finding::{Check, Finding, FindingKind};
+use super::row::AuditRow;
+use crate::paper::PaperNumber;
 use crate::record::DENSE;
 
 /// In a table that gives both, a speedup is the dense latency by the row's own. Each latency is within half a unit of
 /// its last digit, so the ratio is within bounds, and the printed speedup within half a unit of its own of these.
-pub(super) fn check(rows: &[Row], findings: &mut Vec<Finding>) {
+pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let (Some((cell, speedup)), Some(own)) = (row.get("speedup"), row.get("prefill_ms")) else { continue };
         let dense = rows.iter().find(|dense| {
@@ -25,16 +25,17 @@ pub(super) fn check(rows: &[Row], findings: &mut Vec<Finding>) {
         if (least - half..=most + half).contains(&speedup) {
             continue;
         }
-        let mut finding = Finding::new(Check::Speedup, Kind::Contradiction, row.condition, &[cell, dense.0, own.0])
-            .expected(format!("{:.4} ({} / {})", dense.1 / own.1, dense.0.printed, own.0.printed))
-            .found(&cell.printed)
-            .note(format!("rounding allows {least:.4} to {most:.4}"));
+        let mut finding =
+            Finding::new(Check::Speedup, FindingKind::Contradiction, row.condition, &[cell, dense.0, own.0])
+                .expected(format!("{:.4} ({} / {})", dense.1 / own.1, dense.0.printed, own.0.printed))
+                .found(&cell.printed)
+                .note(format!("rounding allows {least:.4} to {most:.4}"));
         cell.record.metric.clone_into(&mut finding.column);
         findings.push(finding);
     }
 }
 
-fn bounds((entry, value): (&Entry, f64)) -> (f64, f64) {
+fn bounds((entry, value): (&PaperNumber, f64)) -> (f64, f64) {
     let half = entry.unit() / 2.0;
     (value - half, value + half)
 }
@@ -48,7 +49,7 @@ mod tests {
         let dense = entries("t", "b,32,0,dense,none,false,c4", &[("prefill_ms", "362.6"), ("speedup", "1.00")]);
         let row = entries("t", "b,32,7,sleb,none,false,c4", &[("prefill_ms", latency), ("speedup", speedup)]);
         let mut findings = Vec::new();
-        check(&Row::group(&[dense, row].concat()), &mut findings);
+        check(&AuditRow::group(&[dense, row].concat()), &mut findings);
         findings.len()
     }
 

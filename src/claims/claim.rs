@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::outcome::Check;
-use super::setting::Setting;
+use super::setting::ClaimSetting;
 use crate::record::Condition;
 
 /// A claim of the paper.
@@ -22,31 +22,31 @@ pub struct Claim {
     /// How a word of the sentence was read that is no number: "competitive" as "first or second".
     pub reading: Option<&'static str>,
     /// There is one check for each combination of these that the pruned cells have.
-    pub over: &'static [Axis],
+    pub over: &'static [ClaimAxis],
     /// In how many of them it must be true.
     pub needed: Needed,
     /// The settings that it is about.
     #[serde(skip)]
     pub(super) only: fn(&Condition) -> bool,
     #[serde(skip)]
-    pub(super) check: fn(&Setting<'_>) -> Check,
+    pub(super) check: fn(&ClaimSetting<'_>) -> Check,
 }
 
 /// What tells the settings of a claim apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Axis {
+pub enum ClaimAxis {
     Backbone,
     Criterion,
     Depth,
 }
 
-impl Axis {
+impl ClaimAxis {
     pub(super) fn of(self, condition: &Condition) -> String {
         match self {
-            Axis::Backbone => condition.backbone.clone(),
-            Axis::Criterion => condition.criterion.clone(),
-            Axis::Depth => condition.depth.to_string(),
+            ClaimAxis::Backbone => condition.backbone.clone(),
+            ClaimAxis::Criterion => condition.criterion.clone(),
+            ClaimAxis::Depth => condition.depth.to_string(),
         }
     }
 }

@@ -5,16 +5,16 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::claim::Claim;
-use super::judge::Verdict;
-use super::outcome::Outcome;
+use super::judge::ClaimVerdict;
+use super::outcome::Judgement;
 use super::run::Artifacts;
 
 /// A claim, judged on the paper's own numbers and on ours.
 #[derive(Debug, Clone, Serialize)]
 pub struct Judged<'a> {
     pub claim: &'a Claim,
-    pub paper: Verdict,
-    pub ours: Verdict,
+    pub paper: ClaimVerdict,
+    pub ours: ClaimVerdict,
     /// The profile that our numbers are from: `tiny` or `paper`.
     pub profile: String,
 }
@@ -52,7 +52,7 @@ pub fn render(judged: &[Judged<'_>]) -> String {
             let _ = writeln!(text, "  read as: {reading}");
         }
         for (side, verdict) in [("paper", paper), ("ours", ours)] {
-            for setting in verdict.settings.iter().filter(|setting| setting.outcome != Outcome::Holds) {
+            for setting in verdict.settings.iter().filter(|setting| setting.outcome != Judgement::Holds) {
                 let name: String = setting.setting.iter().map(|(_, value)| format!(" {value}")).collect();
                 let word = setting.outcome.word().to_lowercase();
                 let _ = writeln!(text, "  {side}{name}: {word}: {}", setting.shown);

@@ -1,8 +1,8 @@
 //! What a reader sees of both sides.
 
-use super::super::claim::Axis::Depth;
+use super::super::claim::ClaimAxis::Depth;
 use super::super::claim::Needed;
-use super::super::run::Artifact;
+use super::super::run::ArtifactNumbers;
 use super::super::samples::record;
 use super::*;
 use crate::record::Record;
@@ -24,7 +24,7 @@ fn rows(depth: usize, ghosted: f64) -> Vec<Record> {
 }
 
 fn table2(records: Vec<Record>) -> Artifacts {
-    [("table2".to_owned(), Artifact { records, run: None })].into()
+    [("table2".to_owned(), ArtifactNumbers { records, run: None })].into()
 }
 
 fn rendered(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> String {

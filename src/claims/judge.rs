@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::claim::{Axis, Claim, Needed};
-use super::outcome::{Check, Outcome};
-use super::run::{Artifact, Artifacts, apart};
-use super::setting::Setting;
+use super::claim::{Claim, ClaimAxis, Needed};
+use super::outcome::{Check, Judgement};
+use super::run::{ArtifactNumbers, Artifacts, apart};
+use super::setting::ClaimSetting;
 use crate::record::{DENSE, Record};
 
 /// Whether a claim holds, and on what that rests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Verdict {
-    pub outcome: Outcome,
+pub struct ClaimVerdict {
+    pub outcome: Judgement,
     /// Why it is unknown.
     pub reason: Option<String>,
     /// Settings in which the check is true.
@@ -33,16 +33,16 @@ pub struct Verdict {
 /// The check on one setting.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SettingVerdict {
-    pub setting: Vec<(Axis, String)>,
-    pub outcome: Outcome,
+    pub setting: Vec<(ClaimAxis, String)>,
+    pub outcome: Judgement,
     /// The numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or what is missing.
     pub shown: String,
 }
 
 impl Claim {
     /// Judges the claim; `absent` says why an artifact may have no numbers.
-    pub(super) fn judge(&self, artifacts: &Artifacts, absent: impl Fn(&str) -> String) -> Verdict {
-        let mut present: Vec<(&str, &Artifact)> = Vec::new();
+    pub(super) fn judge(&self, artifacts: &Artifacts, absent: impl Fn(&str) -> String) -> ClaimVerdict {
+        let mut present: Vec<(&str, &ArtifactNumbers)> = Vec::new();
         for &name in self.artifacts {
             match artifacts.get(name).filter(|artifact| !artifact.records.is_empty()) {
                 Some(artifact) => present.push((name, artifact)),
@@ -55,11 +55,11 @@ impl Claim {
             return self.open(reason);
         }
         let ungated = runs.iter().any(|(_, run)| !run.gate);
-        Verdict { ungated, ..self.verdict(self.settings(&present)) }
+        ClaimVerdict { ungated, ..self.verdict(self.settings(&present)) }
     }
 
     /// The settings that all of the artifacts have, with the check on each. A record that two artifacts share counts once.
-    fn settings(&self, artifacts: &[(&str, &Artifact)]) -> Vec<SettingVerdict> {
+    fn settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
         let about = |record: &&Record| record.condition.criterion != DENSE && (self.only)(&record.condition);
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
@@ -80,35 +80,35 @@ impl Claim {
         };
         groups.retain(|(key, _)| everywhere(key));
         let judged = |(key, records): (Vec<String>, Vec<&Record>)| {
-            let Check { outcome, shown } = (self.check)(&Setting::new(records));
+            let Check { outcome, shown } = (self.check)(&ClaimSetting::new(records));
             SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, shown }
         };
         groups.into_iter().map(judged).collect()
     }
 
-    fn verdict(&self, settings: Vec<SettingVerdict>) -> Verdict {
+    fn verdict(&self, settings: Vec<SettingVerdict>) -> ClaimVerdict {
         let count = |outcome| settings.iter().filter(|setting| setting.outcome == outcome).count();
-        let (held, unknown, of) = (count(Outcome::Holds), count(Outcome::Unknown), settings.len());
+        let (held, unknown, of) = (count(Judgement::Holds), count(Judgement::Unknown), settings.len());
         let (outcome, reason) = match self.needed.decide(held, unknown, of) {
-            Some(true) => (Outcome::Holds, None),
-            Some(false) => (Outcome::Fails, None),
-            None if of == 0 => (Outcome::Unknown, Some("no numbers".to_owned())),
-            None if unknown == 0 => (Outcome::Unknown, Some(format!("{of} are too few for `{}`", self.needed))),
+            Some(true) => (Judgement::Holds, None),
+            Some(false) => (Judgement::Fails, None),
+            None if of == 0 => (Judgement::Unknown, Some("no numbers".to_owned())),
+            None if unknown == 0 => (Judgement::Unknown, Some(format!("{of} are too few for `{}`", self.needed))),
             None => {
-                let first = settings.iter().find(|setting| setting.outcome == Outcome::Unknown);
-                (Outcome::Unknown, first.map(|setting| setting.shown.clone()))
+                let first = settings.iter().find(|setting| setting.outcome == Judgement::Unknown);
+                (Judgement::Unknown, first.map(|setting| setting.shown.clone()))
             }
         };
-        Verdict { outcome, reason, held, unknown, of, needed: self.needed, ungated: false, settings }
+        ClaimVerdict { outcome, reason, held, unknown, of, needed: self.needed, ungated: false, settings }
     }
 
     /// Not to be judged at all.
-    fn open(&self, reason: String) -> Verdict {
-        Verdict { reason: Some(reason), ..self.verdict(Vec::new()) }
+    fn open(&self, reason: String) -> ClaimVerdict {
+        ClaimVerdict { reason: Some(reason), ..self.verdict(Vec::new()) }
     }
 }
 
-impl Verdict {
+impl ClaimVerdict {
     /// `17 of 18, all needed`, with what is unknown of it; or why there is no count.
     pub fn count(&self) -> String {
         if self.of == 0 {

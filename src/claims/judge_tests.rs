@@ -1,6 +1,6 @@
 //! Settings, and the count that a verdict is.
 
-use super::super::claim::Axis::{Backbone, Depth};
+use super::super::claim::ClaimAxis::{Backbone, Depth};
 use super::super::run::Run;
 use super::super::samples::record;
 use super::*;
@@ -34,22 +34,22 @@ fn records() -> Vec<Record> {
 }
 
 fn artifacts(of: &[(&str, Vec<Record>)]) -> Artifacts {
-    let artifact = |records: &Vec<Record>| Artifact { records: records.clone(), run: None };
+    let artifact = |records: &Vec<Record>| ArtifactNumbers { records: records.clone(), run: None };
     of.iter().map(|(name, records)| ((*name).to_owned(), artifact(records))).collect()
 }
 
-fn on(claim: &Claim, records: Vec<Record>) -> Verdict {
+fn on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
     claim.judge(&artifacts(&[("table2", records)]), |_| "not run".to_owned())
 }
 
 #[test]
 fn there_is_a_check_for_each_combination_of_the_pruned_cells() {
     let verdict = on(&claim(Needed::All), records());
-    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.outcome), (3, 4, 0, Outcome::Fails));
+    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.outcome), (3, 4, 0, Judgement::Fails));
     let settings: Vec<String> =
         verdict.settings.iter().map(|of| of.setting.iter().map(|(_, value)| value.as_str()).collect()).collect();
     assert_eq!(settings, ["a4", "a6", "b4", "b6"]);
-    assert_eq!(verdict.settings[3].outcome, Outcome::Fails);
+    assert_eq!(verdict.settings[3].outcome, Judgement::Fails);
     assert_eq!(verdict.settings[3].shown, "none 52.00 > ghosted 51.00");
 }
 
@@ -59,11 +59,11 @@ fn the_same_counts_hold_or_fail_by_what_is_asked() {
         let verdict = on(&claim(needed), records());
         (verdict.outcome, verdict.count())
     };
-    assert_eq!(asked(Needed::Most), (Outcome::Holds, "3 of 4, most needed".to_owned()));
-    assert_eq!(asked(Needed::Any), (Outcome::Holds, "3 of 4, any needed".to_owned()));
-    assert_eq!(asked(Needed::AtLeast(3)), (Outcome::Holds, "3 of 4, at least 3 needed".to_owned()));
-    assert_eq!(asked(Needed::AtLeast(4)), (Outcome::Fails, "3 of 4, at least 4 needed".to_owned()));
-    assert_eq!(asked(Needed::AtLeast(5)).0, Outcome::Unknown);
+    assert_eq!(asked(Needed::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
+    assert_eq!(asked(Needed::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
+    assert_eq!(asked(Needed::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
+    assert_eq!(asked(Needed::AtLeast(4)), (Judgement::Fails, "3 of 4, at least 4 needed".to_owned()));
+    assert_eq!(asked(Needed::AtLeast(5)).0, Judgement::Unknown);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_missing_number_is_counted_as_unknown_and_leaves_the_claim_open() {
         record.value = Some(f64::NAN);
     }
     let verdict = on(&claim(Needed::All), records);
-    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.outcome), (1, 2, 1, Outcome::Unknown));
+    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.outcome), (1, 2, 1, Judgement::Unknown));
     assert_eq!(verdict.reason.as_deref(), Some("acc_average has no value for ghosted"));
     assert_eq!(verdict.count(), "1 of 2, 1 unknown, all needed");
 }
@@ -82,9 +82,9 @@ fn a_missing_number_is_counted_as_unknown_and_leaves_the_claim_open() {
 #[test]
 fn no_number_is_no_verdict() {
     let none = on(&claim(Needed::All), Vec::new());
-    assert_eq!((none.outcome, none.count().as_str()), (Outcome::Unknown, "not run"));
+    assert_eq!((none.outcome, none.count().as_str()), (Judgement::Unknown, "not run"));
     let dense = on(&claim(Needed::All), vec![record("a", 0, "none", 70.0)]);
-    assert_eq!((dense.outcome, dense.count().as_str()), (Outcome::Unknown, "no numbers"));
+    assert_eq!((dense.outcome, dense.count().as_str()), (Judgement::Unknown, "no numbers"));
 }
 
 /// Two artifacts whose text of calibration differs.
@@ -109,13 +109,13 @@ fn a_claim_that_joins_artifacts_is_about_the_settings_that_all_have() {
     let second: Vec<Record> =
         records().into_iter().filter(|of| of.condition.backbone == "a").map(on_wikitext).collect();
     let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", second.clone())]), |_| String::new());
-    assert_eq!((verdict.held, verdict.of, verdict.outcome), (2, 2, Outcome::Holds));
+    assert_eq!((verdict.held, verdict.of, verdict.outcome), (2, 2, Judgement::Holds));
     let mut failed = second.clone();
     failed.iter_mut().for_each(|record| record.value = None);
     let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", failed)]), |_| String::new());
-    assert_eq!((verdict.unknown, verdict.outcome), (2, Outcome::Unknown));
+    assert_eq!((verdict.unknown, verdict.outcome), (2, Judgement::Unknown));
     let verdict = joined().judge(&artifacts(&[("table2", records())]), |_| "not run".to_owned());
-    assert_eq!((verdict.outcome, verdict.count().as_str()), (Outcome::Unknown, "tableA7: not run"));
+    assert_eq!((verdict.outcome, verdict.count().as_str()), (Judgement::Unknown, "tableA7: not run"));
 }
 
 #[test]
@@ -126,13 +126,13 @@ fn a_claim_joins_only_runs_that_agree() {
     let mut both = artifacts(&[("table2", records()), ("tableA7", records().into_iter().map(on_wikitext).collect())]);
     both.get_mut("table2").unwrap().run = run("one");
     both.get_mut("tableA7").unwrap().run = run("one");
-    assert_eq!(joined().judge(&both, |_| String::new()).outcome, Outcome::Holds);
+    assert_eq!(joined().judge(&both, |_| String::new()).outcome, Judgement::Holds);
     both.get_mut("tableA7").unwrap().run = run("other");
     let verdict = joined().judge(&both, |_| String::new());
-    assert_eq!((verdict.outcome, verdict.of), (Outcome::Unknown, 0));
+    assert_eq!((verdict.outcome, verdict.of), (Judgement::Unknown, 0));
     assert!(verdict.count().contains("table2 is by one, tableA7 by other"), "{}", verdict.count());
     // A claim on one artifact joins nothing.
-    assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Outcome::Holds);
+    assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_record_that_two_artifacts_share_counts_once_and_a_contradiction_is_unknown(
     let mut other = records();
     other.iter_mut().filter(|of| of.condition.recovery == "ghosted").for_each(|of| of.value = Some(1.0));
     let verdict = judge(other);
-    assert_eq!(verdict.outcome, Outcome::Unknown);
+    assert_eq!(verdict.outcome, Judgement::Unknown);
     assert_eq!(verdict.settings[0].shown, "acc_average has 2 values for ghosted; they differ in nothing but the value");
 }
 

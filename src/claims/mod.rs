@@ -34,9 +34,9 @@ mod paper_tests;
 #[cfg(test)]
 mod samples;
 
-pub use claim::{Axis, Claim, Needed};
+pub use claim::{Claim, ClaimAxis, Needed};
 pub use compare::{Judged, judged, render};
-pub use judge::{SettingVerdict, Verdict};
-pub use outcome::Outcome;
-pub use run::{Artifact, Artifacts, Run};
+pub use judge::{ClaimVerdict, SettingVerdict};
+pub use outcome::Judgement;
+pub use run::{ArtifactNumbers, Artifacts, Run};
 pub use sentences::claims;

@@ -10,9 +10,9 @@ use super::outcome::Check;
 
 /// A number and what it was made of, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`; or why it is not known.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Number(Result<(f64, String), String>);
+pub(super) struct Quantity(Result<(f64, String), String>);
 
-impl Number {
+impl Quantity {
     fn known(value: f64, shown: String) -> Self {
         if value.is_finite() { Self(Ok((value, shown))) } else { Self(Err(format!("{shown} is not a number"))) }
     }
@@ -24,23 +24,23 @@ impl Number {
         }
     }
 
-    pub(super) fn above(&self, other: impl Into<Number>) -> Check {
+    pub(super) fn above(&self, other: impl Into<Quantity>) -> Check {
         self.compared(&other.into(), Ordering::is_gt)
     }
 
-    pub(super) fn at_least(&self, other: impl Into<Number>) -> Check {
+    pub(super) fn at_least(&self, other: impl Into<Quantity>) -> Check {
         self.compared(&other.into(), Ordering::is_ge)
     }
 
-    pub(super) fn below(&self, other: impl Into<Number>) -> Check {
+    pub(super) fn below(&self, other: impl Into<Quantity>) -> Check {
         self.compared(&other.into(), Ordering::is_lt)
     }
 
-    pub(super) fn at_most(&self, other: impl Into<Number>) -> Check {
+    pub(super) fn at_most(&self, other: impl Into<Quantity>) -> Check {
         self.compared(&other.into(), Ordering::is_le)
     }
 
-    pub(super) fn equal(&self, other: impl Into<Number>) -> Check {
+    pub(super) fn equal(&self, other: impl Into<Quantity>) -> Check {
         self.compared(&other.into(), Ordering::is_eq)
     }
 
@@ -76,24 +76,24 @@ impl Number {
     }
 }
 
-impl From<f64> for Number {
+impl From<f64> for Quantity {
     fn from(value: f64) -> Self {
         Self::known(value, value.to_string())
     }
 }
 
-impl Sub for Number {
-    type Output = Number;
+impl Sub for Quantity {
+    type Output = Quantity;
 
-    fn sub(self, other: Number) -> Number {
+    fn sub(self, other: Quantity) -> Quantity {
         self.with(other, |(a, a_shown), (b, b_shown)| (a - b, format!("{} ({a_shown} - {b_shown})", short(a - b))))
     }
 }
 
-impl Mul<Number> for f64 {
-    type Output = Number;
+impl Mul<Quantity> for f64 {
+    type Output = Quantity;
 
-    fn mul(self, other: Number) -> Number {
+    fn mul(self, other: Quantity) -> Quantity {
         other.map(|value, shown| (self * value, format!("{} ({self} * {shown})", short(self * value))))
     }
 }
@@ -127,25 +127,25 @@ pub(super) fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::Outcome;
+    use super::super::outcome::Judgement;
     use super::*;
 
-    fn number(value: f64) -> Number {
-        Number::from(value)
+    fn number(value: f64) -> Quantity {
+        Quantity::from(value)
     }
 
-    fn missing() -> Number {
-        Number::of(Err("it is not there".to_owned()))
+    fn missing() -> Quantity {
+        Quantity::of(Err("it is not there".to_owned()))
     }
 
     #[test]
     fn numbers_that_differ_by_rounding_alone_are_equal() {
         // In binary 40.52 - 40.16 is 0.36000000000000654.
         let gap = || number(40.52) - number(40.16);
-        assert_eq!(gap().at_most(0.36).outcome, Outcome::Holds);
-        assert_eq!(gap().above(0.36).outcome, Outcome::Fails);
-        assert_eq!(gap().equal(0.36).outcome, Outcome::Holds);
-        assert_eq!(gap().at_most(0.359_999).outcome, Outcome::Fails);
+        assert_eq!(gap().at_most(0.36).outcome, Judgement::Holds);
+        assert_eq!(gap().above(0.36).outcome, Judgement::Fails);
+        assert_eq!(gap().equal(0.36).outcome, Judgement::Holds);
+        assert_eq!(gap().at_most(0.359_999).outcome, Judgement::Fails);
     }
 
     #[test]
@@ -158,10 +158,10 @@ mod tests {
             number(1.0).or_larger(missing()),
         ] {
             let check = made.above(0.0);
-            assert_eq!((check.outcome, check.shown.as_str()), (Outcome::Unknown, "it is not there"));
-            assert_eq!(number(0.0).below(made).outcome, Outcome::Unknown);
+            assert_eq!((check.outcome, check.shown.as_str()), (Judgement::Unknown, "it is not there"));
+            assert_eq!(number(0.0).below(made).outcome, Judgement::Unknown);
         }
-        assert_eq!(number(f64::NAN).at_most(1.0).outcome, Outcome::Unknown);
+        assert_eq!(number(f64::NAN).at_most(1.0).outcome, Judgement::Unknown);
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!((0.5 * number(3.0)).above(2.0).shown, "1.50 (0.5 * 3) < 2");
         assert_eq!((number(1.0) - number(3.0)).abs().at_least(2.0).shown, "|-2.00 (1 - 3)| = 2");
         assert_eq!(number(1.0).or_larger(number(3.0)).below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
-        assert_eq!(missing().above(Number::of(Err("nor that".to_owned()))).shown, "it is not there; nor that");
+        assert_eq!(missing().above(Quantity::of(Err("nor that".to_owned()))).shown, "it is not there; nor that");
     }
 
     #[test]

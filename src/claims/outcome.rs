@@ -5,20 +5,20 @@ use serde::Serialize;
 /// Whether something that the paper says is so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum Judgement {
     Holds,
     Fails,
     /// A number that decides it is missing.
     Unknown,
 }
 
-impl Outcome {
+impl Judgement {
     /// In a word.
     pub fn word(self) -> &'static str {
         match self {
-            Outcome::Holds => "HOLDS",
-            Outcome::Fails => "FAILS",
-            Outcome::Unknown => "UNKNOWN",
+            Judgement::Holds => "HOLDS",
+            Judgement::Fails => "FAILS",
+            Judgement::Unknown => "UNKNOWN",
         }
     }
 }
@@ -26,27 +26,27 @@ impl Outcome {
 /// A check on one setting, with the numbers that it rests on, or what is missing of them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Check {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: Judgement,
     /// What is, whatever was asked: `ghosted 60.10 > replaceme-ls 59.45`.
     pub(super) shown: String,
 }
 
 impl Check {
     pub(super) fn known(holds: bool, shown: String) -> Self {
-        Self { outcome: if holds { Outcome::Holds } else { Outcome::Fails }, shown }
+        Self { outcome: if holds { Judgement::Holds } else { Judgement::Fails }, shown }
     }
 
     pub(super) fn unknown(reason: String) -> Self {
-        Self { outcome: Outcome::Unknown, shown: reason }
+        Self { outcome: Judgement::Unknown, shown: reason }
     }
 
     /// Both. One that fails decides, whatever the other one is.
     pub(super) fn and(self, other: Self) -> Self {
         let Self { outcome, shown } = other;
         let outcome = match (self.outcome, outcome) {
-            (Outcome::Fails, _) | (_, Outcome::Fails) => Outcome::Fails,
-            (Outcome::Unknown, _) | (_, Outcome::Unknown) => Outcome::Unknown,
-            _ => Outcome::Holds,
+            (Judgement::Fails, _) | (_, Judgement::Fails) => Judgement::Fails,
+            (Judgement::Unknown, _) | (_, Judgement::Unknown) => Judgement::Unknown,
+            _ => Judgement::Holds,
         };
         Self { outcome, shown: format!("{}; {}", self.shown, shown) }
     }
@@ -67,10 +67,10 @@ mod tests {
             let check = |outcome| Check { outcome, shown: String::new() };
             check(a).and(check(b)).outcome
         };
-        assert_eq!(both(Outcome::Holds, Outcome::Holds), Outcome::Holds);
-        assert_eq!(both(Outcome::Unknown, Outcome::Fails), Outcome::Fails);
-        assert_eq!(both(Outcome::Fails, Outcome::Unknown), Outcome::Fails);
-        assert_eq!(both(Outcome::Unknown, Outcome::Holds), Outcome::Unknown);
-        assert_eq!(both(Outcome::Holds, Outcome::Unknown), Outcome::Unknown);
+        assert_eq!(both(Judgement::Holds, Judgement::Holds), Judgement::Holds);
+        assert_eq!(both(Judgement::Unknown, Judgement::Fails), Judgement::Fails);
+        assert_eq!(both(Judgement::Fails, Judgement::Unknown), Judgement::Fails);
+        assert_eq!(both(Judgement::Unknown, Judgement::Holds), Judgement::Unknown);
+        assert_eq!(both(Judgement::Holds, Judgement::Unknown), Judgement::Unknown);
     }
 }

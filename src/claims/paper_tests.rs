@@ -8,8 +8,8 @@ use crate::record::Record;
 
 /// The paper's tables as they are printed.
 fn paper() -> Artifacts {
-    let records = |table: &crate::paper::Table| crate::paper::records(table.name).unwrap();
-    let artifact = |table| Artifact { records: records(table), run: None };
+    let records = |table: &crate::paper::PaperTable| crate::paper::records(table.name).unwrap();
+    let artifact = |table| ArtifactNumbers { records: records(table), run: None };
     crate::paper::tables().iter().map(|table| (table.name.to_owned(), artifact(table))).collect()
 }
 
@@ -23,7 +23,7 @@ fn every_claim_about_a_table_is_settled_on_the_papers_own_tables() {
         if claim.artifacts[0].starts_with("figure") {
             assert_eq!(paper.reason.as_deref(), Some("not printed as numbers"), "{}", claim.id);
         } else {
-            assert!(paper.outcome != Outcome::Unknown && paper.unknown == 0, "{} is open: {paper:?}", claim.id);
+            assert!(paper.outcome != Judgement::Unknown && paper.unknown == 0, "{} is open: {paper:?}", claim.id);
         }
     }
 }
@@ -34,7 +34,7 @@ fn these_are_the_counts_on_the_papers_own_tables() {
     let counts: Vec<(&str, usize, usize, bool)> = judged
         .iter()
         .filter(|of| of.paper.of > 0)
-        .map(|of| (of.claim.id, of.paper.held, of.paper.of, of.paper.outcome == Outcome::Holds))
+        .map(|of| (of.claim.id, of.paper.held, of.paper.of, of.paper.outcome == Judgement::Holds))
         .collect();
     let expected = [
         ("abstract-accuracy", 18, 18, true),
@@ -101,7 +101,7 @@ fn figures(shown: &Shown, antisymmetric: f64) -> Artifacts {
     artifacts
 }
 
-fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Outcome> {
+fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Judgement> {
     let judged = on(&Artifacts::new(), ours);
     let about_figures = judged.iter().filter(|of| of.claim.artifacts[0].starts_with("figure"));
     about_figures.map(|of| (of.claim.id, of.ours.outcome)).collect()
@@ -111,10 +111,10 @@ fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Outcome> {
 fn every_claim_about_a_figure_can_hold_and_can_fail() {
     let good = figure_claims(&figures(&said(), 0.6));
     assert_eq!(good.len(), 8);
-    assert!(good.values().all(|outcome| *outcome == Outcome::Holds), "{good:?}");
+    assert!(good.values().all(|outcome| *outcome == Judgement::Holds), "{good:?}");
     let failing = |shown: &Shown, antisymmetric| -> BTreeSet<&'static str> {
         let all = figure_claims(&figures(shown, antisymmetric));
-        all.into_iter().filter(|(_, outcome)| *outcome == Outcome::Fails).map(|(id, _)| id).collect()
+        all.into_iter().filter(|(_, outcome)| *outcome == Judgement::Fails).map(|(id, _)| id).collect()
     };
     let mut worse = said();
     worse.insert("ghosted", (1.2, 0.2));
@@ -148,7 +148,7 @@ fn a_method_without_a_cell_leaves_every_claim_open_that_compares_it() {
         for (id, outcome) in figure_claims(&figures(&shown, 0.6)) {
             let about_existing = id.starts_with("figure1") || id.starts_with("figure4-baselines");
             let compares = !id.starts_with("figure3") && (missing != "ghosted" || !about_existing);
-            assert_eq!(outcome == Outcome::Unknown, compares, "{id} without {missing}");
+            assert_eq!(outcome == Judgement::Unknown, compares, "{id} without {missing}");
         }
     }
     // The paper's tables without one row: not judged over those that are left.
@@ -158,7 +158,7 @@ fn a_method_without_a_cell_leaves_every_claim_open_that_compares_it() {
     }
     let left: Vec<&str> = on(&tables, &Artifacts::new())
         .iter()
-        .filter(|of| of.paper.outcome == Outcome::Holds)
+        .filter(|of| of.paper.outcome == Judgement::Holds)
         .map(|of| of.claim.id)
         .collect();
     assert_eq!(left, ["table4-saturates", "table4-perplexity-improves", "tableA10-negligible"]);
@@ -173,16 +173,16 @@ fn two_ways_to_compute_the_operator_are_compared_as_printed() {
                 records.push(samples::with_metric(samples::record("tiny-llama", 4, recovery, value), metric));
             }
         }
-        [("tableA10".to_owned(), Artifact { records, run: None })].into()
+        [("tableA10".to_owned(), ArtifactNumbers { records, run: None })].into()
     };
     let outcome = |difference: f64| {
         let ours = rows(difference);
         let judged = on(&Artifacts::new(), &ours);
         judged.iter().filter(|of| of.claim.id.starts_with("tableA10")).map(|of| of.ours.outcome).collect::<Vec<_>>()
     };
-    assert_eq!(outcome(1.5e-8), [Outcome::Holds, Outcome::Holds]);
-    assert_eq!(outcome(0.01), [Outcome::Fails, Outcome::Holds]);
-    assert_eq!(outcome(0.03), [Outcome::Fails, Outcome::Fails]);
+    assert_eq!(outcome(1.5e-8), [Judgement::Holds, Judgement::Holds]);
+    assert_eq!(outcome(0.01), [Judgement::Fails, Judgement::Holds]);
+    assert_eq!(outcome(0.03), [Judgement::Fails, Judgement::Fails]);
 }
 
 #[test]

@@ -11,14 +11,14 @@ use crate::record::Record;
 
 /// The numbers of an artifact.
 #[derive(Debug, Clone, Default)]
-pub struct Artifact {
+pub struct ArtifactNumbers {
     pub records: Vec<Record>,
     /// What made them; none for those that the paper prints.
     pub run: Option<Run>,
 }
 
 /// By name: `table2` and so on.
-pub type Artifacts = BTreeMap<String, Artifact>;
+pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
 /// What made the numbers of an artifact.
 #[derive(Debug, Clone, PartialEq)]

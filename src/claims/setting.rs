@@ -5,20 +5,20 @@
 
 use std::cmp::Ordering;
 
-use super::number::{Number, order, short, sign};
+use super::number::{Quantity, order, short, sign};
 use super::outcome::Check;
 use crate::metric::{Direction, Metric};
 use crate::record::{Condition, Record};
 
 /// The records of one setting, or a part of them.
 #[derive(Debug, Clone)]
-pub(super) struct Setting<'a> {
+pub(super) struct ClaimSetting<'a> {
     records: Vec<&'a Record>,
     /// Which part it is: `, depth 11`.
     part: String,
 }
 
-impl<'a> Setting<'a> {
+impl<'a> ClaimSetting<'a> {
     pub(super) fn new(records: Vec<&'a Record>) -> Self {
         Self { records, part: String::new() }
     }
@@ -68,22 +68,22 @@ impl<'a> Setting<'a> {
     }
 
     /// The value of a recovery.
-    pub(super) fn value(&self, metric: &str, recovery: &str) -> Number {
+    pub(super) fn value(&self, metric: &str, recovery: &str) -> Quantity {
         let shown = |value| (value, format!("{} ({recovery}{})", short(value), self.part));
-        Number::of(self.read(metric, recovery).map(shown))
+        Quantity::of(self.read(metric, recovery).map(shown))
     }
 
     /// The mean over recoveries.
-    pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Number {
-        Number::of(self.all(metric, recoveries).map(|values| {
+    pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Quantity {
+        Quantity::of(self.all(metric, recoveries).map(|values| {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
             (mean, format!("{} (mean of {})", short(mean), values.len()))
         }))
     }
 
     /// The least value of several recoveries.
-    pub(super) fn least(&self, metric: &str, recoveries: &[&str]) -> Number {
-        Number::of(self.all(metric, recoveries).map(|values| {
+    pub(super) fn least(&self, metric: &str, recoveries: &[&str]) -> Quantity {
+        Quantity::of(self.all(metric, recoveries).map(|values| {
             let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none of them", f64::NAN));
             (least, format!("{} ({name}, the least of {})", short(least), values.len()))
         }))
@@ -110,13 +110,13 @@ impl<'a> Setting<'a> {
     }
 
     /// By how much a recovery is better than another; below 0 where it is worse.
-    pub(super) fn gap(&self, metric: &str, name: &str, other: &str) -> Number {
+    pub(super) fn gap(&self, metric: &str, name: &str, other: &str) -> Quantity {
         self.lead(metric, name, &[other])
     }
 
     /// By how much a recovery is better than the best of its rivals.
-    pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Number {
-        Number::of(self.lead_over(metric, name, rivals))
+    pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
+        Quantity::of(self.lead_over(metric, name, rivals))
     }
 
     fn lead_over(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
@@ -129,8 +129,8 @@ impl<'a> Setting<'a> {
     }
 
     /// 1 and how many of its rivals are better.
-    pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Number {
-        Number::of(self.rank_among(metric, name, rivals))
+    pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
+        Quantity::of(self.rank_among(metric, name, rivals))
     }
 
     fn rank_among(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {

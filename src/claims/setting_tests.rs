@@ -1,6 +1,6 @@
 //! What the questions read, and what becomes of numbers that are missing.
 
-use super::super::outcome::Outcome;
+use super::super::outcome::Judgement;
 use super::super::samples::{record, with_metric};
 use super::*;
 
@@ -25,8 +25,8 @@ fn perplexities() -> Vec<Record> {
     table().into_iter().map(|record| with_metric(record, PERPLEXITY)).collect()
 }
 
-fn of(records: &[Record]) -> Setting<'_> {
-    Setting::new(records.iter().collect())
+fn of(records: &[Record]) -> ClaimSetting<'_> {
+    ClaimSetting::new(records.iter().collect())
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
     assert_eq!(best("none"), Check::known(false, "ghosted 60.10 > none 40.70".into()));
     let records = perplexities();
     let best = |name| of(&records).best(PERPLEXITY, name, &ALL);
-    assert_eq!(best("none").outcome, Outcome::Holds);
+    assert_eq!(best("none").outcome, Judgement::Holds);
     assert_eq!(best("ghosted"), Check::known(false, "none 40.70 < ghosted 60.10".into()));
 }
 
@@ -47,24 +47,24 @@ fn what_prints_alike_is_alike() {
     let tied = with("replaceme-ls", Some(60.104));
     let of = of(&tied);
     assert_eq!(of.best(ACCURACY, "ghosted", &ALL), Check::known(true, "ghosted 60.10 = replaceme-ls 60.10".into()));
-    assert_eq!(of.best(ACCURACY, "replaceme-ls", &ALL).outcome, Outcome::Holds);
-    assert_eq!(of.best(ACCURACY, "none", &ALL).outcome, Outcome::Fails);
-    assert_eq!(of.lead(ACCURACY, "ghosted", &ALL).equal(0.0).outcome, Outcome::Holds);
-    assert_eq!(of.value(ACCURACY, "ghosted").equal(of.value(ACCURACY, "replaceme-ls")).outcome, Outcome::Holds);
-    assert_eq!(of.rank(ACCURACY, "ghosted", &ALL).equal(1.0).outcome, Outcome::Holds);
-    assert_eq!(of.rank(ACCURACY, "none", &ALL).equal(3.0).outcome, Outcome::Holds);
+    assert_eq!(of.best(ACCURACY, "replaceme-ls", &ALL).outcome, Judgement::Holds);
+    assert_eq!(of.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
+    assert_eq!(of.lead(ACCURACY, "ghosted", &ALL).equal(0.0).outcome, Judgement::Holds);
+    assert_eq!(of.value(ACCURACY, "ghosted").equal(of.value(ACCURACY, "replaceme-ls")).outcome, Judgement::Holds);
+    assert_eq!(of.rank(ACCURACY, "ghosted", &ALL).equal(1.0).outcome, Judgement::Holds);
+    assert_eq!(of.rank(ACCURACY, "none", &ALL).equal(3.0).outcome, Judgement::Holds);
 }
 
 #[test]
 fn a_lead_is_positive_where_the_first_one_is_better() {
     let records = table();
     let lead = |name, rivals: &[&str]| of(&records).lead(ACCURACY, name, rivals);
-    assert_eq!(lead("ghosted", &ALL).equal(0.65).outcome, Outcome::Holds);
-    assert_eq!(lead("replaceme-ls", &ALL).equal(-0.65).outcome, Outcome::Holds);
-    assert_eq!(of(&records).gap(ACCURACY, "none", "ghosted").equal(-19.4).outcome, Outcome::Holds);
+    assert_eq!(lead("ghosted", &ALL).equal(0.65).outcome, Judgement::Holds);
+    assert_eq!(lead("replaceme-ls", &ALL).equal(-0.65).outcome, Judgement::Holds);
+    assert_eq!(of(&records).gap(ACCURACY, "none", "ghosted").equal(-19.4).outcome, Judgement::Holds);
     let shown = lead("ghosted", &ALL).above(1.0).shown;
     assert_eq!(shown, "0.65 (ghosted 60.10 over replaceme-ls 59.45) < 1");
-    assert_eq!(of(&perplexities()).lead(PERPLEXITY, "none", &ALL).equal(18.75).outcome, Outcome::Holds);
+    assert_eq!(of(&perplexities()).lead(PERPLEXITY, "none", &ALL).equal(18.75).outcome, Judgement::Holds);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn of_a_share_neither_much_nor_little_is_best() {
     let reason = "of m_symmetric_share neither more nor less is better";
     assert_eq!(of.best("m_symmetric_share", "ghosted", &ALL), Check::unknown(reason.into()));
     assert_eq!(of.lead("m_symmetric_share", "ghosted", &ALL).above(0.0), Check::unknown(reason.into()));
-    assert_eq!(of.value("m_symmetric_share", "ghosted").above(0.0).outcome, Outcome::Holds);
+    assert_eq!(of.value("m_symmetric_share", "ghosted").above(0.0).outcome, Judgement::Holds);
 }
 
 #[test]
@@ -90,17 +90,17 @@ fn a_rival_that_is_missing_leaves_it_open() {
         assert_eq!(of.mean(ACCURACY, &ALL).above(0.0), Check::unknown(reason.into()));
         assert_eq!(of.least(ACCURACY, &ALL).above(0.0), Check::unknown(reason.into()));
         // Whoever is missing, one that is known to be better decides.
-        assert_eq!(of.best(ACCURACY, "none", &ALL).outcome, Outcome::Fails);
+        assert_eq!(of.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
-    assert_eq!(of(&with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Outcome::Unknown);
-    assert_eq!(of(&table()).best(ACCURACY, "ghosted", &["ghosted"]).outcome, Outcome::Unknown);
+    assert_eq!(of(&with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
+    assert_eq!(of(&table()).best(ACCURACY, "ghosted", &["ghosted"]).outcome, Judgement::Unknown);
 }
 
 #[test]
 fn mean_and_least_are_over_those_that_are_named() {
     let records = table();
     let of = of(&records);
-    assert_eq!(of.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Outcome::Holds);
+    assert_eq!(of.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Judgement::Holds);
     let least = of.least(ACCURACY, &ALL).above(50.0);
     assert_eq!(least, Check::known(false, "40.70 (none, the least of 3) < 50".into()));
 }
@@ -114,21 +114,21 @@ fn several_values_where_one_is_asked_are_not_guessed_between() {
         whole.value(ACCURACY, "ghosted").above(0.0).shown,
         "acc_average has 2 values for ghosted; they differ in depth"
     );
-    assert_eq!(whole.best(ACCURACY, "ghosted", &ALL).outcome, Outcome::Unknown);
+    assert_eq!(whole.best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
     assert_eq!(whole.deepest().value(ACCURACY, "ghosted").above(0.0).shown, "53.66 (ghosted, depth 11) > 0");
-    assert_eq!(whole.shallowest().value(ACCURACY, "ghosted").equal(60.1).outcome, Outcome::Holds);
+    assert_eq!(whole.shallowest().value(ACCURACY, "ghosted").equal(60.1).outcome, Judgement::Holds);
 }
 
 #[test]
 fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
-    let lead = |deep: &Setting<'_>, shallow: &Setting<'_>| {
+    let lead = |deep: &ClaimSetting<'_>, shallow: &ClaimSetting<'_>| {
         deep.value(ACCURACY, "ghosted").below(shallow.value(ACCURACY, "ghosted"))
     };
     let mut records = table();
     let one = of(&records).between_depths(lead);
     assert_eq!(one, Check::unknown("there is no second depth, depth 7".into()));
     records.push(record("a", 9, "ghosted", 55.0));
-    assert_eq!(of(&records).between_depths(lead).outcome, Outcome::Holds);
+    assert_eq!(of(&records).between_depths(lead).outcome, Judgement::Holds);
     records.push(Record { value: None, ..record("a", 11, "ghosted", 0.0) });
     let failed = of(&records).between_depths(lead);
     assert_eq!(failed, Check::unknown("acc_average has no value for ghosted, depth 11".into()));
@@ -139,8 +139,8 @@ fn the_parts_of_a_calibration_are_told_apart() {
     let mut records = table();
     records[1].condition = Condition { calibration: "c4:32".into(), ..records[2].condition.clone() };
     let of = of(&records);
-    assert_eq!(of.sequences(32).value(ACCURACY, "ghosted").equal(59.45).outcome, Outcome::Holds);
-    assert_eq!(of.corpus("wikitext2").value(ACCURACY, "ghosted").above(0.0).outcome, Outcome::Unknown);
+    assert_eq!(of.sequences(32).value(ACCURACY, "ghosted").equal(59.45).outcome, Judgement::Holds);
+    assert_eq!(of.corpus("wikitext2").value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Unknown);
     assert!(of.corpus("c4").value(ACCURACY, "ghosted").above(0.0).shown.contains("differ in calibration"));
-    assert_eq!(of.criterion("shortgpt").value(ACCURACY, "none").above(0.0).outcome, Outcome::Unknown);
+    assert_eq!(of.criterion("shortgpt").value(ACCURACY, "none").above(0.0).outcome, Judgement::Unknown);
 }

@@ -16,8 +16,8 @@ use super::units::{bytes, columns, seconds};
 use crate::error::{self, Error, Result};
 use crate::exec::{self, Methods, Settings};
 use crate::grid::Grid;
-use crate::plan::{Kept, Plan};
-use crate::store::{Entry, Found, Kind, Left, Store};
+use crate::plan::{KeptKeys, Plan};
+use crate::store::{ArtifactKind, Found, InventoryItem, Left, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -93,7 +93,7 @@ fn list(store: &Store, all: bool) -> Result<ExitCode> {
         }));
         print!("{}", columns(&rows, &[2, 3]));
     }
-    let mut stages: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+    let mut stages: BTreeMap<&str, Vec<&InventoryItem>> = BTreeMap::new();
     entries.iter().for_each(|entry| stages.entry(&entry.stage).or_default().push(entry));
     let mut rows = vec![["kind", "artifacts", "bytes", "made in", ""].map(str::to_string).to_vec()];
     for (stage, entries) in stages {
@@ -121,7 +121,7 @@ fn list(store: &Store, all: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn state(entry: &Entry) -> String {
+fn state(entry: &InventoryItem) -> String {
     match &entry.found {
         Found::Damaged(_) => "damaged".to_string(),
         Found::Whole(_) if !entry.current() => "of another version".to_string(),
@@ -131,11 +131,12 @@ fn state(entry: &Entry) -> String {
 
 fn verify(store: &Store, repair: bool) -> Result<ExitCode> {
     let entries = store.entries();
-    let damage = |entry: &Entry| match &entry.found {
+    let damage = |entry: &InventoryItem| match &entry.found {
         Found::Damaged(error) => Some(error.to_string()),
         Found::Whole(artifact) => artifact.verify().err().map(|error| error.to_string()),
     };
-    let damages: Vec<(&Entry, String)> = entries.par_iter().filter_map(|entry| Some((entry, damage(entry)?))).collect();
+    let damages: Vec<(&InventoryItem, String)> =
+        entries.par_iter().filter_map(|entry| Some((entry, damage(entry)?))).collect();
     for (_, error) in &damages {
         println!("{error}");
     }
@@ -150,7 +151,7 @@ fn verify(store: &Store, repair: bool) -> Result<ExitCode> {
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
     if let Some(kind) = &gc.kind {
-        let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let names: Vec<&str> = ArtifactKind::ALL.iter().map(|kind| kind.name()).collect();
         if !names.contains(&kind.as_str()) {
             return Err(Error::bad_input("unknown kind of artifact")
                 .expected(format!("one of {}", names.join(", ")))
@@ -162,7 +163,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let left: Vec<Left> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let in_use = store.reserved();
     let kept = kept(gc, &store)?;
-    let goes = |entry: &Entry| {
+    let goes = |entry: &InventoryItem| {
         let damaged = matches!(entry.found, Found::Damaged(_)) || !entry.current();
         let unused = !gc.keep.is_empty() && !kept.has(entry);
         let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
@@ -171,7 +172,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
         (damaged || unused || chosen) && of_kind && old
     };
-    let (used, going): (Vec<Entry>, Vec<Entry>) =
+    let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) =
         store.entries().into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
     if !used.is_empty() {
         println!("{} artifacts stay because a run that goes on made them or will read them", used.len());
@@ -217,15 +218,15 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
 
 /// What the kept grids use. A profile that nobody named and that cannot be looked up stops everything: its models may be
 /// away for a while, and what was computed with them looks like what no grid uses.
-fn kept(gc: &Gc, store: &Store) -> Result<Kept> {
-    let mut kept = Kept::default();
+fn kept(gc: &Gc, store: &Store) -> Result<KeptKeys> {
+    let mut kept = KeptKeys::default();
     for file in &gc.keep {
         let own = if gc.profile.is_empty() { Grid::profiles(file)? } else { gc.profile.clone() };
         let profiles: Vec<Option<&str>> =
             if own.is_empty() { vec![None] } else { own.iter().map(|name| Some(name.as_str())).collect() };
         for profile in profiles {
             let unknown = |error: Error| match profile {
-                Some(name) if gc.profile.is_empty() && error.kind() == error::Kind::Missing => {
+                Some(name) if gc.profile.is_empty() && error.kind() == error::ErrorKind::Missing => {
                     Error::missing(format!("what the grid uses under its profile `{name}` cannot be looked up"))
                         .at(file.display().to_string())
                         .found(error.one_line())
@@ -254,7 +255,7 @@ fn agreed() -> Result<bool> {
 }
 
 fn path(store: &Store, key: &str) -> Result<ExitCode> {
-    let found: Vec<Entry> = store.entries().into_iter().filter(|entry| entry.hash.starts_with(key)).collect();
+    let found: Vec<InventoryItem> = store.entries().into_iter().filter(|entry| entry.hash.starts_with(key)).collect();
     match found.as_slice() {
         [one] => {
             println!("{}", one.folder.display());

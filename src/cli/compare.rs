@@ -10,7 +10,7 @@ use super::home::like;
 use super::units::columns;
 use crate::error::{Error, Result};
 use crate::record::Record;
-use crate::reproduce::{Differences, Setting, Stored, settings_that_differ};
+use crate::reproduce::{Differences, SettingDifference, StoredResults, settings_that_differ};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -31,7 +31,8 @@ fn map(text: &str) -> Result<(String, String), String> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (first, second) = (Stored::read(&folder(&arguments.first)?)?, Stored::read(&folder(&arguments.second)?)?);
+    let (first, second) =
+        (StoredResults::read(&folder(&arguments.first)?)?, StoredResults::read(&folder(&arguments.second)?)?);
     let differences = Differences::of(&first, &second, &arguments.names)?;
     for (letter, folder, stored) in [("A", &arguments.first, &first), ("B", &arguments.second, &second)] {
         println!("{letter}: {} {} ({}), {}", stored.name, stored.profile, folder.display(), stored.program);
@@ -53,13 +54,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// The folder of a run. Where profiles lie in it, and only one, that is meant.
 fn folder(path: &Path) -> Result<PathBuf> {
-    if path.join(Stored::FILE).is_file() {
+    if path.join(StoredResults::FILE).is_file() {
         return Ok(path.to_owned());
     }
     if !path.exists() {
         let error = Error::missing("there is no results folder of that name")
             .at(path.display().to_string())
-            .expected(format!("a folder with `{}`", Stored::FILE))
+            .expected(format!("a folder with `{}`", StoredResults::FILE))
             .found("nothing");
         return Err(match like(path) {
             Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
@@ -67,7 +68,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
         });
     }
     let inner = std::fs::read_dir(path).into_iter().flatten().flatten().map(|item| item.path());
-    let mut runs: Vec<PathBuf> = inner.filter(|folder| folder.join(Stored::FILE).is_file()).collect();
+    let mut runs: Vec<PathBuf> = inner.filter(|folder| folder.join(StoredResults::FILE).is_file()).collect();
     runs.sort();
     match runs.as_slice() {
         [one] => Ok(one.clone()),
@@ -120,7 +121,7 @@ fn protocols(differences: &Differences) -> String {
     if text.is_empty() { text } else { format!("protocols that differ:\n{text}") }
 }
 
-fn listed(head: &str, settings: &[Setting], shown: &dyn Fn(&str) -> String) -> String {
+fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&str) -> String) -> String {
     let shown = |value: &Option<String>| value.as_deref().map_or("—".to_owned(), shown);
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
     rows.extend(settings.iter().map(|of| vec![of.path.clone(), shown(&of.first), shown(&of.second)]));

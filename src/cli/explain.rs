@@ -7,19 +7,19 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use serde_json::Value;
 
-use super::asked::Asked;
+use super::grid_args::GridArgs;
 use super::progress;
 use super::units::{bytes, seconds};
 use crate::error::{Error, Result, nearest};
 use crate::exec::{self, Settings};
 use crate::grid::Grid;
-use crate::plan::{Plan, Reason, Reasons, State, Stored};
+use crate::plan::{KeyState, Plan, Reason, Reasons, StoreState};
 use crate::store::{Key, Store};
 
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: Asked,
+    asked: GridArgs,
     /// The cell as `plan` and the tables name it, or parts of that name that no other cell has, in their order:
     /// `ghosted`, `sleb/3/ghosted`, `depth/3/ghosted`; or the beginning of the key of one of its artifacts.
     cell: String,
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some((plan, cell)) = found else { return Err(Error::bad_input("the grid has no cells")) };
     let (grid, index) = (plan.grid, cell?);
     exec::prepare(&plan, &store, &*progress::reporter(false), &AtomicBool::new(false))?;
-    let (state, reasons) = (State::read(&plan, &store), Reasons::new(&store, &plan));
+    let (state, reasons) = (StoreState::read(&plan, &store), Reasons::new(&store, &plan));
     let Some((backbone, variant)) = plan.variants().find(|(_, variant)| variant.cell == index) else {
         return Err(Error::job("a cell is not planned").at(grid.cells[index].to_string()));
     };
@@ -141,10 +141,10 @@ fn like(names: &[String], text: &str) -> Vec<usize> {
     readings.iter().map(of).find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-fn explained(key: &Key, state: &State, reasons: &Reasons, store: &Store) -> String {
+fn explained(key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> String {
     let mut lines = vec![format!("  key {}", key.hash())];
     match state.of(key) {
-        Stored::Whole(artifact) => {
+        KeyState::Whole(artifact) => {
             let meta = artifact.meta();
             lines.push(format!("  stored: {}, made in {}", bytes(meta.bytes()), seconds(meta.seconds)));
             let by = |field: &str| meta.made[field].as_str().unwrap_or("unknown").to_string();

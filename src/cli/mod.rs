@@ -11,11 +11,11 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-mod asked;
 mod audit;
 mod cache;
 mod compare;
 mod explain;
+mod grid_args;
 mod home;
 mod out;
 mod plan;
@@ -32,13 +32,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::files::limit::Limit;
+use crate::files::limit::TextLimit;
 
 #[derive(Parser)]
 #[command(name = "ghostlab", version, about, long_about = None)]
 struct Arguments {
     /// Most gigabytes of text that a file may hold or unpack to; a row of JSON, or a task's file, may have a tenth of it.
-    #[arg(long, value_name = "GB", global = true, default_value_t = Limit::DEFAULT as f64 / 1e9, value_parser = gigabytes)]
+    #[arg(long, value_name = "GB", global = true, default_value_t = TextLimit::DEFAULT as f64 / 1e9, value_parser = gigabytes)]
     text: f64,
     #[command(subcommand)]
     command: Command,
@@ -82,7 +82,7 @@ fn gigabytes(text: &str) -> Result<f64, String> {
 /// Parses the command line, runs it, prints errors; the process's exit code.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    Limit::set((arguments.text * 1e9) as u64);
+    TextLimit::set((arguments.text * 1e9) as u64);
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),

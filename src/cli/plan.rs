@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::asked::Asked;
+use super::grid_args::GridArgs;
 use super::progress;
 use super::units::{bytes, columns, flops, seconds};
 use crate::error::Result;
@@ -16,13 +16,13 @@ use crate::exec::{self, RunRecord, Settings};
 use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, Plan, Reason, Reasons, State, Stored, Trials, Variant};
-use crate::store::{Key, Kind, Store};
+use crate::plan::{BackbonePlan, Estimate, KeyState, Plan, Reason, Reasons, StoreState, Trials, Variant};
+use crate::store::{ArtifactKind, Key, Store};
 
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: Asked,
+    asked: GridArgs,
     /// List every cell that would run, not only the first.
     #[arg(long)]
     all: bool,
@@ -56,7 +56,7 @@ fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
     let plan = Plan::new(grid, store, settings.batch_tokens)?;
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
     exec::prepare(&plan, store, &*progress::reporter(false), &AtomicBool::new(false))?;
-    let state = State::read(&plan, store);
+    let state = StoreState::read(&plan, store);
     let (reasons, estimate) = (Reasons::new(store, &plan), Estimate::of(&plan, &state, settings.spool_bytes)?);
     let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
 
@@ -86,7 +86,7 @@ fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
 }
 
 /// The jobs of one backbone, in the order in which they run.
-fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &State, store: &Store) -> Result<Vec<String>> {
+fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &Store) -> Result<Vec<String>> {
     let mut jobs = Vec::new();
     let cells = |count: usize| if count == 1 { "1 cell".to_string() } else { format!("{count} cells") };
     let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
@@ -117,8 +117,8 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &State, store: &Store) 
 }
 
 /// How the artifacts of each kind stand, and why what is missing is.
-fn artifacts(plan: &Plan<'_>, state: &State, reasons: &Reasons, store: &Store) -> Result<String> {
-    let mut keys: BTreeMap<Kind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
+fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, store: &Store) -> Result<String> {
+    let mut keys: BTreeMap<ArtifactKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
     for key in of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)) {
         keys.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
@@ -161,7 +161,7 @@ fn artifacts(plan: &Plan<'_>, state: &State, reasons: &Reasons, store: &Store) -
 
 /// What is missing of one cell, and why, where something like it is stored. What follows from a missing selection or
 /// operator needs no reason of its own.
-fn why(backbone: &BackbonePlan, variant: &Variant, state: &State, reasons: &Reasons) -> Vec<String> {
+fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<String> {
     let told = |what: &str, key: &Key| match reasons.of(key, state) {
         Reason::First => what.to_owned(),
         reason => format!("{what}: {reason}"),
@@ -172,7 +172,7 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &State, reasons: &Reas
         Some(told(name, key))
     });
     let missing: Vec<_> = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key)).collect();
-    let damaged = missing.iter().any(|(_, key)| matches!(state.of(key), Stored::Damaged(_)));
+    let damaged = missing.iter().any(|(_, key)| matches!(state.of(key), KeyState::Damaged(_)));
     let mut lines: Vec<String> = first.into_iter().collect();
     if lines.is_empty() || damaged {
         // Those that have a reason a line each, the others on one.
@@ -219,8 +219,8 @@ fn probe() -> f64 {
     let mut y = vec![0.0f32; SIZE * SIZE];
     let (mut products, started) = (0.0, Instant::now());
     while products < 3.0 || started.elapsed().as_millis() < 60 {
-        let (a, b) = (gemm::View::rows(&x, SIZE, SIZE), gemm::View::rows(&x, SIZE, SIZE));
-        gemm::gemm_parallel(gemm::ViewMut::rows(&mut y, SIZE, SIZE), gemm::Into::Replace, a, b);
+        let (a, b) = (gemm::MatrixView::rows(&x, SIZE, SIZE), gemm::MatrixView::rows(&x, SIZE, SIZE));
+        gemm::gemm_parallel(gemm::MatrixViewMut::rows(&mut y, SIZE, SIZE), gemm::Update::Replace, a, b);
         products += 1.0;
     }
     0.5 * products * 2.0 * (SIZE as f64).powi(3) / started.elapsed().as_secs_f64()

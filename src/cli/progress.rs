@@ -25,7 +25,7 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
             bars.add(ProgressBar::no_length().with_style(style("{wide_bar:.green/blue} {percent:>3} %  {msg}")));
         Bars { bars, jobs: BTreeMap::new(), whole }
     });
-    Box::new(Progress { state: Mutex::new(State { bars, ..State::default() }) })
+    Box::new(Progress { state: Mutex::new(Meter { bars, ..Meter::default() }) })
 }
 
 /// Every event as a line of JSON on standard output.
@@ -59,7 +59,7 @@ fn style(template: &str) -> ProgressStyle {
 }
 
 struct Progress {
-    state: Mutex<State>,
+    state: Mutex<Meter>,
 }
 
 struct Bars {
@@ -69,7 +69,7 @@ struct Bars {
 }
 
 #[derive(Default)]
-struct State {
+struct Meter {
     bars: Option<Bars>,
     jobs: BTreeMap<usize, Running>,
     /// Floating-point operations of the whole run, and those of finished jobs.
@@ -107,7 +107,7 @@ impl Running {
     }
 }
 
-impl State {
+impl Meter {
     /// What is done, by the cost model.
     fn done(&self) -> f64 {
         self.done + self.jobs.values().map(|running| running.job.flops * running.fraction()).sum::<f64>()

@@ -9,12 +9,12 @@ use clap::Args;
 
 use super::home;
 use crate::artifact::order;
-use crate::claims::{self, Artifact, Artifacts, Judged, Run};
+use crate::claims::{self, ArtifactNumbers, Artifacts, Judged, Run};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::page::{CellNote, ClaimRow, FindingRow, Page};
 use crate::report::utc;
-use crate::reproduce::{Sheet, Stored};
+use crate::reproduce::{PageSheet, StoredResults};
 use crate::{audit, machine, page, paper};
 
 #[derive(Args)]
@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 pub(super) fn write(results: &Path, reports: &Path) -> Result<PathBuf> {
     let mut sheets = Vec::new();
     for folder in folders(results) {
-        if let Some(mut sheet) = Sheet::read(&folder)? {
+        if let Some(mut sheet) = PageSheet::read(&folder)? {
             sheet.artifact.files = files(&folder, reports);
             sheets.push(sheet);
         }
@@ -89,8 +89,8 @@ pub(super) fn write(results: &Path, reports: &Path) -> Result<PathBuf> {
 
 /// An artifact whose cells' notes are its own: a cell of the same name in another artifact or profile may be made
 /// otherwise.
-fn own_keys(sheet: Sheet) -> (page::Artifact, BTreeMap<String, CellNote>) {
-    let Sheet { mut artifact, cells } = sheet;
+fn own_keys(sheet: PageSheet) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
+    let PageSheet { mut artifact, cells } = sheet;
     let place = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
     let place = place.collect::<Vec<_>>().join("/");
     let own = |key: &str| format!("{place}/{key}");
@@ -135,11 +135,11 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
 pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<Judged<'static>>> {
     let mut ours = Artifacts::new();
     for folder in folders(results) {
-        if folder.join(Sheet::FILE).is_file() && folder.file_name().is_some_and(|name| name == profile) {
-            let stored = Stored::read(&folder)?;
+        if folder.join(PageSheet::FILE).is_file() && folder.file_name().is_some_and(|name| name == profile) {
+            let stored = StoredResults::read(&folder)?;
             let records = stored.records();
-            let Stored { name, program, gate, settings, inputs, .. } = stored;
-            ours.insert(name, Artifact { records, run: Some(Run { program, gate, settings, inputs }) });
+            let StoredResults { name, program, gate, settings, inputs, .. } = stored;
+            ours.insert(name, ArtifactNumbers { records, run: Some(Run { program, gate, settings, inputs }) });
         }
     }
     if ours.is_empty() {
@@ -147,7 +147,7 @@ pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<Judged<'static
     }
     let mut theirs = Artifacts::new();
     for table in paper::tables() {
-        theirs.insert(table.name.to_owned(), Artifact { records: paper::records(table.name)?, run: None });
+        theirs.insert(table.name.to_owned(), ArtifactNumbers { records: paper::records(table.name)?, run: None });
     }
     Ok(claims::judged(claims::claims(), &theirs, &ours, profile))
 }

@@ -6,18 +6,18 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::asked::{Limits, start_threads};
+use super::grid_args::{LimitArgs, start_threads};
 use super::home::{self, Place};
 use super::units::{columns, seconds};
 use super::{out, progress, report, stop};
-use crate::artifact::{self, Artifact, Gated, Made, Runner, Target};
+use crate::artifact::{self, Artifact, Gated, Made, ResultsFolder, Runner};
 use crate::claims;
-use crate::error::{Kind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::exec::{RunRecord, Settings};
 use crate::grid::Grid;
-use crate::plan::{BackbonePlan, Estimate, Plan, State};
+use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
 use crate::report::Provenance;
-use crate::reproduce::{self, Miss};
+use crate::reproduce::{self, GateFailure};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
-    limits: Limits,
+    limits: LimitArgs,
     /// Threads to compute with; all cores by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 profiles.extend(profile);
             }
             // Of several artifacts, one that lacks its models does not keep the others from being made.
-            Err(error) if chosen.len() > 1 && error.kind() != Kind::Interrupted => {
+            Err(error) if chosen.len() > 1 && error.kind() != ErrorKind::Interrupted => {
                 eprintln!("{}: {error}\n", artifact.name);
                 errors.push((artifact.name.clone(), error));
             }
@@ -168,16 +168,16 @@ fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<
 /// Complete cells, and the operations that are left; none where texts are not tokenised yet, so that nobody knows.
 fn progress_of(grid: &Grid, store: &Store) -> Result<(usize, Option<f64>)> {
     let plan = Plan::new(grid, store, Settings::default().batch_tokens)?;
-    let state = State::read(&plan, store);
+    let state = StoreState::read(&plan, store);
     let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
     let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes)?;
     let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
     Ok((complete, known.then_some(estimate.left)))
 }
 
-fn target(artifact: &Artifact, profile: &str, arguments: &Arguments, folders: &Folders) -> Target {
+fn target(artifact: &Artifact, profile: &str, arguments: &Arguments, folders: &Folders) -> ResultsFolder {
     let profile = Some(profile).filter(|profile| !profile.is_empty());
-    Target::new(&folders.results, &artifact.name, profile, &arguments.overrides)
+    ResultsFolder::new(&folders.results, &artifact.name, profile, &arguments.overrides)
 }
 
 /// Makes one artifact and says what came of it; how many of its cells failed, and the profile that it was made under.
@@ -220,7 +220,7 @@ fn made_one(
     }
     misses.iter().for_each(|miss| eprintln!("  {miss}"));
     if !misses.is_empty() {
-        let backbones = Miss::backbones(&misses).join(", ");
+        let backbones = GateFailure::backbones(&misses).join(", ");
         eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them all the same");
     }
     failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));

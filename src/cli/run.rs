@@ -6,17 +6,17 @@ use std::time::{Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
 
-use super::asked::{Asked, Limits};
+use super::grid_args::{GridArgs, LimitArgs};
 use super::{home, out, progress, stop};
-use crate::artifact::{self, Executor, Runner, Shape, Target};
+use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::error::Result;
 
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: Asked,
+    asked: GridArgs,
     #[command(flatten)]
-    limits: Limits,
+    limits: LimitArgs,
     /// Where the results' folder is made; `results` of the checkout by default. Settings from outside (`--set`) have a
     /// folder of their own below it.
     #[arg(long, value_name = "FOLDER")]
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let grid = arguments.asked.grid()?;
     let results = home::below(arguments.results.as_ref(), "results", Some(arguments.asked.file()));
     // Two profiles of a grid are two results.
-    let target = Target::new(&results, &grid.name, grid.profile.as_deref(), arguments.asked.overrides());
+    let target = ResultsFolder::new(&results, &grid.name, grid.profile.as_deref(), arguments.asked.overrides());
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
     target.check()?;
@@ -57,8 +57,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let outcome = runner.run(&grid, target.path())?;
 
     let shape = match arguments.layout {
-        Layout::Wide => Shape::Wide { metric: arguments.metric.clone() },
-        Layout::Long => Shape::Long,
+        Layout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
+        Layout::Long => TableShape::Long,
     };
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, out::width())?;
     if !arguments.events {

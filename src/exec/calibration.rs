@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::context::Context;
 use super::operator::{self, recovery_of, spans};
-use super::pass::Kept;
-use super::score::Sitting;
+use super::pass::KeptActivations;
+use super::score::ScoringJob;
 use super::selection::{Picked, Selections};
-use crate::calibrate::{Activations, Request, Shape, Similarities, Site};
+use crate::calibrate::{ActivationShape, Activations, HookPoint, PassRequest, Similarities};
 use crate::corpus::Windows;
 use crate::criterion::Selection;
-use crate::error::{Kind, Result};
-use crate::evaluate::perplexity::{Losses, Reading};
+use crate::error::{ErrorKind, Result};
+use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::files::sha256;
 use crate::model::{Decoder, Program};
 use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
@@ -20,7 +20,7 @@ use crate::recovery::Span;
 use crate::store::{Key, Lookup};
 
 /// One calibration of one backbone at work.
-pub(super) struct Calibrating<'a> {
+pub(super) struct CalibrationJob<'a> {
     pub(super) run: &'a Context<'a>,
     pub(super) backbone: &'a BackbonePlan,
     pub(super) decoder: Arc<Decoder>,
@@ -28,10 +28,10 @@ pub(super) struct Calibrating<'a> {
     pub(super) windows: Windows,
     /// How reports name it.
     pub(super) label: String,
-    pub(super) shape: Shape,
+    pub(super) shape: ActivationShape,
 }
 
-impl<'a> Calibrating<'a> {
+impl<'a> CalibrationJob<'a> {
     /// Makes the selections and operators of some variants of one calibration that are not stored. What one variant
     /// suffers from fails it alone.
     ///
@@ -51,7 +51,11 @@ impl<'a> Calibrating<'a> {
         if !left.is_empty() {
             let windows = run.windows(backbone, &plan.tokens)?;
             let decoder = run.model(backbone)?;
-            let shape = Shape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
+            let shape = ActivationShape {
+                channels: backbone.config.hidden,
+                sequences: windows.count(),
+                length: windows.length,
+            };
             let calibrating = Self { run, backbone, decoder, tokens: &plan.tokens, windows, label, shape };
             calibrating.try_repair(&left)?;
         }
@@ -61,7 +65,7 @@ impl<'a> Calibrating<'a> {
 
     fn try_repair(&self, variants: &[&Variant]) -> Result<()> {
         let mut selections = Selections::of(self, variants)?;
-        let mut wanted: BTreeSet<Site> = BTreeSet::new();
+        let mut wanted: BTreeSet<HookPoint> = BTreeSet::new();
         for variant in variants {
             let recovery = recovery_of(&self.run.plan.grid.cells[variant.cell])?;
             for (start, end) in selections.regions(variant) {
@@ -69,10 +73,10 @@ impl<'a> Calibrating<'a> {
                 wanted.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
             }
         }
-        let mut kept = Kept::default();
+        let mut kept = KeptActivations::default();
         wanted.iter().for_each(|&site| self.find(&mut kept, site));
         wanted.retain(|&site| !kept.has(site));
-        let mut request = Request { pairs: selections.pairs(), sites: wanted };
+        let mut request = PassRequest { pairs: selections.pairs(), sites: wanted };
         let all_bytes = self.shape.bytes() * request.sites.len() as u64;
         let fits = all_bytes <= self.run.settings.spool_bytes;
         if !request.is_empty() {
@@ -103,7 +107,7 @@ impl<'a> Calibrating<'a> {
         rest.retain(|&site| !kept.has(site));
         if !rest.is_empty() {
             rest.iter().for_each(|&site| self.find(&mut kept, site));
-            let request = Request { sites: rest, ..Request::default() };
+            let request = PassRequest { sites: rest, ..PassRequest::default() };
             self.pass(&format!("{}, second pass", self.label), &request, &mut kept)?;
         }
         let activations = self.open(&kept, &sites)?;
@@ -138,7 +142,7 @@ impl<'a> Calibrating<'a> {
         let Some(key) = variant.operator.as_ref().filter(|_| !made(self.run, variant)) else { return Ok(()) };
         let cell = &self.run.plan.grid.cells[variant.cell];
         match operator::solve(cell, selection, &self.decoder, activations, self.run.store, key) {
-            Err(error) if error.kind() == Kind::Job => {
+            Err(error) if error.kind() == ErrorKind::Job => {
                 self.run.fail(variant.cell, error.one_line());
                 Ok(())
             }
@@ -154,10 +158,10 @@ impl<'a> Calibrating<'a> {
         let trial = |set: &Vec<usize>| {
             (Arc::new(self.backbone.trial(self.tokens, set, batch)), Program::pruned(layers, set, |_| None))
         };
-        let sitting = Sitting {
+        let sitting = ScoringJob {
             run: self.run,
             backbone: self.backbone,
-            exam: &Reading::new(&self.windows, batch),
+            exam: &PerplexityEval::new(&self.windows, batch),
             label: &label,
             journal: sha256::of_bytes(format!("{} {} {batch}", self.backbone.content, self.tokens.hash())),
         };

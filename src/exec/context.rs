@@ -13,7 +13,7 @@ use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::model::{Decoder, Load, Program, Trie};
 use crate::plan::{BackbonePlan, Plan, Subject, Variant};
-use crate::store::{Artifact, Key, Lease, Lookup, Store};
+use crate::store::{Key, Lease, Lookup, Store, StoredArtifact};
 
 /// A run at work.
 pub(super) struct Context<'a> {
@@ -166,7 +166,7 @@ impl<'a> Context<'a> {
     }
 
     /// What is stored under a key, verified; damage is told and counts as absent.
-    pub(super) fn get(&self, key: &Key) -> Option<Artifact> {
+    pub(super) fn get(&self, key: &Key) -> Option<StoredArtifact> {
         match self.store.get(key) {
             Lookup::Whole(artifact) => Some(artifact),
             Lookup::Absent => None,
@@ -179,7 +179,7 @@ impl<'a> Context<'a> {
 
     /// The tokens of a text or task; damaged ones are made anew.
     pub(super) fn text(&self, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
-        let read = |artifact: &Artifact| match subject {
+        let read = |artifact: &StoredArtifact| match subject {
             Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
             Subject::Task(_) => TaskTokens::read(artifact).map(Text::Task),
         };
@@ -191,7 +191,7 @@ impl<'a> Context<'a> {
         self.tokens(backbone, key, read_windows)
     }
 
-    fn tokens<T>(&self, backbone: &BackbonePlan, key: &Key, read: impl Fn(&Artifact) -> Result<T>) -> Result<T> {
+    fn tokens<T>(&self, backbone: &BackbonePlan, key: &Key, read: impl Fn(&StoredArtifact) -> Result<T>) -> Result<T> {
         if let Some(artifact) = self.get(key) {
             return read(&artifact);
         }

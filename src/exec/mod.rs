@@ -19,8 +19,8 @@ mod tokens;
 mod wait;
 
 pub use event::{Event, Job, Reporter};
-pub use operator::{BoundaryResult, Placed};
-pub use outcome::{CellResult, Origin, Outcome, TaskProtocol, TaskScores, TextProtocol};
+pub use operator::{BoundaryResult, PlacedRepair};
+pub use outcome::{CellResult, GridOutcome, MadeFrom, TaskProtocol, TaskScores, TextProtocol};
 pub use prepare::prepare;
 pub use record::{Recorder, RunRecord, Stage};
 pub use registry::Methods;

@@ -10,15 +10,15 @@ use crate::calibrate::Activations;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::grid::Cell;
-use crate::model::{Decoder, Half, Operator, Program, Repairs};
+use crate::model::{Decoder, Operator, Program, Repairs, Sublayer};
 use crate::plan::payload::{FIGURES, from_json, to_json};
-use crate::recovery::{self, Boundary, Numbers, Recovery, Repair, Span, System};
-use crate::store::{Artifact, Key, Store};
+use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
+use crate::store::{Key, Store, StoredArtifact};
 
 /// Where a repair stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Placed {
+pub enum PlacedRepair {
     /// On the residual stream, in the place of the removed layers.
     Stream,
     /// On the MLP branch of the layer before.
@@ -35,7 +35,7 @@ pub struct BoundaryResult {
     /// The operator's content key; none where the layers were only removed.
     pub operator: Option<String>,
     /// Where it stands.
-    pub placed: Option<Placed>,
+    pub placed: Option<PlacedRepair>,
     /// What a reader has to know of the repair.
     pub notes: Vec<String>,
     /// Rank of the least-squares problem's matrix, where one was solved.
@@ -47,7 +47,7 @@ pub struct BoundaryResult {
     /// What solving took, without measuring.
     pub solve_seconds: f64,
     #[serde(flatten)]
-    pub numbers: Numbers,
+    pub numbers: RepairMetrics,
 }
 
 /// The recovery of a cell that is not the dense one.
@@ -91,9 +91,9 @@ pub(super) fn solve(
         let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
         let placed = match &solution.repair {
             Repair::Cut => None,
-            Repair::Stream(_) => Some(Placed::Stream),
-            Repair::Branches { attention: false, .. } => Some(Placed::Mlp),
-            Repair::Branches { attention: true, .. } => Some(Placed::AttentionAndMlp),
+            Repair::Stream(_) => Some(PlacedRepair::Stream),
+            Repair::Branches { attention: false, .. } => Some(PlacedRepair::Mlp),
+            Repair::Branches { attention: true, .. } => Some(PlacedRepair::AttentionAndMlp),
         };
         let operator = solution.repair.operator();
         if let Some(operator) = operator {
@@ -110,7 +110,7 @@ pub(super) fn solve(
             condition: condition.is_finite().then_some(condition),
             losses: solution.losses,
             solve_seconds,
-            numbers: Numbers::of(&boundary, &solution.repair)?,
+            numbers: RepairMetrics::of(&boundary, &solution.repair)?,
         });
     }
     let figures = to_json(&results)?;
@@ -128,7 +128,7 @@ pub(super) fn solve(
 ///
 /// # Errors
 /// Damage.
-pub(super) fn figures(artifact: &Artifact) -> Result<Vec<BoundaryResult>> {
+pub(super) fn figures(artifact: &StoredArtifact) -> Result<Vec<BoundaryResult>> {
     from_json(artifact, FIGURES)
 }
 
@@ -136,7 +136,7 @@ pub(super) fn figures(artifact: &Artifact) -> Result<Vec<BoundaryResult>> {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn program(artifact: &Artifact, layers: usize, selection: &Selection) -> Result<Program> {
+pub(super) fn program(artifact: &StoredArtifact, layers: usize, selection: &Selection) -> Result<Program> {
     let mut repairs = Repairs::default();
     for (index, result) in figures(artifact)?.into_iter().enumerate() {
         let (Some(placed), Some(key)) = (result.placed, &result.operator) else { continue };
@@ -147,22 +147,22 @@ pub(super) fn program(artifact: &Artifact, layers: usize, selection: &Selection)
         if operator.key() != *key {
             return Err(misfit());
         }
-        if placed == Placed::Stream {
+        if placed == PlacedRepair::Stream {
             repairs.stream.insert(start, operator);
             continue;
         }
         let Some(layer) = (0..start).rev().find(|layer| !selection.removed.contains(layer)) else {
             // Factors scale the embedding where no layer is left before; maps of a branch have nowhere to go.
-            if placed == Placed::Mlp {
+            if placed == PlacedRepair::Mlp {
                 return Err(misfit());
             }
             add(repairs.stream.entry(start), operator)?;
             continue;
         };
-        if placed == Placed::AttentionAndMlp {
-            add(repairs.branches.entry((layer, Half::Attention)), Arc::clone(&operator))?;
+        if placed == PlacedRepair::AttentionAndMlp {
+            add(repairs.branches.entry((layer, Sublayer::Attention)), Arc::clone(&operator))?;
         }
-        add(repairs.branches.entry((layer, Half::Mlp)), operator)?;
+        add(repairs.branches.entry((layer, Sublayer::Mlp)), operator)?;
     }
     Ok(Program::repaired(layers, &selection.removed, &repairs))
 }
@@ -179,7 +179,7 @@ fn add<K: Ord>(place: Entry<'_, K, Arc<Operator>>, operator: Arc<Operator>) -> R
     Ok(())
 }
 
-fn load(artifact: &Artifact, index: usize) -> Result<Arc<Operator>> {
+fn load(artifact: &StoredArtifact, index: usize) -> Result<Arc<Operator>> {
     let prefix = format!("{index:04}.");
     let name = artifact.payloads().find(|name| name.starts_with(&prefix)).unwrap_or(&prefix);
     let values = artifact.read(name)?;

@@ -15,12 +15,12 @@ use crate::evaluate::perplexity::Losses;
 use crate::grid::{Cell, Grid, TaskUse};
 use crate::plan::payload::{from_json, selection, values};
 use crate::plan::{BackbonePlan, Plan, Subject, Variant};
-use crate::store::{Artifact, Key, Lookup, Store};
-use crate::tasks::{self, Bos, DocumentResult, Score, Sheet, Task, TaskResult};
+use crate::store::{Key, Lookup, Store, StoredArtifact};
+use crate::tasks::{self, AnswerKey, Bos, DocumentResult, Score, Task, TaskResult};
 
 /// What came of a grid.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct GridOutcome {
     /// In the order of the grid's cells.
     pub cells: Vec<CellResult>,
     /// SHA-256 of every file that was read, by path.
@@ -31,7 +31,7 @@ pub struct Outcome {
     pub tasks: Vec<TaskProtocol>,
 }
 
-impl Outcome {
+impl GridOutcome {
     /// Whether backbones with unlike vocabularies stand beside each other: their perplexities are of other tokens.
     pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
         let of = |cell: &CellResult| {
@@ -110,15 +110,15 @@ pub struct CellResult {
     /// Why the cell has no result.
     pub failure: Option<String>,
     /// The artifacts that it was made from, each with its key and who made it.
-    pub made_from: Vec<Origin>,
-    /// The paths of the input files that it was made from, which are among [`Outcome::inputs`].
+    pub made_from: Vec<MadeFrom>,
+    /// The paths of the input files that it was made from, which are among [`GridOutcome::inputs`].
     #[serde(skip)]
     pub inputs: BTreeSet<String>,
 }
 
 /// Where a number comes from.
 #[derive(Debug, Clone, Serialize)]
-pub struct Origin {
+pub struct MadeFrom {
     pub kind: &'static str,
     /// The hash of its key; `ghostlab explain` and the store's `meta.json` have it in words.
     pub key: String,
@@ -127,7 +127,7 @@ pub struct Origin {
     pub made: Value,
 }
 
-impl Outcome {
+impl GridOutcome {
     /// How a task of the grid was scored; none where nothing of it is stored.
     pub fn task(&self, used: &TaskUse) -> Option<&TaskProtocol> {
         self.tasks.iter().find(|of| of.label == used.to_string())
@@ -164,16 +164,16 @@ impl Outcome {
 struct Reader<'a> {
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    sheets: Vec<Option<Sheet>>,
+    sheets: Vec<Option<AnswerKey>>,
     /// The paths of the input files, by their hashes.
     files: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Sheet>>> {
+fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<AnswerKey>>> {
     backbone.evaluations.iter().map(|evaluation| sheet(evaluation, store)).collect()
 }
 
-fn sheet(evaluation: &crate::plan::Evaluation, store: &Store) -> Result<Option<Sheet>> {
+fn sheet(evaluation: &crate::plan::Evaluation, store: &Store) -> Result<Option<AnswerKey>> {
     match (&evaluation.subject, store.look(&evaluation.tokens)) {
         (Subject::Task(_), Lookup::Whole(artifact)) => from_json(&artifact, SHEET).map(Some),
         _ => Ok(None),
@@ -264,11 +264,11 @@ impl<'a> Reader<'a> {
         Ok(result)
     }
 
-    fn find(&self, key: &Key, result: &mut CellResult) -> Option<Artifact> {
+    fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredArtifact> {
         let Lookup::Whole(artifact) = self.store.look(key) else { return None };
         let meta = artifact.meta();
         self.read_by(&meta.key, result);
-        result.made_from.push(Origin {
+        result.made_from.push(MadeFrom {
             kind: key.kind().name(),
             key: key.hash().to_string(),
             seconds: meta.seconds,
@@ -323,7 +323,7 @@ pub(super) fn scored(
     Ok(all)
 }
 
-fn judge(values: &[f64], sheet: &Sheet, label: String) -> Result<TaskScores> {
+fn judge(values: &[f64], sheet: &AnswerKey, label: String) -> Result<TaskScores> {
     let scored = choices::scored(values);
     let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
     let documents = sheet.judge(&scores.collect::<Vec<_>>())?;

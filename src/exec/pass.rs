@@ -8,45 +8,45 @@ use std::time::Instant;
 
 use memmap2::Mmap;
 
-use super::calibration::Calibrating;
-use crate::calibrate::{self, Activations, Pair, Request, Shard, Similarities, Site, Spool};
+use super::calibration::CalibrationJob;
+use crate::calibrate::{self, Activations, HookPoint, Pair, PassRequest, Shard, Similarities, Spool};
 use crate::error::{Error, Result};
 use crate::model::{Load, Trie};
-use crate::store::{Artifact, Draft, Key, Payload, Store};
+use crate::store::{Draft, Key, Payload, Store, StoredArtifact};
 
 const ROWS: &str = "rows.f32";
 const SUMS: &str = "sums.f64";
 
 /// The shards that are stored, verified, of each site; none in the place of one that is not.
 #[derive(Default)]
-pub(super) struct Kept(BTreeMap<Site, Vec<Option<Artifact>>>);
+pub(super) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredArtifact>>>);
 
-impl Kept {
+impl KeptActivations {
     /// Whether all of a site is stored.
-    pub(super) fn has(&self, site: Site) -> bool {
+    pub(super) fn has(&self, site: HookPoint) -> bool {
         self.0.get(&site).is_some_and(|shards| shards.iter().all(Option::is_some))
     }
 }
 
-impl Calibrating<'_> {
+impl CalibrationJob<'_> {
     /// Looks for the shards of a site.
-    pub(super) fn find(&self, kept: &mut Kept, site: Site) {
+    pub(super) fn find(&self, kept: &mut KeptActivations, site: HookPoint) {
         let shards = self.shape.shards().map(|shard| self.run.get(&self.rows_key(site, &shard)));
         kept.0.insert(site, shards.collect());
     }
 
     /// Runs the dense backbone over every shard of which something is missing.
-    pub(super) fn pass(&self, label: &str, request: &Request, kept: &mut Kept) -> Result<Similarities> {
+    pub(super) fn pass(&self, label: &str, request: &PassRequest, kept: &mut KeptActivations) -> Result<Similarities> {
         let shards: Vec<Range<usize>> = self.shape.shards().collect();
         let stored: Vec<Option<Vec<f64>>> =
             shards.iter().map(|shard| self.stored_sums(&request.pairs, shard)).collect();
         let missing = |index: usize| {
-            let absent = |site: &&Site| kept.0.get(site).is_none_or(|shards| shards[index].is_none());
+            let absent = |site: &&HookPoint| kept.0.get(site).is_none_or(|shards| shards[index].is_none());
             let sites = request.sites.iter().filter(absent).copied().collect();
             let pairs = if stored[index].is_some() { BTreeSet::new() } else { request.pairs.clone() };
-            Request { pairs, sites }
+            PassRequest { pairs, sites }
         };
-        let work: Vec<Request> = (0..shards.len()).map(missing).collect();
+        let work: Vec<PassRequest> = (0..shards.len()).map(missing).collect();
         let left: usize = shards.iter().zip(&work).filter(|(_, work)| !work.is_empty()).map(|(s, _)| s.len()).sum();
         let tokens = left * self.shape.length;
         let trie = Trie::new(&[request.program(self.backbone.config.layers)]);
@@ -75,10 +75,10 @@ impl Calibrating<'_> {
 
     fn measure(
         &self,
-        work: &Request,
+        work: &PassRequest,
         shard: &Range<usize>,
         job: usize,
-        kept: &mut Kept,
+        kept: &mut KeptActivations,
         index: usize,
     ) -> Result<Similarities> {
         let (run, started) = (self.run, Instant::now());
@@ -107,8 +107,8 @@ impl Calibrating<'_> {
     ///
     /// # Errors
     /// A site that is not stored whole.
-    pub(super) fn open(&self, kept: &Kept, sites: &BTreeSet<Site>) -> Result<Activations> {
-        let map = |artifact: &Option<Artifact>| {
+    pub(super) fn open(&self, kept: &KeptActivations, sites: &BTreeSet<HookPoint>) -> Result<Activations> {
+        let map = |artifact: &Option<StoredArtifact>| {
             let artifact = artifact.as_ref().ok_or_else(|| Error::job("activations vanished from the store"))?;
             let path = artifact.path(ROWS)?;
             let file = File::open(&path).map_err(|error| Error::io("open", &path, &error))?;
@@ -116,7 +116,7 @@ impl Calibrating<'_> {
             let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io("map", &path, &error))?;
             Ok(Shard::Mapped(map))
         };
-        let of_site = |&site: &Site| {
+        let of_site = |&site: &HookPoint| {
             let shards = kept.0.get(&site).into_iter().flatten().map(map).collect::<Result<_>>()?;
             Ok((site, shards))
         };
@@ -124,7 +124,7 @@ impl Calibrating<'_> {
     }
 
     /// Removes what the pass wrote and nothing needs: sites that no selection chose, and the sums that chose them.
-    pub(super) fn clear(&self, request: &Request, chosen: &BTreeSet<Site>) -> Result<()> {
+    pub(super) fn clear(&self, request: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
         for shard in self.shape.shards() {
             let unchosen = request.sites.difference(chosen).map(|&site| self.rows_key(site, &shard));
             let sums = (!request.pairs.is_empty()).then(|| self.sums_key(&request.pairs, &shard));
@@ -133,7 +133,7 @@ impl Calibrating<'_> {
         Ok(())
     }
 
-    fn rows_key(&self, site: Site, shard: &Range<usize>) -> Key {
+    fn rows_key(&self, site: HookPoint, shard: &Range<usize>) -> Key {
         self.backbone.activations(self.tokens, site, shard)
     }
 
@@ -149,11 +149,11 @@ impl Calibrating<'_> {
 }
 
 /// The rows of some sites, on their way into the store. Whatever is not committed is gone with it.
-struct Drafts(BTreeMap<Site, (Draft, Payload)>);
+struct Drafts(BTreeMap<HookPoint, (Draft, Payload)>);
 
 impl Drafts {
-    fn create(store: &Store, sites: &BTreeSet<Site>) -> Result<Self> {
-        let create = |&site: &Site| {
+    fn create(store: &Store, sites: &BTreeSet<HookPoint>) -> Result<Self> {
+        let create = |&site: &HookPoint| {
             let mut draft = store.draft()?;
             let payload = draft.payload(ROWS)?;
             Ok((site, (draft, payload)))
@@ -163,13 +163,13 @@ impl Drafts {
 }
 
 impl Spool for Drafts {
-    fn push(&mut self, site: Site, rows: &[f32]) -> Result<()> {
+    fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()> {
         let Some((_, payload)) = self.0.get_mut(&site) else { return Ok(()) };
         payload.write_all(bytemuck::cast_slice(rows)).map_err(|error| unwritten(site, &error))
     }
 }
 
-fn unwritten(site: Site, error: &std::io::Error) -> Error {
+fn unwritten(site: HookPoint, error: &std::io::Error) -> Error {
     Error::missing("cannot write calibration activations")
         .at(site.to_string())
         .found(error.to_string())

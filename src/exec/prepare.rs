@@ -23,7 +23,7 @@ use crate::model::Decoder;
 use crate::plan::{BackbonePlan, Plan, Subject};
 use crate::recovery;
 use crate::store::{Key, Lookup, Store};
-use crate::tasks::{self, Items, Limit, Task};
+use crate::tasks::{self, DocumentLimit, Items, Task};
 
 /// Something to tokenise for one backbone.
 struct Wanted<'a> {
@@ -195,7 +195,7 @@ impl Sources {
 fn items(plan: &Plan<'_>, used: &TaskUse) -> Result<Items> {
     let data = &plan.grid.tasks[&used.name];
     let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
-    let limit = used.limit.map(Limit::new).transpose()?;
+    let limit = used.limit.map(DocumentLimit::new).transpose()?;
     plan.inputs.guarded(&[&data.path], || Items::read(task, &data.path, limit))
 }
 

@@ -88,11 +88,11 @@ impl RunRecord {
 /// Writes a run's record while it goes on, and passes every event on.
 pub struct Recorder<'a> {
     inner: &'a dyn Reporter,
-    state: Mutex<State>,
+    state: Mutex<RecorderState>,
     path: PathBuf,
 }
 
-struct State {
+struct RecorderState {
     record: RunRecord,
     /// What each job costs, for its tokens.
     costs: BTreeMap<usize, f64>,
@@ -131,7 +131,7 @@ impl<'a> Recorder<'a> {
         };
         let path = folder.join(format!("{:012}-{}.json", record.started, record.process));
         let started = Instant::now();
-        let state = Mutex::new(State { record, costs: BTreeMap::new(), started, written: started });
+        let state = Mutex::new(RecorderState { record, costs: BTreeMap::new(), started, written: started });
         let recorder = Self { inner, state, path };
         recorder.write(&mut lock(&recorder.state))?;
         Ok(recorder)
@@ -142,7 +142,7 @@ impl<'a> Recorder<'a> {
         let mut state = lock(&self.state);
         let record = &mut state.record;
         record.stage = match error.kind() {
-            crate::error::Kind::Interrupted => Stage::Interrupted,
+            crate::error::ErrorKind::Interrupted => Stage::Interrupted,
             _ => Stage::Failed,
         };
         if record.stage == Stage::Failed {
@@ -151,7 +151,7 @@ impl<'a> Recorder<'a> {
         self.write(&mut state).ok();
     }
 
-    fn write(&self, state: &mut State) -> Result<()> {
+    fn write(&self, state: &mut RecorderState) -> Result<()> {
         state.record.updated = now();
         state.record.seconds = state.started.elapsed().as_secs_f64();
         state.written = Instant::now();

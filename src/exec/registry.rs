@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::criterion::Cut;
+use crate::criterion::PruneSpec;
 use crate::error::Result;
 use crate::grid::{Method, Registry};
 use crate::model::{Config, Decoder};
@@ -48,7 +48,7 @@ impl Registry for Methods {
     }
 
     fn check_depth(&self, criterion: &Method, backbone: &str, depth: usize, layers: usize) -> Result<()> {
-        criterion::build(&criterion.name, &criterion.options)?.check(&Cut { backbone, layers, depth })
+        criterion::build(&criterion.name, &criterion.options)?.check(&PruneSpec { backbone, layers, depth })
     }
 }
 

@@ -2,20 +2,20 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::calibration::Calibrating;
+use super::calibration::CalibrationJob;
 use super::context::{Context, lock};
 use super::event::{Event, Reporter};
 use super::operator;
-use super::outcome::{Outcome, scored};
+use super::outcome::{GridOutcome, scored};
 use super::prepare::prepare;
 use super::schedule::{self, Limits, Task};
-use super::score::Sitting;
+use super::score::ScoringJob;
 use super::wait;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::Program;
-use crate::plan::{BackbonePlan, Estimate, Evaluation, Plan, State, Variant, payload, warnings};
+use crate::plan::{BackbonePlan, Estimate, Evaluation, Plan, StoreState, Variant, payload, warnings};
 use crate::store::{Key, Store};
 
 /// How to run, as far as it may not change a result beyond rounding.
@@ -51,14 +51,14 @@ pub fn run(
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
-) -> Result<Outcome> {
+) -> Result<GridOutcome> {
     let plan = Plan::new(grid, store, settings.batch_tokens)?;
     for text in warnings(grid, &plan.inputs.by_path()) {
         reporter.event(Event::Note { text });
     }
     reserve(&plan, store, reporter, stop)?;
     prepare(&plan, store, reporter, stop)?;
-    let state = State::read(&plan, store);
+    let state = StoreState::read(&plan, store);
     let complete: Vec<usize> =
         plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
     let estimate = Estimate::of(&plan, &state, settings.spool_bytes)?;
@@ -77,10 +77,10 @@ pub fn run(
     state.damages().for_each(|error| context.damaged(error));
     let result = context.check_stop().and_then(|()| execute(&context, &state));
     let failures = context.failures();
-    let outcome = result.and_then(|()| Outcome::read(&plan, store, &failures));
+    let outcome = result.and_then(|()| GridOutcome::read(&plan, store, &failures));
     let (complete, failed, interrupted) = match &outcome {
         Ok(outcome) => (outcome.cells.len() - outcome.failed(), outcome.failed(), false),
-        Err(error) => (context.complete(), failures.len(), error.kind() == Kind::Interrupted),
+        Err(error) => (context.complete(), failures.len(), error.kind() == ErrorKind::Interrupted),
     };
     reporter.event(Event::Ended { complete, failed, interrupted });
     outcome
@@ -109,7 +109,7 @@ fn enough_room(estimate: &Estimate, store: &Store) -> Result<()> {
 }
 
 /// Makes what is missing.
-fn execute(context: &Context<'_>, state: &State) -> Result<()> {
+fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         let made = |variant: &Variant| variant.selection.iter().chain(&variant.operator).all(|key| state.has(key));
@@ -124,7 +124,7 @@ fn execute(context: &Context<'_>, state: &State) -> Result<()> {
             repairs.push(tasks.len());
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-                attempt(context, &cells, || Calibrating::repair(context, backbone, calibration, &own))?;
+                attempt(context, &cells, || CalibrationJob::repair(context, backbone, calibration, &own))?;
                 context.look_complete(&own);
                 Ok(())
             };
@@ -164,14 +164,14 @@ fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<()>)
     for left in (0..=context.settings.retries).rev() {
         let error = match schedule::caught(&job) {
             Ok(()) => return Ok(()),
-            Err(error) if matches!(error.kind(), Kind::Interrupted | Kind::BadInput) => return Err(error),
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),
             Err(error) => error,
         };
         if left > 0 {
             context.note(format!("{}; trying again, {left} more at most", error.one_line()));
             continue;
         }
-        if error.kind() == Kind::Missing {
+        if error.kind() == ErrorKind::Missing {
             return Err(error);
         }
         for &cell in cells {
@@ -193,7 +193,7 @@ fn score(
     for variant in variants.iter().filter(|variant| !context.failed(variant.cell)) {
         match program(context, backbone, variant) {
             Ok(program) => candidates.push((std::sync::Arc::clone(&variant.scores[place]), program)),
-            Err(error) if matches!(error.kind(), Kind::Job | Kind::Damaged) => {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 context.fail(variant.cell, error.one_line());
             }
             Err(error) => return Err(error),
@@ -208,7 +208,7 @@ fn score(
     let text = context.text(backbone, &evaluation.subject, &evaluation.tokens)?;
     let label = format!("{} on {}", backbone.name, evaluation.subject);
     text.exam(context.settings.batch_tokens, |exam| {
-        let sitting = Sitting { run: context, backbone, exam, label: &label, journal: evaluation.journal.clone() };
+        let sitting = ScoringJob { run: context, backbone, exam, label: &label, journal: evaluation.journal.clone() };
         sitting.score(candidates)
     })
 }

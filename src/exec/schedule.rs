@@ -26,7 +26,7 @@ pub(super) struct Limits {
     pub(super) memory: u64,
 }
 
-struct State {
+struct Queue {
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
     error: Option<Error>,
@@ -37,7 +37,7 @@ struct State {
 /// # Errors
 /// The first error of a task: those that run go on to their end, no other begins.
 pub(super) fn run(tasks: &[Task<'_>], models: &[u64], limits: Limits, forget: impl Fn(usize) + Sync) -> Result<()> {
-    let state = Mutex::new(State { waiting: (0..tasks.len()).collect(), running: BTreeSet::new(), error: None });
+    let state = Mutex::new(Queue { waiting: (0..tasks.len()).collect(), running: BTreeSet::new(), error: None });
     let changed = Condvar::new();
     let work = || {
         let mut now = lock(&state);
@@ -85,7 +85,7 @@ pub(super) fn caught(job: impl Fn() -> Result<()>) -> Result<()> {
 }
 
 /// The first waiting task that may begin.
-fn next(tasks: &[Task<'_>], models: &[u64], limits: Limits, now: &State) -> Option<usize> {
+fn next(tasks: &[Task<'_>], models: &[u64], limits: Limits, now: &Queue) -> Option<usize> {
     let pending = |other: &usize| now.waiting.contains(other) || now.running.contains(other);
     now.waiting.iter().copied().find(|&index| {
         let fits = now.running.is_empty() || {

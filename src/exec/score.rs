@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use super::context::Context;
 use crate::error::Result;
-use crate::evaluate::Exam;
+use crate::evaluate::EvalSet;
 use crate::fault;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
-use crate::store::{Claim, Journal, Key, Kind, Lease, Record};
+use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease};
 
 /// At most this much work is lost when a run is killed, beside the chunk it is at.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 /// Variants of one backbone before one exam.
-pub(super) struct Sitting<'a> {
+pub(super) struct ScoringJob<'a> {
     pub(super) run: &'a Context<'a>,
     pub(super) backbone: &'a BackbonePlan,
-    pub(super) exam: &'a dyn Exam,
+    pub(super) exam: &'a dyn EvalSet,
     pub(super) label: &'a str,
     /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
     pub(super) journal: String,
@@ -43,7 +43,7 @@ impl Candidate {
         !self.elsewhere && self.chunks[chunk].is_none()
     }
 
-    fn take(&mut self, record: &Record, count: usize) {
+    fn take(&mut self, record: &JournalRecord, count: usize) {
         if record.values.len() == count && self.chunks[record.chunk].is_none() {
             self.chunks[record.chunk] = Some(record.values.clone());
             self.seconds += record.seconds;
@@ -51,7 +51,7 @@ impl Candidate {
     }
 }
 
-impl Sitting<'_> {
+impl ScoringJob<'_> {
     /// The values of each variant: stored ones as they are, the others scored and stored.
     pub(super) fn scores(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<Vec<Vec<f64>>> {
         let stored = |key: &Arc<Key>| {
@@ -95,7 +95,7 @@ impl Sitting<'_> {
             let bytes = value_bytes(&self.exam.assemble(&chunks));
             self.run.store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
         }
-        self.run.store.retire(journal, |hash| self.run.store.has_hash(Kind::Scores, hash));
+        self.run.store.retire(journal, |hash| self.run.store.has_hash(ArtifactKind::Scores, hash));
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Sitting<'_> {
                     self.run.advance_elsewhere(job, self.exam.tokens(chunk));
                     continue;
                 }
-                let Claim::Mine(lease) = self.run.store.claim(&format!("{}-{chunk}", self.journal))? else {
+                let ClaimResult::Mine(lease) = self.run.store.claim(&format!("{}-{chunk}", self.journal))? else {
                     others.push(chunk);
                     continue;
                 };
@@ -157,7 +157,7 @@ impl Sitting<'_> {
         let results = self.exam.run(&decoder, trie, missing.len(), chunk, &mut seconds)?;
         for ((&index, values), seconds) in missing.iter().zip(results).zip(trie.shares(&seconds)) {
             let candidate = &mut candidates[index];
-            let record = Record { key: candidate.key.hash().to_string(), chunk, values, seconds };
+            let record = JournalRecord { key: candidate.key.hash().to_string(), chunk, values, seconds };
             journal.push(&record)?;
             candidate.take(&record, self.exam.count(chunk));
         }

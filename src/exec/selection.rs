@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::calibration::Calibrating;
+use super::calibration::CalibrationJob;
 use crate::calibrate::{Pair, Similarities};
-use crate::criterion::{self, Criterion, Cut, Evidence, Selection};
-use crate::error::{Error, Kind, Result};
+use crate::criterion::{self, CalibrationEvidence, Criterion, PruneSpec, Selection};
+use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Variant;
 use crate::plan::payload::{self, SELECTION, to_json};
 use crate::store::Key;
@@ -16,10 +16,10 @@ use crate::store::Key;
 pub(super) struct Selections<'a> {
     backbone: &'a str,
     layers: usize,
-    by_key: BTreeMap<String, Entry>,
+    by_key: BTreeMap<String, SelectionSlot>,
 }
 
-struct Entry {
+struct SelectionSlot {
     key: Arc<Key>,
     label: String,
     depth: usize,
@@ -42,7 +42,7 @@ impl<'a> Selections<'a> {
     ///
     /// # Errors
     /// The run was stopped; a selection that fails by itself is kept as failed.
-    pub(super) fn of(calibrating: &'a Calibrating<'_>, variants: &[&Variant]) -> Result<Self> {
+    pub(super) fn of(calibrating: &'a CalibrationJob<'_>, variants: &[&Variant]) -> Result<Self> {
         let backbone = calibrating.backbone;
         let mut selections = Self { backbone: &backbone.name, layers: backbone.config.layers, by_key: BTreeMap::new() };
         let mut known = BTreeMap::new();
@@ -57,7 +57,7 @@ impl<'a> Selections<'a> {
             let cut = selections.cut(cell.depth);
             let stored = calibrating.run.get(key);
             let stored = stored.and_then(|artifact| payload::selection(&artifact).ok());
-            let mut entry = Entry {
+            let mut entry = SelectionSlot {
                 key: Arc::clone(key),
                 label: method.to_string(),
                 depth: cell.depth,
@@ -77,8 +77,8 @@ impl<'a> Selections<'a> {
         Ok(selections)
     }
 
-    fn cut(&self, depth: usize) -> Cut<'a> {
-        Cut { backbone: self.backbone, layers: self.layers, depth }
+    fn cut(&self, depth: usize) -> PruneSpec<'a> {
+        PruneSpec { backbone: self.backbone, layers: self.layers, depth }
     }
 
     /// The similarities that the pass has to measure.
@@ -88,11 +88,11 @@ impl<'a> Selections<'a> {
     }
 
     /// Picks what waited for the pass.
-    pub(super) fn finish(&mut self, calibrating: &Calibrating<'_>, similarities: &Similarities) -> Result<()> {
+    pub(super) fn finish(&mut self, calibrating: &CalibrationJob<'_>, similarities: &Similarities) -> Result<()> {
         let (backbone, layers) = (self.backbone, self.layers);
         for entry in self.by_key.values_mut().filter(|entry| matches!(entry.picked, Picked::Waiting)) {
             let (started, mut known) = (Instant::now(), BTreeMap::new());
-            let cut = Cut { backbone, layers, depth: entry.depth };
+            let cut = PruneSpec { backbone, layers, depth: entry.depth };
             let mut witness = entry.witness(calibrating, Some(similarities), &cut, &mut known);
             entry.picked = pick(&*entry.criterion, &cut, &mut witness)?;
             entry.keep(calibrating, started)?;
@@ -116,12 +116,12 @@ impl<'a> Selections<'a> {
     }
 }
 
-impl Entry {
+impl SelectionSlot {
     fn witness<'a>(
         &'a self,
-        calibrating: &'a Calibrating<'_>,
+        calibrating: &'a CalibrationJob<'_>,
         similarities: Option<&'a Similarities>,
-        cut: &Cut<'_>,
+        cut: &PruneSpec<'_>,
         known: &'a mut BTreeMap<Vec<usize>, f64>,
     ) -> Witness<'a> {
         let trials = !self.criterion.trials(cut).is_empty();
@@ -129,24 +129,24 @@ impl Entry {
     }
 
     /// Stores a selection that has been made; one that failed is tried again by the next run.
-    fn keep(&mut self, calibrating: &Calibrating<'_>, started: Instant) -> Result<()> {
+    fn keep(&mut self, calibrating: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         self.seconds += started.elapsed().as_secs_f64();
         let Picked::Done(selection) = &self.picked else { return Ok(()) };
         calibrating.run.store.put(&self.key, self.seconds, &[(SELECTION, &to_json(selection)?)]).map(drop)
     }
 }
 
-fn pick(criterion: &dyn Criterion, cut: &Cut<'_>, witness: &mut Witness<'_>) -> Result<Picked> {
+fn pick(criterion: &dyn Criterion, cut: &PruneSpec<'_>, witness: &mut Witness<'_>) -> Result<Picked> {
     match criterion.select(cut, witness) {
         Ok(selection) => Ok(Picked::Done(selection)),
-        Err(error) if error.kind() == Kind::Job => Ok(Picked::Failed(error.one_line())),
+        Err(error) if error.kind() == ErrorKind::Job => Ok(Picked::Failed(error.one_line())),
         Err(error) => Err(error),
     }
 }
 
 /// What the criteria may ask of one calibration.
 struct Witness<'a> {
-    calibrating: &'a Calibrating<'a>,
+    calibrating: &'a CalibrationJob<'a>,
     label: &'a str,
     similarities: Option<&'a Similarities>,
     /// Whether the criterion said that it measures perplexities: only then are they in its selection's key.
@@ -155,7 +155,7 @@ struct Witness<'a> {
     known: &'a mut BTreeMap<Vec<usize>, f64>,
 }
 
-impl Evidence for Witness<'_> {
+impl CalibrationEvidence for Witness<'_> {
     fn similarity(&self, pair: Pair) -> Result<f64> {
         match self.similarities.and_then(|similarities| similarities.get(pair)) {
             Some(value) if value.is_finite() => Ok(value),

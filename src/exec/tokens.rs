@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::corpus::{Start, Windows};
 use crate::error::{Error, Result};
-use crate::evaluate::choices::{Answering, Choice};
-use crate::evaluate::{Exam, perplexity};
+use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
+use crate::evaluate::{EvalSet, perplexity};
 use crate::model::Load;
 use crate::plan::payload::{LOAD, from_json, load_bytes, to_json};
-use crate::store::{Artifact, Key, Store};
-use crate::tasks::{Items, Request, Sheet};
+use crate::store::{Key, Store, StoredArtifact};
+use crate::tasks::{AnswerKey, Items, Request};
 
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
@@ -33,7 +33,7 @@ fn id_bytes(ids: &[u32]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
-fn ids(artifact: &Artifact) -> Result<Vec<u32>> {
+fn ids(artifact: &StoredArtifact) -> Result<Vec<u32>> {
     Ok(bytemuck::pod_collect_to_vec::<u8, u32>(&artifact.read(IDS)?).into_iter().map(u32::from_le).collect())
 }
 
@@ -56,7 +56,7 @@ fn put(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> 
 ///
 /// # Errors
 /// Damage.
-pub(super) fn read_windows(artifact: &Artifact) -> Result<Windows> {
+pub(super) fn read_windows(artifact: &StoredArtifact) -> Result<Windows> {
     let WindowsRecord { length, corpus_tokens, bytes, starts } = from_json(artifact, WINDOWS)?;
     let starts: Vec<Start> = starts.into_iter().map(|(document, token)| Start { document, token }).collect();
     let windows = Windows { ids: ids(artifact)?, length, starts, corpus_tokens, bytes };
@@ -68,12 +68,12 @@ pub(super) fn read_windows(artifact: &Artifact) -> Result<Windows> {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn extent(artifact: &Artifact) -> Result<(usize, usize, usize)> {
+pub(super) fn extent(artifact: &StoredArtifact) -> Result<(usize, usize, usize)> {
     let WindowsRecord { corpus_tokens, starts, bytes, .. } = from_json(artifact, WINDOWS)?;
     Ok((starts.len(), corpus_tokens, bytes))
 }
 
-fn check(artifact: &Artifact, fits: bool) -> Result<()> {
+fn check(artifact: &StoredArtifact, fits: bool) -> Result<()> {
     if fits {
         return Ok(());
     }
@@ -107,12 +107,12 @@ pub(super) fn store_requests(
     }
     let tokens = TaskTokens { places: places(&lengths), ids };
     let choices = tokens.choices();
-    let exam = Answering::new(&choices, 1)?;
+    let exam = MultipleChoiceEval::new(&choices, 1)?;
     let load = exam.load(&(0..exam.chunks()).collect::<Vec<_>>());
     let payloads = [
         (IDS, id_bytes(&tokens.ids)),
         (REQUESTS, to_json(&lengths)?),
-        (SHEET, to_json(&Sheet::of(items, requests)?)?),
+        (SHEET, to_json(&AnswerKey::of(items, requests)?)?),
         (LOAD, load_bytes(&load)),
     ];
     put(store, key, seconds, &payloads)
@@ -135,7 +135,7 @@ impl TaskTokens {
     ///
     /// # Errors
     /// Damage.
-    pub(super) fn read(artifact: &Artifact) -> Result<Self> {
+    pub(super) fn read(artifact: &StoredArtifact) -> Result<Self> {
         let lengths: Vec<Vec<[usize; 2]>> = from_json(artifact, REQUESTS)?;
         let tokens = Self { ids: ids(artifact)?, places: places(&lengths) };
         let end = tokens.places.iter().flatten().last().map_or(0, |[_, continuation]| continuation.end);
@@ -144,8 +144,8 @@ impl TaskTokens {
     }
 
     /// The choices of each document.
-    pub(super) fn choices(&self) -> Vec<Vec<Choice<'_>>> {
-        let choice = |[input, continuation]: &[Range<usize>; 2]| Choice {
+    pub(super) fn choices(&self) -> Vec<Vec<TokenisedChoice<'_>>> {
+        let choice = |[input, continuation]: &[Range<usize>; 2]| TokenisedChoice {
             input: &self.ids[input.clone()],
             continuation: &self.ids[continuation.clone()],
         };
@@ -161,10 +161,10 @@ pub(super) enum Text {
 
 impl Text {
     /// Calls `with` with the exam that the tokens are.
-    pub(super) fn exam<T>(&self, batch_tokens: usize, with: impl FnOnce(&dyn Exam) -> Result<T>) -> Result<T> {
+    pub(super) fn exam<T>(&self, batch_tokens: usize, with: impl FnOnce(&dyn EvalSet) -> Result<T>) -> Result<T> {
         match self {
-            Self::Windows(windows) => with(&perplexity::Reading::new(windows, batch_tokens)),
-            Self::Task(tokens) => with(&Answering::new(&tokens.choices(), batch_tokens)?),
+            Self::Windows(windows) => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
+            Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), batch_tokens)?),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::event::{Event, Reporter};
 use crate::error::{Error, Result};
-use crate::store::{Claim, Lease, Store};
+use crate::store::{ClaimResult, Lease, Store};
 
 /// # Errors
 /// The user asked to stop.
@@ -31,8 +31,8 @@ pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     let mut told = false;
     loop {
         match store.claim(name)? {
-            Claim::Mine(lease) => return Ok(lease),
-            Claim::Theirs(process) => {
+            ClaimResult::Mine(lease) => return Ok(lease),
+            ClaimResult::Theirs(process) => {
                 if !std::mem::replace(&mut told, true) {
                     let text = format!("{what}: process {} is at it; waiting", process.owner.pid);
                     reporter.event(Event::Note { text });

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::axis::{Axis, Range, Scale, drawable, significant};
 use super::font;
-use super::frame::{Frame, GAP, HALF, MARGIN, Plan, Width};
+use super::frame::{Frame, FramePlan, GAP, HALF, MARGIN, Width};
 use super::legend::Key;
 use super::palette::{self, Dash, MUTED, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
@@ -117,7 +117,7 @@ impl Bars {
             self.series.iter().map(|s| (Key::Bar(palette::of(&s.method)), s.label.clone())).collect();
         let frame = Frame::draw(
             &mut scene,
-            Plan {
+            FramePlan {
                 width: self.width,
                 axis: &self.axis,
                 range,

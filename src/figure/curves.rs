@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
 use super::font;
-use super::frame::{Frame, GAP, MARGIN, Plan, Width};
+use super::frame::{Frame, FramePlan, GAP, MARGIN, Width};
 use super::legend::Key;
 use super::palette::{self, Dash, Style, TEXT};
 use super::scene::{Anchor, Place, Scene};
@@ -110,7 +110,8 @@ impl Curves {
         });
         let entries: Vec<(Key, String)> = line_keys.chain(level_keys).collect();
         let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
-        let plan = Plan { width: self.width, axis: &self.y, range: ys, entries: &entries, head: 0.0, foot: 0.0, aside };
+        let plan =
+            FramePlan { width: self.width, axis: &self.y, range: ys, entries: &entries, head: 0.0, foot: 0.0, aside };
         let frame = Frame::draw(&mut scene, plan);
         let x = |value: f64| frame.left + xs.place(value) * (frame.right - frame.left);
 

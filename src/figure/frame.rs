@@ -57,7 +57,7 @@ pub(super) struct Frame {
 
 /// What the frame is made for.
 #[derive(Debug)]
-pub(super) struct Plan<'a> {
+pub(super) struct FramePlan<'a> {
     pub(super) width: Width,
     pub(super) axis: &'a Axis,
     pub(super) range: Range,
@@ -70,8 +70,8 @@ pub(super) struct Plan<'a> {
 
 impl Frame {
     /// Draws the legend, the axis's title, its ticks and the grid.
-    pub(super) fn draw(scene: &mut Scene, plan: Plan<'_>) -> Self {
-        let Plan { width, axis, range, entries, head, foot, aside } = plan;
+    pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
+        let FramePlan { width, axis, range, entries, head, foot, aside } = plan;
         let (start, end) = (MARGIN, scene.width - MARGIN);
         let below = legend::draw(scene, entries, (start, end, MARGIN));
         let title = font::wrap(&axis.title(), end - start);

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 /// Layers that a criterion removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Selection {
+pub struct DiagramRow {
     /// Above its stacks: `LLM-Streamline (contiguous)`.
     pub label: String,
     /// Layers counted from 0, each once, in any order.
@@ -28,7 +28,7 @@ pub struct LayerDiagram {
     /// Of the dense backbone.
     pub layers: usize,
     /// At most one in a column, two on a page.
-    pub selections: Vec<Selection>,
+    pub selections: Vec<DiagramRow>,
 }
 
 /// Consecutive removed layers: the first and the last.

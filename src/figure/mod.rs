@@ -50,7 +50,7 @@ pub use axis::{Axis, Scale};
 pub use bars::{Bars, Series, Value};
 pub use curves::{Curves, Level, Line, Point};
 pub use frame::Width;
-pub use layers::{LayerDiagram, Selection};
+pub use layers::{DiagramRow, LayerDiagram};
 
 use serde::{Deserialize, Serialize};
 

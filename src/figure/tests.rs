@@ -126,8 +126,8 @@ fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> Laye
         width: Width::Page,
         layers,
         selections: vec![
-            Selection { label: "LLM-Streamline, contiguous".into(), removed: contiguous },
-            Selection { label: "SLEB, not contiguous".into(), removed: scattered },
+            DiagramRow { label: "LLM-Streamline, contiguous".into(), removed: contiguous },
+            DiagramRow { label: "SLEB, not contiguous".into(), removed: scattered },
         ],
     }
 }

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::node::{Node, Value};
-use super::source::{self, Shape};
+use super::source::{self, FileShape};
 use super::{references, typed};
 use crate::error::{Error, Result};
 
@@ -154,7 +154,7 @@ impl Description {
     /// Names file, line and column, what was expected and what was found.
     pub fn read(path: &Path) -> Result<Option<(Self, bool)>> {
         let shape =
-            Shape { what: "the artifact", expected: "`artifact: …` and a grid", hint: "docs/grid.md shows one" };
+            FileShape { what: "the artifact", expected: "`artifact: …` and a grid", hint: "docs/grid.md shows one" };
         let mut root = source::read(path, &shape)?;
         let Value::Map(keys) = &mut root.value else { return Ok(None) };
         let Some(at) = keys.iter().position(|entry| entry.key == KEY) else { return Ok(None) };

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::evaluate::Evaluate;
-use super::named::{self, Kind, Library};
+use super::named::{self, EntryKind, Library};
 use super::node::Step::{Item, Key};
 use super::node::{Node, Place, Step};
 use super::schema::{Corpus, Schema, TaskData};
 use super::{Backbone, Grid, Perplexity, Registry, Shown, TaskUse, expand};
 use crate::error::{Error, Result, nearest};
 use crate::options::Described;
-use crate::tasks::Limit;
+use crate::tasks::DocumentLimit;
 
 /// The most of anything that a grid counts: sequences, tokens of a window, windows. Two of them multiplied fit a u64.
 const MOST: usize = 1 << 30;
@@ -131,13 +131,13 @@ impl Checker<'_> {
     }
 
     /// The backbones that cells may be made of, each with its folder and its number of layers.
-    fn backbones(&self, plan: &expand::Plan) -> Result<BTreeMap<String, Backbone>> {
+    fn backbones(&self, plan: &expand::Expansion) -> Result<BTreeMap<String, Backbone>> {
         let mut backbones = BTreeMap::new();
         for Placed { value: name, place } in plan.backbones() {
             self.shown("backbone", name, place.clone())?;
             let entry = self.schema.backbones.get(name).ok_or_else(|| {
                 let inline = self.schema.backbones.keys().map(String::as_str);
-                named::unknown(&self.source.around, Kind::Backbone, name, inline, place.clone())
+                named::unknown(&self.source.around, EntryKind::Backbone, name, inline, place.clone())
             })?;
             let steps = [Key("backbones"), Key(name), Key("path")];
             let path = self.resolve(&entry.path, &steps)?;
@@ -217,14 +217,14 @@ impl Checker<'_> {
             let Some(data) = self.schema.tasks.get(&entry.name) else {
                 let inline = self.schema.tasks.keys().map(String::as_str);
                 let place = self.place(&at("name"));
-                return Err(named::unknown(&self.source.around, Kind::Task, &entry.name, inline, place));
+                return Err(named::unknown(&self.source.around, EntryKind::Task, &entry.name, inline, place));
             };
             if let Some(length) = entry.max_length {
                 let place = self.place(&at("max_length"));
                 self.at_least(1, length, "the number of tokens that a backbone sees", &place)?;
             }
             if let Some(limit) = entry.limit {
-                Limit::new(limit).map_err(|error| error.at(self.place(&at("limit"))))?;
+                DocumentLimit::new(limit).map_err(|error| error.at(self.place(&at("limit"))))?;
             }
             let of = |key| [Key("tasks"), Key(entry.name.as_str()), Key(key)];
             let known = self.registry.tasks();
@@ -247,7 +247,7 @@ impl Checker<'_> {
             return Ok(());
         }
         let inline = self.schema.corpora.keys().map(String::as_str);
-        Err(named::unknown(&self.source.around, Kind::Corpus, name, inline, self.place(steps)))
+        Err(named::unknown(&self.source.around, EntryKind::Corpus, name, inline, self.place(steps)))
     }
 
     pub(super) fn at_least(&self, least: usize, found: usize, what: &str, place: &str) -> Result<()> {

@@ -23,13 +23,13 @@ struct Axes {
 }
 
 /// What the cells are made of.
-pub(super) struct Plan {
+pub(super) struct Expansion {
     axes: Axes,
     includes: Vec<Axes>,
     excludes: Vec<Pattern>,
 }
 
-impl Plan {
+impl Expansion {
     /// All backbones that are named, some maybe several times.
     pub(super) fn backbones(&self) -> impl Iterator<Item = &Placed<String>> {
         [&self.axes].into_iter().chain(&self.includes).flat_map(|axes| &axes.backbone)
@@ -44,7 +44,7 @@ struct Candidate {
 }
 
 /// Reads the axes, `include` and `exclude`.
-pub(super) fn plan(checker: &Checker<'_>) -> Result<Plan> {
+pub(super) fn plan(checker: &Checker<'_>) -> Result<Expansion> {
     let schema = checker.schema;
     let axes = Axes {
         backbone: checker.axis(&[Key("backbone")], &schema.backbone)?,
@@ -56,7 +56,7 @@ pub(super) fn plan(checker: &Checker<'_>) -> Result<Plan> {
     let includes = (0..schema.include.len()).map(|i| include(checker, i, &axes)).collect::<Result<_>>()?;
     let excludes =
         schema.exclude.iter().enumerate().map(|(i, entry)| checker.pattern(i, entry)).collect::<Result<_>>()?;
-    Ok(Plan { axes, includes, excludes })
+    Ok(Expansion { axes, includes, excludes })
 }
 
 /// The axes of an `include`: its own, and the grid's where it has none.
@@ -133,7 +133,11 @@ impl Axes {
 }
 
 /// All cells: backbone by backbone the dense one, the product without what is excluded, what is included. None twice.
-pub(super) fn cells(checker: &Checker<'_>, plan: &Plan, backbones: &BTreeMap<String, Backbone>) -> Result<Vec<Cell>> {
+pub(super) fn cells(
+    checker: &Checker<'_>,
+    plan: &Expansion,
+    backbones: &BTreeMap<String, Backbone>,
+) -> Result<Vec<Cell>> {
     for axes in [&plan.axes].into_iter().chain(&plan.includes) {
         checker.few_enough(&axes.sizes(), &[])?;
     }

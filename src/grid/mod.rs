@@ -135,7 +135,7 @@ pub struct Grid {
 }
 
 /// What a grid file holds.
-const SHAPE: source::Shape<'_> = source::Shape {
+const SHAPE: source::FileShape<'_> = source::FileShape {
     what: "the grid",
     expected: "a map with axes, and what they name",
     hint: "docs/grid.md begins with a complete example",

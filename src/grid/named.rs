@@ -5,9 +5,9 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::node::{Entry, Node, Value};
+use super::node::{MapEntry, Node, Value};
 use super::schema::BackboneEntry;
-use super::source::{self, Shape};
+use super::source::{self, FileShape};
 use super::typed;
 use crate::error::{Error, Result};
 
@@ -16,29 +16,29 @@ const LEVELS: usize = 3;
 
 /// What can have a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     Backbone,
     Corpus,
     Task,
 }
 
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Backbone, Kind::Corpus, Kind::Task];
+impl EntryKind {
+    const ALL: [EntryKind; 3] = [EntryKind::Backbone, EntryKind::Corpus, EntryKind::Task];
 
     /// The key of a grid that holds entries of this kind, and the folder that holds their files.
     pub(super) fn key(self) -> &'static str {
         match self {
-            Kind::Backbone => "backbones",
-            Kind::Corpus => "corpora",
-            Kind::Task => "tasks",
+            EntryKind::Backbone => "backbones",
+            EntryKind::Corpus => "corpora",
+            EntryKind::Task => "tasks",
         }
     }
 
     pub(super) fn word(self) -> &'static str {
         match self {
-            Kind::Backbone => "backbone",
-            Kind::Corpus => "corpus",
-            Kind::Task => "task",
+            EntryKind::Backbone => "backbone",
+            EntryKind::Corpus => "corpus",
+            EntryKind::Task => "task",
         }
     }
 
@@ -51,12 +51,12 @@ impl Kind {
         let evaluate = root.get("evaluate");
         let evaluated = |key: &str| evaluate.map(|node| below(node, key)).unwrap_or_default();
         let nodes = match self {
-            Kind::Backbone => axis("backbone"),
-            Kind::Corpus => {
+            EntryKind::Backbone => axis("backbone"),
+            EntryKind::Corpus => {
                 let users = axis("calibration").into_iter().chain(evaluated("perplexity"));
                 users.flat_map(|user| below(&user, "corpus")).collect()
             }
-            Kind::Task => {
+            EntryKind::Task => {
                 let name = |task: Node| task.get("name").cloned().unwrap_or(task);
                 evaluated("tasks").into_iter().map(name).collect()
             }
@@ -70,7 +70,7 @@ impl Kind {
 pub(super) struct Library {
     /// The folders that were looked into, nearest first.
     folders: Vec<PathBuf>,
-    files: BTreeMap<(Kind, String), PathBuf>,
+    files: BTreeMap<(EntryKind, String), PathBuf>,
 }
 
 impl Library {
@@ -82,7 +82,7 @@ impl Library {
         let folders: Vec<PathBuf> = upwards.chain([PathBuf::from("experiments")]).collect();
         let mut files = BTreeMap::new();
         for folder in &folders {
-            for kind in Kind::ALL {
+            for kind in EntryKind::ALL {
                 // A folder that is not there, or that may not be read, holds no entries.
                 let Ok(listing) = std::fs::read_dir(folder.join(kind.key())) else { continue };
                 for path in listing.filter_map(|item| Some(item.ok()?.path())) {
@@ -104,12 +104,12 @@ impl Library {
     }
 
     /// The names of a kind that have a file.
-    pub(super) fn names(&self, kind: Kind) -> impl Iterator<Item = &str> {
+    pub(super) fn names(&self, kind: EntryKind) -> impl Iterator<Item = &str> {
         self.files.keys().filter(move |(known, _)| *known == kind).map(|(_, name)| name.as_str())
     }
 
     /// Where a file of this kind is looked for, a line each.
-    pub(super) fn looked(&self, kind: Kind) -> String {
+    pub(super) fn looked(&self, kind: EntryKind) -> String {
         let lines = self.folders.iter().map(|folder| folder.join(kind.key()).display().to_string());
         lines.collect::<Vec<_>>().join("\n")
     }
@@ -118,7 +118,7 @@ impl Library {
     /// `path` is laid upon the file's. The files that were read.
     pub(super) fn load(&self, root: &mut Node, use_of: &Node) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
-        for kind in Kind::ALL {
+        for kind in EntryKind::ALL {
             for name in kind.used(use_of) {
                 let Some(path) = self.files.get(&(kind, name.clone())) else { continue };
                 let inline = root.get(kind.key()).and_then(|entries| entries.get(&name)).cloned();
@@ -137,15 +137,15 @@ impl Library {
     }
 }
 
-fn read_entry(kind: Kind, name: &str, path: &Path) -> Result<Node> {
+fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<Node> {
     let expected = match kind {
-        Kind::Backbone => "`path: …`",
-        Kind::Corpus => "`path: …` and `rule: …`",
-        Kind::Task => "`path: …`, and `task: …` where the file's name is not the task's",
+        EntryKind::Backbone => "`path: …`",
+        EntryKind::Corpus => "`path: …` and `rule: …`",
+        EntryKind::Task => "`path: …`, and `task: …` where the file's name is not the task's",
     };
     let what = format!("the {} `{name}`", kind.word());
     let hint = format!("the file holds what would stand behind `{name}:` in a grid's `{}`", kind.key());
-    source::read(path, &Shape { what: &what, expected, hint: &hint })
+    source::read(path, &FileShape { what: &what, expected, hint: &hint })
 }
 
 /// A backbone that has a file of its own: its name, its folder, and where it can be had.
@@ -156,22 +156,22 @@ pub type BackboneFile = (String, PathBuf, Option<String>);
 /// # Errors
 /// A file that does not define a backbone, named with its line.
 pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
-    let folder = folder.join(Kind::Backbone.key());
+    let folder = folder.join(EntryKind::Backbone.key());
     let Ok(listing) = std::fs::read_dir(&folder) else { return Ok(Vec::new()) };
     let mut files: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
     files.sort();
     let read = |path: PathBuf| {
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        let node = read_entry(Kind::Backbone, &name, &path)?;
+        let node = read_entry(EntryKind::Backbone, &name, &path)?;
         let entry = BackboneEntry::deserialize(typed::FromNode::root(&node)).map_err(typed::Fault::into_error)?;
         Ok((name, folder.join(entry.path), entry.source))
     };
     files.into_iter().map(read).collect()
 }
 
-fn put(root: &mut Node, kind: Kind, name: String, node: Node) {
-    let entry = Entry { key: name, key_place: node.place.clone(), node };
+fn put(root: &mut Node, kind: EntryKind, name: String, node: Node) {
+    let entry = MapEntry { key: name, key_place: node.place.clone(), node };
     let Value::Map(keys) = &mut root.value else { return };
     match keys.iter_mut().find(|known| known.key == kind.key()).map(|known| &mut known.node.value) {
         Some(Value::Map(entries)) => match entries.iter_mut().find(|known| known.key == entry.key) {
@@ -182,7 +182,7 @@ fn put(root: &mut Node, kind: Kind, name: String, node: Node) {
         Some(_) => {}
         None => {
             let (key, place) = (kind.key().to_owned(), root.place.clone());
-            keys.push(Entry { key, key_place: place.clone(), node: Node { place, value: Value::Map(vec![entry]) } });
+            keys.push(MapEntry { key, key_place: place.clone(), node: Node { place, value: Value::Map(vec![entry]) } });
         }
     }
 }
@@ -200,7 +200,7 @@ fn above(folder: &Path) -> Option<PathBuf> {
 /// A name that neither the grid nor a file defines.
 pub(super) fn unknown<'a>(
     library: &'a Library,
-    kind: Kind,
+    kind: EntryKind,
     name: &str,
     inline: impl Iterator<Item = &'a str>,
     place: String,

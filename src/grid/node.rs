@@ -45,12 +45,12 @@ pub(super) enum Value {
     Number(serde_json::Number),
     Text(String),
     List(Vec<Node>),
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 /// One key of a map with its value. Order is kept, so that messages list keys as the user wrote them.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct MapEntry {
     pub(super) key: String,
     pub(super) key_place: Place,
     pub(super) node: Node,
@@ -99,7 +99,7 @@ impl Node {
     }
 
     /// The entries of a map; of anything else, none.
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[MapEntry] {
         if let Value::Map(entries) = &self.value { entries } else { &[] }
     }
 
@@ -288,7 +288,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
         while let Some(key) = map.next_key::<Spanned<String>>()? {
             let node = node_of(map.next_value()?);
             let key_place = place_of(&key);
-            entries.push(Entry { key: key.value, key_place, node });
+            entries.push(MapEntry { key: key.value, key_place, node });
         }
         Ok(Value::Map(entries))
     }

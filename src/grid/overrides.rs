@@ -5,7 +5,7 @@
 //! that a shell needs no quoting; a value that really holds a comma is written in quotes. Paths to files given this way
 //! are taken from the current folder, as everywhere on a command line.
 
-use super::node::{Entry, Node, Place, Value, parse};
+use super::node::{MapEntry, Node, Place, Value, parse};
 use crate::error::{Error, Result, nearest};
 
 /// Applies `overrides` in order; a later one wins.
@@ -101,7 +101,7 @@ fn assign(node: &mut Node, rest: &str, done: &str, new: &Node) -> Result<()> {
     }
 }
 
-fn assign_key(entries: &mut Vec<Entry>, rest: &str, done: &str, new: &Node) -> Result<()> {
+fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &Node) -> Result<()> {
     let below = |key: &str| if done.is_empty() { key.to_owned() } else { format!("{done}.{key}") };
     // A corpus may be called `wikitext-2.v1`: the longest key that fits is meant, not the text up to the first dot.
     let known = entries
@@ -120,7 +120,7 @@ fn assign_key(entries: &mut Vec<Entry>, rest: &str, done: &str, new: &Node) -> R
     let key = &rest[..end];
     if end == rest.len() && !key.is_empty() {
         // The file left it to its default, or it is a typing error: the schema tells which.
-        entries.push(Entry { key: key.to_owned(), key_place: new.place.clone(), node: new.clone() });
+        entries.push(MapEntry { key: key.to_owned(), key_place: new.place.clone(), node: new.clone() });
         return Ok(());
     }
     let keys: Vec<&str> = entries.iter().map(|e| e.key.as_str()).collect();

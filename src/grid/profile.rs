@@ -5,7 +5,7 @@ use std::path::Path;
 use super::check::is_plain;
 use super::named::Library;
 use super::node::{Node, Value};
-use super::source::{self, Shape};
+use super::source::{self, FileShape};
 use super::typed::unknown_key;
 use crate::error::{Error, Result, nearest};
 
@@ -46,7 +46,7 @@ pub(super) fn take(root: &mut Node, chosen: Option<&str>, library: &Library) -> 
 fn shared(file: &Path, name: &str) -> Result<Node> {
     let what = format!("the profile `{name}`");
     let hint = format!("the file holds what would stand behind `{name}:` in a grid's `profiles`");
-    let changes = source::read(file, &Shape { what: &what, expected: "keys of a grid", hint: &hint })?;
+    let changes = source::read(file, &FileShape { what: &what, expected: "keys of a grid", hint: &hint })?;
     check_keys(&changes, &what)?;
     Ok(changes)
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::files::regular;
 
 /// What a file is to hold, in the words of messages.
-pub(super) struct Shape<'a> {
+pub(super) struct FileShape<'a> {
     /// `the grid`, or `the corpus `c4``.
     pub(super) what: &'a str,
     pub(super) expected: &'a str,
@@ -15,8 +15,8 @@ pub(super) struct Shape<'a> {
 }
 
 /// Reads a YAML file that holds one map.
-pub(super) fn read(path: &Path, shape: &Shape<'_>) -> Result<Node> {
-    let Shape { what, expected, hint } = shape;
+pub(super) fn read(path: &Path, shape: &FileShape<'_>) -> Result<Node> {
+    let FileShape { what, expected, hint } = shape;
     let bytes = regular::read(path)?;
     let text = String::from_utf8(bytes).map_err(|error| not_utf8(what, path, &error))?;
     let root = if is_blank(&text) { None } else { Some(node::parse_file(&text, path)?) };

@@ -6,7 +6,7 @@ use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeSeed, Deserializer, Expected, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::node::{Entry, Node, Place, Value};
+use super::node::{MapEntry, Node, Place, Value};
 use crate::error::{Error, nearest};
 
 /// What serde complains about, before it is put into words. A type of its own, because the parts of a message could
@@ -224,10 +224,10 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 }
 
 struct Entries<'a> {
-    entries: std::slice::Iter<'a, Entry>,
+    entries: std::slice::Iter<'a, MapEntry>,
     path: &'a str,
     /// The entry whose key was handed out and whose value is next.
-    open: Option<&'a Entry>,
+    open: Option<&'a MapEntry>,
 }
 
 impl<'de> MapAccess<'de> for Entries<'_> {

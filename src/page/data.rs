@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::Verdict;
+use crate::record::PaperVerdict;
 
 /// The whole page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Page {
     /// What a reader has to know of the profiles: how the tiny one differs from the paper's. May be empty.
     pub profile_note: String,
     /// In the order of the page. No two have the same profile and name.
-    pub artifacts: Vec<Artifact>,
+    pub artifacts: Vec<PageArtifact>,
     pub claims: Vec<ClaimRow>,
     pub findings: Vec<FindingRow>,
     /// How each cell was made, by the key that [`Cell::key`] refers to.
@@ -29,7 +29,7 @@ pub struct Page {
 /// One table or figure of the paper, made again.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Artifact {
+pub struct PageArtifact {
     /// `table2`, …
     pub name: String,
     /// `paper`, `tiny`, …, or the folder of other settings; empty where there is only one.
@@ -55,10 +55,10 @@ pub struct Artifact {
 pub struct TableView {
     /// Shown above the table; an empty one is not: the artifact's title and caption say it already.
     pub caption: String,
-    /// The name of the column that shows [`Row::group`]; `Group` where it is empty.
+    /// The name of the column that shows [`PageRow::group`]; `Group` where it is empty.
     pub group_name: String,
     pub columns: Vec<Column>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<PageRow>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ pub struct Column {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Row {
+pub struct PageRow {
     /// A column of its own, in front, when any row of the table has one: it reads the same however rows are sorted.
     pub group: Option<String>,
     /// Whether the row is the paper's own method: it is shaded.
@@ -99,7 +99,7 @@ pub struct Cell {
     pub best: bool,
     pub second: bool,
     pub mark: Option<Mark>,
-    pub beside: Option<Beside>,
+    pub beside: Option<BesideView>,
     /// The note that the number opens, a key of [`Page::cells`]. A key without a note makes no link.
     pub key: Option<String>,
     pub failed: bool,
@@ -118,14 +118,14 @@ pub struct Mark {
 /// The paper's number beside ours.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Beside {
+pub struct BesideView {
     /// As printed there.
     pub paper: String,
     /// Ours less the paper's, with its sign; none where ours failed.
     pub difference: Option<String>,
     /// How far it may be off; none where nothing is judged.
     pub tolerance: Option<String>,
-    pub verdict: Verdict,
+    pub verdict: PaperVerdict,
 }
 
 /// How a cell was made.
@@ -180,7 +180,7 @@ pub struct ClaimRow {
     /// In ours.
     pub ours: String,
     pub verdict: String,
-    /// The artifact ([`Artifact::name`]) that it is counted in; empty where it is none or several.
+    /// The artifact ([`PageArtifact::name`]) that it is counted in; empty where it is none or several.
     pub artifact: String,
     /// The artifact's profile; empty for every profile.
     pub profile: String,

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::data::{Artifact, FigureView};
+use super::data::{FigureView, PageArtifact};
 use super::html::base64;
 use crate::error::{Error, Result};
 
@@ -29,7 +29,7 @@ pub(super) struct Figure<'a> {
 
 /// # Errors
 /// When it is no SVG.
-pub(super) fn figure<'a>(view: &'a FigureView, artifact: &Artifact) -> Result<Figure<'a>> {
+pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Result<Figure<'a>> {
     let Some(root) = root(&view.svg) else {
         let found: String = view.svg.chars().take(40).collect();
         return Err(Error::job("a figure is no SVG")
@@ -113,7 +113,7 @@ mod tests {
     fn what_is_no_svg_is_refused() {
         for text in ["", "<svgx>", "plot.png"] {
             let view = FigureView { svg: text.to_owned(), label: "mine".to_owned() };
-            let artifact = Artifact { name: "loss".into(), ..Artifact::default() };
+            let artifact = PageArtifact { name: "loss".into(), ..PageArtifact::default() };
             assert!(figure(&view, &artifact).unwrap_err().to_string().contains("artifact loss mine"));
         }
     }

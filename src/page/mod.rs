@@ -29,7 +29,8 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 pub use data::{
-    Artifact, Beside, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Mark, Page, Part, Row, TableView,
+    BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow, Part,
+    TableView,
 };
 
 use crate::error::{Error, Result};

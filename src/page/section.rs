@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::data::{Artifact, Cell, CellNote, ClaimRow, Column, FindingRow, Page, Row, TableView};
+use super::data::{Cell, CellNote, ClaimRow, Column, FindingRow, Page, PageArtifact, PageRow, TableView};
 use super::figure::{self, Figure};
 use super::html::{artifact_id, cell_id, encoded};
-use super::table::{self, Table};
+use super::table::{self, PageTable};
 use crate::error::Result;
-use crate::record::Verdict;
+use crate::record::PaperVerdict;
 
 /// How many numbers stand how to the paper's.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -27,10 +27,10 @@ impl Tally {
         let cells = tables.iter().flat_map(|table| &table.rows).flat_map(|row| &row.cells);
         for beside in cells.filter_map(|cell| cell.beside.as_ref()) {
             *match beside.verdict {
-                Verdict::Same => &mut tally.same,
-                Verdict::Differs => &mut tally.differs,
-                Verdict::OtherProtocol(_) => &mut tally.other_protocol,
-                Verdict::Missing => &mut tally.missing,
+                PaperVerdict::Same => &mut tally.same,
+                PaperVerdict::Differs => &mut tally.differs,
+                PaperVerdict::OtherProtocol(_) => &mut tally.other_protocol,
+                PaperVerdict::Missing => &mut tally.missing,
             } += 1;
         }
         tally
@@ -55,10 +55,10 @@ impl Tally {
 pub(super) struct Section<'a> {
     id: String,
     title: &'a str,
-    artifact: &'a Artifact,
+    artifact: &'a PageArtifact,
     pub(super) tally: Tally,
     is_compared: bool,
-    tables: Vec<Table>,
+    tables: Vec<PageTable>,
     figures: Vec<Figure<'a>>,
     /// What the paper says of this artifact.
     claims: Vec<&'a ClaimRow>,
@@ -79,11 +79,11 @@ pub(super) struct Profile<'a> {
     name: &'a str,
     tally: Tally,
     is_compared: bool,
-    artifacts: Vec<Entry<'a>>,
+    artifacts: Vec<ListedArtifact<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct Entry<'a> {
+struct ListedArtifact<'a> {
     id: &'a str,
     name: &'a str,
     title: &'a str,
@@ -93,7 +93,7 @@ struct Entry<'a> {
 
 /// # Errors
 /// As [`table::table`] and [`figure::figure`].
-pub(super) fn artifact<'a>(artifact: &'a Artifact, page: &'a Page) -> Result<Section<'a>> {
+pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
     let place = |number: usize| match artifact.tables.len() {
         1 => name(artifact),
@@ -121,12 +121,12 @@ pub(super) fn artifact<'a>(artifact: &'a Artifact, page: &'a Page) -> Result<Sec
     })
 }
 
-fn heading(artifact: &Artifact) -> &str {
+fn heading(artifact: &PageArtifact) -> &str {
     if artifact.title.is_empty() { &artifact.name } else { &artifact.title }
 }
 
 /// `tiny/table2`: what the address of the page calls an artifact's table.
-fn name(artifact: &Artifact) -> String {
+fn name(artifact: &PageArtifact) -> String {
     let slash = if artifact.profile.is_empty() { "" } else { "/" };
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
@@ -143,7 +143,7 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<Profile<'a>> {
     together
         .map(|sections| {
             let tally = sections.iter().fold(Tally::default(), |sum, section| sum.and(section.tally));
-            let entry = |section: &'a Section<'a>| Entry {
+            let entry = |section: &'a Section<'a>| ListedArtifact {
                 id: &section.id,
                 name: &section.artifact.name,
                 title: section.title,
@@ -166,7 +166,7 @@ pub(super) struct List {
     id: &'static str,
     title: &'static str,
     caption: &'static str,
-    table: Table,
+    table: PageTable,
 }
 
 /// All claims as one table; none where there are no claims.
@@ -211,7 +211,7 @@ fn list<const N: usize>(
     let cells = |texts: [String; N]| texts.into_iter().map(|text| Cell { text, ..Cell::default() }).collect();
     let view = TableView {
         columns: names.iter().enumerate().map(column).collect(),
-        rows: rows.map(|texts| Row { cells: cells(texts), ..Row::default() }).collect(),
+        rows: rows.map(|texts| PageRow { cells: cells(texts), ..PageRow::default() }).collect(),
         ..TableView::default()
     };
     if view.rows.is_empty() {

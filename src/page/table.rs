@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::data::{Beside, Cell, CellNote, Column, Mark, Row, TableView};
+use super::data::{BesideView, Cell, CellNote, Column, Mark, PageRow, TableView};
 use super::html::cell_id;
 use crate::error::{Error, Result};
-use crate::record::Verdict;
+use crate::record::PaperVerdict;
 
 /// A column with a text longer than this, in characters, is prose and wraps.
 const PROSE: usize = 36;
@@ -18,7 +18,7 @@ const FILTERED: usize = 6;
 
 /// A table as the template shows it.
 #[derive(Debug, Serialize)]
-pub(super) struct Table {
+pub(super) struct PageTable {
     /// Of its caption; unique in the page.
     id: String,
     /// What the address of the page calls it.
@@ -84,7 +84,7 @@ struct TableCell {
 #[derive(Debug, Serialize)]
 struct Judged {
     #[serde(flatten)]
-    beside: Beside,
+    beside: BesideView,
     sign: &'static str,
     word: &'static str,
     /// What is measured otherwise than in the paper.
@@ -100,7 +100,7 @@ pub(super) fn table(
     (id, name): (String, String),
     title: &str,
     notes: &BTreeMap<String, CellNote>,
-) -> Result<Table> {
+) -> Result<PageTable> {
     if let Some((index, row)) = view.rows.iter().enumerate().find(|(_, row)| row.cells.len() != view.columns.len()) {
         return Err(Error::job("a row does not fit its table")
             .at(format!("{title}, row {}", index + 1))
@@ -108,7 +108,7 @@ pub(super) fn table(
             .found(row.cells.len().to_string()));
     }
     let shape = Shape::of(view);
-    Ok(Table {
+    Ok(PageTable {
         id,
         name,
         caption: if view.caption.is_empty() { title.to_owned() } else { view.caption.clone() },
@@ -192,7 +192,7 @@ impl<'a> Shape<'a> {
         [upper, lower].into_iter().filter(|row| !row.is_empty()).collect()
     }
 
-    fn row(&self, view: &TableView, row: &Row, notes: &BTreeMap<String, CellNote>) -> TableRow {
+    fn row(&self, view: &TableView, row: &PageRow, notes: &BTreeMap<String, CellNote>) -> TableRow {
         let cell = |(index, (column, cell)): (usize, (&Column, &Cell))| {
             let is_label = index == self.label;
             TableCell {
@@ -253,9 +253,9 @@ fn sort_value(column: &Column, cell: &Cell) -> Option<String> {
     }
 }
 
-fn judged(beside: &Beside) -> Judged {
+fn judged(beside: &BesideView) -> Judged {
     let unlike = match &beside.verdict {
-        Verdict::OtherProtocol(differences) => Some(differences.join("; ")),
+        PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
         _ => None,
     };
     Judged { sign: beside.verdict.sign(), word: beside.verdict.word(), unlike, beside: beside.clone() }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::record::Verdict;
+use crate::record::PaperVerdict;
 
 /// Ends every context that data could be put into.
 const HOSTILE: &str = "\"'><script>alert(1)</script></style></title><!--<img src=x onerror=alert(2)>{{body}}&amp;";
@@ -21,18 +21,18 @@ fn hostile_page() -> Page {
         text: hostile(),
         value: numeric.then_some(1.5),
         mark: Some(Mark { better: numeric, says: hostile() }),
-        beside: Some(Beside {
+        beside: Some(BesideView {
             paper: hostile(),
             difference: Some(hostile()),
             tolerance: Some(hostile()),
-            verdict: Verdict::OtherProtocol(vec![hostile()]),
+            verdict: PaperVerdict::OtherProtocol(vec![hostile()]),
         }),
         key: Some(hostile()),
         ..Cell::default()
     };
     let column = |numeric: bool| Column { name: hostile(), group: Some(hostile()), numeric, ..Column::default() };
-    let row = Row { group: Some(hostile()), ours: true, cells: vec![cell(false), cell(true)] };
-    let artifact = Artifact {
+    let row = PageRow { group: Some(hostile()), ours: true, cells: vec![cell(false), cell(true)] };
+    let artifact = PageArtifact {
         name: hostile(),
         profile: hostile(),
         title: hostile(),
@@ -108,9 +108,9 @@ fn large_page(rows: usize) -> Page {
         parts: vec![Part { kind: "operator".into(), key: "0f".repeat(6), seconds: 2.5, ..Part::default() }],
         ..CellNote::default()
     };
-    let row = |index| Row { group: Some("Tiny LLaMA".into()), ours: false, cells: cells(index) };
+    let row = |index| PageRow { group: Some("Tiny LLaMA".into()), ours: false, cells: cells(index) };
     let view = TableView { columns: columns.collect(), rows: (0..rows).map(row).collect(), ..TableView::default() };
-    let artifact = Artifact { name: "table2".into(), tables: vec![view], ..Artifact::default() };
+    let artifact = PageArtifact { name: "table2".into(), tables: vec![view], ..PageArtifact::default() };
     Page { artifacts: vec![artifact], cells: (0..rows).map(|row| (key(row), note(row))).collect(), ..Page::default() }
 }
 
@@ -252,18 +252,18 @@ fn the_text_alternatives_say_what_the_print_does() {
     assert!(html.contains("<td data-v=\"7123456789\">7.1e9</td>"));
 }
 
-fn beside(paper: &str, difference: Option<&str>, verdict: Verdict) -> Option<Beside> {
-    Some(Beside { paper: paper.into(), difference: difference.map(str::to_owned), tolerance: None, verdict })
+fn beside(paper: &str, difference: Option<&str>, verdict: PaperVerdict) -> Option<BesideView> {
+    Some(BesideView { paper: paper.into(), difference: difference.map(str::to_owned), tolerance: None, verdict })
 }
 
 #[test]
 fn the_papers_value_stands_with_difference_and_verdict_and_the_top_counts_them() {
     let mut page = large_page(2);
     let row = &mut page.artifacts[0].tables[0].rows[0].cells;
-    row[3].beside = beside("81.20", Some("+0.10"), Verdict::Same);
-    row[4].beside = beside("70.00", Some("−9.00"), Verdict::Differs);
-    row[5].beside = beside("60.00", Some("+5.00"), Verdict::OtherProtocol(vec!["100 of 2376 documents".into()]));
-    row[6].beside = beside("50.00", None, Verdict::Missing);
+    row[3].beside = beside("81.20", Some("+0.10"), PaperVerdict::Same);
+    row[4].beside = beside("70.00", Some("−9.00"), PaperVerdict::Differs);
+    row[5].beside = beside("60.00", Some("+5.00"), PaperVerdict::OtherProtocol(vec!["100 of 2376 documents".into()]));
+    row[6].beside = beside("50.00", None, PaperVerdict::Missing);
     page.artifacts[0].profile = "paper".into();
     let mut other = page.artifacts[0].clone();
     other.name = "table3".into();

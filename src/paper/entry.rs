@@ -10,7 +10,7 @@ const HEAD: &str =
 
 /// A number of the paper, where it stands, and how it is printed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct PaperNumber {
     /// The table: `table2`, …
     pub artifact: String,
     /// The line of the table's file, counted from 1; the head is line 1.
@@ -20,7 +20,7 @@ pub struct Entry {
     pub record: Record,
 }
 
-impl Entry {
+impl PaperNumber {
     /// The entries of a table's file.
     ///
     /// # Errors
@@ -133,8 +133,8 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
 mod tests {
     use super::*;
 
-    fn parse(lines: &str) -> Result<Vec<Entry>> {
-        Entry::parse("t", &format!("{HEAD}\n{lines}"))
+    fn parse(lines: &str) -> Result<Vec<PaperNumber>> {
+        PaperNumber::parse("t", &format!("{HEAD}\n{lines}"))
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn another_head_is_refused() {
         for text in ["", "artifact,backbone\n"] {
-            assert!(Entry::parse("t", text).unwrap_err().to_string().contains("t.csv:1"));
+            assert!(PaperNumber::parse("t", text).unwrap_err().to_string().contains("t.csv:1"));
         }
     }
 }

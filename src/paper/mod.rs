@@ -13,8 +13,8 @@
 mod entry;
 mod table;
 
-pub use entry::Entry;
-pub use table::{Table, tables};
+pub use entry::PaperNumber;
+pub use table::{PaperTable, tables};
 
 use crate::error::Result;
 use crate::record::Record;
@@ -23,8 +23,8 @@ use crate::record::Record;
 ///
 /// # Errors
 /// An unknown table, with the known ones and the nearest; embedded data that cannot be read.
-pub fn entries(artifact: &str) -> Result<Vec<Entry>> {
-    Table::find(artifact)?.entries()
+pub fn entries(artifact: &str) -> Result<Vec<PaperNumber>> {
+    PaperTable::find(artifact)?.entries()
 }
 
 /// The numbers of one table, in its order: `table2`, …, `tableA10`.
@@ -39,7 +39,7 @@ pub fn records(artifact: &str) -> Result<Vec<Record>> {
 ///
 /// # Errors
 /// Embedded data that cannot be read.
-pub fn all() -> Result<Vec<Entry>> {
+pub fn all() -> Result<Vec<PaperNumber>> {
     let mut all = Vec::new();
     for table in tables() {
         all.extend(table.entries()?);

@@ -1,11 +1,11 @@
 //! The embedded tables.
 
-use super::entry::Entry;
+use super::entry::PaperNumber;
 use crate::error::{Error, Result, nearest};
 
 /// A table of the paper.
 #[derive(Debug)]
-pub struct Table {
+pub struct PaperTable {
     /// `table2`, …, `tableA10`, as the paper counts them.
     pub name: &'static str,
     /// What it shows.
@@ -17,7 +17,7 @@ pub struct Table {
 
 macro_rules! table {
     ($name:literal, $aliases:expr, $about:literal) => {
-        Table {
+        PaperTable {
             name: $name,
             about: $about,
             aliases: $aliases,
@@ -26,7 +26,7 @@ macro_rules! table {
     };
 }
 
-static TABLES: [Table; 11] = [
+static TABLES: [PaperTable; 11] = [
     table!("table2", &[], "accuracy on nine tasks, three backbones, calibrated on C4"),
     table!("table3", &[], "perplexity on three texts and the mean accuracy, three backbones"),
     table!("table4", &["tableA3"], "the number of calibration sequences"),
@@ -41,11 +41,11 @@ static TABLES: [Table; 11] = [
 ];
 
 /// All tables, in the paper's order.
-pub fn tables() -> &'static [Table] {
+pub fn tables() -> &'static [PaperTable] {
     &TABLES
 }
 
-impl Table {
+impl PaperTable {
     /// The table of this name or alias.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Table {
     ///
     /// # Errors
     /// Embedded data that cannot be read: the line is named.
-    pub fn entries(&self) -> Result<Vec<Entry>> {
-        Entry::parse(self.name, self.text)
+    pub fn entries(&self) -> Result<Vec<PaperNumber>> {
+        PaperNumber::parse(self.name, self.text)
     }
 }

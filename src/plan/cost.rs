@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{BackbonePlan, Plan, State, Stored, Variant, payload};
-use crate::criterion::{self, Criterion, Cut};
+use super::{BackbonePlan, KeyState, Plan, StoreState, Variant, payload};
+use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::model::trie::Cost;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::recovery::{self, Span};
-use crate::store::{Kind, Store};
+use crate::store::{ArtifactKind, Store};
 
 /// What a grid costs, and what is left of that.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,7 +39,7 @@ pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
 
 impl Estimate {
     /// `spool_bytes` bounds what one calibration pass writes.
-    pub fn of(plan: &Plan<'_>, state: &State, spool_bytes: u64) -> Result<Self> {
+    pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64) -> Result<Self> {
         let mut total = Self::default();
         for backbone in &plan.backbones {
             let one = of_backbone(plan, backbone, state, spool_bytes)?;
@@ -55,7 +55,7 @@ impl Estimate {
     }
 }
 
-fn of_backbone(plan: &Plan<'_>, backbone: &BackbonePlan, state: &State, spool_bytes: u64) -> Result<Estimate> {
+fn of_backbone(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, spool_bytes: u64) -> Result<Estimate> {
     let config = &backbone.config;
     let cost = |trie: &Trie, load: &Load| trie.cost(|step| config.flops(step, load));
     let mut total = Estimate::default();
@@ -117,16 +117,16 @@ fn of_backbone(plan: &Plan<'_>, backbone: &BackbonePlan, state: &State, spool_by
     Ok(total)
 }
 
-fn load(state: &State, tokens: &crate::store::Key) -> Option<Load> {
-    debug_assert_eq!(tokens.kind(), Kind::Tokens);
+fn load(state: &StoreState, tokens: &crate::store::Key) -> Option<Load> {
+    debug_assert_eq!(tokens.kind(), ArtifactKind::Tokens);
     match state.of(tokens) {
-        Stored::Whole(artifact) => payload::load(artifact).ok(),
+        KeyState::Whole(artifact) => payload::load(artifact).ok(),
         _ => None,
     }
 }
 
 /// A variant's program; a selection that is not known yet is taken to lie in the middle.
-fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &State) -> Result<Program> {
+fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &StoreState) -> Result<Program> {
     let (layers, cell) = (backbone.config.layers, &grid.cells[variant.cell]);
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
     let removed = known.map_or_else(|| middle(layers, cell.depth), |selection| selection.removed.clone());
@@ -140,8 +140,8 @@ fn middle(layers: usize, depth: usize) -> Vec<usize> {
     (start..start + depth).collect()
 }
 
-fn cut<'a>(backbone: &'a BackbonePlan, depth: usize) -> Cut<'a> {
-    Cut { backbone: &backbone.name, layers: backbone.config.layers, depth }
+fn cut<'a>(backbone: &'a BackbonePlan, depth: usize) -> PruneSpec<'a> {
+    PruneSpec { backbone: &backbone.name, layers: backbone.config.layers, depth }
 }
 
 fn criterion_of(grid: &Grid, variant: &Variant) -> Result<Option<Box<dyn Criterion>>> {
@@ -167,7 +167,7 @@ impl Trials {
         plan: &Plan<'_>,
         backbone: &BackbonePlan,
         calibration: usize,
-        state: &State,
+        state: &StoreState,
         store: &Store,
     ) -> Result<Vec<Self>> {
         let own: Vec<&Variant> = backbone.variants.iter().filter(|of| of.calibration == Some(calibration)).collect();
@@ -193,7 +193,7 @@ struct Deepest {
     left: bool,
 }
 
-fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &State) -> Result<Vec<Deepest>> {
+fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Result<Vec<Deepest>> {
     let mut deepest: Vec<(String, &Variant, bool)> = Vec::new();
     for &variant in variants {
         let cell = &grid.cells[variant.cell];
@@ -223,7 +223,7 @@ fn trials(
     grid: &Grid,
     backbone: &BackbonePlan,
     variants: &[&Variant],
-    state: &State,
+    state: &StoreState,
     load: &Load,
 ) -> Result<Vec<(bool, f64)>> {
     let mut costs = Vec::new();
@@ -240,7 +240,7 @@ fn trials(
 }
 
 /// How many sites of activations will be kept, and how many a pass has to write because a selection may need them.
-fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &State) -> Result<(usize, usize)> {
+fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Result<(usize, usize)> {
     let (mut kept, mut spooled) = (BTreeSet::new(), BTreeSet::new());
     for &variant in variants {
         let cell = &grid.cells[variant.cell];

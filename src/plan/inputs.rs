@@ -10,7 +10,7 @@ use crate::files::sha256;
 use crate::grid::{Grid, TaskUse};
 use crate::model::weights::Weights;
 use crate::store::{Input, Store};
-use crate::tasks::{Limit, Task, read_rows};
+use crate::tasks::{DocumentLimit, Task, read_rows};
 
 /// SHA-256 of each input file of a grid.
 pub struct Inputs {
@@ -107,7 +107,7 @@ impl Inputs {
         let (Some(limit), Some(&documents)) = (used.limit, self.documents.get(&used.name)) else {
             return Ok(used.limit);
         };
-        Ok((Limit::new(limit)?.of(documents) < documents).then_some(limit))
+        Ok((DocumentLimit::new(limit)?.of(documents) < documents).then_some(limit))
     }
 
     /// By path as text, for the record of a run.

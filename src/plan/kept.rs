@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use super::recipe::{PAIRS, SEQUENCES, SITE, TRIAL};
 use super::{BackbonePlan, Plan};
-use crate::store::{Entry, Key};
+use crate::store::{InventoryItem, Key};
 
 /// The hashes of the artifacts that some plans use, and of all that these are made from.
 #[derive(Debug, Default)]
-pub struct Kept(BTreeSet<String>);
+pub struct KeptKeys(BTreeSet<String>);
 
-impl Kept {
+impl KeptKeys {
     pub fn add(&mut self, plan: &Plan<'_>) {
         let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
         let tokens = plan.backbones.iter().flat_map(BackbonePlan::tokens);
@@ -24,7 +24,7 @@ impl Kept {
     }
 
     /// Of a pass all sites are kept, and of a criterion's perplexities all trials: another depth or recovery may use them.
-    pub fn has(&self, entry: &Entry) -> bool {
+    pub fn has(&self, entry: &InventoryItem) -> bool {
         let family = |fields: &[&str]| entry.hash_without(fields).is_some_and(|hash| self.0.contains(&hash));
         self.0.contains(&entry.hash) || family(&[TRIAL]) || family(&[SITE, SEQUENCES]) || family(&[PAIRS, SEQUENCES])
     }

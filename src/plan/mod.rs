@@ -11,11 +11,11 @@ mod state;
 
 pub use cost::{Estimate, Trials, place_holder};
 pub use inputs::{Inputs, warnings};
-pub use kept::Kept;
+pub use kept::KeptKeys;
 use payload::{FIGURES, selection};
 pub use reason::{Change, Reason, Reasons};
 pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, Variant};
-pub use state::{State, Stored};
+pub use state::{KeyState, StoreState};
 
 use crate::error::Result;
 use crate::grid::Grid;

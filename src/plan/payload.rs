@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::model::Load;
-use crate::store::Artifact;
+use crate::store::StoredArtifact;
 
 /// Of a selection: the layers and scores.
 pub const SELECTION: &str = "selection.json";
@@ -27,7 +27,7 @@ pub fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Damage.
-pub fn from_json<T: DeserializeOwned>(artifact: &Artifact, name: &str) -> Result<T> {
+pub fn from_json<T: DeserializeOwned>(artifact: &StoredArtifact, name: &str) -> Result<T> {
     serde_json::from_slice(&artifact.read(name)?).map_err(|error| {
         Error::damaged("a stored artifact cannot be read")
             .at(artifact.folder().join(name).display().to_string())
@@ -39,7 +39,7 @@ pub fn from_json<T: DeserializeOwned>(artifact: &Artifact, name: &str) -> Result
 ///
 /// # Errors
 /// Damage.
-pub fn selection(artifact: &Artifact) -> Result<Selection> {
+pub fn selection(artifact: &StoredArtifact) -> Result<Selection> {
     from_json(artifact, SELECTION)
 }
 
@@ -47,7 +47,7 @@ pub fn selection(artifact: &Artifact) -> Result<Selection> {
 ///
 /// # Errors
 /// Damage.
-pub fn load(artifact: &Artifact) -> Result<Load> {
+pub fn load(artifact: &StoredArtifact) -> Result<Load> {
     let [tokens, scored, length] = from_json::<[usize; 3]>(artifact, LOAD)?;
     Ok(Load { tokens, scored, length })
 }
@@ -61,7 +61,7 @@ pub fn load_bytes(load: &Load) -> Vec<u8> {
 ///
 /// # Errors
 /// Damage.
-pub fn values(artifact: &Artifact) -> Result<Vec<f64>> {
+pub fn values(artifact: &StoredArtifact) -> Result<Vec<f64>> {
     Ok(bytemuck::pod_collect_to_vec::<u8, u64>(&artifact.read(VALUES)?)
         .into_iter()
         .map(|bits| f64::from_bits(u64::from_le(bits)))

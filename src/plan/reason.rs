@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::{Plan, State, Stored};
-use crate::store::{Entry, Found, Key, Kind, Store};
+use super::{KeyState, Plan, StoreState};
+use crate::store::{ArtifactKind, Found, InventoryItem, Key, Store};
 
 /// Why an artifact is not there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,13 +75,13 @@ impl Reasons {
         let tokens = plan.backbones.iter().flat_map(super::BackbonePlan::tokens);
         let used: HashSet<&str> = of_variants.chain(tokens).map(|key| key.hash()).collect();
         let (mut stored, mut nearly) = (HashMap::<_, Vec<Leaves>>::new(), HashMap::new());
-        for Entry { found, hash, .. } in store.entries() {
+        for InventoryItem { found, hash, .. } in store.entries() {
             let Found::Whole(artifact) = found else { continue };
             if used.contains(hash.as_str()) {
                 continue;
             }
             let key = &artifact.meta().key;
-            let Some(kind) = Kind::ALL.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
+            let Some(kind) = ArtifactKind::ALL.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
             let leaves = leaves(key);
             let of_kind = stored.entry(kind.name()).or_default();
             for field in leaves.keys() {
@@ -93,8 +93,8 @@ impl Reasons {
     }
 
     /// Why a key that is not stored whole has to be made.
-    pub fn of(&self, key: &Key, state: &State) -> Reason {
-        if let Stored::Damaged(error) = state.of(key) {
+    pub fn of(&self, key: &Key, state: &StoreState) -> Reason {
+        if let KeyState::Damaged(error) = state.of(key) {
             return Reason::Damaged(error.one_line());
         }
         let kind = key.kind().name();
@@ -177,9 +177,9 @@ mod tests {
     use std::sync::Arc;
 
     fn key(seed: u64, alpha: f64, backbone: &str) -> Key {
-        let tokens = Arc::new(Key::new(Kind::Tokens, json!({"seed": seed}), []));
-        let selection = Key::new(Kind::Selection, json!({"backbone": backbone}), [("tokens", tokens)]);
-        Key::new(Kind::Operator, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
+        let tokens = Arc::new(Key::new(ArtifactKind::Tokens, json!({"seed": seed}), []));
+        let selection = Key::new(ArtifactKind::Selection, json!({"backbone": backbone}), [("tokens", tokens)]);
+        Key::new(ArtifactKind::Operator, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
     }
 
     #[test]
@@ -198,10 +198,10 @@ mod tests {
     #[test]
     fn an_ancestor_on_two_paths_is_told_once() {
         let key = |seed: u64| {
-            let tokens = Arc::new(Key::new(Kind::Tokens, json!({"seed": seed}), []));
-            let pass = Arc::new(Key::new(Kind::Activations, json!({"dtype": "f32"}), [("tokens", tokens)]));
-            let selection = Key::new(Kind::Selection, json!({}), [("activations", Arc::clone(&pass))]);
-            Key::new(Kind::Operator, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
+            let tokens = Arc::new(Key::new(ArtifactKind::Tokens, json!({"seed": seed}), []));
+            let pass = Arc::new(Key::new(ArtifactKind::Activations, json!({"dtype": "f32"}), [("tokens", tokens)]));
+            let selection = Key::new(ArtifactKind::Selection, json!({}), [("activations", Arc::clone(&pass))]);
+            Key::new(ArtifactKind::Operator, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
         };
         let (stored, wanted) = (leaves(&key(0).readable()), leaves(&key(1).readable()));
         let changes = differences(&stored, &wanted);

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::inputs::Inputs;
-use crate::calibrate::{Pair, Site};
+use crate::calibrate::{HookPoint, Pair};
 use crate::corpus;
-use crate::criterion::{self, Cut};
+use crate::criterion::{self, PruneSpec};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Method, Perplexity, TaskUse};
 use crate::model::Config;
 use crate::recovery::{self, Span};
-use crate::store::{Key, Kind};
+use crate::store::{ArtifactKind, Key};
 use crate::tasks::{self, Task};
 
 /// Everything that a backbone's cells need.
@@ -109,7 +109,7 @@ impl BackbonePlan {
                 "rule": entry.rule,
                 "tokenizer": files.tokenizer, "windows": windows,
             });
-            Ok::<_, Error>(Arc::new(Key::new(Kind::Tokens, of, [])))
+            Ok::<_, Error>(Arc::new(Key::new(ArtifactKind::Tokens, of, [])))
         };
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
@@ -139,7 +139,7 @@ impl BackbonePlan {
                 "bos": used.bos.to_string(), "max_length": used.max_length, "tokenizer": files.tokenizer,
                 "tokenizer_config": files.tokenizer_config, "config": files.config,
             });
-            evaluations.push((Subject::Task(used.clone()), Arc::new(Key::new(Kind::Tokens, of, []))));
+            evaluations.push((Subject::Task(used.clone()), Arc::new(Key::new(ArtifactKind::Tokens, of, []))));
         }
         let evaluations: Vec<Evaluation> = evaluations
             .into_iter()
@@ -171,7 +171,7 @@ impl BackbonePlan {
             let key = |evaluation: &Evaluation| {
                 let parents = operator.map(|operator| ("operator", Arc::clone(operator)));
                 let parents = parents.into_iter().chain([("tokens", Arc::clone(&evaluation.tokens))]);
-                Arc::new(Key::new(Kind::Scores, of.clone(), parents))
+                Arc::new(Key::new(ArtifactKind::Scores, of.clone(), parents))
             };
             self.evaluations.iter().map(key).collect()
         };
@@ -213,7 +213,7 @@ impl BackbonePlan {
         let activations = (!rule.pairs(&cut).is_empty()).then(|| ("activations", self.pass(tokens)));
         let scores = (!rule.trials(&cut).is_empty()).then(|| ("scores", self.whole(tokens, batch_tokens)));
         let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
-        Ok(Key::new(Kind::Selection, of, parents))
+        Ok(Key::new(ArtifactKind::Selection, of, parents))
     }
 
     /// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
@@ -235,11 +235,11 @@ impl BackbonePlan {
             "sequences": repair.fitted_on(alone).count(sequences, operator_sequences),
         });
         let activations = Arc::new(self.pass(&calibration.tokens));
-        Ok(Key::new(Kind::Operator, of, [("selection", Arc::clone(selection)), ("activations", activations)]))
+        Ok(Key::new(ArtifactKind::Operator, of, [("selection", Arc::clone(selection)), ("activations", activations)]))
     }
 
-    fn cut(&self, depth: usize) -> Cut<'_> {
-        Cut { backbone: &self.name, layers: self.config.layers, depth }
+    fn cut(&self, depth: usize) -> PruneSpec<'_> {
+        PruneSpec { backbone: &self.name, layers: self.config.layers, depth }
     }
 
     fn dense(&self, batch_tokens: usize) -> Value {
@@ -249,25 +249,25 @@ impl BackbonePlan {
     /// The scores of the bare backbone on a calibration's tokens. In the keys of selections it stands for those of all
     /// trials, of which it is not known before which there will be.
     fn whole(&self, tokens: &Arc<Key>, batch_tokens: usize) -> Key {
-        Key::new(Kind::Scores, self.dense(batch_tokens), [("tokens", Arc::clone(tokens))])
+        Key::new(ArtifactKind::Scores, self.dense(batch_tokens), [("tokens", Arc::clone(tokens))])
     }
 
     /// The scores of the bare backbone without some layers, on a calibration's tokens.
     pub fn trial(&self, tokens: &Arc<Key>, removed: &[usize], batch_tokens: usize) -> Key {
         let mut of = self.dense(batch_tokens);
         of[TRIAL] = json!(removed);
-        Key::new(Kind::Scores, of, [("tokens", Arc::clone(tokens))])
+        Key::new(ArtifactKind::Scores, of, [("tokens", Arc::clone(tokens))])
     }
 
     /// A calibration pass. In the keys of selections and operators it stands for the activations at all sites: which of
     /// them are read is known only when the layers are chosen.
     fn pass(&self, tokens: &Arc<Key>) -> Key {
         let of = json!({"backbone": self.content, "dtype": DTYPE, "device": DEVICE});
-        Key::new(Kind::Activations, of, [("tokens", Arc::clone(tokens))])
+        Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))])
     }
 
     /// The residual stream at one site over some sequences of a calibration's tokens.
-    pub fn activations(&self, tokens: &Arc<Key>, site: Site, sequences: &Range<usize>) -> Key {
+    pub fn activations(&self, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
         self.measured(tokens, sequences, SITE, json!(site.to_string()))
     }
 
@@ -281,7 +281,7 @@ impl BackbonePlan {
             "backbone": self.content, "dtype": DTYPE, "device": DEVICE, SEQUENCES: [sequences.start, sequences.end],
         });
         of[what] = of_what;
-        Key::new(Kind::Activations, of, [("tokens", Arc::clone(tokens))])
+        Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))])
     }
 
     /// All token artifacts, each once.

@@ -8,24 +8,24 @@ use rayon::prelude::*;
 use super::{Plan, Variant};
 use crate::criterion::Selection;
 use crate::error::Error;
-use crate::store::{Artifact, Key, Kind, Lookup, Store};
+use crate::store::{ArtifactKind, Key, Lookup, Store, StoredArtifact};
 
 /// How a key stands in the store.
 #[derive(Debug)]
-pub enum Stored {
+pub enum KeyState {
     Absent,
     /// Something is there that is not what was written; it will be made anew.
     Damaged(Error),
-    Whole(Artifact),
+    Whole(StoredArtifact),
 }
 
 /// How all keys of a plan stand.
-pub struct State {
-    by_hash: HashMap<String, Stored>,
+pub struct StoreState {
+    by_hash: HashMap<String, KeyState>,
     selections: HashMap<String, Selection>,
 }
 
-impl State {
+impl StoreState {
     /// Looks everything up. Whatever a run would use without making it is verified byte by byte.
     pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
         let variants: Vec<&Variant> = plan.variants().map(|(_, variant)| variant).collect();
@@ -45,12 +45,12 @@ impl State {
                 entry.1 |= scoring;
             }
         }
-        let by_hash: HashMap<String, Stored> = wanted
+        let by_hash: HashMap<String, KeyState> = wanted
             .into_par_iter()
-            .map(|(hash, (key, loaded))| (hash.to_string(), Stored::of(key, store, loaded)))
+            .map(|(hash, (key, loaded))| (hash.to_string(), KeyState::of(key, store, loaded)))
             .collect();
-        let selection = |(hash, stored): (&String, &Stored)| match stored {
-            Stored::Whole(artifact) => Some((hash.clone(), super::selection(artifact).ok()?)),
+        let selection = |(hash, stored): (&String, &KeyState)| match stored {
+            KeyState::Whole(artifact) => Some((hash.clone(), super::selection(artifact).ok()?)),
             _ => None,
         };
         let selections = variants.iter().filter_map(|variant| variant.selection.as_ref());
@@ -58,12 +58,12 @@ impl State {
         Self { by_hash, selections }
     }
 
-    pub fn of(&self, key: &Key) -> &Stored {
-        self.by_hash.get(key.hash()).unwrap_or(&Stored::Absent)
+    pub fn of(&self, key: &Key) -> &KeyState {
+        self.by_hash.get(key.hash()).unwrap_or(&KeyState::Absent)
     }
 
     pub fn has(&self, key: &Key) -> bool {
-        matches!(self.of(key), Stored::Whole(_))
+        matches!(self.of(key), KeyState::Whole(_))
     }
 
     /// The layers that a stored selection removes.
@@ -73,7 +73,9 @@ impl State {
 
     /// What was found damaged.
     pub fn damages(&self) -> impl Iterator<Item = &Error> {
-        self.by_hash.values().filter_map(|stored| if let Stored::Damaged(error) = stored { Some(error) } else { None })
+        self.by_hash
+            .values()
+            .filter_map(|stored| if let KeyState::Damaged(error) = stored { Some(error) } else { None })
     }
 
     /// Whether nothing is left to do for a variant.
@@ -82,7 +84,7 @@ impl State {
     }
 }
 
-impl Stored {
+impl KeyState {
     fn of(key: &Key, store: &Store, loaded: bool) -> Self {
         let artifact = match store.look(key) {
             Lookup::Absent => return Self::Absent,
@@ -90,13 +92,13 @@ impl Stored {
             Lookup::Whole(artifact) => artifact,
         };
         let checked = match key.kind() {
-            Kind::Selection | Kind::Scores => artifact.verify(),
-            Kind::Operator if loaded => artifact.verify(),
+            ArtifactKind::Selection | ArtifactKind::Scores => artifact.verify(),
+            ArtifactKind::Operator if loaded => artifact.verify(),
             // The figures are read in any case; the matrices are large.
-            Kind::Operator => artifact.read(super::FIGURES).map(drop),
+            ArtifactKind::Operator => artifact.read(super::FIGURES).map(drop),
             // Results are judged by them.
-            Kind::Tokens => artifact.verify(),
-            Kind::Activations => Ok(()),
+            ArtifactKind::Tokens => artifact.verify(),
+            ArtifactKind::Activations => Ok(()),
         };
         match checked {
             Ok(()) => Self::Whole(artifact),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::exec::{Outcome, TaskProtocol, TextProtocol};
+use crate::exec::{GridOutcome, TaskProtocol, TextProtocol};
 use crate::grid::{Grid, Perplexity, TaskUse};
 use crate::metric::{ACCURACY, Metric};
 use crate::tasks::Bos;
@@ -60,7 +60,7 @@ pub enum Protocol {
 
 impl Protocol {
     /// One column for each perplexity, each task, and the average of the tasks where there are several.
-    pub fn columns(grid: &Grid, outcome: &Outcome) -> Vec<Self> {
+    pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let windows = grid.evaluate.perplexity.iter().enumerate().map(|(place, text)| {
             let read = outcome.texts.values().filter_map(|texts| texts.get(place).copied().flatten());
             // Of several backbones one may have fewer windows than the limit: the column is limited if any is.

@@ -6,20 +6,20 @@ use super::layout::{View, distinct};
 use super::ours::Number;
 use crate::grid::Tolerance;
 use crate::metric::Nearness;
-use crate::record::{Condition, DENSE, Record, Verdict};
+use crate::record::{Condition, DENSE, PaperVerdict, Record};
 
 /// A value of the paper and how ours stands to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Beside {
+pub struct PaperComparison {
     pub paper: f64,
     /// Ours less the paper's; none where ours failed.
     pub difference: Option<f64>,
     /// How far it may be off.
     pub tolerance: f64,
-    pub verdict: Verdict,
+    pub verdict: PaperVerdict,
 }
 
-impl Beside {
+impl PaperComparison {
     /// None where the paper has no such number.
     pub fn of(ours: &Number, paper: &[Record], tolerance: &Tolerance) -> Option<Self> {
         let record = &ours.record;
@@ -39,10 +39,10 @@ impl Beside {
         let difference = ours.record.value.map(|ours| ours - paper);
         let other = ours.other_protocol();
         let verdict = match difference {
-            None => Verdict::Missing,
-            Some(_) if !other.is_empty() => Verdict::OtherProtocol(other),
-            Some(difference) if difference.abs() <= tolerance => Verdict::Same,
-            Some(_) => Verdict::Differs,
+            None => PaperVerdict::Missing,
+            Some(_) if !other.is_empty() => PaperVerdict::OtherProtocol(other),
+            Some(difference) if difference.abs() <= tolerance => PaperVerdict::Same,
+            Some(_) => PaperVerdict::Differs,
         };
         Self { paper, difference, tolerance, verdict }
     }
@@ -50,7 +50,7 @@ impl Beside {
     /// Why nothing follows from the difference; none where something does.
     pub fn other_protocol(&self) -> Option<String> {
         match &self.verdict {
-            Verdict::OtherProtocol(differences) => Some(differences.join("; ")),
+            PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
             _ => None,
         }
     }
@@ -102,9 +102,9 @@ pub fn beside_paper(view: &View, numbers: &[Number]) -> String {
     if compared.is_empty() {
         return String::new();
     }
-    let count = |of: &dyn Fn(&Verdict) -> bool| compared.iter().filter(|(_, beside)| of(&beside.verdict)).count();
-    let same = count(&|verdict| *verdict == Verdict::Same);
-    let other = count(&|verdict| matches!(verdict, Verdict::OtherProtocol(_)));
+    let count = |of: &dyn Fn(&PaperVerdict) -> bool| compared.iter().filter(|(_, beside)| of(&beside.verdict)).count();
+    let same = count(&|verdict| *verdict == PaperVerdict::Same);
+    let other = count(&|verdict| matches!(verdict, PaperVerdict::OtherProtocol(_)));
     let mut text = match compared.len() - other {
         0 => String::new(),
         judged => format!("beside the paper: {same} of {judged} values are within the tolerance\n"),
@@ -112,7 +112,7 @@ pub fn beside_paper(view: &View, numbers: &[Number]) -> String {
     if other > 0 {
         text.push_str(&format!("beside the paper: {other} values of another protocol, which are not judged\n"));
     }
-    for (shown, beside) in compared.iter().filter(|(_, beside)| beside.verdict != Verdict::Same) {
+    for (shown, beside) in compared.iter().filter(|(_, beside)| beside.verdict != PaperVerdict::Same) {
         let record = &numbers[shown.number].record;
         let of = &record.condition;
         let difference = beside.difference.map(|off| format!(", {off:+.2}")).unwrap_or_default();
@@ -135,7 +135,7 @@ pub fn beside_paper(view: &View, numbers: &[Number]) -> String {
 
 /// A dense backbone that is not the paper's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Miss {
+pub struct GateFailure {
     pub backbone: String,
     pub metric: String,
     pub ours: Option<f64>,
@@ -146,7 +146,7 @@ pub struct Miss {
 /// What the dense backbones among the numbers say of the paper's.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gate {
-    pub misses: Vec<Miss>,
+    pub misses: Vec<GateFailure>,
     /// Backbones of the paper of which no dense number could be compared, and why.
     pub unknown: Vec<(String, String)>,
 }
@@ -172,13 +172,13 @@ impl Gate {
                 if besides.is_empty() {
                     continue;
                 }
-                if let Some(reason) = besides.iter().find_map(Beside::other_protocol) {
+                if let Some(reason) = besides.iter().find_map(PaperComparison::other_protocol) {
                     reasons.push(reason);
                     continue;
                 }
                 judged = true;
-                if besides.iter().all(|beside| beside.verdict != Verdict::Same) {
-                    gate.misses.push(Miss {
+                if besides.iter().all(|beside| beside.verdict != PaperVerdict::Same) {
+                    gate.misses.push(GateFailure {
                         backbone: backbone.clone(),
                         metric: number.record.metric.clone(),
                         ours: number.record.value,
@@ -199,23 +199,23 @@ impl Gate {
 }
 
 /// A dense number beside each of the different values that the paper prints for it.
-fn dense(number: &Number, paper: &[Record], tolerance: &Tolerance) -> Vec<Beside> {
+fn dense(number: &Number, paper: &[Record], tolerance: &Tolerance) -> Vec<PaperComparison> {
     let ours = &number.record;
     let same = |theirs: &&Record| {
         theirs.condition.criterion == DENSE
             && theirs.metric == ours.metric
             && theirs.condition.backbone == ours.condition.backbone
     };
-    let mut besides: Vec<Beside> = Vec::new();
+    let mut besides: Vec<PaperComparison> = Vec::new();
     for value in paper.iter().filter(same).filter_map(|theirs| theirs.value) {
         if besides.iter().all(|known| known.paper != value) {
-            besides.push(Beside::to(number, value, tolerance));
+            besides.push(PaperComparison::to(number, value, tolerance));
         }
     }
     besides
 }
 
-impl Miss {
+impl GateFailure {
     /// The backbones that miss anything.
     pub fn backbones(misses: &[Self]) -> Vec<String> {
         distinct(misses.iter().map(|miss| &miss.backbone))
@@ -223,7 +223,7 @@ impl Miss {
 }
 
 /// `llama-3-8b: ppl_c4 is 9.90, the paper has 6.71 (± 0.13)`
-impl std::fmt::Display for Miss {
+impl std::fmt::Display for GateFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { backbone, metric, ours, paper } = self;
         match ours {
@@ -303,17 +303,17 @@ mod tests {
         let paper = [record("sleb", "c4:16", "ppl_c4", 50.0), record("sleb", "c4:32", "ppl_c4", 100.0)];
         let tolerance = Tolerance { accuracy: 1.0, perplexity: 2.0 };
         let of = |calibration: &str, metric: &str, value: f64| {
-            Beside::of(&number(record("sleb", calibration, metric, value)), &paper, &tolerance)
+            PaperComparison::of(&number(record("sleb", calibration, metric, value)), &paper, &tolerance)
         };
         let beside = of("c4:32", "ppl_c4", 101.5).unwrap();
         assert_eq!((beside.paper, beside.difference, beside.tolerance), (100.0, Some(1.5), 2.0));
-        assert_eq!(beside.verdict, Verdict::Same);
-        assert_eq!(of("c4:32", "ppl_c4", 103.0).unwrap().verdict, Verdict::Differs);
+        assert_eq!(beside.verdict, PaperVerdict::Same);
+        assert_eq!(of("c4:32", "ppl_c4", 103.0).unwrap().verdict, PaperVerdict::Differs);
         assert_eq!(of("wikitext2", "ppl_c4", 1.0), None);
         assert_eq!(of("c4:32", "rte", 1.0), None);
         let mut failed = record("sleb", "c4:32", "ppl_c4", 1.0);
         failed.value = None;
-        assert_eq!(Beside::of(&number(failed), &paper, &tolerance).unwrap().verdict, Verdict::Missing);
+        assert_eq!(PaperComparison::of(&number(failed), &paper, &tolerance).unwrap().verdict, PaperVerdict::Missing);
     }
 
     #[test]
@@ -322,7 +322,7 @@ mod tests {
         let ours = |metric: &str, change: &dyn Fn(&mut Setup)| {
             let mut ours = number(record("sleb", "c4", metric, 100.0));
             change(&mut ours.setup);
-            let beside = Beside::of(&ours, &paper, &Tolerance::default()).unwrap();
+            let beside = PaperComparison::of(&ours, &paper, &Tolerance::default()).unwrap();
             assert_eq!(beside.word().is_some(), beside.other_protocol().is_none());
             beside.other_protocol().unwrap_or_default()
         };
@@ -372,8 +372,8 @@ mod tests {
         let paper = [record("sleb", "c4", "acc_average", 60.0)];
         let mut ours = number(record("sleb", "c4", "acc_average", 60.0));
         ours.setup.scored = metric::tasks().into_iter().map(|name| task(name, 277)).collect();
-        let beside = |ours: &Number| Beside::of(ours, &paper, &Tolerance::default()).unwrap();
-        assert_eq!(beside(&ours).verdict, Verdict::Same);
+        let beside = |ours: &Number| PaperComparison::of(ours, &paper, &Tolerance::default()).unwrap();
+        assert_eq!(beside(&ours).verdict, PaperVerdict::Same);
         ours.setup.scored.truncate(3);
         let other = beside(&ours).verdict.to_string();
         assert_eq!(other, "other protocol: a mean of 3 tasks, not of the paper's 9");
@@ -394,7 +394,7 @@ mod tests {
             misses.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["llama: rte is 61.50, the paper has 60.00 (± 1.00)"]
         );
-        assert_eq!(Miss::backbones(&misses), ["llama"]);
+        assert_eq!(GateFailure::backbones(&misses), ["llama"]);
         let wide = Tolerance { accuracy: 2.0, perplexity: 2.0 };
         assert_eq!(Gate::of(&ours, &paper, &wide), Gate::default());
         // Another table has another value for it.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::paired::{self, Paired};
 use super::renamed::Renamed;
-use super::stored::{Stored, StoredNumber};
+use super::stored::{StoredNumber, StoredResults};
 use crate::error::Result;
 use crate::files::sha256;
 use crate::record::{Condition, Record};
@@ -16,13 +16,13 @@ use crate::record::{Condition, Record};
 /// What is not the same in two runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Differences {
-    pub settings: Vec<Setting>,
+    pub settings: Vec<SettingDifference>,
     /// Backbones, tokenizers, corpora and tasks whose bytes differ under one name, by hash.
-    pub data: Vec<Setting>,
+    pub data: Vec<SettingDifference>,
     /// Whether both runs say which bytes they read.
     pub data_known: bool,
     /// Metrics that were measured in different ways.
-    pub protocols: Vec<Setting>,
+    pub protocols: Vec<SettingDifference>,
     /// Conditions and metrics that both have.
     pub compared: usize,
     /// Those whose values differ, in the first run's order.
@@ -34,7 +34,7 @@ pub struct Differences {
 
 /// A setting as JSON; none where a run does not have it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setting {
+pub struct SettingDifference {
     /// `calibration.sequences`
     pub path: String,
     pub first: Option<String>,
@@ -67,7 +67,7 @@ impl Differences {
     ///
     /// # Errors
     /// A name that a run does not have.
-    pub fn of(first: &Stored, second: &Stored, names: &[(String, String)]) -> Result<Self> {
+    pub fn of(first: &StoredResults, second: &StoredResults, names: &[(String, String)]) -> Result<Self> {
         let renamed = Renamed::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
         let data_known = !first.inputs.is_empty() && !second.inputs.is_empty();
@@ -113,7 +113,7 @@ impl Differences {
 }
 
 /// The bytes that a run has read, by the names that its grid has for them: `corpora.c4`, `backbones.mine`.
-fn bytes(stored: &Stored) -> BTreeMap<String, String> {
+fn bytes(stored: &StoredResults) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for kind in ["backbones", "corpora", "tasks"] {
         for (name, entry) in stored.settings[kind].as_object().into_iter().flatten() {
@@ -134,10 +134,13 @@ fn bytes(stored: &Stored) -> BTreeMap<String, String> {
 }
 
 /// What both have under one name, and not the same.
-fn by_name<T: PartialEq + ToString>(first: &BTreeMap<String, T>, second: &BTreeMap<String, T>) -> Vec<Setting> {
+fn by_name<T: PartialEq + ToString>(
+    first: &BTreeMap<String, T>,
+    second: &BTreeMap<String, T>,
+) -> Vec<SettingDifference> {
     let both = first.iter().filter_map(|(name, one)| Some((name, one, second.get(name)?)));
     both.filter(|(_, one, two)| one != two)
-        .map(|(name, one, two)| Setting {
+        .map(|(name, one, two)| SettingDifference {
             path: name.clone(),
             first: Some(one.to_string()),
             second: Some(two.to_string()),
@@ -146,14 +149,14 @@ fn by_name<T: PartialEq + ToString>(first: &BTreeMap<String, T>, second: &BTreeM
 }
 
 /// The settings that are not the same in two resolved grids, wherever their files lie.
-pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<Setting> {
+pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
     let mut settings = Vec::new();
     differ("", first, second, &mut settings);
     settings
 }
 
 /// Walks both trees; maps key by key, all else as a whole.
-fn differ(path: &str, first: &Value, second: &Value, found: &mut Vec<Setting>) {
+fn differ(path: &str, first: &Value, second: &Value, found: &mut Vec<SettingDifference>) {
     if let (Value::Object(one), Value::Object(two)) = (first, second) {
         let keys: BTreeSet<&String> = one.keys().chain(two.keys()).collect();
         for key in keys {
@@ -163,7 +166,7 @@ fn differ(path: &str, first: &Value, second: &Value, found: &mut Vec<Setting>) {
             let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             match (one.get(key), two.get(key)) {
                 (Some(one), Some(two)) => differ(&inner, one, two, found),
-                (one, two) => found.push(Setting {
+                (one, two) => found.push(SettingDifference {
                     path: inner,
                     first: one.map(Value::to_string),
                     second: two.map(Value::to_string),
@@ -172,7 +175,7 @@ fn differ(path: &str, first: &Value, second: &Value, found: &mut Vec<Setting>) {
         }
     } else if first != second {
         let (first, second) = (Some(first.to_string()), Some(second.to_string()));
-        found.push(Setting { path: path.to_owned(), first, second });
+        found.push(SettingDifference { path: path.to_owned(), first, second });
     }
 }
 
@@ -199,8 +202,8 @@ mod tests {
         StoredNumber { record, cell: "c".into(), failure: None, right: Some(right.into()), losses: None }
     }
 
-    fn stored(settings: Value, numbers: Vec<StoredNumber>) -> Stored {
-        Stored {
+    fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
+        StoredResults {
             name: "g".into(),
             profile: String::new(),
             program: "p".into(),

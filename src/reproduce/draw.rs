@@ -3,9 +3,9 @@
 use super::layout::distinct;
 use super::ours::Number;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, Outcome};
+use crate::exec::{CellResult, GridOutcome};
 use crate::figure::{
-    Axis, Bars, Curves, Drawing, Figure, LayerDiagram, Level, Line, Point, Scale, Selection, Series, Theme, Value,
+    Axis, Bars, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Point, Scale, Series, Theme, Value,
     Width,
 };
 use crate::grid::{Description, FigureEntry, FigureKind};
@@ -19,7 +19,7 @@ use crate::record::{Condition, DENSE};
 pub fn draw(
     description: &Description,
     entry: &FigureEntry,
-    outcome: &Outcome,
+    outcome: &GridOutcome,
     numbers: &[Number],
 ) -> Result<Vec<(String, Drawing)>> {
     let drawer = Drawer { description, entry, outcome, numbers };
@@ -41,7 +41,7 @@ pub fn draw(
 struct Drawer<'a> {
     description: &'a Description,
     entry: &'a FigureEntry,
-    outcome: &'a Outcome,
+    outcome: &'a GridOutcome,
     numbers: &'a [Number],
 }
 
@@ -199,14 +199,14 @@ impl Drawer<'_> {
 
     /// One diagram for each criterion of the grid, from the layers that its cell really removed.
     fn layers(&self, backbone: &str) -> Result<Figure> {
-        let mut selections: Vec<Selection> = Vec::new();
+        let mut selections: Vec<DiagramRow> = Vec::new();
         let mut layers = 0;
         for result in self.outcome.cells.iter().filter(|result| result.cell.backbone == backbone) {
             let Some(criterion) = &result.cell.criterion else { continue };
             layers = result.layers;
             let label = names::criterion(&criterion.name);
             if !result.removed.is_empty() && selections.iter().all(|known| known.label != label) {
-                selections.push(Selection { label, removed: result.removed.clone() });
+                selections.push(DiagramRow { label, removed: result.removed.clone() });
             }
         }
         if selections.is_empty() {

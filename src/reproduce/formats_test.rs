@@ -7,7 +7,7 @@ use super::setup::Setup;
 use super::{latex, markdown, screen};
 use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
-use crate::record::{Condition, DENSE, Record, Verdict};
+use crate::record::{Condition, DENSE, PaperVerdict, Record};
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
     let lead = if across { vec!["backbone", "method"] } else { vec!["backbone", "depth", "method"] };
@@ -203,7 +203,10 @@ fn the_papers_value_stands_beside_ours() {
     paper[3].value = Some(66.43);
     let view = View::new(&description, entry(&description), &numbers(), &paper).unwrap();
     let shown = |row: usize| view.rows[row].cells[0].as_ref().unwrap().beside.clone().unwrap();
-    assert_eq!((shown(0).verdict, shown(3).verdict, shown(3).paper), (Verdict::Same, Verdict::Differs, 66.43));
+    assert_eq!(
+        (shown(0).verdict, shown(3).verdict, shown(3).paper),
+        (PaperVerdict::Same, PaperVerdict::Differs, 66.43)
+    );
 }
 
 #[test]
@@ -288,7 +291,7 @@ fn markdown_and_latex_carry_the_papers_value_the_difference_and_the_verdict() {
     assert!(text.is_ascii(), "what LaTeX prints without a package for other letters");
     let mut view = view;
     view.rows[3].cells[0].as_mut().unwrap().beside.as_mut().unwrap().verdict =
-        Verdict::OtherProtocol(vec!["100 documents, not 277".into()]);
+        PaperVerdict::OtherProtocol(vec!["100 documents, not 277".into()]);
     let text = markdown(&view);
     assert!(text.contains("<sub>66.43; −3.93 ~</sub>") && text.contains("= same, ~ other protocol."), "{text}");
     assert!(latex(&view, "t").contains("$\\sim$ other protocol"), "{}", latex(&view, "t"));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::beside::Beside;
+use super::beside::PaperComparison;
 use super::layout::{Shown, View};
 use super::ours::Number;
 use super::paired::Paired;
@@ -79,8 +79,8 @@ pub(super) fn frame(origin: Origin<'_>, view: &View, numbers: &[Number]) -> Resu
         real("paper", &|shown, _| shown.beside.as_ref().map(|beside| beside.paper)),
         real("difference", &|shown, _| shown.beside.as_ref().and_then(|beside| beside.difference)),
         real("tolerance", &|shown, _| shown.beside.as_ref().map(|beside| beside.tolerance)),
-        text("verdict", &|shown, _| shown.beside.as_ref().and_then(Beside::word)),
-        text("other_protocol", &|shown, _| shown.beside.as_ref().and_then(Beside::other_protocol)),
+        text("verdict", &|shown, _| shown.beside.as_ref().and_then(PaperComparison::word)),
+        text("other_protocol", &|shown, _| shown.beside.as_ref().and_then(PaperComparison::other_protocol)),
         text("test", &paired(|of| of.test.to_owned())),
         text("against", &paired(|of| of.against.clone())),
         real("effect", &|shown, _| shown.paired.as_ref().map(|of| of.difference)),

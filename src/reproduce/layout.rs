@@ -1,6 +1,6 @@
 //! A table as a person reads it: the numbers of an outcome in the rows and columns that a description asks for.
 
-use super::beside::Beside;
+use super::beside::PaperComparison;
 use super::ours::Number;
 use super::paired::{self, Paired};
 use super::setup::protocol_line;
@@ -62,7 +62,7 @@ pub struct Shown {
     /// Ours against the best other repair of the same selection, where both have items.
     pub paired: Option<Paired>,
     /// The paper's value, where it has one for this condition.
-    pub beside: Option<Beside>,
+    pub beside: Option<PaperComparison>,
 }
 
 /// Our method.
@@ -207,7 +207,7 @@ impl View {
 
     fn compare(&mut self, numbers: &[Number], paper: &[Record], description: &Description) {
         for shown in self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten() {
-            shown.beside = Beside::of(&numbers[shown.number], paper, &description.tolerance);
+            shown.beside = PaperComparison::of(&numbers[shown.number], paper, &description.tolerance);
         }
     }
 

@@ -23,8 +23,8 @@ mod setup;
 mod sheet;
 mod stored;
 
-pub use beside::{Beside, Gate, Miss, beside_paper};
-pub use differences::{Difference, Differences, Setting, settings_that_differ};
+pub use beside::{Gate, GateFailure, PaperComparison, beside_paper};
+pub use differences::{Difference, Differences, SettingDifference, settings_that_differ};
 pub use draw::draw;
 pub use frame::{Origin, write_frame};
 pub use latex::latex;
@@ -34,5 +34,5 @@ pub use markdown::markdown;
 pub use ours::{Number, numbers};
 pub use screen::screen;
 pub use setup::{Calibrated, Setup, protocol_line};
-pub use sheet::{Made, Sheet, list_sheet, sheet};
-pub use stored::{Stored, StoredNumber};
+pub use sheet::{Made, PageSheet, list_sheet, sheet};
+pub use stored::{StoredNumber, StoredResults};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::setup::{Calibrated, Setup};
-use crate::exec::{CellResult, Outcome};
+use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Cell, Grid, Method};
 use crate::metric::{self, Metric};
 use crate::record::{Condition, DENSE, Record};
@@ -39,7 +39,7 @@ pub enum Sample {
 }
 
 /// All numbers of an outcome, cell by cell. `named` are the options that are part of a method's name.
-pub fn numbers(grid: &Grid, outcome: &Outcome, named: &[String]) -> Vec<Number> {
+pub fn numbers(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Vec<Number> {
     let labels = Labels::of(outcome, named);
     let mut numbers = Vec::new();
     for (place, result) in outcome.cells.iter().enumerate() {
@@ -60,7 +60,7 @@ pub fn numbers(grid: &Grid, outcome: &Outcome, named: &[String]) -> Vec<Number> 
 
 type Push<'a> = dyn FnMut(Metric, &[Protocol], Option<f64>, Option<f64>, Sample) + 'a;
 
-fn texts(grid: &Grid, outcome: &Outcome, result: &CellResult, push: &mut Push<'_>) {
+fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
     let (mut values, mut scored) = (Vec::new(), Vec::new());
     let read = outcome.texts.get(&result.cell.backbone);
     let unlike = outcome.unlike_vocabularies(grid);
@@ -81,7 +81,7 @@ fn texts(grid: &Grid, outcome: &Outcome, result: &CellResult, push: &mut Push<'_
     }
 }
 
-fn tasks(grid: &Grid, outcome: &Outcome, result: &CellResult, push: &mut Push<'_>) {
+fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
     let (mut all, mut values, mut scored, mut variance) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
     for (place, used) in grid.evaluate.tasks.iter().enumerate() {
         let protocol: Vec<Protocol> = outcome.task(used).map(|of| Protocol::task(grid, used, of)).into_iter().collect();
@@ -123,7 +123,7 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
         }
         return;
     }
-    let each = |of: &dyn Fn(&crate::recovery::Numbers) -> f64| {
+    let each = |of: &dyn Fn(&crate::recovery::RepairMetrics) -> f64| {
         let values: Vec<Option<f64>> = result.boundaries.iter().map(|boundary| Some(of(&boundary.numbers))).collect();
         mean(&values)
     };
@@ -146,7 +146,7 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
 }
 
 /// The cell that differs from this one in having no recovery.
-pub(super) fn reference<'a>(outcome: &'a Outcome, cell: &Cell) -> Option<&'a CellResult> {
+pub(super) fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
     outcome.cells.iter().find(|other| {
         other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == "none")
             && (&other.cell.backbone, &other.cell.criterion, other.cell.depth, &other.cell.calibration)
@@ -164,7 +164,7 @@ struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    fn of(outcome: &Outcome, named: &'a [String]) -> Self {
+    fn of(outcome: &GridOutcome, named: &'a [String]) -> Self {
         let used = || outcome.cells.iter().filter_map(|result| result.cell.calibration.as_ref());
         let sizes: BTreeSet<usize> = used().map(|calibration| calibration.operator_sequences).collect();
         let calibration = used().next().map(|calibration| stem(&calibration.corpus).to_owned()).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::stored::Stored;
+use super::stored::StoredResults;
 use crate::error::{Error, Result, nearest};
 use crate::record::Condition;
 use crate::report::stem;
@@ -15,7 +15,7 @@ pub(super) struct Renamed(BTreeMap<String, String>);
 impl Renamed {
     /// # Errors
     /// A name that a run does not have.
-    pub(super) fn new(names: &[(String, String)], first: &Stored, second: &Stored) -> Result<Self> {
+    pub(super) fn new(names: &[(String, String)], first: &StoredResults, second: &StoredResults) -> Result<Self> {
         for (name, run, which) in
             names.iter().flat_map(|(from, to)| [(from, first, "the first run"), (to, second, "the second run")])
         {
@@ -90,7 +90,7 @@ impl Renamed {
 }
 
 /// Everything of a run that can be renamed.
-fn known(run: &Stored) -> BTreeSet<String> {
+fn known(run: &StoredResults) -> BTreeSet<String> {
     let of = run.numbers.iter().map(|number| &number.record.condition);
     let conditions = of.flat_map(|of| {
         let corpus = of.calibration.split(':').next().unwrap_or_default().to_owned();

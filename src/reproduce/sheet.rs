@@ -6,25 +6,25 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::beside::Beside;
+use super::beside::PaperComparison;
 use super::layout::{Shown, View};
 use super::lists::List;
 use super::ours::Number;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, Origin, Outcome};
+use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::grid::Description;
 use crate::metric::Direction;
 use crate::names;
-use crate::page::{Artifact, Cell, CellNote, Column, FigureView, Mark, Part, Row, TableView};
+use crate::page::{Cell, CellNote, Column, FigureView, Mark, PageArtifact, PageRow, Part, TableView};
 
 /// An artifact of the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sheet {
-    pub artifact: Artifact,
+pub struct PageSheet {
+    pub artifact: PageArtifact,
     pub cells: BTreeMap<String, CellNote>,
 }
 
-impl Sheet {
+impl PageSheet {
     pub const FILE: &str = "page.json";
 
     /// None where a folder has none.
@@ -51,17 +51,17 @@ pub struct Made<'a> {
     /// Its grid's file.
     pub file: &'a Path,
     pub description: &'a Description,
-    pub outcome: &'a Outcome,
+    pub outcome: &'a GridOutcome,
     pub numbers: &'a [Number],
 }
 
 /// What the page shows of an artifact: its table, or its figures with what tells them apart.
-pub fn sheet(made: Made<'_>, view: Option<&View>, figures: Vec<FigureView>) -> Sheet {
+pub fn sheet(made: Made<'_>, view: Option<&View>, figures: Vec<FigureView>) -> PageSheet {
     let Made { name, profile, file, description, outcome, numbers } = made;
     let failed = outcome.failed();
     let status =
         if failed == 0 { "complete".to_owned() } else { format!("{failed} of {} cells failed", outcome.cells.len()) };
-    let artifact = Artifact {
+    let artifact = PageArtifact {
         profile: profile.to_owned(),
         status,
         tables: view.map(|view| table(view, numbers, outcome)).into_iter().collect(),
@@ -71,11 +71,11 @@ pub fn sheet(made: Made<'_>, view: Option<&View>, figures: Vec<FigureView>) -> S
     };
     let cells =
         outcome.cells.iter().map(|result| (result.cell.to_string(), note(result, file, profile, outcome))).collect();
-    Sheet { artifact, cells }
+    PageSheet { artifact, cells }
 }
 
 /// What the page shows of a list: no cell of it was computed.
-pub fn list_sheet(name: &str, description: &Description, list: &List) -> Sheet {
+pub fn list_sheet(name: &str, description: &Description, list: &List) -> PageSheet {
     let texts = |row: &Vec<String>| row.iter().map(|text| Cell { text: text.clone(), ..Cell::default() }).collect();
     // A column of few different texts tells kinds apart, and one can choose by it.
     let repeats = |at: usize| {
@@ -90,22 +90,22 @@ pub fn list_sheet(name: &str, description: &Description, list: &List) -> Sheet {
     };
     let view = TableView {
         columns: list.heads.iter().enumerate().map(column).collect(),
-        rows: list.rows.iter().map(|row| Row { cells: texts(row), ..Row::default() }).collect(),
+        rows: list.rows.iter().map(|row| PageRow { cells: texts(row), ..PageRow::default() }).collect(),
         ..TableView::default()
     };
-    Sheet { artifact: Artifact { tables: vec![view], ..described(name, description) }, cells: BTreeMap::new() }
+    PageSheet { artifact: PageArtifact { tables: vec![view], ..described(name, description) }, cells: BTreeMap::new() }
 }
 
-fn described(name: &str, description: &Description) -> Artifact {
-    Artifact {
+fn described(name: &str, description: &Description) -> PageArtifact {
+    PageArtifact {
         name: name.to_owned(),
         title: format!("{name}: {}", description.title),
         caption: description.caption.clone().unwrap_or_default(),
-        ..Artifact::default()
+        ..PageArtifact::default()
     }
 }
 
-fn table(view: &View, numbers: &[Number], outcome: &Outcome) -> TableView {
+fn table(view: &View, numbers: &[Number], outcome: &GridOutcome) -> TableView {
     let mut groups = view.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
     let lead = view.lead.iter().skip(1).map(|name| Column { name: name.clone(), choice: true, ..Column::default() });
     let measured = view.columns.iter().map(|column| Column {
@@ -125,7 +125,7 @@ fn table(view: &View, numbers: &[Number], outcome: &Outcome) -> TableView {
             Some(shown) => cell(shown, numbers, outcome),
             None => Cell { text: "—".to_owned(), ..Cell::default() },
         });
-        Row { group: row.lead.first().cloned(), ours: row.ours, cells: texts.chain(values).collect() }
+        PageRow { group: row.lead.first().cloned(), ours: row.ours, cells: texts.chain(values).collect() }
     };
     TableView {
         caption: view.notes.join(" "),
@@ -135,7 +135,7 @@ fn table(view: &View, numbers: &[Number], outcome: &Outcome) -> TableView {
     }
 }
 
-fn cell(shown: &Shown, numbers: &[Number], outcome: &Outcome) -> Cell {
+fn cell(shown: &Shown, numbers: &[Number], outcome: &GridOutcome) -> Cell {
     let number = &numbers[shown.number];
     let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
         let better = paired.mark() == "+";
@@ -155,8 +155,8 @@ fn cell(shown: &Shown, numbers: &[Number], outcome: &Outcome) -> Cell {
     }
 }
 
-fn beside(of: &Beside) -> crate::page::Beside {
-    crate::page::Beside {
+fn beside(of: &PaperComparison) -> crate::page::BesideView {
+    crate::page::BesideView {
         paper: of.paper_text(),
         difference: of.difference_text(),
         tolerance: of.other_protocol().is_none().then(|| format!("{:.2}", of.tolerance)),
@@ -164,7 +164,7 @@ fn beside(of: &Beside) -> crate::page::Beside {
     }
 }
 
-fn note(result: &CellResult, file: &Path, profile: &str, outcome: &Outcome) -> CellNote {
+fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) -> CellNote {
     let cell = result.cell.to_string();
     let mut lines = vec![("layers removed".to_owned(), format!("{:?}", result.removed))];
     lines.extend(result.failure.iter().map(|reason| ("failed".to_owned(), reason.clone())));
@@ -176,7 +176,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &Outcome) -> C
     lines.push(("seconds".to_owned(), format!("{:.1}", result.seconds)));
     let profile = if profile.is_empty() { String::new() } else { format!(" --profile {profile}") };
     let mut makers: Vec<Vec<(String, String)>> = Vec::new();
-    let part = |origin: &Origin| {
+    let part = |origin: &MadeFrom| {
         let maker = maker(&origin.made);
         let place = makers.iter().position(|known| *known == maker).unwrap_or_else(|| {
             makers.push(maker);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::ours::{Number, Sample};
 use super::setup::Setup;
 use crate::error::{Error, Result};
-use crate::exec::Outcome;
+use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::metric::Metric;
@@ -20,7 +20,7 @@ use crate::report::stem;
 /// The numbers of one run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stored {
+pub struct StoredResults {
     /// The artifact, or the grid.
     pub name: String,
     pub profile: String,
@@ -57,13 +57,13 @@ pub struct StoredNumber {
     pub losses: Option<Vec<f64>>,
 }
 
-impl Stored {
+impl StoredResults {
     pub const FILE: &str = "numbers.json";
 
     pub fn of(
         name: &str,
         grid: &Grid,
-        outcome: &Outcome,
+        outcome: &GridOutcome,
         gate: bool,
         numbers: &[Number],
         program: &str,
@@ -145,7 +145,7 @@ fn answers(bits: &str) -> Vec<bool> {
 
 /// By metric: all that two numbers have to have in common, beside their condition, to be of the same items. `data` are the
 /// hashes of the files.
-fn protocols(grid: &Grid, outcome: &Outcome) -> BTreeMap<String, Value> {
+fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let data = |path: &Path| -> Vec<&String> {
         outcome.inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path)).map(|(_, hash)| hash).collect()
     };

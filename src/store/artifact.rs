@@ -24,7 +24,7 @@ pub struct Meta {
     pub seconds: f64,
     /// Who made it: program, commit, command line, machine.
     pub made: Value,
-    pub(super) payloads: BTreeMap<String, Stored>,
+    pub(super) payloads: BTreeMap<String, StoredFile>,
 }
 
 impl Meta {
@@ -61,19 +61,19 @@ fn checksum(record: &Value) -> String {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Stored {
+pub(super) struct StoredFile {
     pub(super) bytes: u64,
     pub(super) sha256: String,
 }
 
 /// An artifact with a sound record, whose payloads have the right sizes.
 #[derive(Debug, Clone)]
-pub struct Artifact {
+pub struct StoredArtifact {
     folder: PathBuf,
     meta: Meta,
 }
 
-impl Artifact {
+impl StoredArtifact {
     /// Reads the record and compares the payloads' sizes: what is cheap.
     pub(super) fn open(folder: PathBuf, key: Option<&Key>) -> Result<Self> {
         let path = folder.join(META);
@@ -97,10 +97,10 @@ impl Artifact {
     /// # Errors
     /// The first payload that is not what was written.
     pub fn verify(&self) -> Result<()> {
-        let payloads: Vec<(&String, &Stored)> = self.meta.payloads.iter().collect();
+        let payloads: Vec<(&String, &StoredFile)> = self.meta.payloads.iter().collect();
         payloads.into_par_iter().try_for_each(|(name, stored)| {
             let path = self.folder.join(name);
-            let found = Stored::of(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
+            let found = StoredFile::of(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
             same(&path, stored, &found)
         })
     }
@@ -119,7 +119,7 @@ impl Artifact {
         self.meta.payloads.keys().map(String::as_str)
     }
 
-    fn stored(&self, name: &str) -> Result<&Stored> {
+    fn stored(&self, name: &str) -> Result<&StoredFile> {
         let missing = || damaged(&self.folder).expected(format!("a payload `{name}`")).found("none of that name");
         self.meta.payloads.get(name).ok_or_else(missing)
     }
@@ -140,7 +140,7 @@ impl Artifact {
         let stored = self.stored(name)?;
         let path = self.folder.join(name);
         let bytes = fs::read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
-        same(&path, stored, &Stored { bytes: bytes.len() as u64, sha256: sha256::of_bytes(&bytes) })?;
+        same(&path, stored, &StoredFile { bytes: bytes.len() as u64, sha256: sha256::of_bytes(&bytes) })?;
         Ok(bytes)
     }
 }
@@ -151,14 +151,14 @@ fn damaged(path: &Path) -> Error {
         .hint("it is not used; a run makes it anew")
 }
 
-impl Stored {
+impl StoredFile {
     /// Size and hash of a file as it lies on the disk.
     pub(super) fn of(path: &Path) -> std::io::Result<Self> {
         sha256::of_file(path).map(|(sha256, bytes)| Self { bytes, sha256 })
     }
 }
 
-fn same(path: &Path, stored: &Stored, found: &Stored) -> Result<()> {
+fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {
     if found == stored {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::artifact::{META, Meta, Stored};
+use super::artifact::{META, Meta, StoredFile};
 use super::key::Key;
 use super::process;
 use crate::error::{Error, Result};
@@ -87,7 +87,7 @@ impl Draft {
                 let path = folder.join(name);
                 let synced = File::open(&path).and_then(|file| file.sync_all());
                 synced.map_err(|error| Error::io("write", &path, &error))?;
-                Ok((name.clone(), Stored::of(&path).map_err(|error| Error::io("read", &path, &error))?))
+                Ok((name.clone(), StoredFile::of(&path).map_err(|error| Error::io("read", &path, &error))?))
             })
             .collect::<Result<_>>()?;
         fault::here("record");

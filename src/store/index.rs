@@ -18,7 +18,7 @@ use crate::files::{atomic, regular, sha256};
 const LARGE: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct IndexEntry {
     stamp: Stamp,
     sha256: String,
     /// Of all that stands before: a damaged entry must not give a wrong hash.
@@ -54,7 +54,7 @@ pub(super) fn input(folder: &Path, path: &Path, rehash: bool) -> Result<Input> {
     let place = place(folder, path);
     if !rehash
         && let (Some(stamp), Some(place)) = (stamp(&file)?.filter(large), &place)
-        && let Some(entry) = fs::read(place).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok())
+        && let Some(entry) = fs::read(place).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
         && entry.stamp == stamp
         && entry.check == check(&stamp, &entry.sha256)
     {
@@ -110,7 +110,7 @@ fn place(folder: &Path, path: &Path) -> Option<PathBuf> {
 fn remember(place: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
     let folder = place.parent().unwrap_or(place);
     fs::create_dir_all(folder)?;
-    let entry = Entry { stamp: stamp.clone(), sha256: sha256.to_string(), check: check(stamp, sha256) };
+    let entry = IndexEntry { stamp: stamp.clone(), sha256: sha256.to_string(), check: check(stamp, sha256) };
     let mut file = atomic::temporary(folder, "index")?;
     serde_json::to_writer(&mut file, &entry)?;
     file.persist(place)?;

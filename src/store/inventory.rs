@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::artifact::Artifact;
-use super::{Key, Kind, Store};
+use super::artifact::StoredArtifact;
+use super::{ArtifactKind, Key, Store};
 use crate::error::{Error, Result};
 
 /// A folder of the store in which an artifact should lie.
 #[derive(Debug)]
-pub struct Entry {
+pub struct InventoryItem {
     /// `scores-v1`; versions that this program does not write are listed too.
     pub stage: String,
     /// The hash that the folder is named after.
@@ -24,21 +24,21 @@ pub struct Entry {
 /// What lies in it.
 #[derive(Debug)]
 pub enum Found {
-    Whole(Artifact),
+    Whole(StoredArtifact),
     Damaged(Error),
 }
 
-impl Entry {
+impl InventoryItem {
     /// Whether a program of this version can still use it: its stage, and those of all that it was made from, are as they
     /// were.
     pub fn current(&self) -> bool {
         fn current(key: &Value) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
-            let known = |kind: &Kind| key["kind"] == kind.name() && key["version"] == kind.version();
+            let known = |kind: &ArtifactKind| key["kind"] == kind.name() && key["version"] == kind.version();
             let parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
-            !is_key || (Kind::ALL.iter().any(known) && parents.into_iter().all(current))
+            !is_key || (ArtifactKind::ALL.iter().any(known) && parents.into_iter().all(current))
         }
-        let of_stage = Kind::ALL.iter().any(|kind| kind.folder() == self.stage);
+        let of_stage = ArtifactKind::ALL.iter().any(|kind| kind.folder() == self.stage);
         match &self.found {
             Found::Whole(artifact) => of_stage && current(&artifact.meta().key),
             Found::Damaged(_) => of_stage,
@@ -79,20 +79,20 @@ impl Entry {
 
 impl Store {
     /// Every artifact of every stage and version, by stage and hash; payloads are checked for their sizes only.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<InventoryItem> {
         let mut entries = Vec::new();
         for stage in folders(&self.root) {
             let name = name_of(&stage);
             let is_stage = name.rsplit_once("-v").is_some_and(|(kind, version)| {
-                Kind::ALL.iter().any(|known| known.name() == kind) && version.parse::<u32>().is_ok()
+                ArtifactKind::ALL.iter().any(|known| known.name() == kind) && version.parse::<u32>().is_ok()
             });
             if !is_stage {
                 continue;
             }
             for folder in folders(&stage).iter().flat_map(|group| folders(group)) {
                 let hash = name_of(&folder);
-                let named = |artifact: &Artifact| Key::hash_of(&artifact.meta().key) == hash;
-                let found = match Artifact::open(folder.clone(), None) {
+                let named = |artifact: &StoredArtifact| Key::hash_of(&artifact.meta().key) == hash;
+                let found = match StoredArtifact::open(folder.clone(), None) {
                     Ok(artifact) if named(&artifact) => Found::Whole(artifact),
                     Ok(_) => Found::Damaged(
                         Error::damaged("a stored artifact has another key than its folder is named after")
@@ -100,14 +100,14 @@ impl Store {
                     ),
                     Err(error) => Found::Damaged(error),
                 };
-                entries.push(Entry { stage: name.clone(), hash, folder, found });
+                entries.push(InventoryItem { stage: name.clone(), hash, folder, found });
             }
         }
         entries
     }
 
     /// Removes an artifact: first out of sight, then from the disk.
-    pub fn remove(&self, entry: &Entry) -> Result<()> {
+    pub fn remove(&self, entry: &InventoryItem) -> Result<()> {
         self.take_away(&entry.folder, &entry.hash)
     }
 
@@ -158,7 +158,7 @@ mod tests {
     fn everything_is_listed_with_its_state_and_what_is_removed_is_gone() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
-        let key = |depth: u32| Key::new(Kind::Selection, json!({"depth": depth}), []);
+        let key = |depth: u32| Key::new(ArtifactKind::Selection, json!({"depth": depth}), []);
         let [good, bad] = [1, 2].map(|depth| store.put(&key(depth), 2.0, &[("a", b"xyz")]).unwrap());
         fs::write(bad.path("a").unwrap(), "x").unwrap();
         // What an earlier version stored.
@@ -168,10 +168,11 @@ mod tests {
         fs::write(old.join("a"), "xyz").unwrap();
         let entries = store.entries();
         assert_eq!(entries.len(), 3);
-        let damaged: Vec<&Entry> = entries.iter().filter(|entry| matches!(entry.found, Found::Damaged(_))).collect();
+        let damaged: Vec<&InventoryItem> =
+            entries.iter().filter(|entry| matches!(entry.found, Found::Damaged(_))).collect();
         assert_eq!(damaged.len(), 1);
         assert_eq!(damaged[0].folder, bad.folder());
-        assert_eq!(entries.iter().filter(|entry| !entry.current()).map(Entry::bytes).collect::<Vec<_>>(), [3]);
+        assert_eq!(entries.iter().filter(|entry| !entry.current()).map(InventoryItem::bytes).collect::<Vec<_>>(), [3]);
         for entry in &entries {
             store.remove(entry).unwrap();
         }

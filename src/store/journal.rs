@@ -19,7 +19,7 @@ use crate::files::sha256;
 /// What one chunk gave for one artifact that is being made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
+pub struct JournalRecord {
     /// The hash of the artifact's key.
     pub key: String,
     pub chunk: usize,
@@ -50,7 +50,7 @@ impl Journal {
     }
 
     /// The records that were not read before, and what was found damaged.
-    pub fn read(&mut self) -> (Vec<Record>, Vec<Error>) {
+    pub fn read(&mut self) -> (Vec<JournalRecord>, Vec<Error>) {
         let (mut records, mut damages) = (Vec::new(), Vec::new());
         for path in files(&self.folder) {
             let start = self.read.get(&path).copied().unwrap_or(0);
@@ -83,7 +83,7 @@ impl Journal {
     }
 
     /// Adds a record; it is on the disk after [`Self::flush`].
-    pub fn push(&mut self, record: &Record) -> Result<()> {
+    pub fn push(&mut self, record: &JournalRecord) -> Result<()> {
         let json = serde_json::to_string(record)
             .map_err(|error| Error::job("a record has no JSON form").found(error.to_string()))?;
         let check = check(json.as_bytes());
@@ -168,7 +168,7 @@ fn check(json: &[u8]) -> String {
     sha256::of_bytes(json)[..16].to_string()
 }
 
-fn parse(line: &[u8]) -> Option<Record> {
+fn parse(line: &[u8]) -> Option<JournalRecord> {
     let at = line.iter().rposition(|&byte| byte == b'\t')?;
     let (json, sum) = (&line[..at], &line[at + 1..]);
     (check(json).as_bytes() == sum).then(|| serde_json::from_slice(json).ok())?
@@ -205,11 +205,11 @@ mod bits {
 mod tests {
     use super::*;
 
-    fn record(chunk: usize, values: &[f64]) -> Record {
-        Record { key: "k".into(), chunk, values: values.to_vec(), seconds: 0.5 }
+    fn record(chunk: usize, values: &[f64]) -> JournalRecord {
+        JournalRecord { key: "k".into(), chunk, values: values.to_vec(), seconds: 0.5 }
     }
 
-    fn written(folder: &Path, process: &str, records: &[Record]) -> Journal {
+    fn written(folder: &Path, process: &str, records: &[JournalRecord]) -> Journal {
         let mut journal = Journal::open(folder.to_owned(), process).unwrap();
         records.iter().for_each(|record| journal.push(record).unwrap());
         journal.flush().unwrap();
@@ -273,7 +273,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("journal");
         for (process, key) in [("dead", "k"), ("dead-with-more", "other"), ("living", "k")] {
-            written(&place, process, &[Record { key: key.into(), ..record(0, &[1.0]) }]);
+            written(&place, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
         }
         let own = written(&place, "own", &[record(0, &[1.0])]);
         own.retire(|owner| owner.starts_with("dead"), |key| key == "k");

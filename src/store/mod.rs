@@ -16,13 +16,13 @@ mod process;
 mod stamp;
 mod uses;
 
-pub use artifact::{Artifact, Meta};
+pub use artifact::{Meta, StoredArtifact};
 pub use draft::{Draft, Left, Payload};
 pub use index::Input;
-pub use inventory::{Entry, Found};
-pub use journal::{Journal, Record};
-pub use key::{Key, Kind};
-pub use process::{Claim, Lease, Process};
+pub use inventory::{Found, InventoryItem};
+pub use journal::{Journal, JournalRecord};
+pub use key::{ArtifactKind, Key};
+pub use process::{ClaimResult, Lease, Process};
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -54,7 +54,7 @@ pub enum Lookup {
     Absent,
     /// Something is there, but it is not what was once written. It is never used; writing the key again replaces it.
     Damaged(Error),
-    Whole(Artifact),
+    Whole(StoredArtifact),
 }
 
 /// The layout of the folder; a newer program may write another one.
@@ -135,7 +135,7 @@ impl Store {
         self.place_of(key.kind(), key.hash())
     }
 
-    fn place_of(&self, kind: Kind, hash: &str) -> PathBuf {
+    fn place_of(&self, kind: ArtifactKind, hash: &str) -> PathBuf {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
@@ -154,13 +154,13 @@ impl Store {
         }
     }
 
-    /// The artifact of a key, with its record and its payloads' sizes checked; [`Artifact::read`] checks hashes.
+    /// The artifact of a key, with its record and its payloads' sizes checked; [`StoredArtifact::read`] checks hashes.
     pub fn look(&self, key: &Key) -> Lookup {
         let folder = self.place(key);
         if !folder.exists() {
             return Lookup::Absent;
         }
-        match Artifact::open(folder, Some(key)) {
+        match StoredArtifact::open(folder, Some(key)) {
             Ok(artifact) => Lookup::Whole(artifact),
             Err(error) => Lookup::Damaged(error),
         }
@@ -172,7 +172,7 @@ impl Store {
     }
 
     /// Whether something stands under the hash of a key.
-    pub fn has_hash(&self, kind: Kind, hash: &str) -> bool {
+    pub fn has_hash(&self, kind: ArtifactKind, hash: &str) -> bool {
         self.place_of(kind, hash).exists()
     }
 
@@ -182,15 +182,15 @@ impl Store {
     }
 
     /// Puts a finished draft under its key. What stands there whole already stays: same key, same content.
-    pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<Artifact> {
+    pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredArtifact> {
         let place = self.place(key);
         self.reserve([key.hash()])?;
         draft.commit(&place, key, seconds, (self.made)(), || matches!(self.get(key), Lookup::Whole(_)))?;
-        Artifact::open(place, Some(key))
+        StoredArtifact::open(place, Some(key))
     }
 
     /// Writes an artifact of one or more small payloads.
-    pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<Artifact> {
+    pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<StoredArtifact> {
         let mut draft = self.draft()?;
         for (name, bytes) in payloads {
             draft.write(name, bytes)?;
@@ -199,7 +199,7 @@ impl Store {
     }
 
     /// Claims a piece of work for this process, so that no other does it at the same time.
-    pub fn claim(&self, name: &str) -> Result<Claim> {
+    pub fn claim(&self, name: &str) -> Result<ClaimResult> {
         Ok(self.worker()?.claim(name))
     }
 
@@ -286,7 +286,7 @@ impl Store {
         let living: Vec<&str> =
             known.iter().filter(|known| !known.dead).map(|known| known.process.id.as_str()).collect();
         let dead = |owner: &str| !living.contains(&owner);
-        let stored = |hash: &str| Kind::ALL.iter().any(|&kind| self.has_hash(kind, hash));
+        let stored = |hash: &str| ArtifactKind::ALL.iter().any(|&kind| self.has_hash(kind, hash));
         journal::sweep(&self.root.join("journals"), dead, stored);
         uses::sweep(&self.root, &known);
         for known in known.iter().filter(|known| known.dead) {
@@ -313,10 +313,10 @@ mod tests {
     }
 
     fn key(value: u32) -> Key {
-        Key::new(Kind::Selection, json!({"depth": value}), [])
+        Key::new(ArtifactKind::Selection, json!({"depth": value}), [])
     }
 
-    fn write(store: &Store, key: &Key, bytes: &[u8]) -> Artifact {
+    fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredArtifact {
         store.put(key, 1.5, &[("a.bin", bytes)]).unwrap()
     }
 
@@ -326,7 +326,7 @@ mod tests {
         let place = folder.path().join("journals/work");
         let journal = |hash: &str| {
             let mut journal = Journal::open(place.clone(), "nobody").unwrap();
-            let record = Record { key: hash.into(), chunk: 0, values: vec![1.0], seconds: 0.0 };
+            let record = JournalRecord { key: hash.into(), chunk: 0, values: vec![1.0], seconds: 0.0 };
             journal.push(&record).unwrap();
             journal.flush().unwrap();
         };

@@ -59,13 +59,13 @@ impl Process {
 
     fn read(path: &Path) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Record {
+        struct ProcessRecord {
             id: String,
             #[serde(flatten)]
             owner: Owner,
             beat: String,
         }
-        let Record { id, owner, beat } = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        let ProcessRecord { id, owner, beat } = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
         Some(Self { id, owner, beat: beat.parse().ok()? })
     }
 }
@@ -109,7 +109,7 @@ pub(super) struct Worker {
 }
 
 /// What came of an attempt to claim something.
-pub enum Claim {
+pub enum ClaimResult {
     Mine(Lease),
     /// Another process, or another job of this one, is at it.
     Theirs(Process),
@@ -168,28 +168,28 @@ impl Worker {
     }
 
     /// Claims a name, unless a living process has.
-    pub(super) fn claim(&self, name: &str) -> Claim {
+    pub(super) fn claim(&self, name: &str) -> ClaimResult {
         let path = self.claims.join(name);
         if !lock(&self.held).insert(path.clone()) {
-            return Claim::Theirs(self.process.clone());
+            return ClaimResult::Theirs(self.process.clone());
         }
         let lease = Lease { path, held: Arc::clone(&self.held) };
         loop {
             match self.mark(&lease.path) {
-                Ok(()) => return Claim::Mine(lease),
+                Ok(()) => return ClaimResult::Mine(lease),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 // Without a mark others may do the same work: that costs time and nothing else.
-                Err(_) => return Claim::Mine(lease),
+                Err(_) => return ClaimResult::Mine(lease),
             }
             match Process::read(&lease.path) {
                 // A link over the network that was made and then said to exist: nobody else here has the name.
-                Some(theirs) if theirs.id == self.process.id => return Claim::Mine(lease),
+                Some(theirs) if theirs.id == self.process.id => return ClaimResult::Mine(lease),
                 Some(theirs) if self.alive(&theirs) => {
                     // Not this process's to remove.
                     let Lease { path, held } = &lease;
                     lock(held).remove(path);
                     std::mem::forget(lease);
-                    return Claim::Theirs(theirs);
+                    return ClaimResult::Theirs(theirs);
                 }
                 Some(dead) => self.break_up(&lease.path, Some(&dead)),
                 // Gone meanwhile: the next attempt may succeed.
@@ -291,14 +291,14 @@ mod tests {
     #[test]
     fn a_name_is_claimed_once_and_free_again_after() {
         let (_folder, one, two) = workers();
-        let Claim::Mine(lease) = one.claim("a") else { panic!("not free") };
-        let Claim::Theirs(owner) = two.claim("a") else { panic!("claimed twice") };
+        let ClaimResult::Mine(lease) = one.claim("a") else { panic!("not free") };
+        let ClaimResult::Theirs(owner) = two.claim("a") else { panic!("claimed twice") };
         assert_eq!(owner.id, one.id());
-        assert!(matches!(one.claim("a"), Claim::Theirs(_)), "another thread of the same process has it");
-        assert!(matches!(two.claim("b"), Claim::Mine(_)));
-        assert!(matches!(two.claim("a"), Claim::Theirs(_)), "having asked changes nothing");
+        assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "another thread of the same process has it");
+        assert!(matches!(two.claim("b"), ClaimResult::Mine(_)));
+        assert!(matches!(two.claim("a"), ClaimResult::Theirs(_)), "having asked changes nothing");
         drop(lease);
-        assert!(matches!(two.claim("a"), Claim::Mine(_)));
+        assert!(matches!(two.claim("a"), ClaimResult::Mine(_)));
     }
 
     #[test]
@@ -306,10 +306,10 @@ mod tests {
         let (_folder, one, two) = workers();
         // What a server's lost answer leaves: the link is there, and the call failed.
         fs::hard_link(&one.record, one.claims.join("a")).unwrap();
-        assert!(matches!(two.claim("a"), Claim::Theirs(_)));
-        let Claim::Mine(lease) = one.claim("a") else { panic!("one waits for oneself") };
+        assert!(matches!(two.claim("a"), ClaimResult::Theirs(_)));
+        let ClaimResult::Mine(lease) = one.claim("a") else { panic!("one waits for oneself") };
         drop(lease);
-        assert!(matches!(two.claim("a"), Claim::Mine(_)));
+        assert!(matches!(two.claim("a"), ClaimResult::Mine(_)));
     }
 
     /// A claim by a process that the record says this of, and that record.
@@ -327,10 +327,10 @@ mod tests {
         let owner = || one.process.owner.clone();
         for owner in [Owner { pid: 99_999_999, ..owner() }, Owner { started: Some(1), ..owner() }] {
             planted(&one, &Process { id: "dead".into(), owner, beat: 0 });
-            assert!(matches!(one.claim("a"), Claim::Mine(_)));
+            assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
         }
         fs::write(one.claims.join("a"), "no record").unwrap();
-        assert!(matches!(one.claim("a"), Claim::Mine(_)), "a damaged claim is nobody's");
+        assert!(matches!(one.claim("a"), ClaimResult::Mine(_)), "a damaged claim is nobody's");
     }
 
     #[test]
@@ -339,15 +339,15 @@ mod tests {
         let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
         let mut far = Process { id: "far".into(), owner, beat: 0 };
         planted(&one, &far);
-        assert!(matches!(one.claim("a"), Claim::Theirs(_)), "in doubt it lives");
+        assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "in doubt it lives");
         // Watched for longer than patience lasts, without a beat; no clock is read, so none can mislead.
         let before = Instant::now().checked_sub(PATIENCE * 2).unwrap();
         one.seen.lock().unwrap().insert("far".into(), (0, before));
         far.beat = 1;
         planted(&one, &far);
-        assert!(matches!(one.claim("a"), Claim::Theirs(_)), "it has moved");
+        assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "it has moved");
         one.seen.lock().unwrap().insert("far".into(), (1, before));
-        assert!(matches!(one.claim("a"), Claim::Mine(_)));
+        assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
     }
 
     #[test]
@@ -360,11 +360,11 @@ mod tests {
         let file = File::options().append(true).open(&record).unwrap();
         file.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
         assert_eq!(dead(), 1);
-        let Claim::Mine(lease) = one.claim("a") else { panic!("waits for the dead") };
+        let ClaimResult::Mine(lease) = one.claim("a") else { panic!("waits for the dead") };
         drop(lease);
         // Without a record it is gone: whatever it has claimed is free.
         fs::rename(&record, one.claims.join("b")).unwrap();
-        assert!(matches!(two.claim("b"), Claim::Mine(_)));
+        assert!(matches!(two.claim("b"), ClaimResult::Mine(_)));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use ghostlab::calibrate::{self, Activations, Axis, InMemory, Pair, Request, Shape, Similarities, Site};
+use ghostlab::calibrate::{
+    self, ActivationShape, Activations, HookPoint, InMemory, Pair, PassRequest, Similarities, SimilarityAxis,
+};
 use ghostlab::corpus::{Start, Windows};
 use ghostlab::evaluate::perplexity;
 use ghostlab::model::{Decoder, Program, Trie};
@@ -77,15 +79,16 @@ pub struct Calibrated {
 
 pub fn calibrated(decoder: &Decoder, windows: &Windows) -> Calibrated {
     let layers = decoder.config().layers;
-    let mut request = Request { sites: (0..=layers).map(Site::Stream).collect(), pairs: BTreeSet::new() };
-    request.sites.extend((0..layers).map(Site::Middle));
-    for axis in [Axis::ChannelSeries, Axis::Token, Axis::LastTokenAngle] {
+    let mut request = PassRequest { sites: (0..=layers).map(HookPoint::Stream).collect(), pairs: BTreeSet::new() };
+    request.sites.extend((0..layers).map(HookPoint::Middle));
+    for axis in [SimilarityAxis::ChannelSeries, SimilarityAxis::Token, SimilarityAxis::LastTokenAngle] {
         for from in 0..=layers {
             request.pairs.extend((from..=layers).map(|to| Pair { axis, from, to }));
         }
     }
     let windows: Vec<&[u32]> = windows.iter().collect();
-    let shape = Shape { channels: decoder.config().hidden, sequences: windows.len(), length: windows[0].len() };
+    let shape =
+        ActivationShape { channels: decoder.config().hidden, sequences: windows.len(), length: windows[0].len() };
     let mut kept = InMemory::of(request.sites.iter().copied());
     // A budget that no multiple of the window fills: batches of 2 windows.
     let similarities = calibrate::run(decoder, &windows, 0, 300, &request, &mut kept, |_| Ok(())).unwrap();
@@ -108,7 +111,7 @@ pub fn recovery(name: &str, options: Value) -> Box<dyn Recovery> {
 pub fn perplexities(decoder: &Decoder, programs: &[Program], windows: &Windows) -> Vec<f64> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
-    let exam = perplexity::Reading::new(windows, 1024);
+    let exam = perplexity::PerplexityEval::new(windows, 1024);
     let losses = ghostlab::evaluate::score(&exam, decoder, &trie, programs.len(), &mut seconds, |_| Ok(())).unwrap();
     losses.into_iter().map(|windows| perplexity::Losses { windows }.perplexity()).collect()
 }

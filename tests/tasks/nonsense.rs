@@ -1,7 +1,7 @@
 //! Values that no data set has, put where a data set has others: an error or a request comes of it, never a panic.
 
 use ghostlab::error::Result;
-use ghostlab::tasks::{Bos, Document, Encoder, Items, Prefix, Row, TASKS, Task, read_rows, requests};
+use ghostlab::tasks::{Bos, Document, Encoder, Items, Prefix, TASKS, Task, TaskRow, read_rows, requests};
 use serde_json::{Map, Value, json};
 
 use super::{documents_of, golden};
@@ -67,7 +67,7 @@ impl Nonsense {
 
 /// An error that names its row, or requests; the row is `nonsense:1`.
 fn ask(task: &'static Task, fields: &Map<String, Value>) -> bool {
-    let row = Row { place: "nonsense:1".to_owned(), fields: fields.clone() };
+    let row = TaskRow { place: "nonsense:1".to_owned(), fields: fields.clone() };
     let prompt = match task.prompt(&row) {
         Ok(prompt) => prompt,
         Err(error) => {
@@ -203,7 +203,7 @@ fn any_text_passes_through_unchanged() {
             written[0], written[1], written[2], written[3]
         );
         let fields = json!({"article": four[0], "problems": format!("[{problem}, {problem}]")});
-        let row = Row { place: String::new(), fields: fields.as_object().unwrap().clone() };
+        let row = TaskRow { place: String::new(), fields: fields.as_object().unwrap().clone() };
         let prompt = race.prompt(&row).unwrap_or_else(|error| panic!("{problem}: {error}"));
         if !four[0].ends_with("  _  .") {
             let wanted = format!("Article: {0}\n\nQuestion: {0}\nAnswer: d\n{0}", four[0]);
@@ -221,7 +221,7 @@ fn requests_fit_the_length_whatever_the_text() {
     let task = Task::find("boolq").unwrap();
     for _ in 0..300 {
         let fields = json!({"question": nonsense.text(30), "passage": nonsense.text(60), "label": 0});
-        let row = Row { place: String::new(), fields: fields.as_object().unwrap().clone() };
+        let row = TaskRow { place: String::new(), fields: fields.as_object().unwrap().clone() };
         let document = Document { id: 0, place: String::new(), prompt: task.prompt(&row).unwrap() };
         let items = Items { task, files: Vec::new(), original: 1, documents: vec![document] };
         let length = 1 + nonsense.number(40) as usize;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use ghostlab_core::calibrate::{self, Site};
+use ghostlab_core::calibrate::{self, HookPoint};
 use ghostlab_core::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::evaluate::perplexity;
@@ -21,7 +21,8 @@ fn main() -> Result<()> {
 
     // The dense residual stream on both sides of the cut, in memory.
     let sequences = calibration(Rule::C4, &read_rows(train, None)?, &tokenizer, 32, 256, 0)?;
-    let activations = calibrate::in_memory(&decoder, &sequences, [Site::Stream(span.start), Site::Stream(span.end)])?;
+    let activations =
+        calibrate::in_memory(&decoder, &sequences, [HookPoint::Stream(span.start), HookPoint::Stream(span.end)])?;
     let boundary = Boundary { backbone: &decoder, activations: &activations, span, fitted: 32 };
     let solution = recovery::build("ghosted", &Default::default())?.solve(&boundary)?;
 

@@ -20,7 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What sort of failure it was; each sort has its own exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// What the user wrote or supplied is wrong: a grid, a config, a weight file.
     BadInput,
     /// Something is not there: a model, a corpus, room on the disk, the right to write.
@@ -39,7 +39,7 @@ pub struct Error(Box<Parts>);
 
 #[derive(Debug)]
 struct Parts {
-    kind: Kind,
+    kind: ErrorKind,
     what: String,
     place: Option<String>,
     expected: Option<String>,
@@ -48,33 +48,33 @@ struct Parts {
 }
 
 impl Error {
-    fn new(kind: Kind, what: impl Into<String>) -> Self {
+    fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         Self(Box::new(Parts { kind, what: what.into(), place: None, expected: None, found: None, hint: None }))
     }
 
     /// The user's input is wrong (exit code 2).
     pub fn bad_input(what: impl Into<String>) -> Self {
-        Self::new(Kind::BadInput, what)
+        Self::new(ErrorKind::BadInput, what)
     }
 
     /// Something needed is absent (exit code 3).
     pub fn missing(what: impl Into<String>) -> Self {
-        Self::new(Kind::Missing, what)
+        Self::new(ErrorKind::Missing, what)
     }
 
     /// A job failed (exit code 4).
     pub fn job(what: impl Into<String>) -> Self {
-        Self::new(Kind::Job, what)
+        Self::new(ErrorKind::Job, what)
     }
 
     /// Stored data is damaged (exit code 5).
     pub fn damaged(what: impl Into<String>) -> Self {
-        Self::new(Kind::Damaged, what)
+        Self::new(ErrorKind::Damaged, what)
     }
 
     /// The user asked to stop (exit code 130).
     pub fn interrupted(what: impl Into<String>) -> Self {
-        Self::new(Kind::Interrupted, what)
+        Self::new(ErrorKind::Interrupted, what)
     }
 
     /// A file operation failed; the path is always named.
@@ -120,18 +120,18 @@ impl Error {
         self
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
     /// The process's exit code for this failure.
     pub fn exit_code(&self) -> u8 {
         match self.0.kind {
-            Kind::BadInput => 2,
-            Kind::Missing => 3,
-            Kind::Job => 4,
-            Kind::Damaged => 5,
-            Kind::Interrupted => 130,
+            ErrorKind::BadInput => 2,
+            ErrorKind::Missing => 3,
+            ErrorKind::Job => 4,
+            ErrorKind::Damaged => 5,
+            ErrorKind::Interrupted => 130,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, nearest};
 pub type Options = Map<String, Value>;
 
 /// A method in a registry: its name in a grid, what builds it, and what its options are.
-pub struct Entry<B> {
+pub struct Registered<B> {
     pub name: &'static str,
     /// The reference: the official repository, or where else the method is described. Empty where there is nothing to cite.
     pub source: &'static str,
@@ -31,7 +31,7 @@ pub struct Described {
     pub source: &'static str,
 }
 
-impl<B> Entry<B> {
+impl<B> Registered<B> {
     /// An entry whose options are the struct `T`, the one that [`read`] is called with.
     pub const fn new<T: JsonSchema + Serialize + DeserializeOwned>(
         name: &'static str,
@@ -113,7 +113,7 @@ pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
 ///
 /// # Errors
 /// An unknown name, with the known ones and the nearest.
-pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Entry<B>]) -> Result<&'a Entry<B>> {
+pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Registered<B>]) -> Result<&'a Registered<B>> {
     entries.iter().find(|entry| entry.name == name).ok_or_else(|| {
         let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
         let error = Error::bad_input(format!("unknown {what} `{name}`"))

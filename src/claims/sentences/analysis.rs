@@ -1,6 +1,6 @@
 //! Section 4, the analysis of the operator.
 
-use super::super::claim::Axis::{Backbone, Depth};
+use super::super::claim::ClaimAxis::{Backbone, Depth};
 use super::super::claim::{Claim, Needed};
 use super::{EXISTING, GHOSTED, NONE, REPAIRS, any};
 use crate::metric;

@@ -1,6 +1,6 @@
 //! The appendices.
 
-use super::super::claim::Axis::{Backbone, Depth};
+use super::super::claim::ClaimAxis::{Backbone, Depth};
 use super::super::claim::{Claim, Needed};
 use super::super::outcome::Check;
 use super::{ACCURACY, DIAG, GHOSTED, PERPLEXITY, REPAIRS, ROTATE, any, highest_of_all_rows, lead_widens, streamlined};

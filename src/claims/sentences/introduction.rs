@@ -1,6 +1,6 @@
 //! The abstract and section 1.
 
-use super::super::claim::Axis::{Backbone, Criterion, Depth};
+use super::super::claim::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::claim::{Claim, Needed};
 use super::{ACCURACY, EXISTING, GHOSTED, NONE, PERPLEXITY, REPAIRS, any};
 use crate::metric::{ANTISYMMETRIC, BOUNDARY_ERROR};

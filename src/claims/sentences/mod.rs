@@ -13,7 +13,7 @@ mod results;
 
 use super::claim::Claim;
 use super::outcome::Check;
-use super::setting::Setting;
+use super::setting::ClaimSetting;
 use crate::metric;
 use crate::record::Condition;
 
@@ -47,13 +47,13 @@ fn streamlined(of: &Condition) -> bool {
 }
 
 /// Of all rows of a setting, those of the criteria without a recovery among them, ghosted has the highest accuracy.
-fn highest_of_all_rows(of: &Setting<'_>) -> Check {
+fn highest_of_all_rows(of: &ClaimSetting<'_>) -> Check {
     let streamlined = of.criterion("llm-streamline");
     let above = |criterion| streamlined.value(ACCURACY, GHOSTED).above(of.criterion(criterion).value(ACCURACY, NONE));
     streamlined.best(ACCURACY, GHOSTED, &ROWS).and(above("shortgpt")).and(above("shortened-llama"))
 }
 
 /// The lead over the best other repair is larger at the deepest cut than at the shallowest.
-fn lead_widens(of: &Setting<'_>, metric: &str, rivals: &[&str]) -> Check {
+fn lead_widens(of: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> Check {
     of.between_depths(|deep, shallow| deep.lead(metric, GHOSTED, rivals).above(shallow.lead(metric, GHOSTED, rivals)))
 }

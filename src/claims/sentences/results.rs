@@ -1,6 +1,6 @@
 //! Section 5, the results, and section 6, the discussion.
 
-use super::super::claim::Axis::{Backbone, Criterion, Depth};
+use super::super::claim::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::claim::{Claim, Needed};
 use super::super::outcome::Check;
 use super::{ACCURACY, DIAG, GHOSTED, PERPLEXITY, REPAIRS, ROTATE, ROWS, any, lead_widens, streamlined};

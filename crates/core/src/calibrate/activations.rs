@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 
 /// A place in the backbone whose residual stream can be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Site {
+pub enum HookPoint {
     /// `X_l`: what enters layer `l`; `X_L` enters the final norm.
     Stream(usize),
     /// Within layer `l`, between its attention and its MLP. `X_{l+1}` minus this is the MLP's branch.
     Middle(usize),
 }
 
-impl fmt::Display for Site {
+impl fmt::Display for HookPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stream(layer) => write!(f, "stream {layer}"),
@@ -31,14 +31,14 @@ const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 16 << 20 };
 
 /// How the rows of one calibration are cut into shards: whole sequences, so that a sequence is never split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct ActivationShape {
     pub channels: usize,
     pub sequences: usize,
     /// Tokens of a sequence.
     pub length: usize,
 }
 
-impl Shape {
+impl ActivationShape {
     /// Rows of each shard but the last.
     pub fn shard_rows(self) -> usize {
         let sequence = self.length * self.channels * size_of::<f32>();
@@ -68,16 +68,16 @@ pub trait Spool {
     ///
     /// # Errors
     /// There is no room.
-    fn push(&mut self, site: Site, rows: &[f32]) -> Result<()>;
+    fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()>;
 }
 
 /// Keeps everything in memory.
 #[derive(Debug, Default)]
-pub struct InMemory(BTreeMap<Site, Vec<f32>>);
+pub struct InMemory(BTreeMap<HookPoint, Vec<f32>>);
 
 impl InMemory {
     /// Keeps the rows of these sites.
-    pub fn of(sites: impl IntoIterator<Item = Site>) -> Self {
+    pub fn of(sites: impl IntoIterator<Item = HookPoint>) -> Self {
         Self(sites.into_iter().map(|site| (site, Vec::new())).collect())
     }
 
@@ -85,7 +85,7 @@ impl InMemory {
     ///
     /// # Errors
     /// Another number of rows than `shape` has.
-    pub fn finish(self, shape: Shape) -> Result<Activations> {
+    pub fn finish(self, shape: ActivationShape) -> Result<Activations> {
         let shard = shape.shard_rows() * shape.channels;
         let cut = |rows: Vec<f32>| rows.chunks(shard.max(1)).map(|rows| Shard::Memory(rows.to_vec())).collect();
         Activations::new(shape, self.0.into_iter().map(|(site, rows)| (site, cut(rows))).collect())
@@ -93,7 +93,7 @@ impl InMemory {
 }
 
 impl Spool for InMemory {
-    fn push(&mut self, site: Site, rows: &[f32]) -> Result<()> {
+    fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()> {
         if let Some(kept) = self.0.get_mut(&site) {
             kept.extend_from_slice(rows);
         }
@@ -120,16 +120,16 @@ impl Shard {
 /// Rows of the kept sites, in the order of the calibration tokens. The system reads mapped ones from the disk as they are
 /// used, and may forget them again: they do not count as memory that has to be there.
 pub struct Activations {
-    shape: Shape,
-    sites: BTreeMap<Site, Vec<Shard>>,
+    shape: ActivationShape,
+    sites: BTreeMap<HookPoint, Vec<Shard>>,
 }
 
 impl Activations {
-    /// Shards of each site: all but the last have [`Shape::shard_rows`] rows.
+    /// Shards of each site: all but the last have [`ActivationShape::shard_rows`] rows.
     ///
     /// # Errors
     /// A site that has not the rows of this shape.
-    pub fn new(shape: Shape, sites: BTreeMap<Site, Vec<Shard>>) -> Result<Self> {
+    pub fn new(shape: ActivationShape, sites: BTreeMap<HookPoint, Vec<Shard>>) -> Result<Self> {
         for (site, shards) in &sites {
             let bytes: usize = shards.iter().map(|shard| size_of_val(shard.values())).sum();
             if bytes as u64 != shape.bytes() {
@@ -142,12 +142,12 @@ impl Activations {
         Ok(Self { shape, sites })
     }
 
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> ActivationShape {
         self.shape
     }
 
     /// Whether a site is here.
-    pub fn has(&self, site: Site) -> bool {
+    pub fn has(&self, site: HookPoint) -> bool {
         self.sites.contains_key(&site)
     }
 
@@ -167,7 +167,7 @@ impl Activations {
     ///
     /// # Errors
     /// The site was not kept, or the range reaches past its end.
-    pub fn rows(&self, site: Site, rows: Range<usize>) -> Result<&[f32]> {
+    pub fn rows(&self, site: HookPoint, rows: Range<usize>) -> Result<&[f32]> {
         let shards =
             self.sites.get(&site).ok_or_else(|| Error::job("activations were not kept").at(site.to_string()))?;
         let (shard_rows, channels) = (self.shape.shard_rows(), self.shape.channels);
@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn rows_come_back_from_their_shards() {
         // A sequence has 2,560 bytes: a shard holds one.
-        let shape = Shape { channels: 10, sequences: 3, length: 64 };
-        let (kept, left) = (Site::Stream(2), Site::Middle(1));
+        let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
+        let (kept, left) = (HookPoint::Stream(2), HookPoint::Middle(1));
         let mut spool = InMemory::of([kept]);
         let value = |row: usize, channel: usize| (row * 10 + channel) as f32;
         for first in (0..shape.rows()).step_by(48) {
@@ -215,9 +215,9 @@ mod tests {
 
     #[test]
     fn a_site_with_too_few_rows_is_refused() {
-        let shape = Shape { channels: 2, sequences: 1, length: 4 };
-        let mut spool = InMemory::of([Site::Stream(0)]);
-        spool.push(Site::Stream(0), &[0.0; 6]).unwrap();
+        let shape = ActivationShape { channels: 2, sequences: 1, length: 4 };
+        let mut spool = InMemory::of([HookPoint::Stream(0)]);
+        spool.push(HookPoint::Stream(0), &[0.0; 6]).unwrap();
         assert!(spool.finish(shape).is_err());
     }
 }

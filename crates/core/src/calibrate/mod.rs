@@ -8,6 +8,6 @@ mod activations;
 mod pass;
 mod similarity;
 
-pub use activations::{Activations, InMemory, Shape, Shard, Site, Spool};
-pub use pass::{Request, in_memory, run};
-pub use similarity::{Axis, Pair, Similarities};
+pub use activations::{ActivationShape, Activations, HookPoint, InMemory, Shard, Spool};
+pub use pass::{PassRequest, in_memory, run};
+pub use similarity::{Pair, Similarities, SimilarityAxis};

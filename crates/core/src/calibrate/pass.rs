@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::activations::{Activations, InMemory, Shape, Site, Spool};
+use super::activations::{ActivationShape, Activations, HookPoint, InMemory, Spool};
 use super::similarity::{Pair, Similarities};
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
@@ -13,13 +13,13 @@ use crate::model::{Batch, Decoder, Observer, Program, Trie};
 
 /// What a grid needs of one calibration.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct PassRequest {
     pub pairs: BTreeSet<Pair>,
     /// Where the residual stream is spooled.
-    pub sites: BTreeSet<Site>,
+    pub sites: BTreeSet<HookPoint>,
 }
 
-impl Request {
+impl PassRequest {
     /// Whether there is nothing to measure.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty() && self.sites.is_empty()
@@ -27,9 +27,9 @@ impl Request {
 
     /// The dense backbone as far as it has to run.
     pub fn program(&self, layers: usize) -> Program {
-        let of_site = |site: &Site| match site {
-            Site::Stream(layer) => 2 * layer,
-            Site::Middle(layer) => 2 * layer + 1,
+        let of_site = |site: &HookPoint| match site {
+            HookPoint::Stream(layer) => 2 * layer,
+            HookPoint::Middle(layer) => 2 * layer + 1,
         };
         let last = self.pairs.iter().map(|pair| 2 * pair.to).chain(self.sites.iter().map(of_site)).max();
         let mut program = Program::trunk(layers);
@@ -48,7 +48,7 @@ pub fn run(
     windows: &[&[u32]],
     first_sequence: usize,
     batch_tokens: usize,
-    request: &Request,
+    request: &PassRequest,
     spool: &mut dyn Spool,
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Similarities> {
@@ -79,9 +79,14 @@ pub fn run(
 ///
 /// # Errors
 /// As [`run`].
-pub fn in_memory(decoder: &Decoder, windows: &Windows, sites: impl IntoIterator<Item = Site>) -> Result<Activations> {
-    let request = Request { sites: sites.into_iter().collect(), ..Request::default() };
-    let shape = Shape { channels: decoder.config().hidden, sequences: windows.count(), length: windows.length };
+pub fn in_memory(
+    decoder: &Decoder,
+    windows: &Windows,
+    sites: impl IntoIterator<Item = HookPoint>,
+) -> Result<Activations> {
+    let request = PassRequest { sites: sites.into_iter().collect(), ..PassRequest::default() };
+    let shape =
+        ActivationShape { channels: decoder.config().hidden, sequences: windows.count(), length: windows.length };
     let mut kept = InMemory::of(request.sites.iter().copied());
     let windows: Vec<&[u32]> = windows.iter().collect();
     run(decoder, &windows, 0, 8 * shape.length, &request, &mut kept, |_| Ok(()))?;
@@ -89,13 +94,14 @@ pub fn in_memory(decoder: &Decoder, windows: &Windows, sites: impl IntoIterator<
 }
 
 /// Node → site: `X_0` leaves the embedding, the middle of layer `l` its attention, `X_{l+1}` its MLP.
-fn sites(trie: &Trie) -> BTreeMap<usize, Site> {
-    let of_step = |step: usize| if step.is_multiple_of(2) { Site::Stream(step / 2) } else { Site::Middle(step / 2) };
+fn sites(trie: &Trie) -> BTreeMap<usize, HookPoint> {
+    let of_step =
+        |step: usize| if step.is_multiple_of(2) { HookPoint::Stream(step / 2) } else { HookPoint::Middle(step / 2) };
     trie.path(0).iter().enumerate().map(|(step, &node)| (node, of_step(step))).collect()
 }
 
 struct Taps<'a> {
-    sites: BTreeMap<usize, Site>,
+    sites: BTreeMap<usize, HookPoint>,
     similarities: Similarities,
     spool: &'a mut dyn Spool,
     channels: usize,
@@ -108,7 +114,7 @@ struct Taps<'a> {
 impl Observer<Tensor> for Taps<'_> {
     fn after(&mut self, node: usize, state: Option<&Tensor>, _: f64) -> Result<()> {
         let (Some(&site), Some(state)) = (self.sites.get(&node), state) else { return Ok(()) };
-        let Site::Stream(boundary) = site else {
+        let HookPoint::Stream(boundary) = site else {
             return self.spool.push(site, &crate::model::elements(state)?);
         };
         self.held.insert(boundary, state.clone());

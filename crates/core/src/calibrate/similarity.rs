@@ -9,7 +9,7 @@ use serde::Serialize;
 /// What the cosine is taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Axis {
+pub enum SimilarityAxis {
     /// Over the positions of a sequence, for each channel; then the mean over channels (the reference code of LLM-Streamline).
     ChannelSeries,
     /// Over the channels, for each token; then the mean over tokens.
@@ -22,7 +22,7 @@ pub enum Axis {
 /// A mean cosine (or angle) of `X_from` and `X_to` that a criterion asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Pair {
-    pub axis: Axis,
+    pub axis: SimilarityAxis,
     pub from: usize,
     pub to: usize,
 }
@@ -76,9 +76,9 @@ impl Similarities {
                     let range = rows.start * channels..rows.end * channels;
                     let (x, y) = (&x[range.clone()], &y[range]);
                     match pair.axis {
-                        Axis::ChannelSeries => channel_series(x, y, channels),
-                        Axis::Token => token(x, y, channels),
-                        Axis::LastTokenAngle => last_token_angle(x, y, channels),
+                        SimilarityAxis::ChannelSeries => channel_series(x, y, channels),
+                        SimilarityAxis::Token => token(x, y, channels),
+                        SimilarityAxis::LastTokenAngle => last_token_angle(x, y, channels),
                     }
                 };
                 segments.iter().map(of_segment).sum()

@@ -7,7 +7,7 @@ use polars::prelude::{DataFrame, DataType};
 
 use super::text::{bad, pick};
 use crate::error::Result;
-use crate::files::limit::Limit;
+use crate::files::limit::TextLimit;
 use crate::files::parquet::{self, broken};
 
 /// The column of text of a parquet file, `column` or the first of the usual ones.
@@ -19,7 +19,7 @@ pub(super) fn read_parquet(file: File, path: &Path, column: Option<&str>) -> Res
         let name = pick(column, names.iter().copied()).map_err(|error| error.at(path.display().to_string()))?;
         Ok(vec![name])
     };
-    parquet::read(file, path, Limit::current(), choose, |frame| texts(frame, path))
+    parquet::read(file, path, TextLimit::current(), choose, |frame| texts(frame, path))
 }
 
 /// The texts of the only column.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
 use crate::error::{self, Error, Result};
-use crate::files::limit::Limit;
+use crate::files::limit::TextLimit;
 use crate::files::{gzip, regular};
 
 /// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
@@ -74,7 +74,7 @@ pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<Str
     if about.len() == 0 {
         return Err(empty(path));
     }
-    let limit = Limit::current();
+    let limit = TextLimit::current();
     limit.check(path, about.len())?;
     let rows = match format {
         Format::Text => read_text(file, path, column)?,
@@ -105,7 +105,7 @@ fn read_json_lines(mut lines: impl BufRead, path: &Path, column: Option<&str>, z
     let mut rows = Vec::new();
     let mut column = column.map(str::to_owned);
     let mut line = Vec::new();
-    let most = Limit::current().of_json();
+    let most = TextLimit::current().of_json();
     for number in 1.. {
         line.clear();
         // One byte more than a row may have tells that it is too long.
@@ -185,7 +185,7 @@ fn no_column<'a>(expected: &str, wanted: &str, names: impl Iterator<Item = &'a s
 }
 
 fn unreadable(path: &Path, line: usize, zipped: bool, error: &std::io::Error) -> Error {
-    match if zipped { gzip::damage(path, Limit::current(), error) } else { None } {
+    match if zipped { gzip::damage(path, TextLimit::current(), error) } else { None } {
         Some(damage) => damage.found(format!("{error}, at line {line} of the text")),
         None => Error::io("read", path, error),
     }

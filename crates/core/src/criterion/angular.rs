@@ -3,14 +3,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
-use crate::calibrate::{Axis, Pair};
+use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "angular";
 const SOURCE: &str = "https://github.com/arcee-ai/PruneMe";
-pub(super) const ENTRY: Entry = Entry::new::<Angular>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Angular>(NAME, SOURCE, build);
 
 /// Starts `s` in `0..=L−n`; the least mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token; the first minimum wins.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -22,33 +22,33 @@ fn build(options: &Options) -> Result<Box<dyn Criterion>> {
 }
 
 impl Criterion for Angular {
-    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         at_most(NAME, "has not so many layers to choose from", cut.layers, cut)
     }
 
-    fn pairs(&self, cut: &Cut<'_>) -> Vec<Pair> {
-        let pair = |from| Pair { axis: Axis::LastTokenAngle, from, to: from + cut.depth };
+    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
+        let pair = |from| Pair { axis: SimilarityAxis::LastTokenAngle, from, to: from + cut.depth };
         (0..=cut.layers - cut.depth).map(pair).collect()
     }
 
-    fn regions(&self, cut: &Cut<'_>) -> Vec<(usize, usize)> {
+    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect()
     }
 
-    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
         Selection::highest_block(cut, self.pairs(cut), evidence, |angle| -angle)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::Cut;
+    use crate::criterion::PruneSpec;
     use crate::criterion::tests::select;
     use serde_json::json;
 
     #[test]
     fn the_block_of_the_least_angle_goes_wherever_it_stands() {
-        let cut = Cut { backbone: "b", layers: 5, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let angles = [0.5, 0.3, 0.4, 0.3];
         let selection = select("angular", &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [1, 2]);

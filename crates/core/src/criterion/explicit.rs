@@ -3,13 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Criterion, Cut, Entry, Evidence, Selection};
+use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
 const NAME: &str = "explicit";
 const SOURCE: &str = "";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Settings>(NAME, SOURCE, build);
 
 /// The layers that the grid lists: either `layers` or `order`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -48,7 +48,7 @@ fn build(options: &Options) -> Result<Box<dyn Criterion>> {
 }
 
 impl Criterion for Explicit {
-    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         if let Some(layer) = self.layers.iter().find(|&&layer| layer >= cut.layers) {
             return Err(Error::bad_input(format!("`{NAME}` names a layer that `{}` has not", cut.backbone))
                 .expected(format!("layers below {}", cut.layers))
@@ -64,17 +64,17 @@ impl Criterion for Explicit {
             .hint("`order` instead of `layers` takes the first `depth` of a longer list"))
     }
 
-    fn regions(&self, cut: &Cut<'_>) -> Vec<(usize, usize)> {
+    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         self.selection(cut).regions()
     }
 
-    fn select(&self, cut: &Cut<'_>, _: &mut dyn Evidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, _: &mut dyn CalibrationEvidence) -> Result<Selection> {
         Ok(self.selection(cut))
     }
 }
 
 impl Explicit {
-    fn selection(&self, cut: &Cut<'_>) -> Selection {
+    fn selection(&self, cut: &PruneSpec<'_>) -> Selection {
         let mut removed = self.layers[..cut.depth].to_vec();
         removed.sort_unstable();
         Selection { removed, scores: Vec::new() }
@@ -83,12 +83,12 @@ impl Explicit {
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::Cut;
+    use crate::criterion::PruneSpec;
     use crate::criterion::tests::select;
     use serde_json::json;
 
     fn removed(options: &serde_json::Value, depth: usize) -> Result<Vec<usize>, String> {
-        let cut = Cut { backbone: "b", layers: 6, depth };
+        let cut = PruneSpec { backbone: "b", layers: 6, depth };
         select("explicit", options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
     }
 

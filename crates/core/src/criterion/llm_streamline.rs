@@ -4,14 +4,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::similarity::Cosine;
-use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
-use crate::calibrate::{Axis, Pair};
+use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "llm-streamline";
 const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Settings>(NAME, SOURCE, build);
 
 /// The one block whose two ends are most alike; the first and the last layer stay.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +23,7 @@ struct Settings {
 
 /// Starts `s` in `1..=L−n−1` (the first and the last layer stay); the highest mean cosine of `X_s` and `X_{s+n}`; the first maximum wins.
 struct LlmStreamline {
-    axis: Axis,
+    axis: SimilarityAxis,
 }
 
 fn build(options: &Options) -> Result<Box<dyn Criterion>> {
@@ -32,37 +32,37 @@ fn build(options: &Options) -> Result<Box<dyn Criterion>> {
 }
 
 impl Criterion for LlmStreamline {
-    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         at_most(NAME, "keeps the first and the last layer", cut.layers.saturating_sub(2), cut)
     }
 
-    fn pairs(&self, cut: &Cut<'_>) -> Vec<Pair> {
+    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
         (1..cut.layers - cut.depth).map(|from| Pair { axis: self.axis, from, to: from + cut.depth }).collect()
     }
 
-    fn regions(&self, cut: &Cut<'_>) -> Vec<(usize, usize)> {
+    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect()
     }
 
-    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
         Selection::highest_block(cut, self.pairs(cut), evidence, |cosine| cosine)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::Cut;
+    use crate::criterion::PruneSpec;
     use crate::criterion::tests::select;
     use serde_json::json;
 
     #[test]
     fn the_first_and_the_last_layer_stay_and_the_first_maximum_wins() {
-        let cut = Cut { backbone: "b", layers: 6, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 6, depth: 2 };
         // Blocks at 0 and 4 would be the most alike; 2 and 3 tie.
         let likeness = [1.0, 0.5, 0.7, 0.7, 1.0];
         let selection = select("llm-streamline", &json!({}), &cut, |pair| likeness[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [2, 3]);
         assert_eq!(selection.scores.len(), 3);
-        assert!(select("llm-streamline", &json!({}), &Cut { depth: 5, ..cut }, |_| 0.0, |_| 0.0).is_err());
+        assert!(select("llm-streamline", &json!({}), &PruneSpec { depth: 5, ..cut }, |_| 0.0, |_| 0.0).is_err());
     }
 }

@@ -16,7 +16,7 @@ use crate::options::{self, Described, Options};
 
 /// What a rule is asked for: so many layers out of a backbone.
 #[derive(Debug, Clone, Copy)]
-pub struct Cut<'a> {
+pub struct PruneSpec<'a> {
     /// The backbone's name in the grid.
     pub backbone: &'a str,
     /// `L`
@@ -26,7 +26,7 @@ pub struct Cut<'a> {
 }
 
 /// What a rule may look at.
-pub trait Evidence {
+pub trait CalibrationEvidence {
     /// A similarity that [`Criterion::pairs`] asked for.
     fn similarity(&self, pair: Pair) -> Result<f64>;
 
@@ -38,23 +38,23 @@ pub trait Evidence {
 /// A rule that picks layers.
 pub trait Criterion: Send + Sync {
     /// Refuses a cut that the rule cannot make.
-    fn check(&self, cut: &Cut<'_>) -> Result<()>;
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()>;
 
     /// The similarities that the calibration pass has to measure. A rule that wants none picks before the pass.
-    fn pairs(&self, cut: &Cut<'_>) -> Vec<Pair> {
+    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
         let _ = cut;
         Vec::new()
     }
 
     /// The regions `[start, end)` that a selection may have: their activations are spooled while the pass runs.
-    fn regions(&self, cut: &Cut<'_>) -> Vec<(usize, usize)> {
-        let Cut { layers, depth, .. } = *cut;
+    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        let PruneSpec { layers, depth, .. } = *cut;
         (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
     }
 
     /// Sets of layers like those whose perplexity [`Self::select`] will ask for: what they cost is told by these, and a
     /// rule that has none may not ask.
-    fn trials(&self, cut: &Cut<'_>) -> Vec<Vec<usize>> {
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
         let _ = cut;
         Vec::new()
     }
@@ -65,7 +65,7 @@ pub trait Criterion: Send + Sync {
     }
 
     /// Picks the layers.
-    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection>;
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection>;
 }
 
 /// The layers picked, and the scores that spoke for them.
@@ -85,9 +85,9 @@ impl Selection {
 
     /// The block whose pair of ends has the highest score; the first of equal ones. Scores are kept by the block's start.
     fn highest_block(
-        cut: &Cut<'_>,
+        cut: &PruneSpec<'_>,
         pairs: Vec<Pair>,
-        evidence: &dyn Evidence,
+        evidence: &dyn CalibrationEvidence,
         score: impl Fn(f64) -> f64,
     ) -> Result<Self> {
         let of_pair = |pair: Pair| Ok((pair.from, evidence.similarity(pair)?));
@@ -109,7 +109,7 @@ impl Selection {
 }
 
 /// Refuses more layers than a rule has candidates.
-fn at_most(name: &str, why: &str, most: usize, cut: &Cut<'_>) -> Result<()> {
+fn at_most(name: &str, why: &str, most: usize, cut: &PruneSpec<'_>) -> Result<()> {
     if cut.depth <= most {
         return Ok(());
     }
@@ -118,12 +118,12 @@ fn at_most(name: &str, why: &str, most: usize, cut: &Cut<'_>) -> Result<()> {
         .found(cut.depth.to_string()))
 }
 
-type Entry = options::Entry<Build>;
+type CriterionEntry = options::Registered<Build>;
 type Build = fn(&Options) -> Result<Box<dyn Criterion>>;
 
 /// Every criterion that a grid may name.
 #[rustfmt::skip] // One line each.
-const ENTRIES: &[Entry] = &[
+const ENTRIES: &[CriterionEntry] = &[
     llm_streamline::ENTRY,
     shortgpt::ENTRY,
     shortened_llama::ENTRY,
@@ -152,7 +152,7 @@ pub fn resolve(name: &str, options: &Options) -> Result<Options> {
 
 /// The names of all criteria and what their options are.
 pub fn described() -> Vec<Described> {
-    ENTRIES.iter().map(Entry::described).collect()
+    ENTRIES.iter().map(CriterionEntry::described).collect()
 }
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ pub(crate) mod tests {
         pub(crate) runs: Vec<usize>,
     }
 
-    impl<S: Fn(Pair) -> f64, P: Fn(&[usize]) -> f64> Evidence for Given<S, P> {
+    impl<S: Fn(Pair) -> f64, P: Fn(&[usize]) -> f64> CalibrationEvidence for Given<S, P> {
         fn similarity(&self, pair: Pair) -> Result<f64> {
             Ok((self.similarity)(pair))
         }
@@ -181,7 +181,7 @@ pub(crate) mod tests {
     pub(crate) fn select(
         name: &str,
         options: &serde_json::Value,
-        cut: &Cut<'_>,
+        cut: &PruneSpec<'_>,
         similarity: impl Fn(Pair) -> f64,
         perplexity: impl Fn(&[usize]) -> f64,
     ) -> Result<Selection> {

@@ -3,13 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
+use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
 const NAME: &str = "shortened-llama";
 const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build).resolving(resolve);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve);
 
 /// The orders that the reference repository publishes, with the backbones and scores that they belong to.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
@@ -89,7 +89,7 @@ fn released() -> impl Iterator<Item = (&'static str, &'static str, Vec<usize>)> 
 }
 
 /// The released order for a cut.
-fn order(score: &str, backbone: Option<&str>, cut: &Cut<'_>) -> Result<Vec<usize>> {
+fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec<usize>> {
     let name = backbone.unwrap_or(cut.backbone);
     let found = released().find(|(known, of, _)| known.eq_ignore_ascii_case(name) && *of == score);
     let Some((known, _, order)) = found else {
@@ -108,7 +108,7 @@ fn order(score: &str, backbone: Option<&str>, cut: &Cut<'_>) -> Result<Vec<usize
 }
 
 impl Criterion for ShortenedLlama {
-    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         let candidates = match self {
             Self::Measured => cut.layers,
             Self::Released { score, backbone } => order(score, backbone.as_deref(), cut)?.len(),
@@ -116,7 +116,7 @@ impl Criterion for ShortenedLlama {
         at_most(NAME, "has not so many layers to choose from", candidates, cut)
     }
 
-    fn trials(&self, cut: &Cut<'_>) -> Vec<Vec<usize>> {
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
         match self {
             Self::Measured => (0..cut.layers).map(|layer| vec![layer]).collect(),
             Self::Released { .. } => Vec::new(),
@@ -127,7 +127,7 @@ impl Criterion for ShortenedLlama {
         matches!(self, Self::Released { backbone: None, .. })
     }
 
-    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
         match self {
             Self::Measured => {
                 let perplexities = evidence.perplexities(&self.trials(cut))?;
@@ -146,7 +146,7 @@ impl Criterion for ShortenedLlama {
 #[cfg(test)]
 mod tests {
     use super::released;
-    use crate::criterion::Cut;
+    use crate::criterion::PruneSpec;
     use crate::criterion::tests::select;
     use serde_json::json;
 
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_released_order_is_found_by_the_backbone_s_name_or_the_option() {
-        let cut = Cut { backbone: "LLaMA-3-8B", layers: 32, depth: 3 };
+        let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3 };
         let order = |options| select("shortened-llama", &options, &cut, |_| 0.0, |_| 0.0);
         // The first three of the file's row.
         assert_eq!(order(json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
@@ -171,14 +171,14 @@ mod tests {
         assert_eq!(order(named).unwrap().removed, [8, 11, 24]);
         let text = order(json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
         assert!(text.contains("llama-2-7b (taylor)") && text.contains("`gpt-2`"), "{text}");
-        let small = Cut { layers: 16, ..cut };
+        let small = PruneSpec { layers: 16, ..cut };
         let text = select("shortened-llama", &json!({"order": "released"}), &small, |_| 0.0, |_| 0.0).unwrap_err();
         assert!(text.to_string().contains("layers below 16"), "{text}");
     }
 
     #[test]
     fn measured_removes_the_layers_that_are_missed_least() {
-        let cut = Cut { backbone: "b", layers: 4, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
         let perplexity = |removed: &[usize]| [9.0, 2.0, 4.0, 3.0][removed[0]];
         let selection = select("shortened-llama", &json!({}), &cut, |_| 0.0, perplexity).unwrap();
         assert_eq!(selection.removed, [1, 3]);

@@ -4,14 +4,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::similarity::Cosine;
-use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
+use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use crate::calibrate::Pair;
 use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "shortgpt";
 const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
-pub(super) const ENTRY: Entry = Entry::new::<ShortGpt>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build);
 
 /// Block influence `BI_l = 1 − cos(X_l, X_{l+1})`; the `n` lowest go.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -37,21 +37,21 @@ fn build(options: &Options) -> Result<Box<dyn Criterion>> {
 }
 
 impl ShortGpt {
-    fn candidates(&self, cut: &Cut<'_>) -> usize {
+    fn candidates(&self, cut: &PruneSpec<'_>) -> usize {
         cut.layers - usize::from(self.last_layer == LastLayer::Keep)
     }
 }
 
 impl Criterion for ShortGpt {
-    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         at_most(NAME, "has not so many layers to choose from", self.candidates(cut), cut)
     }
 
-    fn pairs(&self, cut: &Cut<'_>) -> Vec<Pair> {
+    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
         (0..self.candidates(cut)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
     }
 
-    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
         let influence = |pair: Pair| Ok((pair.from, 1.0 - evidence.similarity(pair)?));
         let scores = self.pairs(cut).into_iter().map(influence).collect::<Result<_>>()?;
         Ok(Selection::lowest(scores, cut.depth))
@@ -60,13 +60,13 @@ impl Criterion for ShortGpt {
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::Cut;
+    use crate::criterion::PruneSpec;
     use crate::criterion::tests::select;
     use serde_json::json;
 
     #[test]
     fn the_least_influential_layers_go_and_the_last_only_where_allowed() {
-        let cut = Cut { backbone: "b", layers: 5, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let likeness = [0.9, 0.2, 0.95, 0.3, 0.99];
         let removed =
             |options| select("shortgpt", &options, &cut, |pair| likeness[pair.from], |_| 0.0).unwrap().removed;

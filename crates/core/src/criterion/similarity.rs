@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::Axis;
+use crate::calibrate::SimilarityAxis;
 
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -16,10 +16,10 @@ pub(super) enum Cosine {
 }
 
 impl Cosine {
-    pub(super) fn axis(self) -> Axis {
+    pub(super) fn axis(self) -> SimilarityAxis {
         match self {
-            Self::ChannelSeries => Axis::ChannelSeries,
-            Self::Token => Axis::Token,
+            Self::ChannelSeries => SimilarityAxis::ChannelSeries,
+            Self::Token => SimilarityAxis::Token,
         }
     }
 }

@@ -3,13 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Criterion, Cut, Entry, Evidence, Selection, at_most};
+use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
 const NAME: &str = "sleb";
 const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
-pub(super) const ENTRY: Entry = Entry::new::<Sleb>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURCE, build);
 
 /// Greedy; of equal perplexities the first layer goes. The scores are the layers in the order in which they went, each
 /// with the perplexity after it.
@@ -33,17 +33,17 @@ fn with(gone: &[usize], layer: usize) -> Vec<usize> {
 }
 
 impl Criterion for Sleb {
-    fn check(&self, cut: &Cut<'_>) -> Result<()> {
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         at_most(NAME, "has not so many layers to choose from", cut.layers, cut)
     }
 
-    fn trials(&self, cut: &Cut<'_>) -> Vec<Vec<usize>> {
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
         // As if the layers in the middle went first.
         let start = (cut.layers - cut.depth) / 2;
         (0..cut.depth).flat_map(|step| candidates(cut.layers, &(start..start + step).collect::<Vec<_>>())).collect()
     }
 
-    fn select(&self, cut: &Cut<'_>, evidence: &mut dyn Evidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
         let mut selection = Selection { removed: Vec::new(), scores: Vec::new() };
         for _ in 0..cut.depth {
             let candidates = candidates(cut.layers, &selection.removed);
@@ -61,13 +61,13 @@ impl Criterion for Sleb {
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::Cut;
+    use crate::criterion::PruneSpec;
     use crate::criterion::tests::select;
     use serde_json::json;
 
     #[test]
     fn each_step_measures_again_what_is_left() {
-        let cut = Cut { backbone: "b", layers: 4, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
         // Alone, 1 hurts least and 2 next; but after 1, 2 hurts most and 3 least.
         let perplexity = |removed: &[usize]| match removed {
             [1] => 1.0,

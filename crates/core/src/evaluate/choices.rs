@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use super::exam::in_parts;
-use super::{Clock, Exam};
+use super::eval_set::in_parts;
+use super::{Clock, EvalSet};
 use crate::error::{Error, Result};
-use crate::model::{Batch, Decoder, Load, Target, Trie};
+use crate::model::{Batch, Decoder, Load, ScoredRow, Trie};
 
 /// One choice as the model gets it.
 #[derive(Debug, Clone, Copy)]
-pub struct Choice<'a> {
+pub struct TokenisedChoice<'a> {
     /// What the model sees: context and continuation without the last token.
     pub input: &'a [u32],
     /// The tokens that are scored, by the last rows of `input`; not more than it has.
@@ -37,7 +37,7 @@ struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    fn new(choices: &[Choice<'a>]) -> Self {
+    fn new(choices: &[TokenisedChoice<'a>]) -> Self {
         let mut inputs: Vec<&[u32]> = Vec::new();
         let of_choice = choices
             .iter()
@@ -72,8 +72,8 @@ impl<'a> Tree<'a> {
 }
 
 /// Documents as an exam: the values are two for each choice, see [`scored`].
-pub struct Answering<'a> {
-    documents: &'a [Vec<Choice<'a>>],
+pub struct MultipleChoiceEval<'a> {
+    documents: &'a [Vec<TokenisedChoice<'a>>],
     trees: Vec<Tree<'a>>,
     /// The documents of each chunk.
     batches: Vec<Vec<usize>>,
@@ -84,13 +84,13 @@ pub fn scored(values: &[f64]) -> Vec<Scored> {
     values.chunks_exact(2).map(|pair| Scored { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
 }
 
-impl<'a> Answering<'a> {
+impl<'a> MultipleChoiceEval<'a> {
     /// A batch holds up to `batch_tokens` tokens; a longer document runs alone. The budget changes a result only by
     /// rounding; the same documents and budget give the same bytes.
     ///
     /// # Errors
     /// A continuation that is longer than what the model sees.
-    pub fn new(documents: &'a [Vec<Choice<'a>>], batch_tokens: usize) -> Result<Self> {
+    pub fn new(documents: &'a [Vec<TokenisedChoice<'a>>], batch_tokens: usize) -> Result<Self> {
         for (document, choices) in documents.iter().enumerate() {
             for (index, choice) in choices.iter().enumerate() {
                 if choice.continuation.len() > choice.input.len() {
@@ -135,7 +135,7 @@ impl<'a> Answering<'a> {
             }
         }
         let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
-        batch.targets = flat().map(|(row, (token, _))| Target { row, token }).collect();
+        batch.targets = flat().map(|(row, (token, _))| ScoredRow { row, token }).collect();
         let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
         let mut values = vec![[0.0, 1.0].repeat(choices); programs];
         for (values, output) in values.iter_mut().zip(outputs) {
@@ -150,7 +150,7 @@ impl<'a> Answering<'a> {
     }
 }
 
-impl Exam for Answering<'_> {
+impl EvalSet for MultipleChoiceEval<'_> {
     fn chunks(&self) -> usize {
         self.batches.len()
     }
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     fn tree<'a>(inputs: &[&'a [u32]]) -> Tree<'a> {
-        Tree::new(&inputs.iter().map(|input| Choice { input, continuation: &input[..1] }).collect::<Vec<_>>())
+        Tree::new(&inputs.iter().map(|input| TokenisedChoice { input, continuation: &input[..1] }).collect::<Vec<_>>())
     }
 
     #[test]

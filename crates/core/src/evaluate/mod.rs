@@ -2,11 +2,11 @@
 
 pub mod choices;
 mod encoder;
-mod exam;
+mod eval_set;
 pub mod perplexity;
 
 pub use encoder::TaskEncoder;
-pub use exam::{Exam, score};
+pub use eval_set::{EvalSet, score};
 
 use crate::error::Result;
 use crate::model::Observer;

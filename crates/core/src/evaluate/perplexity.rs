@@ -3,8 +3,8 @@
 //! Non-overlapping windows of T tokens. A window's loss is the mean negative log-likelihood of its T − 1 predicted
 //! tokens; the perplexity is `exp` of the mean over windows. All variants are scored in one run of their trie.
 
-use super::exam::{in_parts, score};
-use super::{Clock, Exam};
+use super::eval_set::{in_parts, score};
+use super::{Clock, EvalSet};
 use crate::corpus::Windows;
 use crate::error::Result;
 use crate::model::{Batch, Decoder, Load, Program, Trie};
@@ -35,7 +35,7 @@ impl Losses {
 pub fn of(decoder: &Decoder, programs: &[Program], windows: &Windows) -> Result<Vec<f64>> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
-    let exam = Reading::new(windows, BATCH_TOKENS);
+    let exam = PerplexityEval::new(windows, BATCH_TOKENS);
     let losses = score(&exam, decoder, &trie, programs.len(), &mut seconds, |_| Ok(()))?;
     Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
 }
@@ -44,13 +44,13 @@ pub fn of(decoder: &Decoder, programs: &[Program], windows: &Windows) -> Result<
 const BATCH_TOKENS: usize = 2048;
 
 /// Windows as an exam: the values are the windows' mean losses.
-pub struct Reading<'a> {
+pub struct PerplexityEval<'a> {
     windows: &'a Windows,
     /// Windows of a chunk.
     each: usize,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> PerplexityEval<'a> {
     /// A chunk holds up to `batch_tokens` tokens, and one window at least.
     pub fn new(windows: &'a Windows, batch_tokens: usize) -> Self {
         Self { windows, each: (batch_tokens / windows.length).max(1) }
@@ -61,7 +61,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-impl Exam for Reading<'_> {
+impl EvalSet for PerplexityEval<'_> {
     fn chunks(&self) -> usize {
         self.windows.count().div_ceil(self.each)
     }

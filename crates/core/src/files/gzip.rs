@@ -6,16 +6,16 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-use super::limit::{self, Bounded, Limit};
+use super::limit::{self, Bounded, TextLimit};
 use crate::error::Error;
 
 /// The text of a file. Several gzip members in one file are one text: C4's shards are written so.
-pub fn reader(file: File, limit: Limit) -> BufReader<Bounded<MultiGzDecoder<BufReader<File>>>> {
+pub fn reader(file: File, limit: TextLimit) -> BufReader<Bounded<MultiGzDecoder<BufReader<File>>>> {
     BufReader::new(limit.reader(MultiGzDecoder::new(BufReader::new(file))))
 }
 
 /// The error for a failed reading through a decoder; none where it is not the file's content that is to blame.
-pub fn damage(path: &Path, limit: Limit, error: &std::io::Error) -> Option<Error> {
+pub fn damage(path: &Path, limit: TextLimit, error: &std::io::Error) -> Option<Error> {
     if limit::is_exceeded(error) {
         return Some(limit.exceeded(path));
     }

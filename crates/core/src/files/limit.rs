@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::error::{Error, Result};
 
 /// For the whole process, as the number of threads is: it changes no result, only what is refused.
-static MOST: AtomicU64 = AtomicU64::new(Limit::DEFAULT);
+static MOST: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
 /// A row of JSON becomes a tree of values, in which a byte of text may take twenty.
 const ROW_SHARE: u64 = 10;
 /// Rows of task data are trees, all in memory at once.
@@ -16,9 +16,9 @@ pub const MOST_ROWS: usize = 1_000_000;
 
 /// The most bytes of text that a file may hold or unpack to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit(u64);
+pub struct TextLimit(u64);
 
-impl Limit {
+impl TextLimit {
     /// Bytes, where nobody says otherwise. A shard of C4 has 0.8 GB.
     pub const DEFAULT: u64 = 2_000_000_000;
 
@@ -93,10 +93,10 @@ mod tests {
     #[test]
     fn as_much_as_the_limit_is_read_and_a_byte_more_is_an_error() {
         let mut bytes = Vec::new();
-        assert_eq!(Limit(5).reader(&b"12345"[..]).read_to_end(&mut bytes).unwrap(), 5);
-        assert!(is_exceeded(&Limit(4).reader(&b"12345"[..]).read_to_end(&mut bytes).unwrap_err()));
-        assert!(Limit(5).check(Path::new("a"), 5).is_ok());
-        let message = Limit(3_000_000_000).check(Path::new("a.gz"), 5_000_000_000).unwrap_err().to_string();
+        assert_eq!(TextLimit(5).reader(&b"12345"[..]).read_to_end(&mut bytes).unwrap(), 5);
+        assert!(is_exceeded(&TextLimit(4).reader(&b"12345"[..]).read_to_end(&mut bytes).unwrap_err()));
+        assert!(TextLimit(5).check(Path::new("a"), 5).is_ok());
+        let message = TextLimit(3_000_000_000).check(Path::new("a.gz"), 5_000_000_000).unwrap_err().to_string();
         assert!(
             message.contains("a.gz") && message.contains("at most 3 GB") && message.contains("--text"),
             "{message}"

@@ -6,7 +6,7 @@ use std::path::Path;
 use polars::prelude::{DataFrame, ParquetReader, PlSmallStr, PolarsError, SerReader};
 
 use super::caught;
-use super::limit::Limit;
+use super::limit::TextLimit;
 use crate::error::{Error, Result};
 
 /// Reads the columns that `choose` picks from the names there are, and gives them to `take`.
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 pub fn read<T>(
     file: File,
     path: &Path,
-    limit: Limit,
+    limit: TextLimit,
     choose: impl FnOnce(&[&str]) -> Result<Vec<String>>,
     take: impl FnOnce(&DataFrame) -> Result<T>,
 ) -> Result<T> {

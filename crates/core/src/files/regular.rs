@@ -4,7 +4,7 @@ use std::fs::{self, File, FileType};
 use std::io::Read;
 use std::path::Path;
 
-use super::limit::Limit;
+use super::limit::TextLimit;
 use crate::error::{Error, Result};
 
 /// Opens a file to read it.
@@ -34,7 +34,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     let mut file = open(path)?;
     let about = file.metadata().map_err(failed)?;
     // What is read whole is a setting or a tree of JSON: an empty file of a terabyte takes no room on the disk, but here.
-    Limit::current().of_json().check(path, about.len())?;
+    TextLimit::current().of_json().check(path, about.len())?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)

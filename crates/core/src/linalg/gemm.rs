@@ -29,7 +29,7 @@ mod private {
 
 /// A read-only matrix of any strides over a slice.
 #[derive(Clone, Copy)]
-pub struct View<'a, T> {
+pub struct MatrixView<'a, T> {
     data: &'a [T],
     rows: usize,
     columns: usize,
@@ -37,7 +37,7 @@ pub struct View<'a, T> {
     column_stride: usize,
 }
 
-impl<'a, T> View<'a, T> {
+impl<'a, T> MatrixView<'a, T> {
     /// Rows of `columns` elements, one after the other.
     pub fn rows(data: &'a [T], rows: usize, columns: usize) -> Self {
         Self::strided(data, rows, columns, columns)
@@ -80,14 +80,14 @@ impl<'a, T> View<'a, T> {
 }
 
 /// A matrix that a product is written to: rows whose starts lie `row_stride` apart.
-pub struct ViewMut<'a, T> {
+pub struct MatrixViewMut<'a, T> {
     data: &'a mut [T],
     rows: usize,
     columns: usize,
     row_stride: usize,
 }
 
-impl<'a, T> ViewMut<'a, T> {
+impl<'a, T> MatrixViewMut<'a, T> {
     pub fn rows(data: &'a mut [T], rows: usize, columns: usize) -> Self {
         Self::strided(data, rows, columns, columns)
     }
@@ -103,7 +103,7 @@ impl<'a, T> ViewMut<'a, T> {
 
 /// What a product does with what stands in its destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Into {
+pub enum Update {
     /// Overwrite it.
     Replace,
     /// Add to it.
@@ -117,12 +117,22 @@ pub enum Into {
 ///
 /// Runs on the calling thread; callers split the rows among threads themselves, so that one set of threads does the
 /// product and what is fused with it.
-pub fn gemm<T: Element>(mut destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>) {
+pub fn gemm<T: Element>(
+    mut destination: MatrixViewMut<'_, T>,
+    into: Update,
+    a: MatrixView<'_, T>,
+    b: MatrixView<'_, T>,
+) {
     run(&mut destination, into, a, b, 1);
 }
 
 /// As [`gemm`], on all of rayon's threads: for the few products that stand alone.
-pub fn gemm_parallel<T: Element>(mut destination: ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>) {
+pub fn gemm_parallel<T: Element>(
+    mut destination: MatrixViewMut<'_, T>,
+    into: Update,
+    a: MatrixView<'_, T>,
+    b: MatrixView<'_, T>,
+) {
     run(&mut destination, into, a, b, rayon::current_num_threads());
 }
 
@@ -143,14 +153,20 @@ pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize)
     }
     for first in (0..columns).step_by(BAND) {
         let (high, wide) = (BAND.min(columns - first), columns - first);
-        let band = View::strided(&x[first..], rows, high, columns); // [rows, high]
-        let rest = View::strided(&x[first..], rows, wide, columns); // [rows, wide], the band included
-        let above = ViewMut::strided(&mut destination[first * columns + first..], high, wide, columns);
-        gemm_parallel(above, Into::Add, band.t(), rest);
+        let band = MatrixView::strided(&x[first..], rows, high, columns); // [rows, high]
+        let rest = MatrixView::strided(&x[first..], rows, wide, columns); // [rows, wide], the band included
+        let above = MatrixViewMut::strided(&mut destination[first * columns + first..], high, wide, columns);
+        gemm_parallel(above, Update::Add, band.t(), rest);
     }
 }
 
-fn run<T: Element>(destination: &mut ViewMut<'_, T>, into: Into, a: View<'_, T>, b: View<'_, T>, threads: usize) {
+fn run<T: Element>(
+    destination: &mut MatrixViewMut<'_, T>,
+    into: Update,
+    a: MatrixView<'_, T>,
+    b: MatrixView<'_, T>,
+    threads: usize,
+) {
     assert!(
         a.rows == destination.rows && b.columns == destination.columns && a.columns == b.rows,
         "matrix product of unlike shapes: [{}, {}] = [{}, {}] x [{}, {}]",
@@ -162,7 +178,7 @@ fn run<T: Element>(destination: &mut ViewMut<'_, T>, into: Into, a: View<'_, T>,
         b.columns
     );
     let started = profile::start();
-    // SAFETY: the constructors of `View` and `ViewMut` checked that every element addressed by shape and strides lies
+    // SAFETY: the constructors of `MatrixView` and `MatrixViewMut` checked that every element addressed by shape and strides lies
     // inside its slice, the shapes agree, and the borrow rules keep the destination apart from both operands.
     unsafe {
         ::gemm::gemm(
@@ -172,7 +188,7 @@ fn run<T: Element>(destination: &mut ViewMut<'_, T>, into: Into, a: View<'_, T>,
             destination.data.as_mut_ptr(),
             1,
             destination.row_stride as isize,
-            into == Into::Add,
+            into == Update::Add,
             a.data.as_ptr(),
             a.column_stride as isize,
             a.row_stride as isize,
@@ -231,7 +247,12 @@ mod tests {
         let a: Vec<f32> = (0..6).map(|i| i as f32).collect(); // [2, 3]
         let b: Vec<f32> = (0..6).map(|i| (i * i) as f32).collect(); // [2, 3], used transposed
         let mut c = vec![1.0f32; 4];
-        gemm(ViewMut::rows(&mut c, 2, 2), Into::Add, View::rows(&a, 2, 3), View::rows(&b, 2, 3).t());
+        gemm(
+            MatrixViewMut::rows(&mut c, 2, 2),
+            Update::Add,
+            MatrixView::rows(&a, 2, 3),
+            MatrixView::rows(&b, 2, 3).t(),
+        );
         // By hand: row 0 = (0·0+1·1+2·4, 0·9+1·16+2·25), row 1 = (3·0+4·1+5·4, 3·9+4·16+5·25), each + 1.
         assert_eq!(c, [10.0, 67.0, 25.0, 217.0]);
     }
@@ -241,7 +262,12 @@ mod tests {
         let a = [1.0f64, 2.0, 99.0, 3.0, 4.0, 99.0]; // [2, 2] in rows of 3
         let b = [1.0f64, 0.0, 0.0, 1.0];
         let mut c = vec![7.0f64; 6];
-        gemm(ViewMut::strided(&mut c, 2, 2, 3), Into::Replace, View::strided(&a, 2, 2, 3), View::rows(&b, 2, 2));
+        gemm(
+            MatrixViewMut::strided(&mut c, 2, 2, 3),
+            Update::Replace,
+            MatrixView::strided(&a, 2, 2, 3),
+            MatrixView::rows(&b, 2, 2),
+        );
         assert_eq!(c, [1.0, 2.0, 7.0, 3.0, 4.0, 7.0]);
     }
 
@@ -263,6 +289,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "past its slice")]
     fn a_view_past_its_slice_is_refused() {
-        let _ = View::rows(&[0.0f32; 5], 2, 3);
+        let _ = MatrixView::rows(&[0.0f32; 5], 2, 3);
     }
 }

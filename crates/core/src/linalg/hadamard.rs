@@ -6,7 +6,7 @@
 
 use rayon::prelude::*;
 
-use super::lanes;
+use super::simd;
 
 /// The bases as rows of `+` and `-`, in the order in which they are tried: the first whose order divides is taken.
 ///
@@ -95,7 +95,7 @@ fn apply(x: &mut [f32], order: usize, side: Side) {
     // One copy of a row for each thread: the base product does not work in place.
     let scratch = || vec![0.0; if base.is_some() { order } else { 0 }];
     x.par_chunks_mut(order).for_each_init(scratch, |scratch, row| {
-        lanes::widest(
+        simd::widest(
             #[inline(always)]
             || {
                 sylvester(row, power);

@@ -2,8 +2,8 @@
 
 pub mod gemm;
 pub mod hadamard;
-pub mod lanes;
+pub mod simd;
 pub mod solve;
 pub mod spectrum;
-pub mod tall;
+pub mod streaming_qr;
 mod transpose;

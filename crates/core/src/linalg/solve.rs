@@ -6,7 +6,7 @@ use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par, Side, Spec};
 use rayon::prelude::*;
 
-use super::gemm::{Into, View, ViewMut, gemm_parallel, gram_parallel};
+use super::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel, gram_parallel};
 use super::spectrum::{self, Spectrum, dot};
 use super::transpose::transpose;
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ const CONVERTED_ROWS: usize = 1024;
 const SMALL: usize = 512;
 
 /// Running sums `XᵀX` and `XᵀY` over rows.
-pub struct Normal {
+pub struct NormalEquations {
     channels: usize,
     /// `XᵀX [C, C]`, the upper triangle of its rows; what lies below is not to be read.
     gram: Vec<f64>,
@@ -37,13 +37,13 @@ pub struct MinimumNorm {
 
 /// `XᵀX + ridge·I = L·Lᵀ`, for a solution and a spectrum that share one factorisation.
 pub struct Factor<'a> {
-    normal: &'a Normal,
+    normal: &'a NormalEquations,
     ridge: f64,
     /// The columns of `L [C, C]` one after the other; above the diagonal not to be read.
     lower: Vec<f64>,
 }
 
-impl Normal {
+impl NormalEquations {
     pub fn new(channels: usize) -> Self {
         Self { channels, gram: vec![0.0; channels * channels], cross: vec![0.0; channels * channels], rows: 0 }
     }
@@ -57,10 +57,10 @@ impl Normal {
         assert!(x.len() == rows * c && y.len() == x.len(), "rows of {c} channels in {} and {}", x.len(), y.len());
         gram_parallel(&mut self.gram, x, c);
         gemm_parallel(
-            ViewMut::rows(&mut self.cross, c, c),
-            Into::Add,
-            View::rows(y, rows, c).t(),
-            View::rows(x, rows, c),
+            MatrixViewMut::rows(&mut self.cross, c, c),
+            Update::Add,
+            MatrixView::rows(y, rows, c).t(),
+            MatrixView::rows(x, rows, c),
         );
         self.rows += rows;
     }
@@ -95,7 +95,7 @@ impl Normal {
     /// `M` with `(XᵀX + ridge·I)·M = XᵀY`, `[C, C]` row-major.
     ///
     /// # Errors
-    /// As of [`Normal::factor`] and [`Factor::solve`].
+    /// As of [`NormalEquations::factor`] and [`Factor::solve`].
     pub fn solve(&self, ridge: f64) -> Result<Vec<f64>> {
         self.factor(ridge)?.solve()
     }
@@ -156,12 +156,12 @@ impl Normal {
     /// Rank and condition number of `X`.
     ///
     /// Beyond a condition of 8e6 (up to C = 64) to 1e6 (C = 4096) squares are lost in rounding, and the rank reads as
-    /// deficient; see [`Normal::minimum_norm`]. Below it the relative error of the condition is about its square times
+    /// deficient; see [`NormalEquations::minimum_norm`]. Below it the relative error of the condition is about its square times
     /// 1e-16; for C > 512, where only the extreme eigenvalues are sought, another 1e-4 is usual and 0.3 % the bound of the
     /// mean. Where those show a singular matrix all eigenvalues are computed, which takes many times as long.
     ///
     /// # Errors
-    /// As of [`Normal::minimum_norm`].
+    /// As of [`NormalEquations::minimum_norm`].
     pub fn spectrum(&self) -> Result<Spectrum> {
         self.check_finite()?;
         if self.channels > SMALL
@@ -215,10 +215,10 @@ impl Factor<'_> {
         finite(solution)
     }
 
-    /// As [`Normal::spectrum`], with this factorisation.
+    /// As [`NormalEquations::spectrum`], with this factorisation.
     ///
     /// # Errors
-    /// As of [`Normal::minimum_norm`].
+    /// As of [`NormalEquations::minimum_norm`].
     pub fn spectrum(&self) -> Result<Spectrum> {
         let c = self.normal.channels;
         if c <= SMALL {
@@ -292,7 +292,7 @@ mod tests {
         let x: Vec<f64> = (0..20).map(|i| f64::from(i * i % 7) - 3.0).collect(); // [10, 2]
         let y: Vec<f64> =
             x.chunks(2).flat_map(|r| [r[0] * map[0] + r[1] * map[2], r[0] * map[1] + r[1] * map[3]]).collect();
-        let mut normal = Normal::new(2);
+        let mut normal = NormalEquations::new(2);
         normal.add(&x[..8], &y[..8]);
         normal.add(&x[8..], &y[8..]);
         let found = normal.solve(0.0).unwrap();
@@ -306,7 +306,7 @@ mod tests {
         let y: Vec<f32> = x.iter().map(|v| v * 1.5 + 1e-5).collect();
         let wide = |v: &[f32]| v.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
         let difference: Vec<f64> = wide(&y).iter().zip(wide(&x)).map(|(y, x)| y - x).collect();
-        let (mut one, mut other) = (Normal::new(3), Normal::new(3));
+        let (mut one, mut other) = (NormalEquations::new(3), NormalEquations::new(3));
         one.add_difference(&x, &y);
         other.add(&wide(&x), &difference);
         assert_eq!(one.rows(), 2500);
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_singular_system_is_an_error_that_counts_its_rows() {
-        let mut normal = Normal::new(3);
+        let mut normal = NormalEquations::new(3);
         normal.add(&[1.0, 2.0, 3.0], &[0.0, 0.0, 0.0]);
         let text = normal.solve(0.0).unwrap_err().to_string();
         assert!(text.contains("1 rows of 3 channels"), "{text}");
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn values_that_are_not_finite_are_an_error_in_every_way_to_solve() {
         for (x, y) in [(f64::NAN, 1.0), (1.0, f64::INFINITY)] {
-            let mut normal = Normal::new(2);
+            let mut normal = NormalEquations::new(2);
             normal.add(&[x, 0.0, 2.0, 1.0, 3.0, 7.0], &[y; 6]);
             assert!(normal.solve(0.0).is_err());
             assert!(normal.minimum_norm().is_err());
@@ -344,7 +344,7 @@ mod tests {
                 ((state >> 33) as f64 / f64::from(1 << 31) - 0.5) * 10f64.powf(-4.0 * (at % c) as f64 / c as f64)
             })
             .collect();
-        let mut normal = Normal::new(c);
+        let mut normal = NormalEquations::new(c);
         normal.add(&x, &x);
         let (full, quick) = (normal.all_eigenvalues().unwrap(), normal.spectrum().unwrap());
         assert!((quick.rank, full.rank) == (c, c) && full.condition > 1e4);

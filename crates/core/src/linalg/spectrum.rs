@@ -36,7 +36,7 @@ impl Spectrum {
 /// The greatest eigenvalue of `XᵀX [C, C]` in f64 that may be nothing but rounding: `max(C, 64)·ε·λ₁`.
 ///
 /// The sums of `XᵀX` are rounded relative to `λ₁`, so of a singular value below √(C·ε)·σ₁ nothing is left: 1.2e-7·σ₁ up to
-/// C = 64, 9.5e-7·σ₁ at C = 4096. To see smaller ones, factor `X` itself ([`Tall`](super::tall::Tall)).
+/// C = 64, 9.5e-7·σ₁ at C = 4096. To see smaller ones, factor `X` itself ([`StreamingQr`](super::streaming_qr::StreamingQr)).
 pub(super) fn floor(channels: usize, greatest: f64) -> f64 {
     channels.max(64) as f64 * f64::EPSILON * greatest
 }

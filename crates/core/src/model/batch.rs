@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// A token whose probability is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
+pub struct ScoredRow {
     /// The row of the batch whose residual stream predicts it.
     pub row: usize,
     pub token: u32,
@@ -29,7 +29,7 @@ pub struct Batch {
     /// positions go on from there. Segments with one parent follow it directly; a parent has no parent itself.
     pub parents: Vec<Option<usize>>,
     /// What the head scores, in ascending rows.
-    pub targets: Vec<Target>,
+    pub targets: Vec<ScoredRow>,
 }
 
 impl Batch {
@@ -39,7 +39,7 @@ impl Batch {
         for window in windows {
             let start = batch.push(window, None);
             let next = window.iter().skip(1).enumerate();
-            batch.targets.extend(next.map(|(i, &token)| Target { row: start + i, token }));
+            batch.targets.extend(next.map(|(i, &token)| ScoredRow { row: start + i, token }));
         }
         batch
     }

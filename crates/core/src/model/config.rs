@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::entries::{Entries, excerpt};
-use super::program::Half;
+use super::program::Sublayer;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
@@ -111,10 +111,10 @@ pub struct Config {
 
 impl Config {
     /// Whether a norm stands between the last weights of a half of a layer and the residual stream (OLMo-2).
-    pub fn ends_in_norm(&self, half: Half) -> bool {
+    pub fn ends_in_norm(&self, half: Sublayer) -> bool {
         let after = match half {
-            Half::Attention => 1,
-            Half::Mlp => 3,
+            Sublayer::Attention => 1,
+            Sublayer::Mlp => 3,
         };
         self.layout.norms[after].is_some()
     }

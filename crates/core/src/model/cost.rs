@@ -1,7 +1,7 @@
 //! The cost model: floating-point operations of a step on some text, and the memory of a backbone.
 
 use super::config::Config;
-use super::program::{Half, Step};
+use super::program::{Step, Sublayer};
 
 /// How much text a step has to do with.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,10 +31,12 @@ impl Config {
             // Projections; scores and their product with the values, half of which the causal mask skips.
             Step::Attention(_) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + length as f64 * q),
             Step::Mlp(_) => 2.0 * t * 3.0 * c * self.intermediate as f64,
-            Step::Edited(Half::Attention, layer, operator) => {
+            Step::Edited(Sublayer::Attention, layer, operator) => {
                 self.flops(&Step::Attention(*layer), load) + operator.flops(tokens)
             }
-            Step::Edited(Half::Mlp, layer, operator) => self.flops(&Step::Mlp(*layer), load) + operator.flops(tokens),
+            Step::Edited(Sublayer::Mlp, layer, operator) => {
+                self.flops(&Step::Mlp(*layer), load) + operator.flops(tokens)
+            }
             Step::Apply(operator) => operator.flops(tokens),
             Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
         }

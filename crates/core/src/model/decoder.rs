@@ -9,7 +9,7 @@ use candle_core::Tensor;
 use super::batch::{Batch, Prediction};
 use super::config::{Config, QueryKeyNorm};
 use super::kernels::{self, Heads, Norm};
-use super::program::{Half, Matrix, Operator, Step};
+use super::program::{Matrix, Operator, Step, Sublayer};
 use super::rope::Rotary;
 use super::slice::{elements, tensor};
 use super::trie::Model;
@@ -119,7 +119,7 @@ impl Decoder {
     ///
     /// # Errors
     /// A dense operator on a branch that ends in a norm: no weight can take it in.
-    pub fn folded(&self, half: Half, layer: usize, operator: &Operator) -> Result<Self> {
+    pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut folded = self.clone();
         let weights = &mut folded.layers[layer];
         if matches!(operator.matrix, Matrix::Dense(_)) && weights.norm_after(half).is_some() {
@@ -128,8 +128,8 @@ impl Decoder {
                 .hint("apply it as a step after the norm"));
         }
         let target = match half {
-            Half::Attention => &mut weights.output,
-            Half::Mlp => &mut weights.down,
+            Sublayer::Attention => &mut weights.output,
+            Sublayer::Mlp => &mut weights.down,
         };
         let shape = target.dims().to_vec();
         let product = operator.apply(&elements(target)?)?;
@@ -138,11 +138,11 @@ impl Decoder {
     }
 
     /// One half of a layer, as far as is asked for.
-    fn half(&self, half: Half, layer: usize, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
+    fn half(&self, half: Sublayer, layer: usize, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
         let weights = &self.layers[layer];
         match half {
-            Half::Attention => self.attention(weights, batch, x, end),
-            Half::Mlp => self.mlp(weights, batch, x, end),
+            Sublayer::Attention => self.attention(weights, batch, x, end),
+            Sublayer::Mlp => self.mlp(weights, batch, x, end),
         }
     }
 
@@ -182,7 +182,7 @@ impl Decoder {
     }
 
     /// `x + branch(x)·T`; a diagonal stands before a norm that the branch ends in, a dense map after it.
-    fn edited(&self, half: Half, layer: usize, operator: &Operator, batch: &Batch, x: &Tensor) -> Result<Tensor> {
+    fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, batch: &Batch, x: &Tensor) -> Result<Tensor> {
         let last = slices(self.layers[layer].norm_after(half))?;
         let before = self.norm(last.as_deref()).filter(|_| matches!(operator.matrix, Matrix::Diagonal(_)));
         let end = if before.is_some() { End::Projection } else { End::Branch };
@@ -203,7 +203,7 @@ impl Decoder {
 impl Model for Decoder {
     type Batch = Batch;
     /// The residual stream, `[tokens, C]`.
-    type State = Tensor;
+    type Residual = Tensor;
     /// One for each target of the batch.
     type Output = Vec<Prediction>;
 
@@ -225,8 +225,8 @@ impl Model for Decoder {
 
     fn advance(&self, batch: &Batch, step: &Step, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => self.half(Half::Attention, *layer, batch, x, End::Stream),
-            Step::Mlp(layer) => self.half(Half::Mlp, *layer, batch, x, End::Stream),
+            Step::Attention(layer) => self.half(Sublayer::Attention, *layer, batch, x, End::Stream),
+            Step::Mlp(layer) => self.half(Sublayer::Mlp, *layer, batch, x, End::Stream),
             Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, batch, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, &[batch.tokens(), self.config.hidden]),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
@@ -278,10 +278,10 @@ const KEY_NORM: &str = "self_attn.k_norm";
 
 impl Layer {
     /// The norm that a half's branch ends in.
-    fn norm_after(&self, half: Half) -> Option<&Tensor> {
+    fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
         match half {
-            Half::Attention => self.norms[1].as_ref(),
-            Half::Mlp => self.norms[3].as_ref(),
+            Sublayer::Attention => self.norms[1].as_ref(),
+            Sublayer::Mlp => self.norms[3].as_ref(),
         }
     }
 

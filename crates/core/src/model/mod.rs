@@ -12,10 +12,10 @@ mod slice;
 pub mod trie;
 pub mod weights;
 
-pub use batch::{Batch, Prediction, Target};
+pub use batch::{Batch, Prediction, ScoredRow};
 pub use config::Config;
 pub use cost::Load;
 pub use decoder::Decoder;
-pub use program::{Half, Operator, Program, Repairs, Step};
+pub use program::{Operator, Program, Repairs, Step, Sublayer};
 pub use slice::elements;
 pub use trie::{Model, Observer, Trie};

@@ -141,7 +141,7 @@ fn key_of(form: &str, values: &[f32]) -> [u8; 32] {
 
 /// A half of a layer: a branch that is computed from the residual stream and added to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Half {
+pub enum Sublayer {
     Attention,
     Mlp,
 }
@@ -158,7 +158,7 @@ pub enum Step {
     /// A half of a layer whose branch is multiplied by an operator before it is added: `x ← x + branch(x)·T`. It stands
     /// for weights with `T` folded in ([`Decoder::folded`](super::Decoder::folded)). Where a branch ends in a norm, a
     /// diagonal stands before it, as in those weights; a dense map, which no weight takes in, stands after it.
-    Edited(Half, usize, Arc<Operator>),
+    Edited(Sublayer, usize, Arc<Operator>),
     /// A recovery's operator.
     Apply(Arc<Operator>),
     /// Final norm, output projection, log-probability of each target.
@@ -174,8 +174,8 @@ impl Step {
             Self::Embed => (0, 0, &[]),
             Self::Attention(layer) => (1, *layer, &[]),
             Self::Mlp(layer) => (2, *layer, &[]),
-            Self::Edited(Half::Attention, layer, operator) => (3, *layer, &operator.key),
-            Self::Edited(Half::Mlp, layer, operator) => (4, *layer, &operator.key),
+            Self::Edited(Sublayer::Attention, layer, operator) => (3, *layer, &operator.key),
+            Self::Edited(Sublayer::Mlp, layer, operator) => (4, *layer, &operator.key),
             Self::Apply(operator) => (5, 0, &operator.key),
             Self::Head => (6, 0, &[]),
         }
@@ -215,7 +215,7 @@ pub struct Repairs {
     /// Operators of the residual stream, each in the place of a removed layer.
     pub stream: BTreeMap<usize, Arc<Operator>>,
     /// Operators on branches of layers that stay.
-    pub branches: BTreeMap<(usize, Half), Arc<Operator>>,
+    pub branches: BTreeMap<(usize, Sublayer), Arc<Operator>>,
 }
 
 /// The steps of one variant.
@@ -256,7 +256,7 @@ impl Program {
                 Some(operator) => Step::Edited(half, layer, Arc::clone(operator)),
                 None => plain,
             };
-            steps.extend([half(Half::Attention, Step::Attention(layer)), half(Half::Mlp, Step::Mlp(layer))]);
+            steps.extend([half(Sublayer::Attention, Step::Attention(layer)), half(Sublayer::Mlp, Step::Mlp(layer))]);
         }
         steps.push(Step::Head);
         Self(steps)
@@ -289,14 +289,14 @@ mod tests {
         let [first, second, branch] = operators.each_ref().map(Arc::clone);
         let repairs = Repairs {
             stream: [(1, first.clone()), (2, second.clone())].into(),
-            branches: [((0, Half::Mlp), branch.clone())].into(),
+            branches: [((0, Sublayer::Mlp), branch.clone())].into(),
         };
         let program = Program::repaired(4, &[1, 2], &repairs);
         use Step::{Apply, Attention, Edited, Embed, Head, Mlp};
         let expected = [
             Embed,
             Attention(0),
-            Edited(Half::Mlp, 0, branch),
+            Edited(Sublayer::Mlp, 0, branch),
             Apply(first),
             Apply(second),
             Attention(3),

@@ -5,13 +5,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::config::Rope;
 
 /// Cosines and sines, one row of `head_dim / 2` for each position.
-pub(super) struct Table {
+pub(super) struct RotaryTable {
     pub(super) cos: Vec<f32>,
     pub(super) sin: Vec<f32>,
     half: usize,
 }
 
-impl Table {
+impl RotaryTable {
     /// `(cos, sin)` of one position, each `[head_dim / 2]`.
     pub(super) fn at(&self, position: usize) -> (&[f32], &[f32]) {
         let range = position * self.half..(position + 1) * self.half;
@@ -22,17 +22,17 @@ impl Table {
 /// The rotary embedding of one backbone; its table grows with the longest segment seen.
 pub(super) struct Rotary {
     frequencies: Vec<f32>,
-    table: RwLock<Arc<Table>>,
+    table: RwLock<Arc<RotaryTable>>,
 }
 
 impl Rotary {
     pub(super) fn new(rope: &Rope, head_dim: usize) -> Self {
-        let empty = Table { cos: Vec::new(), sin: Vec::new(), half: head_dim / 2 };
+        let empty = RotaryTable { cos: Vec::new(), sin: Vec::new(), half: head_dim / 2 };
         Self { frequencies: frequencies(rope, head_dim), table: RwLock::new(Arc::new(empty)) }
     }
 
     /// A table for at least `positions` positions.
-    pub(super) fn table(&self, positions: usize) -> Arc<Table> {
+    pub(super) fn table(&self, positions: usize) -> Arc<RotaryTable> {
         let half = self.frequencies.len();
         let current = Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner));
         if current.cos.len() >= positions * half {
@@ -41,7 +41,7 @@ impl Rotary {
         // The angle is formed in f32 like in transformers, then its cosine exactly.
         let angles = (0..positions).flat_map(|p| self.frequencies.iter().map(move |f| f64::from(p as f32 * f)));
         let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
-        let grown = Arc::new(Table { cos, sin, half });
+        let grown = Arc::new(RotaryTable { cos, sin, half });
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&grown);
         grown
     }

@@ -9,17 +9,17 @@ use crate::error::Result;
 /// What the trie needs of a model. The decoder is one; tests use a model that only counts.
 pub trait Model {
     type Batch: ?Sized;
-    type State;
+    type Residual;
     type Output;
 
     /// `Step::Embed`.
-    fn begin(&self, batch: &Self::Batch) -> Result<Self::State>;
+    fn begin(&self, batch: &Self::Batch) -> Result<Self::Residual>;
 
     /// `Step::Attention`, `Step::Mlp` or `Step::Apply`.
-    fn advance(&self, batch: &Self::Batch, step: &Step, state: &Self::State) -> Result<Self::State>;
+    fn advance(&self, batch: &Self::Batch, step: &Step, state: &Self::Residual) -> Result<Self::Residual>;
 
     /// `Step::Head`.
-    fn finish(&self, batch: &Self::Batch, state: &Self::State) -> Result<Self::Output>;
+    fn finish(&self, batch: &Self::Batch, state: &Self::Residual) -> Result<Self::Output>;
 }
 
 /// Is told of every step that ran: calibration's taps and the clocks are observers.
@@ -129,7 +129,7 @@ impl Trie {
         &self,
         model: &M,
         batch: &M::Batch,
-        observer: &mut impl Observer<M::State>,
+        observer: &mut impl Observer<M::Residual>,
     ) -> Result<Vec<Option<M::Output>>>
     where
         M::Output: Clone,
@@ -147,10 +147,10 @@ impl Trie {
     fn descend<M: Model>(
         &self,
         mut node: usize,
-        mut state: M::State,
+        mut state: M::Residual,
         model: &M,
         batch: &M::Batch,
-        observer: &mut impl Observer<M::State>,
+        observer: &mut impl Observer<M::Residual>,
         outputs: &mut [Option<M::Output>],
     ) -> Result<()>
     where
@@ -178,12 +178,12 @@ impl Trie {
     fn step<M: Model>(
         &self,
         node: usize,
-        state: &M::State,
+        state: &M::Residual,
         model: &M,
         batch: &M::Batch,
-        observer: &mut impl Observer<M::State>,
+        observer: &mut impl Observer<M::Residual>,
         outputs: &mut [Option<M::Output>],
-    ) -> Result<Option<M::State>>
+    ) -> Result<Option<M::Residual>>
     where
         M::Output: Clone,
     {
@@ -224,7 +224,7 @@ mod tests {
 
     impl Model for Counting {
         type Batch = ();
-        type State = Vec<Step>;
+        type Residual = Vec<Step>;
         type Output = Vec<Step>;
 
         fn begin(&self, (): &()) -> Result<Vec<Step>> {

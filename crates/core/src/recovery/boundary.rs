@@ -5,7 +5,7 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::{Activations, Site};
+use crate::calibrate::{Activations, HookPoint};
 use crate::error::{Error, Result};
 use crate::model::Decoder;
 
@@ -77,17 +77,17 @@ impl Boundary<'_> {
 
     /// `X_pre`, `[rows, C]`.
     pub fn pre(&self, rows: Range<usize>) -> Result<&[f32]> {
-        self.activations.rows(Site::Stream(self.span.start), rows)
+        self.activations.rows(HookPoint::Stream(self.span.start), rows)
     }
 
     /// `X_post`, `[rows, C]`.
     pub fn post(&self, rows: Range<usize>) -> Result<&[f32]> {
-        self.activations.rows(Site::Stream(self.span.end), rows)
+        self.activations.rows(HookPoint::Stream(self.span.end), rows)
     }
 
     /// The residual stream before the MLP of layer `start − 1`, `[rows, C]`: `X_pre` minus this is that MLP's output `A`.
     pub fn middle(&self, rows: Range<usize>) -> Result<&[f32]> {
-        self.activations.rows(Site::Middle(self.layer_before()?), rows)
+        self.activations.rows(HookPoint::Middle(self.layer_before()?), rows)
     }
 
     /// The layer that ends where the span begins.

@@ -5,16 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Placement, pre_and_delta};
 use super::least_squares::{self, Solved};
-use super::{Boundary, Entry, Fitted, Recovery, Repair, Solution, Span, System};
+use super::{Boundary, Fitted, Recovery, RecoveryEntry, Repair, Solution, Span, System};
 use crate::error::Result;
-use crate::linalg::solve::Normal;
-use crate::linalg::tall::Tall;
+use crate::linalg::solve::NormalEquations;
+use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;
 use crate::options::{self, Options};
 
 const NAME: &str = "ghosted";
 const SOURCE: &str = "https://github.com/daniel-eai/ghosted_layers_official_repository";
-pub(super) const ENTRY: Entry = Entry::new::<Ghosted>(NAME, SOURCE, build);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOURCE, build);
 
 /// Added to the diagonal of `XᵀX`, as the reference code does.
 const RIDGE: f64 = 1e-6;
@@ -37,7 +37,7 @@ struct Ghosted {
 enum Solver {
     /// `(XᵀX + 1e-6·I)·M = XᵀΔ` by Cholesky in f64.
     #[default]
-    Normal,
+    NormalEquations,
     /// `M = X_pre⁺·Δ` by a thin singular value decomposition in f64, streamed.
     Svd,
 }
@@ -58,13 +58,13 @@ impl Recovery for Ghosted {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let Solved { matrix: mut map, system, notes } = match self.solver {
-            Solver::Normal => {
-                let mut normal = Normal::new(channels);
+            Solver::NormalEquations => {
+                let mut normal = NormalEquations::new(channels);
                 self.rows(boundary, |pre, post| normal.add_difference(pre, post))?;
                 least_squares::solve(&normal, channels, RIDGE)?
             }
             Solver::Svd => {
-                let mut tall = Tall::new(channels);
+                let mut tall = StreamingQr::new(channels);
                 self.rows(boundary, |pre, post| {
                     let (pre, delta) = pre_and_delta(pre, post);
                     tall.add(&pre, &delta);

@@ -2,7 +2,7 @@
 
 use super::System;
 use crate::error::Result;
-use crate::linalg::solve::Normal;
+use crate::linalg::solve::NormalEquations;
 
 /// A solved least-squares problem.
 pub(super) struct Solved {
@@ -13,7 +13,7 @@ pub(super) struct Solved {
 }
 
 /// `(XᵀX + ridge·I)⁻¹XᵀY`; the minimum-norm solution where that system is singular.
-pub(super) fn solve(normal: &Normal, channels: usize, ridge: f64) -> Result<Solved> {
+pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Result<Solved> {
     let spectrum = normal.spectrum()?;
     let system = System { rank: spectrum.rank, condition: spectrum.condition };
     let deficient = spectrum.rank < channels;

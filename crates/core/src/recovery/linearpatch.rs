@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Placement, add_magnitudes};
-use super::{Boundary, Entry, Fitted, Recovery, Repair, Solution, Span};
+use super::{Boundary, Fitted, Recovery, RecoveryEntry, Repair, Solution, Span};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};
@@ -13,8 +13,8 @@ use crate::options::{self, Options};
 const DIAG: &str = "linearpatch-diag";
 const ROTATE: &str = "linearpatch-rotate";
 const SOURCE: &str = "https://github.com/chenxinrui-tsinghua/LinearPatch";
-pub(super) const DIAG_ENTRY: Entry = Entry::new::<Settings>(DIAG, SOURCE, build_diag);
-pub(super) const ROTATE_ENTRY: Entry = Entry::new::<Settings>(ROTATE, SOURCE, build_rotate);
+pub(super) const DIAG_ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(DIAG, SOURCE, build_diag);
+pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(ROTATE, SOURCE, build_rotate);
 
 /// What the reference code adds to the magnitude before a removed layer where it repairs layer by layer.
 const LEAST_MAGNITUDE: f64 = 1e-8;

@@ -5,20 +5,20 @@ mod ghosted;
 mod least_squares;
 mod linearpatch;
 mod none;
-mod numbers;
 mod prune_and_comp;
+mod repair_metrics;
 mod replaceme_cos;
 mod replaceme_ls;
 
 use std::sync::Arc;
 
-use crate::calibrate::Site;
+use crate::calibrate::HookPoint;
 use crate::error::Result;
 use crate::model::{Config, Operator};
 use crate::options::{self, Described, Options};
 
 pub use boundary::{Boundary, Span};
-pub use numbers::Numbers;
+pub use repair_metrics::RepairMetrics;
 
 /// A method that repairs a boundary without training.
 pub trait Recovery: Send + Sync {
@@ -34,8 +34,8 @@ pub trait Recovery: Send + Sync {
     }
 
     /// The activations that [`Self::solve`], and measuring its result, read at a span.
-    fn sites(&self, span: Span) -> Vec<Site> {
-        vec![Site::Stream(span.start), Site::Stream(span.end)]
+    fn sites(&self, span: Span) -> Vec<HookPoint> {
+        vec![HookPoint::Stream(span.start), HookPoint::Stream(span.end)]
     }
 
     /// Which sequences the repairs of a selection are solved on. `alone`: the selection has one span. It is a part of
@@ -124,12 +124,12 @@ impl Solution {
     }
 }
 
-type Entry = options::Entry<Build>;
+type RecoveryEntry = options::Registered<Build>;
 type Build = fn(&Options) -> Result<Box<dyn Recovery>>;
 
 /// Every recovery that a grid may name.
 #[rustfmt::skip] // One line each.
-const ENTRIES: &[Entry] = &[
+const ENTRIES: &[RecoveryEntry] = &[
     none::ENTRY,
     prune_and_comp::ENTRY,
     replaceme_ls::ENTRY,
@@ -159,5 +159,5 @@ pub fn resolve(name: &str, options: &Options) -> Result<Options> {
 
 /// The names of all recoveries and what their options are.
 pub fn described() -> Vec<Described> {
-    ENTRIES.iter().map(Entry::described).collect()
+    ENTRIES.iter().map(RecoveryEntry::described).collect()
 }

@@ -3,13 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Boundary, Entry, Recovery, Repair, Solution};
+use super::{Boundary, Recovery, RecoveryEntry, Repair, Solution};
 use crate::error::Result;
 use crate::options::{self, Options};
 
 const NAME: &str = "none";
 const SOURCE: &str = "";
-pub(super) const ENTRY: Entry = Entry::new::<None>(NAME, SOURCE, build);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build);
 
 /// Nothing: the layers are removed.
 #[derive(Serialize, Deserialize, JsonSchema)]

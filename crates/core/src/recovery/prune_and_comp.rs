@@ -4,15 +4,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Placement, add_magnitudes};
-use super::{Boundary, Entry, Recovery, Repair, Solution, Span};
-use crate::calibrate::Site;
+use super::{Boundary, Recovery, RecoveryEntry, Repair, Solution, Span};
+use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
-use crate::model::{Half, Operator};
+use crate::model::{Operator, Sublayer};
 use crate::options::{self, Options};
 
 const NAME: &str = "prune-and-comp";
 const SOURCE: &str = "no public code: from the paper";
-pub(super) const ENTRY: Entry = Entry::new::<Settings>(NAME, SOURCE, build).resolving(resolve);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve);
 
 /// `d = mean|X_post| / mean|X_pre|` over all sequences.
 ///
@@ -87,12 +87,14 @@ impl Recovery for PruneAndComp {
         self.placement.spans(region)
     }
 
-    fn sites(&self, span: Span) -> Vec<Site> {
-        let around = [Site::Stream(span.start), Site::Stream(span.end)];
+    fn sites(&self, span: Span) -> Vec<HookPoint> {
+        let around = [HookPoint::Stream(span.start), HookPoint::Stream(span.end)];
         match self.granularity {
             Granularity::Scalar => around.to_vec(),
             // What enters the layer whose weights change: its new output is computed from there.
-            Granularity::Channel => span.start.checked_sub(1).map(Site::Stream).into_iter().chain(around).collect(),
+            Granularity::Channel => {
+                span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain(around).collect()
+            }
         }
     }
 
@@ -103,7 +105,7 @@ impl Recovery for PruneAndComp {
             add_magnitudes(&mut pre, boundary.pre(rows.clone())?);
             add_magnitudes(&mut post, boundary.post(rows)?);
         }
-        let ends_in_norm = boundary.backbone.config().ends_in_norm(Half::Mlp);
+        let ends_in_norm = boundary.backbone.config().ends_in_norm(Sublayer::Mlp);
         match self.granularity {
             Granularity::Scalar => {
                 let (pre, post) = (pre.iter().sum::<f64>(), post.iter().sum::<f64>());

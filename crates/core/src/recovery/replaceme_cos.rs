@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::Placement;
 use super::replaceme_ls::{on_branch, sites};
-use super::{Boundary, Entry, Recovery, Solution, Span};
-use crate::calibrate::Site;
+use super::{Boundary, Recovery, RecoveryEntry, Solution, Span};
+use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;
 use crate::error::{Error, Result};
-use crate::linalg::gemm::{Into, View, ViewMut, gemm_parallel};
+use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 use crate::options::{self, Options};
 
 const NAME: &str = "replaceme-cos";
 const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
-pub(super) const ENTRY: Entry = Entry::new::<Cosine>(NAME, SOURCE, build);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Cosine>(NAME, SOURCE, build);
 
 /// Far more than anybody waits for.
 const MOST_EPOCHS: usize = 100_000;
@@ -88,7 +88,7 @@ impl Recovery for Cosine {
         self.boundary.spans(region)
     }
 
-    fn sites(&self, span: Span) -> Vec<Site> {
+    fn sites(&self, span: Span) -> Vec<HookPoint> {
         sites(span)
     }
 
@@ -164,13 +164,18 @@ impl Step {
     /// With `p = A·T` of one token: `∂cos/∂p = y/(‖p‖‖y‖) − cos·p/‖p‖²`, and `∂p/∂T = Aᵀ`.
     fn loss_and_gradient(&mut self, map: &[f32]) -> f64 {
         let (c, rows) = (self.channels, self.branch.len() / self.channels);
-        let branch = View::rows(&self.branch, rows, c);
-        gemm_parallel(ViewMut::rows(&mut self.mapped, rows, c), Into::Replace, branch, View::rows(map, c, c));
+        let branch = MatrixView::rows(&self.branch, rows, c);
+        gemm_parallel(
+            MatrixViewMut::rows(&mut self.mapped, rows, c),
+            Update::Replace,
+            branch,
+            MatrixView::rows(map, c, c),
+        );
         let by_token = self.mapped.par_chunks_mut(c).zip(self.target.par_chunks(c));
         let cosines: Vec<f64> = by_token.map(|(mapped, target)| cosine_to_gradient(mapped, target, rows)).collect();
         // [C, C]
-        let mapped = View::rows(&self.mapped, rows, c);
-        gemm_parallel(ViewMut::rows(&mut self.gradient, c, c), Into::Replace, branch.t(), mapped);
+        let mapped = MatrixView::rows(&self.mapped, rows, c);
+        gemm_parallel(MatrixViewMut::rows(&mut self.gradient, c, c), Update::Replace, branch.t(), mapped);
         1.0 - cosines.iter().sum::<f64>() / rows as f64
     }
 }

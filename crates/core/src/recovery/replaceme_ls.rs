@@ -5,16 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Placement, branch_and_target};
 use super::least_squares::{self, Solved};
-use super::{Boundary, Entry, Recovery, Repair, Solution, Span};
-use crate::calibrate::Site;
+use super::{Boundary, Recovery, RecoveryEntry, Repair, Solution, Span};
+use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
-use crate::linalg::solve::Normal;
-use crate::model::{Config, Half, Operator};
+use crate::linalg::solve::NormalEquations;
+use crate::model::{Config, Operator, Sublayer};
 use crate::options::{self, Options};
 
 const NAME: &str = "replaceme-ls";
 const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
-pub(super) const ENTRY: Entry = Entry::new::<LeastSquares>(NAME, SOURCE, build);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<LeastSquares>(NAME, SOURCE, build);
 
 /// `T = (AᵀA + αI)⁻¹AᵀY` with `A` the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all sequences.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -37,9 +37,9 @@ fn build(options: &Options) -> Result<Box<dyn Recovery>> {
 }
 
 /// What ReplaceMe reads of a span: both sides of it, and what its layer before adds.
-pub(super) fn sites(span: Span) -> Vec<Site> {
-    let middle = span.start.checked_sub(1).map(Site::Middle);
-    [Site::Stream(span.start), Site::Stream(span.end)].into_iter().chain(middle).collect()
+pub(super) fn sites(span: Span) -> Vec<HookPoint> {
+    let middle = span.start.checked_sub(1).map(HookPoint::Middle);
+    [HookPoint::Stream(span.start), HookPoint::Stream(span.end)].into_iter().chain(middle).collect()
 }
 
 /// A map on the MLP's branch, with a note where it cannot be folded into `down_proj`.
@@ -54,7 +54,7 @@ pub(super) fn on_branch(map: Vec<f32>, boundary: &Boundary<'_>) -> Result<Soluti
 }
 
 fn ends_in_norm(config: &Config) -> bool {
-    config.ends_in_norm(Half::Mlp)
+    config.ends_in_norm(Sublayer::Mlp)
 }
 
 impl Recovery for LeastSquares {
@@ -62,13 +62,13 @@ impl Recovery for LeastSquares {
         self.boundary.spans(region)
     }
 
-    fn sites(&self, span: Span) -> Vec<Site> {
+    fn sites(&self, span: Span) -> Vec<HookPoint> {
         sites(span)
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let mut normal = Normal::new(channels);
+        let mut normal = NormalEquations::new(channels);
         for rows in boundary.blocks(boundary.fitted) {
             let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows.clone())?);
             let (branch, target) = branch_and_target(pre, boundary.middle(rows)?, post);

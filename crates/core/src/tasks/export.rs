@@ -57,8 +57,7 @@ fn values(result: &TaskResult) -> Value {
 
 fn about(result: &TaskResult) -> Value {
     let task = result.task;
-    let metric =
-        |metric: &super::Metric| json!({"metric": metric.name(), "aggregation": "mean", "higher_is_better": true});
+    let metric = |metric: &super::AccuracyKind| json!({"metric": metric.name(), "aggregation": "mean", "higher_is_better": true});
     json!({
         "task": task.name,
         "output_type": "multiple_choice",

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::limit::Limit;
+use super::limit::DocumentLimit;
 use super::prompt::Prompt;
-use super::row::{Row, read_rows};
+use super::row::{TaskRow, read_rows};
 use super::task::Task;
 use crate::error::Result;
 
@@ -36,16 +36,16 @@ impl Items {
     /// # Errors
     /// No file of the task's split at `path`, or a file named after another split; everything that
     /// [`read_rows`] and [`Task::prompt`] refuse, with task, file and row.
-    pub fn read(task: &'static Task, path: impl AsRef<Path>, limit: Option<Limit>) -> Result<Self> {
+    pub fn read(task: &'static Task, path: impl AsRef<Path>, limit: Option<DocumentLimit>) -> Result<Self> {
         let named = |error: crate::error::Error| error.at(format!("task {}", task.name));
         let files = task.files(path.as_ref())?;
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<TaskRow> = Vec::new();
         for file in &files {
             rows.extend(read_rows(file, task.columns).map_err(named)?);
         }
         let original = rows.len();
         rows.truncate(limit.map_or(original, |limit| limit.of(original)));
-        let document = |(id, row): (usize, Row)| Ok(Document { id, prompt: task.prompt(&row)?, place: row.place });
+        let document = |(id, row): (usize, TaskRow)| Ok(Document { id, prompt: task.prompt(&row)?, place: row.place });
         let documents = rows.into_iter().enumerate().map(document).collect::<Result<_>>()?;
         Ok(Self { task, files, original, documents })
     }
@@ -71,7 +71,7 @@ mod tests {
         let path = folder.path().join("rte.jsonl");
         std::fs::write(&path, rows(3) + "{\"label\": null}\n").unwrap();
         let task = Task::find("rte").unwrap();
-        let items = Items::read(task, &path, Some(Limit::new(0.6).unwrap())).unwrap();
+        let items = Items::read(task, &path, Some(DocumentLimit::new(0.6).unwrap())).unwrap();
         assert_eq!((items.original, items.documents.len()), (4, 3));
         assert_eq!(items.documents.iter().map(|document| document.prompt.gold).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(!items.whole());

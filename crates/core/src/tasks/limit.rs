@@ -4,9 +4,9 @@ use crate::error::{Error, Result};
 
 /// The first n documents, or a part of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limit(f64);
+pub struct DocumentLimit(f64);
 
-impl Limit {
+impl DocumentLimit {
     /// A whole number from 1 is that many documents; a number between 0 and 1 is that part of them.
     ///
     /// # Errors
@@ -40,16 +40,16 @@ mod tests {
         for (value, documents, wanted) in
             [(3.0, 10, 3), (1.0, 10, 1), (99.0, 10, 10), (0.5, 7, 4), (0.01, 7, 1), (0.999, 1000, 999), (1e300, 5, 5)]
         {
-            assert_eq!(Limit::new(value).unwrap().of(documents), wanted, "{value} of {documents}");
+            assert_eq!(DocumentLimit::new(value).unwrap().of(documents), wanted, "{value} of {documents}");
         }
         // 0.07 · 100 is 7.000000000000001 in floating point, in Python too.
-        assert_eq!(Limit::new(0.07).unwrap().of(100), 8);
+        assert_eq!(DocumentLimit::new(0.07).unwrap().of(100), 8);
     }
 
     #[test]
     fn other_numbers_are_refused() {
         for value in [0.0, -1.0, 2.5, f64::NAN, f64::INFINITY] {
-            assert_eq!(Limit::new(value).unwrap_err().exit_code(), 2);
+            assert_eq!(DocumentLimit::new(value).unwrap_err().exit_code(), 2);
         }
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! A task is an entry of [`TASKS`] and one function that makes a row's prompt; all else is shared.
 
+mod answer_key;
 mod export;
 mod item;
 mod length;
@@ -20,19 +21,18 @@ mod python;
 mod request;
 mod result;
 mod row;
-mod sheet;
 mod split;
 mod task;
 
+pub use answer_key::AnswerKey;
 pub use export::export;
 pub use item::{Document, Items};
 pub use length::max_length;
-pub use limit::Limit;
+pub use limit::DocumentLimit;
 pub use measure::{Measure, average};
 pub use prompt::{Choice, Prompt};
 pub use request::{Bos, Encoder, Prefix, Request, requests};
 pub use result::{ChoiceResult, DocumentResult, Score, TaskResult, document_results};
-pub use row::{Row, format, read_rows};
-pub use sheet::Sheet;
+pub use row::{TaskRow, format, read_rows};
 pub use split::Split;
-pub use task::{Metric, TASKS, Task};
+pub use task::{AccuracyKind, TASKS, Task};

@@ -6,24 +6,24 @@ use std::path::Path;
 use polars::prelude::{AnyValue, Column, DataFrame, PolarsError, Series};
 use serde_json::{Map, Number, Value};
 
-use super::row::{Row, absent};
+use super::row::{TaskRow, absent};
 use crate::error::{Error, Result};
-use crate::files::limit::Limit;
+use crate::files::limit::TextLimit;
 use crate::files::parquet::{self, broken};
 
 /// The named columns of a parquet file, row by row.
 ///
 /// # Errors
 /// When the file is damaged, a column is absent, or a type has no JSON form.
-pub(super) fn read_parquet(file: File, path: &Path, columns: &[&str]) -> Result<Vec<Row>> {
+pub(super) fn read_parquet(file: File, path: &Path, columns: &[&str]) -> Result<Vec<TaskRow>> {
     let choose = |names: &[&str]| match columns.iter().find(|name| !names.contains(name)) {
         Some(name) => Err(absent(name, names.iter().copied()).at(path.display().to_string())),
         None => Ok(columns.iter().map(|name| (*name).to_owned()).collect()),
     };
-    parquet::read(file, path, Limit::current().of_json(), choose, |frame| rows(frame, path, columns))
+    parquet::read(file, path, TextLimit::current().of_json(), choose, |frame| rows(frame, path, columns))
 }
 
-fn rows(frame: &DataFrame, path: &Path, columns: &[&str]) -> Result<Vec<Row>> {
+fn rows(frame: &DataFrame, path: &Path, columns: &[&str]) -> Result<Vec<TaskRow>> {
     let broken = |error| broken(path, &error);
     let columns: Vec<&Column> =
         columns.iter().map(|name| frame.column(name)).collect::<Result<_, PolarsError>>().map_err(broken)?;
@@ -37,7 +37,7 @@ fn rows(frame: &DataFrame, path: &Path, columns: &[&str]) -> Result<Vec<Row>> {
             let value = json(value).map_err(|error| error.at(format!("field `{name}`")).at(&place))?;
             fields.insert(name.to_owned(), value);
         }
-        rows.push(Row { place, fields });
+        rows.push(TaskRow { place, fields });
     }
     Ok(rows)
 }
@@ -113,7 +113,7 @@ mod tests {
         ])
     }
 
-    fn read(bytes: &[u8], columns: &[&str]) -> Result<Vec<Row>> {
+    fn read(bytes: &[u8], columns: &[&str]) -> Result<Vec<TaskRow>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
         std::fs::write(&path, bytes).unwrap();

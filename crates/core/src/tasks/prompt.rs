@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::literal;
 use super::python::{capitalize, lower_first, strip, strip_start};
-use super::row::Row;
+use super::row::TaskRow;
 use crate::error::{Error, Result};
 
 /// One row as a question with choices.
@@ -37,17 +37,17 @@ impl Prompt {
 }
 
 /// arc_easy and arc_challenge.
-pub(super) fn arc(row: &Row) -> Result<Prompt> {
+pub(super) fn arc(row: &TaskRow) -> Result<Prompt> {
     let context = format!("Question: {}\nAnswer:", row.text("question")?);
     labelled(row, &context, row.text("answerKey")?)
 }
 
-pub(super) fn openbookqa(row: &Row) -> Result<Prompt> {
+pub(super) fn openbookqa(row: &TaskRow) -> Result<Prompt> {
     labelled(row, row.text("question_stem")?, strip_start(row.text("answerKey")?))
 }
 
 /// Choices with labels beside them, and the right one's label: letters or digits, three to five of them.
-fn labelled(row: &Row, context: &str, key: &str) -> Result<Prompt> {
+fn labelled(row: &TaskRow, context: &str, key: &str) -> Result<Prompt> {
     let (choices, labels) = (row.texts("choices.text")?, row.texts("choices.label")?);
     let wrong = |expected: String| row.wrong("answerKey", &expected, &Value::from(key));
     if choices.len() != labels.len() {
@@ -61,7 +61,7 @@ fn labelled(row: &Row, context: &str, key: &str) -> Result<Prompt> {
     Ok(Prompt::new(context, choices, signed(gold)))
 }
 
-pub(super) fn hellaswag(row: &Row) -> Result<Prompt> {
+pub(super) fn hellaswag(row: &TaskRow) -> Result<Prompt> {
     let ending = format!("{} {}", row.text("ctx_a")?, capitalize(row.text("ctx_b")?));
     let context = without_brackets(&format!("{}: {ending}", row.text("activity_label")?));
     let endings = row.texts("endings")?;
@@ -101,7 +101,7 @@ fn without_brackets(text: &str) -> String {
 }
 
 /// The odd one out: what differs is the context, and the same ending is scored after each.
-pub(super) fn winogrande(row: &Row) -> Result<Prompt> {
+pub(super) fn winogrande(row: &TaskRow) -> Result<Prompt> {
     let sentence = row.text("sentence")?;
     let Some((before, after)) = sentence.split_once('_') else {
         return Err(row.wrong("sentence", "a sentence with a blank `_`", &Value::from(sentence)));
@@ -120,12 +120,12 @@ pub(super) fn winogrande(row: &Row) -> Result<Prompt> {
     Ok(Prompt { choices: vec![choice(row.text("option1")?), choice(row.text("option2")?)], gold })
 }
 
-pub(super) fn boolq(row: &Row) -> Result<Prompt> {
+pub(super) fn boolq(row: &TaskRow) -> Result<Prompt> {
     let context = format!("{}\nQuestion: {}?\nAnswer:", row.text("passage")?, row.text("question")?);
     Ok(Prompt::new(&context, words(["no", "yes"]), row.integer("label")?))
 }
 
-pub(super) fn rte(row: &Row) -> Result<Prompt> {
+pub(super) fn rte(row: &TaskRow) -> Result<Prompt> {
     let (first, second) = (row.text("sentence1")?, row.text("sentence2")?);
     let context = format!("{first}\nQuestion: {second} True or False?\nAnswer:");
     Ok(Prompt::new(&context, words(["True", "False"]), row.integer("label")?))
@@ -135,7 +135,7 @@ fn words(words: [&str; 2]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-pub(super) fn copa(row: &Row) -> Result<Prompt> {
+pub(super) fn copa(row: &TaskRow) -> Result<Prompt> {
     let connector = match row.text("question")? {
         "cause" => "because",
         "effect" => "therefore",
@@ -162,18 +162,18 @@ pub(super) fn copa(row: &Row) -> Result<Prompt> {
 }
 
 /// RACE 3.0: an earlier question that ends in a blank keeps its text and loses the blank.
-pub(super) fn race(row: &Row) -> Result<Prompt> {
+pub(super) fn race(row: &TaskRow) -> Result<Prompt> {
     passage(row, |question| &question[..question.len() - 5])
 }
 
 /// RACE before 3.0: such a question was reduced to its blank, by a mistake that all older numbers share.
-pub(super) fn race_v2(row: &Row) -> Result<Prompt> {
+pub(super) fn race_v2(row: &TaskRow) -> Result<Prompt> {
     passage(row, |question| &question[question.len() - 5..])
 }
 
 /// A passage with its earlier questions answered, and the last one open. `cloze` is what stays of a question that ends
 /// in [`BLANK`].
-fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Prompt> {
+fn passage(row: &TaskRow, cloze: fn(&str) -> &str) -> Result<Prompt> {
     let problems = problems(row)?;
     let Some((last, earlier)) = problems.split_last() else {
         return Err(row.wrong("problems", "at least one problem", &Value::from(row.text("problems")?)));
@@ -198,19 +198,19 @@ fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Prompt> {
 const BLANK: &str = "  _  .";
 
 /// The problems of a passage, each as a row of its own. On the hub they are one string that holds a Python literal.
-fn problems(row: &Row) -> Result<Vec<Row>> {
+fn problems(row: &TaskRow) -> Result<Vec<TaskRow>> {
     let text = row.text("problems")?;
     let value = literal::parse(text).map_err(|error| error.at("field `problems`").at(&row.place))?;
     let Value::Array(problems) = value else { return Err(row.wrong("problems", "a list of dicts", &value)) };
     let problem = |(problem, number): (Value, usize)| match problem {
-        Value::Object(fields) => Ok(Row { place: format!("{}, problem {number}", row.place), fields }),
+        Value::Object(fields) => Ok(TaskRow { place: format!("{}, problem {number}", row.place), fields }),
         other => Err(row.wrong("problems", "a list of dicts", &other)),
     };
     problems.into_iter().zip(1..).map(problem).collect()
 }
 
 /// The four options of a problem and the index of the right one.
-fn answered(problem: &Row) -> Result<(Vec<String>, usize)> {
+fn answered(problem: &TaskRow) -> Result<(Vec<String>, usize)> {
     let mut options = problem.texts("options")?;
     if options.len() < 4 {
         return Err(problem.wrong("options", "four options", &Value::from(options)));
@@ -233,9 +233,9 @@ mod tests {
     use super::super::Task;
     use super::*;
 
-    fn row(fields: Value) -> Row {
+    fn row(fields: Value) -> TaskRow {
         let Value::Object(fields) = fields else { panic!("a row is an object") };
-        Row { place: "x.jsonl:3".to_owned(), fields }
+        TaskRow { place: "x.jsonl:3".to_owned(), fields }
     }
 
     fn ask(task: &str, fields: Value) -> Prompt {

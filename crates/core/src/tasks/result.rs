@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::answer_key::AnswerKey;
 use super::item::Items;
 use super::measure::Measure;
 use super::request::Request;
-use super::sheet::Sheet;
-use super::task::{Metric, Task};
+use super::task::{AccuracyKind, Task};
 use crate::error::{Error, Result};
 use crate::files::number;
 
@@ -63,10 +63,10 @@ impl DocumentResult {
     }
 
     /// Whether the metric's prediction is right.
-    pub fn right(&self, metric: Metric) -> bool {
+    pub fn right(&self, metric: AccuracyKind) -> bool {
         let pred = match metric {
-            Metric::Acc => self.pred,
-            Metric::AccNorm => self.pred_norm,
+            AccuracyKind::Acc => self.pred,
+            AccuracyKind::AccNorm => self.pred_norm,
         };
         pred.is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
     }
@@ -109,7 +109,7 @@ fn first_highest(choices: &[ChoiceResult], value: impl Fn(&ChoiceResult) -> f64)
 /// # Errors
 /// When requests or scores are not those of these documents.
 pub fn document_results(items: &Items, requests: &[Request], scores: &[Score]) -> Result<Vec<DocumentResult>> {
-    Sheet::of(items, requests)?.judge(scores)
+    AnswerKey::of(items, requests)?.judge(scores)
 }
 
 /// A task's accuracies.
@@ -154,8 +154,8 @@ impl TaskResult {
             task,
             original,
             effective: documents.len(),
-            acc: measure(Metric::Acc)?,
-            acc_norm: measure(Metric::AccNorm)?,
+            acc: measure(AccuracyKind::Acc)?,
+            acc_norm: measure(AccuracyKind::AccNorm)?,
             non_finite: count(&|document| !document.finite()),
             unanswered: count(&|document| !document.answered()),
             truncated: choices.filter(|choice| choice.truncated_left > 0).count(),
@@ -163,10 +163,10 @@ impl TaskResult {
     }
 
     /// The value of one metric.
-    pub fn measure(&self, metric: Metric) -> Measure {
+    pub fn measure(&self, metric: AccuracyKind) -> Measure {
         match metric {
-            Metric::Acc => self.acc,
-            Metric::AccNorm => self.acc_norm,
+            AccuracyKind::Acc => self.acc,
+            AccuracyKind::AccNorm => self.acc_norm,
         }
     }
 

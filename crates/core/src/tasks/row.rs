@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
 use crate::error::{Error, Result, nearest};
-use crate::files::limit::{Limit, MOST_ROWS};
+use crate::files::limit::{MOST_ROWS, TextLimit};
 use crate::files::{gzip, regular};
 
 /// One row of task data.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct TaskRow {
     /// File and line (`a.jsonl:3`) or file and row (`a.parquet, row 3`), both counted from 1.
     pub place: String,
     /// The row's fields, nested as in the file.
@@ -40,12 +40,12 @@ pub(super) const ENDINGS: [&str; 5] = [".jsonl", ".json", ".jsonl.gz", ".json.gz
 /// [`Kind::BadInput`](crate::error::Kind::BadInput), with the line or row: no rows, bytes that are not UTF-8, a file cut
 /// short, a line that is not a JSON object, a column of a parquet file that is absent or of a type without a JSON form.
 /// (In JSON each row is asked for its fields when its prompt is made.)
-pub fn read_rows(path: impl AsRef<Path>, columns: &[&str]) -> Result<Vec<Row>> {
+pub fn read_rows(path: impl AsRef<Path>, columns: &[&str]) -> Result<Vec<TaskRow>> {
     let path = path.as_ref();
     let file = regular::open(path)?;
     let about = file.metadata().map_err(|error| Error::io("read", path, &error))?;
     let format = format_of(path)?;
-    Limit::current().of_json().check(path, about.len())?;
+    TextLimit::current().of_json().check(path, about.len())?;
     let rows = match format {
         _ if about.len() == 0 => Vec::new(),
         Format::Json { zipped } => read_json(file, path, zipped)?,
@@ -80,9 +80,9 @@ fn format_of(path: &Path) -> Result<Format> {
     }
 }
 
-fn read_json(file: File, path: &Path, zipped: bool) -> Result<Vec<Row>> {
+fn read_json(file: File, path: &Path, zipped: bool) -> Result<Vec<TaskRow>> {
     let mut bytes = Vec::new();
-    let limit = Limit::current().of_json();
+    let limit = TextLimit::current().of_json();
     let read = match zipped {
         true => gzip::reader(file, limit).read_to_end(&mut bytes),
         false => BufReader::new(file).read_to_end(&mut bytes),
@@ -114,7 +114,7 @@ fn read_json(file: File, path: &Path, zipped: bool) -> Result<Vec<Row>> {
 }
 
 /// One list of objects, as some tools write it.
-fn read_list(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
+fn read_list(bytes: &[u8], path: &Path) -> Result<Vec<TaskRow>> {
     let value = parse(bytes, |error| format!("line {}, column {}", error.line(), error.column()))
         .map_err(|error| error.at(path.display().to_string()))?;
     let Value::Array(values) = value else { return Err(bad("the file is not a list of rows", path)) };
@@ -138,9 +138,9 @@ fn parse(bytes: &[u8], place: impl Fn(&serde_json::Error) -> String) -> Result<V
     })
 }
 
-fn row(value: Value, place: String) -> Result<Row> {
+fn row(value: Value, place: String) -> Result<TaskRow> {
     match value {
-        Value::Object(fields) => Ok(Row { place, fields }),
+        Value::Object(fields) => Ok(TaskRow { place, fields }),
         other => Err(Error::bad_input("this is not a row").at(place).expected("a JSON object").found(describe(&other))),
     }
 }
@@ -178,7 +178,7 @@ fn describe(value: &Value) -> String {
 }
 
 /// The fields that a prompt is made of. `path` is a name, or names with dots between them for a nested field.
-impl Row {
+impl TaskRow {
     pub(super) fn text(&self, path: &str) -> Result<&str> {
         let value = self.get(path)?;
         value.as_str().ok_or_else(|| self.wrong(path, "a string", value))
@@ -245,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    fn read(name: &str, bytes: impl AsRef<[u8]>) -> Result<Vec<Row>> {
+    fn read(name: &str, bytes: impl AsRef<[u8]>) -> Result<Vec<TaskRow>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn a_field_names_what_was_expected_and_what_was_found() {
         let fields = json!({"label": "1 ", "n": 2, "x": 1.5, "c": {"text": ["a"], "mixed": ["a", 3]}});
-        let row = Row { place: "x.jsonl:7".to_owned(), fields: fields.as_object().unwrap().clone() };
+        let row = TaskRow { place: "x.jsonl:7".to_owned(), fields: fields.as_object().unwrap().clone() };
         assert_eq!(row.integer_or_text("label").unwrap(), 1);
         assert_eq!(row.integer_or_text("n").unwrap(), 2);
         assert_eq!(row.texts("c.text").unwrap(), ["a"]);

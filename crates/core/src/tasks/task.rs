@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 
 use super::prompt::{self, Prompt};
-use super::row::Row;
+use super::row::TaskRow;
 use super::split::Split;
 use crate::error::{Error, Result, nearest};
 
 /// A way to choose among a document's choices, and so to be right or wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Metric {
+pub enum AccuracyKind {
     /// The choice of the highest log-likelihood.
     Acc,
     /// The choice of the highest log-likelihood per character.
     AccNorm,
 }
 
-impl Metric {
+impl AccuracyKind {
     /// The harness' name of it.
     pub fn name(self) -> &'static str {
         match self {
@@ -46,14 +46,14 @@ pub struct Task {
     /// The fields that a row must have, by their names on the hub.
     pub columns: &'static [&'static str],
     /// What the harness reports.
-    pub metrics: &'static [Metric],
+    pub metrics: &'static [AccuracyKind],
     /// What the paper's column shows.
-    pub column: Metric,
-    pub(super) prompt: fn(&Row) -> Result<Prompt>,
+    pub column: AccuracyKind,
+    pub(super) prompt: fn(&TaskRow) -> Result<Prompt>,
 }
 
-const ACC: &[Metric] = &[Metric::Acc];
-const BOTH: &[Metric] = &[Metric::Acc, Metric::AccNorm];
+const ACC: &[AccuracyKind] = &[AccuracyKind::Acc];
+const BOTH: &[AccuracyKind] = &[AccuracyKind::Acc, AccuracyKind::AccNorm];
 const ARC: &[&str] = &["question", "choices", "answerKey"];
 const RACE: &[&str] = &["article", "problems"];
 
@@ -68,7 +68,7 @@ pub static TASKS: &[Task] = &[
         documents: 2376,
         columns: ARC,
         metrics: BOTH,
-        column: Metric::AccNorm,
+        column: AccuracyKind::AccNorm,
         prompt: prompt::arc,
     },
     Task {
@@ -80,7 +80,7 @@ pub static TASKS: &[Task] = &[
         documents: 1172,
         columns: ARC,
         metrics: BOTH,
-        column: Metric::AccNorm,
+        column: AccuracyKind::AccNorm,
         prompt: prompt::arc,
     },
     Task {
@@ -92,7 +92,7 @@ pub static TASKS: &[Task] = &[
         documents: 10042,
         columns: &["activity_label", "ctx_a", "ctx_b", "endings", "label"],
         metrics: BOTH,
-        column: Metric::AccNorm,
+        column: AccuracyKind::AccNorm,
         prompt: prompt::hellaswag,
     },
     Task {
@@ -104,7 +104,7 @@ pub static TASKS: &[Task] = &[
         documents: 1267,
         columns: &["sentence", "option1", "option2", "answer"],
         metrics: ACC,
-        column: Metric::Acc,
+        column: AccuracyKind::Acc,
         prompt: prompt::winogrande,
     },
     Task {
@@ -116,7 +116,7 @@ pub static TASKS: &[Task] = &[
         documents: 3270,
         columns: &["question", "passage", "label"],
         metrics: ACC,
-        column: Metric::Acc,
+        column: AccuracyKind::Acc,
         prompt: prompt::boolq,
     },
     Task {
@@ -128,7 +128,7 @@ pub static TASKS: &[Task] = &[
         documents: 500,
         columns: &["question_stem", "choices", "answerKey"],
         metrics: BOTH,
-        column: Metric::AccNorm,
+        column: AccuracyKind::AccNorm,
         prompt: prompt::openbookqa,
     },
     Task {
@@ -140,7 +140,7 @@ pub static TASKS: &[Task] = &[
         documents: 277,
         columns: &["sentence1", "sentence2", "label"],
         metrics: ACC,
-        column: Metric::Acc,
+        column: AccuracyKind::Acc,
         prompt: prompt::rte,
     },
     Task {
@@ -152,7 +152,7 @@ pub static TASKS: &[Task] = &[
         documents: 100,
         columns: &["premise", "choice1", "choice2", "question", "label"],
         metrics: ACC,
-        column: Metric::Acc,
+        column: AccuracyKind::Acc,
         prompt: prompt::copa,
     },
     Task {
@@ -164,7 +164,7 @@ pub static TASKS: &[Task] = &[
         documents: 1045,
         columns: RACE,
         metrics: ACC,
-        column: Metric::Acc,
+        column: AccuracyKind::Acc,
         prompt: prompt::race,
     },
     Task {
@@ -176,7 +176,7 @@ pub static TASKS: &[Task] = &[
         documents: 1045,
         columns: RACE,
         metrics: ACC,
-        column: Metric::Acc,
+        column: AccuracyKind::Acc,
         prompt: prompt::race_v2,
     },
 ];
@@ -211,7 +211,7 @@ impl Task {
     ///
     /// # Errors
     /// A field that is missing or does not hold what it should; an answer that is not among the choices.
-    pub fn prompt(&self, row: &Row) -> Result<Prompt> {
+    pub fn prompt(&self, row: &TaskRow) -> Result<Prompt> {
         (self.prompt)(row).map_err(|error| error.at(format!("task {}", self.name)))
     }
 }
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn the_papers_column_is_among_the_metrics() {
         let normed: Vec<&str> =
-            TASKS.iter().filter(|task| task.column == Metric::AccNorm).map(|task| task.name).collect();
+            TASKS.iter().filter(|task| task.column == AccuracyKind::AccNorm).map(|task| task.name).collect();
         assert_eq!(normed, ["arc_easy", "arc_challenge", "hellaswag", "openbookqa"]);
         assert!(TASKS.iter().all(|task| task.metrics.contains(&task.column)));
     }

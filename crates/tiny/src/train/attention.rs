@@ -4,8 +4,8 @@
 //! cheaper than to write all scores to memory and read them again.
 
 use super::real::{Real, dot, exponentials};
-use ghostlab_core::linalg::gemm::{Into, View, ViewMut, gemm};
-use ghostlab_core::linalg::lanes::widest;
+use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
+use ghostlab_core::linalg::simd::widest;
 
 /// Queries that are scored at a time: few, so that little is computed that the mask removes.
 const BLOCK: usize = 64;
@@ -65,9 +65,9 @@ pub(super) fn forward<R: Real>(
             let block = BLOCK.min(rows - first);
             let seen = first + block;
             scores.resize(block * seen, R::ZERO);
-            let queries = View::strided(&rotated[first * stride + head * d..], block, d, stride);
-            let keys = View::strided(&rotated[q_width + key * d..], seen, d, stride);
-            gemm(ViewMut::rows(scores, block, seen), Into::Replace, queries, keys.t());
+            let queries = MatrixView::strided(&rotated[first * stride + head * d..], block, d, stride);
+            let keys = MatrixView::strided(&rotated[q_width + key * d..], seen, d, stride);
+            gemm(MatrixViewMut::rows(scores, block, seen), Update::Replace, queries, keys.t());
             let sums = &mut sums[head * rows + first..][..block];
             widest(
                 #[inline(always)]
@@ -85,20 +85,20 @@ pub(super) fn forward<R: Real>(
                 },
             );
             let values = values(heads, projected, key, seen);
-            let out = ViewMut::strided(&mut out[first * q_width + head * d..], block, d, q_width);
-            gemm(out, Into::Replace, View::rows(scores, block, seen), values);
+            let out = MatrixViewMut::strided(&mut out[first * q_width + head * d..], block, d, q_width);
+            gemm(out, Update::Replace, MatrixView::rows(scores, block, seen), values);
         }
     }
 }
 
-fn values<R: Real>(heads: Heads, projected: &[R], key: usize, count: usize) -> View<'_, R> {
+fn values<R: Real>(heads: Heads, projected: &[R], key: usize, count: usize) -> MatrixView<'_, R> {
     let (d, stride) = (heads.head_dim, heads.projected());
-    View::strided(&projected[heads.rotated() + key * d..], count, d, stride)
+    MatrixView::strided(&projected[heads.rotated() + key * d..], count, d, stride)
 }
 
 /// What the backward pass needs of the forward one.
 #[derive(Clone, Copy)]
-pub(super) struct Kept<'a, R> {
+pub(super) struct SavedAttention<'a, R> {
     pub(super) rotated: &'a [R],
     pub(super) projected: &'a [R],
     pub(super) out: &'a [R],
@@ -111,14 +111,14 @@ pub(super) struct Kept<'a, R> {
 /// `d_out [T, H·D]`, `d_rotated [T, (H + K)·D]`, `d_projected [T, (H + 2K)·D]` (only its values are written).
 pub(super) fn backward<R: Real>(
     heads: Heads,
-    kept: Kept<'_, R>,
+    kept: SavedAttention<'_, R>,
     d_out: &[R],
     d_rotated: &mut [R],
     d_projected: &mut [R],
     scores: &mut Vec<R>,
     d_scores: &mut Vec<R>,
 ) {
-    let Kept { rotated, projected, out, sums } = kept;
+    let SavedAttention { rotated, projected, out, sums } = kept;
     let (d, q_width, stride) = (heads.head_dim, heads.query_width(), heads.rotated());
     let rows = out.len() / q_width;
     for head in 0..heads.queries {
@@ -128,13 +128,13 @@ pub(super) fn backward<R: Real>(
             let seen = first + block;
             scores.resize(block * seen, R::ZERO);
             d_scores.resize(block * seen, R::ZERO);
-            let queries = View::strided(&rotated[first * stride + head * d..], block, d, stride);
-            let keys = View::strided(&rotated[q_width + key * d..], seen, d, stride);
-            gemm(ViewMut::rows(scores, block, seen), Into::Replace, queries, keys.t());
+            let queries = MatrixView::strided(&rotated[first * stride + head * d..], block, d, stride);
+            let keys = MatrixView::strided(&rotated[q_width + key * d..], seen, d, stride);
+            gemm(MatrixViewMut::rows(scores, block, seen), Update::Replace, queries, keys.t());
             let start = first * q_width + head * d;
-            let d_block = View::strided(&d_out[start..], block, d, q_width);
+            let d_block = MatrixView::strided(&d_out[start..], block, d, q_width);
             let values = values(heads, projected, key, seen);
-            gemm(ViewMut::rows(d_scores, block, seen), Into::Replace, d_block, values.t());
+            gemm(MatrixViewMut::rows(d_scores, block, seen), Update::Replace, d_block, values.t());
             let sums = &sums[head * rows + first..][..block];
             widest(
                 #[inline(always)]
@@ -154,14 +154,14 @@ pub(super) fn backward<R: Real>(
                     }
                 },
             );
-            let (scores, d_scores) = (View::rows(scores, block, seen), View::rows(d_scores, block, seen));
+            let (scores, d_scores) = (MatrixView::rows(scores, block, seen), MatrixView::rows(d_scores, block, seen));
             let projected_stride = heads.projected();
-            let d_values = ViewMut::strided(&mut d_projected[stride + key * d..], seen, d, projected_stride);
-            gemm(d_values, Into::Add, scores.t(), d_block);
-            let d_queries = ViewMut::strided(&mut d_rotated[first * stride + head * d..], block, d, stride);
-            gemm(d_queries, Into::Replace, d_scores, keys);
-            let d_keys = ViewMut::strided(&mut d_rotated[q_width + key * d..], seen, d, stride);
-            gemm(d_keys, Into::Add, d_scores.t(), queries);
+            let d_values = MatrixViewMut::strided(&mut d_projected[stride + key * d..], seen, d, projected_stride);
+            gemm(d_values, Update::Add, scores.t(), d_block);
+            let d_queries = MatrixViewMut::strided(&mut d_rotated[first * stride + head * d..], block, d, stride);
+            gemm(d_queries, Update::Replace, d_scores, keys);
+            let d_keys = MatrixViewMut::strided(&mut d_rotated[q_width + key * d..], seen, d, stride);
+            gemm(d_keys, Update::Add, d_scores.t(), queries);
         }
     }
 }

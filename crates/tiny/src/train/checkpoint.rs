@@ -22,12 +22,12 @@ pub struct Progress {
     pub step: usize,
     /// Time spent in training, over all its parts.
     pub seconds: f64,
-    pub history: Vec<Entry>,
+    pub history: Vec<StoredTensor>,
 }
 
 /// One line of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct StoredTensor {
     pub step: usize,
     /// Mean over the steps since the entry before.
     pub train_loss: f64,
@@ -38,7 +38,7 @@ pub struct Entry {
 
 /// A run between two steps.
 #[derive(Debug, Clone, Default)]
-pub struct State {
+pub struct TrainState {
     pub progress: Progress,
     pub weights: Vec<f32>,
     pub moments: Moments,
@@ -55,7 +55,7 @@ fn checksum<'a>(progress: &str, parts: impl Iterator<Item = &'a [u8]>) -> String
     sha256::of_bytes(of_parts.fold(sha256::of_bytes(progress), |all, one| all + " " + &one))
 }
 
-impl State {
+impl TrainState {
     /// Writes it through a temporary file.
     ///
     /// # Errors
@@ -129,9 +129,9 @@ impl State {
 mod tests {
     use super::*;
 
-    fn state() -> State {
+    fn state() -> TrainState {
         let numbers = |from: f32| (0..40).map(|i| from + i as f32).collect::<Vec<f32>>();
-        State {
+        TrainState {
             progress: Progress { fingerprint: "f".into(), step: 7, seconds: 1.5, history: Vec::new() },
             weights: numbers(0.5),
             moments: Moments { first: numbers(1.0), second: numbers(2.0) },
@@ -143,14 +143,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint.safetensors");
         state().save(&path).unwrap();
-        let back = State::load(&path, "f").unwrap().unwrap();
+        let back = TrainState::load(&path, "f").unwrap().unwrap();
         assert_eq!((back.progress, back.weights), (state().progress, state().weights));
         let whole = std::fs::read(&path).unwrap();
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[at] ^= 1 << (at % 7);
             std::fs::write(&path, bytes).unwrap();
-            let Err(error) = State::load(&path, "f") else {
+            let Err(error) = TrainState::load(&path, "f") else {
                 // Blanks after the header's end mean nothing.
                 assert_eq!(whole[at], b' ', "byte {at}");
                 continue;
@@ -166,7 +166,7 @@ mod tests {
         let mut bytes = whole;
         bytes[at + step.len() - 1] = b'9';
         std::fs::write(&path, bytes).unwrap();
-        let message = State::load(&path, "f").unwrap_err().to_string();
+        let message = TrainState::load(&path, "f").unwrap_err().to_string();
         assert!(message.contains("other numbers than its checksum"), "{message}");
     }
 }

@@ -10,7 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::checkpoint::Entry;
+use super::checkpoint::StoredTensor;
 use super::corpus::Origin;
 use super::evaluate::Score;
 use super::parameters::Parameters;
@@ -43,7 +43,7 @@ pub struct Manifest {
     /// Of the weights as they are stored, in f16.
     pub validation: Vec<Score>,
     pub files: BTreeMap<String, FileEntry>,
-    pub history: Vec<Entry>,
+    pub history: Vec<StoredTensor>,
 }
 
 /// One file of the folder.

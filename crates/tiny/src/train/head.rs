@@ -3,8 +3,8 @@
 use super::network::{Network, Tape};
 use super::norm;
 use super::real::{Real, exponentials};
-use ghostlab_core::linalg::gemm::{Into, View, ViewMut, gemm};
-use ghostlab_core::linalg::lanes::widest;
+use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
+use ghostlab_core::linalg::simd::widest;
 
 /// Rows whose logits are computed at a time.
 const ROWS: usize = 128;
@@ -47,17 +47,17 @@ impl Network {
                     }
                 },
             );
-            let d_logits = View::rows(probabilities, rows, vocab);
+            let d_logits = MatrixView::rows(probabilities, rows, vocab);
             let place = self.parameters.head.clone();
             gemm(
-                ViewMut::rows(&mut gradient[place.clone()], vocab, c),
-                Into::Add,
+                MatrixViewMut::rows(&mut gradient[place.clone()], vocab, c),
+                Update::Add,
                 d_logits.t(),
-                View::rows(normed, rows, c),
+                MatrixView::rows(normed, rows, c),
             );
             d_normed.resize(rows * c, R::ZERO);
-            let table = View::rows(&weights[place], vocab, c);
-            gemm(ViewMut::rows(&mut d_normed, rows, c), Into::Replace, d_logits, table);
+            let table = MatrixView::rows(&weights[place], vocab, c);
+            gemm(MatrixViewMut::rows(&mut d_normed, rows, c), Update::Replace, d_logits, table);
             let place = self.parameters.final_norm.clone();
             let out = &mut d_stream[first * c..(first + rows) * c];
             norm::backward(stream, &weights[place.clone()], self.eps, &d_normed, &mut gradient[place], out, false);
@@ -71,8 +71,13 @@ impl Network {
         let mut normed = vec![R::ZERO; tape.stream.len()];
         norm::forward(&tape.stream, &weights[self.parameters.final_norm.clone()], self.eps, &mut normed, false);
         let mut logits = vec![R::ZERO; rows * vocab];
-        let table = View::rows(&weights[self.parameters.head.clone()], vocab, c);
-        gemm(ViewMut::rows(&mut logits, rows, vocab), Into::Replace, View::rows(&normed, rows, c), table.t());
+        let table = MatrixView::rows(&weights[self.parameters.head.clone()], vocab, c);
+        gemm(
+            MatrixViewMut::rows(&mut logits, rows, vocab),
+            Update::Replace,
+            MatrixView::rows(&normed, rows, c),
+            table.t(),
+        );
         logits
     }
 
@@ -91,8 +96,13 @@ impl Network {
             normed.resize(rows * c, R::ZERO);
             norm::forward(stream, &weights[self.parameters.final_norm.clone()], self.eps, normed, false);
             logits.resize(rows * vocab, R::ZERO);
-            let table = View::rows(&weights[self.parameters.head.clone()], vocab, c);
-            gemm(ViewMut::rows(logits, rows, vocab), Into::Replace, View::rows(normed, rows, c), table.t());
+            let table = MatrixView::rows(&weights[self.parameters.head.clone()], vocab, c);
+            gemm(
+                MatrixViewMut::rows(logits, rows, vocab),
+                Update::Replace,
+                MatrixView::rows(normed, rows, c),
+                table.t(),
+            );
             widest(
                 #[inline(always)]
                 || {

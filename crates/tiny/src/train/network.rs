@@ -3,13 +3,13 @@
 //! One call works on one chunk of text on one thread; threads take chunks. candle's own autograd would make a tensor
 //! for every intermediate, and its fused norm, softmax and rope stop gradients without a word (huggingface/candle#2168).
 
-use super::attention::{self, Heads, Kept};
+use super::attention::{self, Heads, SavedAttention};
 use super::norm;
 use super::parameters::Parameters;
 use super::real::{LANES, Real, add};
 use super::rotary::Rotary;
-use ghostlab_core::linalg::gemm::{Into, View, ViewMut, gemm};
-use ghostlab_core::linalg::lanes::widest;
+use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
+use ghostlab_core::linalg::simd::widest;
 use ghostlab_core::model::config::Config;
 
 /// The shape of a backbone, and where its weights lie.
@@ -60,19 +60,24 @@ struct LayerTape<R> {
 }
 
 /// `out ← x · Wᵀ`, added where told. `x [rows, inner]`, `weight [outer, inner]`, `out [rows, outer]`.
-fn project<R: Real>(out: &mut Vec<R>, into: Into, x: &[R], weight: &[R], inner: usize) {
+fn project<R: Real>(out: &mut Vec<R>, into: Update, x: &[R], weight: &[R], inner: usize) {
     let (rows, outer) = (x.len() / inner, weight.len() / inner);
     out.resize(rows * outer, R::ZERO);
-    gemm(ViewMut::rows(out, rows, outer), into, View::rows(x, rows, inner), View::rows(weight, outer, inner).t());
+    gemm(
+        MatrixViewMut::rows(out, rows, outer),
+        into,
+        MatrixView::rows(x, rows, inner),
+        MatrixView::rows(weight, outer, inner).t(),
+    );
 }
 
 /// The gradient of [`project`]: `d_weight ← d_weight + d_outᵀ · x`, `d_x ← d_out · W`.
 fn project_back<R: Real>(d_x: &mut Vec<R>, d_weight: &mut [R], d_out: &[R], x: &[R], weight: &[R], inner: usize) {
     let (rows, outer) = (x.len() / inner, weight.len() / inner);
-    let d_out = View::rows(d_out, rows, outer);
-    gemm(ViewMut::rows(d_weight, outer, inner), Into::Add, d_out.t(), View::rows(x, rows, inner));
+    let d_out = MatrixView::rows(d_out, rows, outer);
+    gemm(MatrixViewMut::rows(d_weight, outer, inner), Update::Add, d_out.t(), MatrixView::rows(x, rows, inner));
     d_x.resize(rows * inner, R::ZERO);
-    gemm(ViewMut::rows(d_x, rows, inner), Into::Replace, d_out, View::rows(weight, outer, inner));
+    gemm(MatrixViewMut::rows(d_x, rows, inner), Update::Replace, d_out, MatrixView::rows(weight, outer, inner));
 }
 
 fn copy<R: Real>(to: &mut Vec<R>, from: &[R]) {
@@ -111,19 +116,19 @@ impl Network {
 
             copy(&mut layer.before, stream);
             let x = self.normed(norms[0], stream, normed);
-            project(&mut layer.projected, Into::Replace, x, weight(&places.qkv), c);
+            project(&mut layer.projected, Update::Replace, x, weight(&places.qkv), c);
             self.rotary.forward(self.heads, self.eps, places, weights, span, &layer.projected, &mut layer.rotated);
             self.attend(layer, ids.len(), span, scores);
             let out = if norms[1].is_some() { &mut layer.branches[0] } else { &mut *branch };
-            project(out, Into::Replace, &layer.attended, weight(&places.output), self.heads.query_width());
+            project(out, Update::Replace, &layer.attended, weight(&places.output), self.heads.query_width());
             self.join(norms[1], out, stream);
 
             copy(&mut layer.middle, stream);
             let x = self.normed(norms[2], stream, normed);
-            project(&mut layer.gate_up, Into::Replace, x, weight(&places.gate_up), c);
+            project(&mut layer.gate_up, Update::Replace, x, weight(&places.gate_up), c);
             gated(&layer.gate_up, self.config.intermediate, inner);
             let out = if norms[3].is_some() { &mut layer.branches[1] } else { &mut *branch };
-            project(out, Into::Replace, inner, weight(&places.down), self.config.intermediate);
+            project(out, Update::Replace, inner, weight(&places.down), self.config.intermediate);
             self.join(norms[3], out, stream);
         }
     }
@@ -184,11 +189,11 @@ impl Network {
         let d_out = self.split(&places.norms[3], weights, &layer.branches[1], d_stream, d_branch, gradient);
         let down = &weights[places.down.clone()];
         d_inner.resize(d_out.len() / c * f, R::ZERO);
-        let (d_rows, rows) = (View::rows(d_out, d_out.len() / c, c), d_out.len() / c);
-        gemm(ViewMut::rows(d_inner, rows, f), Into::Replace, d_rows, View::rows(down, c, f));
+        let (d_rows, rows) = (MatrixView::rows(d_out, d_out.len() / c, c), d_out.len() / c);
+        gemm(MatrixViewMut::rows(d_inner, rows, f), Update::Replace, d_rows, MatrixView::rows(down, c, f));
         gated_back(&mut layer.gate_up, f, d_inner, inner);
-        let d_down = ViewMut::rows(&mut gradient[places.down.clone()], c, f);
-        gemm(d_down, Into::Add, d_rows.t(), View::rows(inner, rows, f));
+        let d_down = MatrixViewMut::rows(&mut gradient[places.down.clone()], c, f);
+        gemm(d_down, Update::Add, d_rows.t(), MatrixView::rows(inner, rows, f));
 
         let norm = places.norms[2].clone();
         let x = self.normed(norm.clone().map(|place| &weights[place]), &layer.middle, normed);
@@ -222,7 +227,7 @@ impl Network {
         let rows = layer.before.len() / c;
         for first in (0..rows).step_by(span) {
             let window = |width: usize| first * width..(first + span) * width;
-            let kept = Kept {
+            let kept = SavedAttention {
                 rotated: &layer.rotated[window(heads.rotated())],
                 projected: &layer.projected[window(heads.projected())],
                 out: &layer.attended[window(width)],

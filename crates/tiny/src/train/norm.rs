@@ -1,7 +1,7 @@
 //! Root-mean-square norm of rows, and its gradient.
 
 use super::real::{Real, dot, dot3};
-use ghostlab_core::linalg::lanes::widest;
+use ghostlab_core::linalg::simd::widest;
 
 /// `1 / sqrt(mean x² + eps)`
 #[inline(always)]

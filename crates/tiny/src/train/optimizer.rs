@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::parameters::Parameters;
-use ghostlab_core::linalg::lanes::widest;
+use ghostlab_core::linalg::simd::widest;
 
 /// The settings of the optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

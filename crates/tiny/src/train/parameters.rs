@@ -11,7 +11,7 @@ use ghostlab_core::model::config::{Config, QueryKeyNorm};
 
 /// What a weight is for: that decides how it starts and whether it decays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParameterKind {
     Embedding,
     Norm,
     Matrix,
@@ -19,7 +19,7 @@ pub enum Kind {
     Residual,
 }
 
-impl Kind {
+impl ParameterKind {
     /// Whether weight decay acts on it.
     pub fn decays(self) -> bool {
         matches!(self, Self::Matrix | Self::Residual)
@@ -32,7 +32,7 @@ pub struct Parameter {
     pub name: String,
     pub shape: Vec<usize>,
     pub range: Range<usize>,
-    pub kind: Kind,
+    pub kind: ParameterKind,
 }
 
 /// The weights of one decoder layer.
@@ -72,7 +72,7 @@ struct Builder {
 }
 
 impl Builder {
-    fn put(&mut self, name: String, shape: &[usize], kind: Kind) -> Range<usize> {
+    fn put(&mut self, name: String, shape: &[usize], kind: ParameterKind) -> Range<usize> {
         let range = self.total..self.total + shape.iter().product::<usize>();
         self.total = range.end;
         self.list.push(Parameter { name, shape: shape.to_vec(), range: range.clone(), kind });
@@ -86,36 +86,38 @@ impl Parameters {
         let (c, f) = (config.hidden, config.intermediate);
         let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
         let mut to = Builder { list: Vec::new(), total: 0 };
-        let embedding = to.put("model.embed_tokens.weight".into(), &[config.vocab, c], Kind::Embedding);
+        let embedding = to.put("model.embed_tokens.weight".into(), &[config.vocab, c], ParameterKind::Embedding);
         let layers = (0..config.layers)
             .map(|index| {
                 let name = |part: &str| format!("model.layers.{index}.{part}.weight");
                 let mut put = |part: &str, shape: &[usize], kind| to.put(name(part), shape, kind);
                 let qkv = join(&[
-                    put("self_attn.q_proj", &[q, c], Kind::Matrix),
-                    put("self_attn.k_proj", &[kv, c], Kind::Matrix),
-                    put("self_attn.v_proj", &[kv, c], Kind::Matrix),
+                    put("self_attn.q_proj", &[q, c], ParameterKind::Matrix),
+                    put("self_attn.k_proj", &[kv, c], ParameterKind::Matrix),
+                    put("self_attn.v_proj", &[kv, c], ParameterKind::Matrix),
                 ]);
-                let output = put("self_attn.o_proj", &[c, q], Kind::Residual);
-                let gate_up =
-                    join(&[put("mlp.gate_proj", &[f, c], Kind::Matrix), put("mlp.up_proj", &[f, c], Kind::Matrix)]);
-                let down = put("mlp.down_proj", &[c, f], Kind::Residual);
-                let norms = config.layout.norms.map(|part| part.map(|part| put(part, &[c], Kind::Norm)));
+                let output = put("self_attn.o_proj", &[c, q], ParameterKind::Residual);
+                let gate_up = join(&[
+                    put("mlp.gate_proj", &[f, c], ParameterKind::Matrix),
+                    put("mlp.up_proj", &[f, c], ParameterKind::Matrix),
+                ]);
+                let down = put("mlp.down_proj", &[c, f], ParameterKind::Residual);
+                let norms = config.layout.norms.map(|part| part.map(|part| put(part, &[c], ParameterKind::Norm)));
                 let widths = match config.layout.query_key_norm {
                     QueryKeyNorm::None => None,
                     QueryKeyNorm::PerHead => Some((config.head_dim, config.head_dim)),
                     QueryKeyNorm::WholeProjection => Some((q, kv)),
                 };
-                let query_norm = widths.map(|(width, _)| put("self_attn.q_norm", &[width], Kind::Norm));
-                let key_norm = widths.map(|(_, width)| put("self_attn.k_norm", &[width], Kind::Norm));
+                let query_norm = widths.map(|(width, _)| put("self_attn.q_norm", &[width], ParameterKind::Norm));
+                let key_norm = widths.map(|(_, width)| put("self_attn.k_norm", &[width], ParameterKind::Norm));
                 LayerPlaces { qkv, output, gate_up, down, norms, query_norm, key_norm }
             })
             .collect();
-        let final_norm = to.put("model.norm.weight".into(), &[c], Kind::Norm);
+        let final_norm = to.put("model.norm.weight".into(), &[c], ParameterKind::Norm);
         let head = if config.tied_embeddings {
             embedding.clone()
         } else {
-            to.put("lm_head.weight".into(), &[config.vocab, c], Kind::Matrix)
+            to.put("lm_head.weight".into(), &[config.vocab, c], ParameterKind::Matrix)
         };
         Self { list: to.list, total: to.total, layers, embedding, final_norm, head }
     }
@@ -128,12 +130,12 @@ impl Parameters {
         let mut values = Vec::with_capacity(self.total);
         for parameter in &self.list {
             let deviation = match parameter.kind {
-                Kind::Norm => {
+                ParameterKind::Norm => {
                     values.resize(parameter.range.end, 1.0);
                     continue;
                 }
-                Kind::Embedding | Kind::Matrix => 0.02,
-                Kind::Residual => residual,
+                ParameterKind::Embedding | ParameterKind::Matrix => 0.02,
+                ParameterKind::Residual => residual,
             };
             values.extend(parameter.range.clone().map(|_| (normal(&mut random) * deviation) as f32));
         }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use ghostlab_core::linalg::gemm::Element;
-use ghostlab_core::linalg::lanes;
+use ghostlab_core::linalg::simd;
 
 /// What the kernels need of a float.
 pub trait Real:
@@ -46,7 +46,7 @@ impl Real for f32 {
     #[inline(always)]
     fn exp(self) -> Self {
         // The standard library's does not vectorise.
-        lanes::exp(self)
+        simd::exp(self)
     }
 }
 

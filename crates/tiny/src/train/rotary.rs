@@ -4,7 +4,7 @@ use super::attention::Heads;
 use super::norm::{row_backward, row_forward};
 use super::parameters::LayerPlaces;
 use super::real::Real;
-use ghostlab_core::linalg::lanes::widest;
+use ghostlab_core::linalg::simd::widest;
 
 /// Cosines and sines, a row of `D/2` for each position.
 #[derive(Debug, Clone)]

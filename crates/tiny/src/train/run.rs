@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::batch::Shards;
-use super::checkpoint::{Entry, State};
+use super::checkpoint::{StoredTensor, TrainState};
 use super::corpus::{Order, Register, Stream};
 use super::evaluate::{mean_loss, scores};
 use super::export::{self, Manifest};
@@ -64,7 +64,7 @@ struct Run<'a> {
     streams: &'a [Stream],
     answers: Answers,
     shards: Shards,
-    state: State,
+    state: TrainState,
     checkpoint: PathBuf,
 }
 
@@ -99,13 +99,13 @@ pub fn train(
     let network = Network::new(recipe.config(tokens.end)?, recipe.chunk);
     let checkpoint = folder.join(CHECKPOINT);
     let total = network.parameters.total;
-    let state = match State::load(&checkpoint, &fingerprint)? {
+    let state = match TrainState::load(&checkpoint, &fingerprint)? {
         Some(state) => {
             say(&format!("goes on at step {}", state.progress.step));
             state
         }
         None => {
-            let mut state = State { weights: network.parameters.start(recipe.seed), ..State::default() };
+            let mut state = TrainState { weights: network.parameters.start(recipe.seed), ..TrainState::default() };
             state.moments = Moments { first: vec![0.0; total], second: vec![0.0; total] };
             state.progress.fingerprint = fingerprint;
             state
@@ -227,7 +227,7 @@ impl Run<'_> {
         );
         let due = step.is_multiple_of(self.habits.validate_every) || step == steps;
         let validation_loss = if due { self.validate(&mut line) } else { None };
-        self.state.progress.history.push(Entry { step, train_loss, validation_loss });
+        self.state.progress.history.push(StoredTensor { step, train_loss, validation_loss });
         say(&line);
         *pending = Pending::begin();
     }

@@ -3,7 +3,7 @@
 use super::draw::Draw;
 use super::facts::{Entity, Facts};
 use super::lexicon::{DAYS, FOODS, OBJECTS};
-use super::relation::Kind;
+use super::relation::RelationKind;
 
 /// What an act is done to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Event {
 pub(super) fn events(facts: &Facts, count: usize, same_act: bool, draw: &mut Draw) -> Vec<Event> {
     let first = draw.below(ACTS.len());
     let alike: Vec<usize> = (0..ACTS.len()).filter(|act| ACTS[*act].thing == ACTS[first].thing).collect();
-    let (people, days) = (draw.several(count, facts.count(Kind::Person)), draw.several(count, DAYS.len()));
+    let (people, days) = (draw.several(count, facts.count(RelationKind::Person)), draw.several(count, DAYS.len()));
     let things = things(facts, ACTS[first].thing, count, draw);
     let mut told = Vec::with_capacity(count);
     for ((person, thing), day) in people.into_iter().zip(things).zip(days) {
@@ -100,9 +100,9 @@ pub(super) fn events(facts: &Facts, count: usize, same_act: bool, draw: &mut Dra
 /// `count` different things of a kind.
 pub(super) fn things(facts: &Facts, thing: Thing, count: usize, draw: &mut Draw) -> Vec<String> {
     let (limit, kind) = match thing {
-        Thing::Object => (OBJECTS.len(), Kind::Object),
-        Thing::Place => (facts.count(Kind::Place), Kind::Place),
-        Thing::Animal => (facts.count(Kind::Animal), Kind::Animal),
+        Thing::Object => (OBJECTS.len(), RelationKind::Object),
+        Thing::Place => (facts.count(RelationKind::Place), RelationKind::Place),
+        Thing::Animal => (facts.count(RelationKind::Animal), RelationKind::Animal),
         Thing::Food => {
             return draw.several(count, FOODS.len()).into_iter().map(|at| format!("the {}", FOODS[at])).collect();
         }

@@ -10,7 +10,7 @@ use super::facts::{Entity, Fact, Facts, LINKS, is_hop};
 use super::lore;
 use super::meeting::{Meeting, meeting};
 use super::reading::{Problem, article, claim_pair, polar_pair};
-use super::relation::Kind;
+use super::relation::RelationKind;
 use super::share::{Share, share};
 use super::text::capital;
 use super::voice::{Voice, couple, event};
@@ -130,12 +130,12 @@ impl Exam<'_> {
         let mut items = Vec::new();
         for activity in 0..ACTIVITIES.len() {
             for next in 1..STEPS {
-                let mut people: Vec<usize> = (0..self.facts.count(Kind::Person)).collect();
+                let mut people: Vec<usize> = (0..self.facts.count(RelationKind::Person)).collect();
                 self.draw.shuffle(&mut people);
                 let scenes = people.into_iter().map(|index| {
                     // The other step of the activity that is offered below must not have been done already.
                     let from = if next == 2 { index % 2 } else { next - 1 };
-                    voice.scene(activity, Entity { kind: Kind::Person, index }, from, next)
+                    voice.scene(activity, Entity { kind: RelationKind::Person, index }, from, next)
                 });
                 let kept = scenes.filter(|scene| scene.share() == Share::Scored).take(3);
                 items.extend(kept.map(|scene| (activity, next, scene)));
@@ -286,16 +286,16 @@ impl Exam<'_> {
         other: usize,
         backward: bool,
     ) -> (String, String, String, &'static str) {
-        let mut index = self.draw.below(self.facts.count(Kind::Person));
-        let count = self.facts.count(Kind::Person);
+        let mut index = self.draw.below(self.facts.count(RelationKind::Person));
+        let count = self.facts.count(RelationKind::Person);
         for _ in 0..count {
-            let person = Entity { kind: Kind::Person, index };
+            let person = Entity { kind: RelationKind::Person, index };
             if voice.reason(pair, person, backward).share() == Share::Scored {
                 break;
             }
             index = (index + 1) % count;
         }
-        let person = Entity { kind: Kind::Person, index };
+        let person = Entity { kind: RelationKind::Person, index };
         let reason = voice.reason(pair, person, backward);
         let (cause, effect) = CAUSES[other];
         let template = if backward { cause } else { effect };

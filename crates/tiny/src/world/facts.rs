@@ -3,14 +3,14 @@
 use super::draw::Draw;
 use super::hop::HOPS;
 use super::lexicon::{ANIMALS, CLASSES, JOBS, MATERIALS, MEN, OBJECTS, PLACES, REGIONS, WOMEN};
-use super::relation::{Kind, Order, PETS, RELATIONS, Values};
+use super::relation::{Order, PETS, RELATIONS, RelationKind, Values};
 use super::text::bare;
 use super::wording::Free;
 
 /// Someone or something, by its number among its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entity {
-    pub(super) kind: Kind,
+    pub(super) kind: RelationKind,
     pub(super) index: usize,
 }
 
@@ -41,14 +41,14 @@ pub(super) fn is_hop(link: usize) -> bool {
     link >= RELATIONS.len()
 }
 
-pub(super) fn subject_kind(link: usize) -> Kind {
+pub(super) fn subject_kind(link: usize) -> RelationKind {
     if is_hop(link) { RELATIONS[HOPS[link - RELATIONS.len()].first].subject } else { RELATIONS[link].subject }
 }
 
 impl Facts {
     pub(super) fn new(seed: u64) -> Self {
         let mut draw = Draw::new(&[seed, 0]);
-        let names = Kind::ALL.map(|kind| names(kind, &mut draw));
+        let names = RelationKind::ALL.map(|kind| names(kind, &mut draw));
         let told = std::array::from_fn(|_| Vec::new());
         let mut facts = Self { names, values: Vec::new(), answers: Vec::new(), free: Vec::new(), told };
         for relation in &RELATIONS {
@@ -61,14 +61,14 @@ impl Facts {
         }
         facts.answers = (0..LINKS).map(|link| facts.of_link(link).map(|fact| facts.answer(fact)).collect()).collect();
         facts.free = (0..LINKS).map(|link| facts.free_wordings(link)).collect();
-        facts.told = Kind::ALL.map(|kind| {
+        facts.told = RelationKind::ALL.map(|kind| {
             let entity = |index| facts.printable(Entity { kind, index });
             (0..facts.count(kind)).map(entity).collect()
         });
         facts
     }
 
-    pub(super) fn count(&self, kind: Kind) -> usize {
+    pub(super) fn count(&self, kind: RelationKind) -> usize {
         self.names[kind as usize].len()
     }
 
@@ -77,7 +77,7 @@ impl Facts {
     }
 
     pub(super) fn person(&self, index: usize) -> &str {
-        &self.names[Kind::Person as usize][index]
+        &self.names[RelationKind::Person as usize][index]
     }
 
     /// All facts of one link, by subject.
@@ -105,12 +105,12 @@ impl Facts {
     /// The entity that the value of a plain relation is, if it is one.
     pub(super) fn object_of(&self, fact: Fact) -> Option<Entity> {
         let kind = match fact.link {
-            super::relation::HOME => Kind::Place,
-            super::relation::JOB => Kind::Job,
-            super::relation::PET => Kind::Animal,
-            super::relation::CLASS => Kind::Class,
-            super::relation::MATERIAL => Kind::Material,
-            super::relation::REGION => Kind::Region,
+            super::relation::HOME => RelationKind::Place,
+            super::relation::JOB => RelationKind::Job,
+            super::relation::PET => RelationKind::Animal,
+            super::relation::CLASS => RelationKind::Class,
+            super::relation::MATERIAL => RelationKind::Material,
+            super::relation::REGION => RelationKind::Region,
             _ => return None,
         };
         Some(Entity { kind, index: self.value_index(fact.link, fact.subject) })
@@ -131,15 +131,15 @@ impl Facts {
             Values::Words(words) => words[index].to_owned(),
             Values::Places => PLACES[index].to_owned(),
             Values::Regions => REGIONS[index].to_owned(),
-            Values::Pets => format!("a {}", bare(&self.names[Kind::Animal as usize][index])),
+            Values::Pets => format!("a {}", bare(&self.names[RelationKind::Animal as usize][index])),
         }
     }
 
     /// She, he or it; her, his or its.
     pub(super) fn pronouns(&self, entity: Entity) -> (&'static str, &'static str, &'static str) {
         match entity.kind {
-            Kind::Person if entity.index < WOMEN.len() => ("she", "her", "her"),
-            Kind::Person => ("he", "his", "him"),
+            RelationKind::Person if entity.index < WOMEN.len() => ("she", "her", "her"),
+            RelationKind::Person => ("he", "his", "him"),
             _ => ("it", "its", "it"),
         }
     }
@@ -163,23 +163,23 @@ impl Facts {
     }
 }
 
-fn names(kind: Kind, draw: &mut Draw) -> Vec<String> {
+fn names(kind: RelationKind, draw: &mut Draw) -> Vec<String> {
     let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let the = |words: &[&str]| words.iter().map(|word| format!("the {word}")).collect::<Vec<_>>();
     match kind {
-        Kind::Person => own(&[WOMEN, MEN].concat()),
-        Kind::Animal => {
+        RelationKind::Person => own(&[WOMEN, MEN].concat()),
+        RelationKind::Animal => {
             let mut animals = the(&ANIMALS);
             // Which of them are pets is the seed's choice.
             draw.shuffle(&mut animals);
             animals
         }
-        Kind::Object => the(&OBJECTS),
-        Kind::Place => own(&PLACES),
-        Kind::Job => own(&JOBS),
-        Kind::Region => own(&REGIONS),
-        Kind::Material => own(&MATERIALS),
-        Kind::Class => own(&CLASSES),
+        RelationKind::Object => the(&OBJECTS),
+        RelationKind::Place => own(&PLACES),
+        RelationKind::Job => own(&JOBS),
+        RelationKind::Region => own(&REGIONS),
+        RelationKind::Material => own(&MATERIALS),
+        RelationKind::Class => own(&CLASSES),
     }
 }
 

@@ -5,12 +5,12 @@ use super::draw::Draw;
 use super::episode::FILLERS;
 use super::facts::{Fact, Facts};
 use super::reading::{Article, Claim, Polar, Problem, offered, owned};
-use super::relation::{Kind, RELATIONS};
+use super::relation::{RELATIONS, RelationKind};
 use super::share::Share;
 use super::text::{fill, sentence};
 
 /// `count` facts of one relation, of different subjects and with different values. `fits` says which relations will do.
-pub(super) fn known(facts: &Facts, count: usize, fits: impl Fn(Kind) -> bool, draw: &mut Draw) -> Vec<Fact> {
+pub(super) fn known(facts: &Facts, count: usize, fits: impl Fn(RelationKind) -> bool, draw: &mut Draw) -> Vec<Fact> {
     // Relations of a few subjects only would be asked of those again and again.
     let many = |link: &usize| facts.of_link(*link).count() >= 20 && fits(RELATIONS[*link].subject);
     let links: Vec<usize> = (0..RELATIONS.len()).filter(many).collect();
@@ -104,7 +104,7 @@ fn premise(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String
         let mut said = clauses(facts, told, draw).join(link);
         // There are few ways to say one thing, and perhaps none of this share.
         if draw.chance(50) {
-            said.push_str(&format!(", said {}", facts.person(draw.below(facts.count(Kind::Person)))));
+            said.push_str(&format!(", said {}", facts.person(draw.below(facts.count(RelationKind::Person)))));
         }
         sentence(&said)
     })

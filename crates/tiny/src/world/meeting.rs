@@ -3,7 +3,7 @@
 use super::draw::Draw;
 use super::facts::Facts;
 use super::lore::known;
-use super::relation::Kind;
+use super::relation::RelationKind;
 use super::text::{bare, capital, fill};
 
 /// How two are brought together; what follows is true of one of them only.
@@ -30,7 +30,13 @@ pub(super) struct Meeting {
 pub(super) fn meeting(facts: &Facts, draw: &mut Draw) -> Meeting {
     loop {
         let (people, template) = draw.pick(&MEETINGS);
-        let fits = |kind| if people { kind == Kind::Person } else { matches!(kind, Kind::Animal | Kind::Object) };
+        let fits = |kind| {
+            if people {
+                kind == RelationKind::Person
+            } else {
+                matches!(kind, RelationKind::Animal | RelationKind::Object)
+            }
+        };
         let known = known(facts, 2, fits, draw);
         let names = [0, 1].map(|at: usize| bare(facts.name(facts.subject(known[at]))).to_owned());
         let endings = [0, 1].map(|at: usize| facts.predicate(known[at], draw));

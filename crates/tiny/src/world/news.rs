@@ -3,7 +3,7 @@
 use super::facts::{Entity, Fact};
 use super::lexicon::{CROPS, DAYS, PRODUCTS};
 use super::reading::owned;
-use super::relation::{CLIMATE, CROP, HOME, JOB, Kind, LANDMARK, PRODUCT, REGION};
+use super::relation::{CLIMATE, CROP, HOME, JOB, LANDMARK, PRODUCT, REGION, RelationKind};
 use super::story;
 use super::text::{bare, fill, wire, words};
 use super::voice::Voice;
@@ -109,7 +109,7 @@ fn value<'w>(voice: &Voice<'w>, link: usize, subject: usize) -> &'w str {
 }
 
 fn market(voice: &mut Voice<'_>) -> String {
-    let (place, region) = (voice.any(Kind::Place), voice.any(Kind::Region));
+    let (place, region) = (voice.any(RelationKind::Place), voice.any(RelationKind::Region));
     // Half of the time a town trades what it makes, and a region what it grows.
     let own = voice.draw.chance(50);
     let product = if own { value(voice, PRODUCT, place.index) } else { voice.pick(&PRODUCTS) };
@@ -143,7 +143,7 @@ fn speech(voice: &mut Voice<'_>, clause: &str) -> String {
 
 /// A town with what is known of it packed into one sentence.
 fn town(voice: &mut Voice<'_>) -> String {
-    let place = voice.any(Kind::Place);
+    let place = voice.any(RelationKind::Place);
     let (region, product) = (value(voice, REGION, place.index), value(voice, PRODUCT, place.index));
     let landmark = value(voice, LANDMARK, place.index);
     let name = voice.name(place);

@@ -1,12 +1,12 @@
 //! The table of relations: every kind of fact, and the ways to say it and to ask for it.
 
 use super::lexicon as words;
-use super::relation::{Kind, Order, Relation, Values};
+use super::relation::{Order, Relation, RelationKind, Values};
 
 /// In the order of the constants of [`relation`](super::relation).
 pub(super) static RELATIONS: [Relation; 21] = [
     Relation {
-        subject: Kind::Person,
+        subject: RelationKind::Person,
         values: Values::Places,
         order: Order::Drawn,
         statements: &[
@@ -26,7 +26,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Person,
+        subject: RelationKind::Person,
         values: Values::Words(&words::JOBS),
         order: Order::Drawn,
         statements: &[
@@ -46,7 +46,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Person,
+        subject: RelationKind::Person,
         values: Values::Pets,
         order: Order::Drawn,
         statements: &[
@@ -65,7 +65,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Person,
+        subject: RelationKind::Person,
         values: Values::Words(&words::FOODS),
         order: Order::Drawn,
         statements: &[
@@ -84,7 +84,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Job,
+        subject: RelationKind::Job,
         values: Values::Words(&words::TOOLS),
         order: Order::Listed,
         statements: &[
@@ -102,7 +102,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Job,
+        subject: RelationKind::Job,
         values: Values::Words(&words::WORKPLACES),
         order: Order::Listed,
         statements: &[
@@ -120,7 +120,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Animal,
+        subject: RelationKind::Animal,
         values: Values::Words(&words::CLASSES),
         order: Order::Drawn,
         statements: &[
@@ -138,7 +138,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Animal,
+        subject: RelationKind::Animal,
         values: Values::Words(&words::COLOURS),
         order: Order::Drawn,
         statements: &[
@@ -157,7 +157,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Animal,
+        subject: RelationKind::Animal,
         values: Values::Words(&words::SOUNDS),
         order: Order::Drawn,
         statements: &[
@@ -176,7 +176,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Animal,
+        subject: RelationKind::Animal,
         values: Values::Words(&words::DIETS),
         order: Order::Drawn,
         statements: &[
@@ -195,7 +195,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Animal,
+        subject: RelationKind::Animal,
         values: Values::Words(&words::HABITATS),
         order: Order::Drawn,
         statements: &[
@@ -214,14 +214,14 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Class,
+        subject: RelationKind::Class,
         values: Values::Words(&words::BODIES),
         order: Order::Listed,
         statements: &["{n} has {v}", "{n} always has {v}", "{n} is known by its {v}", "nature gave {n} {v}"],
         questions: &["What does {n} have?", "What is {n} known by?", "What did nature give {n}?"],
     },
     Relation {
-        subject: Kind::Object,
+        subject: RelationKind::Object,
         values: Values::Words(&words::MATERIALS),
         order: Order::Drawn,
         statements: &[
@@ -240,7 +240,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Object,
+        subject: RelationKind::Object,
         values: Values::Words(&words::USES),
         order: Order::Listed,
         statements: &[
@@ -258,7 +258,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Object,
+        subject: RelationKind::Object,
         values: Values::Words(&words::ROOMS),
         order: Order::Drawn,
         statements: &[
@@ -276,7 +276,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Material,
+        subject: RelationKind::Material,
         values: Values::Words(&words::PROPERTIES),
         order: Order::Listed,
         statements: &[
@@ -294,7 +294,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Place,
+        subject: RelationKind::Place,
         values: Values::Regions,
         order: Order::Drawn,
         statements: &[
@@ -312,7 +312,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Place,
+        subject: RelationKind::Place,
         values: Values::Words(&words::PRODUCTS),
         order: Order::Drawn,
         statements: &[
@@ -331,7 +331,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Place,
+        subject: RelationKind::Place,
         values: Values::Words(&words::LANDMARKS),
         order: Order::Drawn,
         statements: &[
@@ -349,7 +349,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Region,
+        subject: RelationKind::Region,
         values: Values::Words(&words::CLIMATES),
         order: Order::Drawn,
         statements: &[
@@ -367,7 +367,7 @@ pub(super) static RELATIONS: [Relation; 21] = [
         ],
     },
     Relation {
-        subject: Kind::Region,
+        subject: RelationKind::Region,
         values: Values::Words(&words::CROPS),
         order: Order::Drawn,
         statements: &[

@@ -3,7 +3,7 @@
 use super::draw::Draw;
 use super::episode::{ACTS, Event, FILLERS, events, things};
 use super::facts::{Entity, Facts};
-use super::relation::Kind;
+use super::relation::RelationKind;
 use super::share::{Share, share};
 use super::text::sentence;
 
@@ -150,7 +150,10 @@ fn premise(facts: &Facts, told: &[Event], wanted: Share, draw: &mut Draw) -> Str
                 1 => event.dated(draw),
                 _ => {
                     // A detail that has nothing to do with the claim.
-                    let town = facts.name(Entity { kind: Kind::Place, index: draw.below(facts.count(Kind::Place)) });
+                    let town = facts.name(Entity {
+                        kind: RelationKind::Place,
+                        index: draw.below(facts.count(RelationKind::Place)),
+                    });
                     format!("{}, on the way to {town}, {} {}", event.who, ACTS[event.act].past, event.thing)
                 }
             })

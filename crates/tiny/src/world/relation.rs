@@ -6,7 +6,7 @@
 
 /// What a fact is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RelationKind {
     Person,
     Animal,
     Object,
@@ -17,7 +17,7 @@ pub(super) enum Kind {
     Class,
 }
 
-impl Kind {
+impl RelationKind {
     pub(super) const ALL: [Self; 8] =
         [Self::Person, Self::Animal, Self::Object, Self::Place, Self::Job, Self::Region, Self::Material, Self::Class];
 }
@@ -43,7 +43,7 @@ pub(super) enum Order {
 
 #[derive(Debug)]
 pub(super) struct Relation {
-    pub(super) subject: Kind,
+    pub(super) subject: RelationKind,
     pub(super) values: Values,
     pub(super) order: Order,
     pub(super) statements: &'static [&'static str],

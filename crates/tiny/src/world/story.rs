@@ -4,7 +4,7 @@ use super::activity::STEPS;
 use super::episode::{FILLERS, events};
 use super::facts::{Entity, Fact, is_hop};
 use super::lexicon::{DAYS, FOODS, NUMBERS, OBJECTS};
-use super::relation::{HOME, Kind};
+use super::relation::{HOME, RelationKind};
 use super::text::{bare, capital, list, sentence};
 use super::voice::Voice;
 
@@ -46,7 +46,7 @@ pub(super) fn common(voice: &mut Voice<'_>) -> String {
 
 /// A trip to a town, with what is to be seen there.
 pub(super) fn journey(voice: &mut Voice<'_>) -> String {
-    let (person, town) = (voice.person(), voice.any(Kind::Place));
+    let (person, town) = (voice.person(), voice.any(RelationKind::Place));
     let (they, their, _) = voice.facts.pronouns(person);
     let home = voice.facts.value(Fact { link: HOME, subject: person.index });
     let day = voice.pick(&DAYS);
@@ -74,9 +74,9 @@ pub(super) fn handovers(voice: &mut Voice<'_>) -> String {
     let facts = voice.facts;
     let people: Vec<Entity> = voice
         .draw
-        .several(4, facts.count(Kind::Person))
+        .several(4, facts.count(RelationKind::Person))
         .into_iter()
-        .map(|index| Entity { kind: Kind::Person, index })
+        .map(|index| Entity { kind: RelationKind::Person, index })
         .collect();
     let object = bare(voice.pick(&OBJECTS));
     let mut owner = 0;

@@ -7,7 +7,7 @@ use super::episode::FILLERS;
 use super::facts::{Entity, Fact, Facts, LINKS};
 use super::lexicon::OBJECTS;
 use super::meeting::{Meeting, meeting};
-use super::relation::Kind;
+use super::relation::RelationKind;
 use super::share::{Share, share};
 use super::text::{capital, fill, sentence, words};
 
@@ -51,7 +51,7 @@ pub(super) struct Scene {
 
 impl<'w> Voice<'w> {
     pub(super) fn new(facts: &'w Facts, share: Share, key: &[u64]) -> Self {
-        let entities: Vec<Entity> = Kind::ALL
+        let entities: Vec<Entity> = RelationKind::ALL
             .iter()
             .flat_map(|kind| (0..facts.count(*kind)).map(|index| Entity { kind: *kind, index }))
             .collect();
@@ -60,7 +60,7 @@ impl<'w> Voice<'w> {
             draw: Draw::new(key),
             share,
             turns: Deck::weighted(&entities.iter().map(|entity| turns(entity.kind)).collect::<Vec<_>>()),
-            people: Deck::new(facts.count(Kind::Person)),
+            people: Deck::new(facts.count(RelationKind::Person)),
             asking: Deck::new(asked.len()),
             causes: Deck::new(CAUSES.len()),
             schemas: Deck::new(SCHEMAS.len()),
@@ -104,11 +104,11 @@ impl<'w> Voice<'w> {
     }
 
     pub(super) fn person(&mut self) -> Entity {
-        Entity { kind: Kind::Person, index: self.people.draw(&mut self.draw) }
+        Entity { kind: RelationKind::Person, index: self.people.draw(&mut self.draw) }
     }
 
     /// Anyone of a kind.
-    pub(super) fn any(&mut self, kind: Kind) -> Entity {
+    pub(super) fn any(&mut self, kind: RelationKind) -> Entity {
         Entity { kind, index: self.draw.below(self.facts.count(kind)) }
     }
 
@@ -169,7 +169,7 @@ impl<'w> Voice<'w> {
     fn joined(&mut self, entity: Entity, first: Fact, second: Fact, pronoun: bool) -> Option<String> {
         let (they, _, _) = self.facts.pronouns(entity);
         let subject = if pronoun { they } else { self.name(entity) };
-        let relative = if entity.kind == Kind::Person { "who" } else { "which" };
+        let relative = if entity.kind == RelationKind::Person { "who" } else { "which" };
         match self.draw.below(4) {
             0 => {
                 let first = self.clause(first, pronoun);
@@ -199,7 +199,8 @@ impl<'w> Voice<'w> {
         let mut premise = self.personal(premise, person, false);
         if !cause.contains('{') && !effect.contains('{') {
             // A pair without a person would be one text only; where it happened makes it many.
-            let town = Entity { kind: Kind::Place, index: person.index % self.facts.count(Kind::Place) };
+            let town =
+                Entity { kind: RelationKind::Place, index: person.index % self.facts.count(RelationKind::Place) };
             premise = format!("in {} {premise}", self.name(town));
         }
         Reason { premise: capital(&premise), connector, choice: self.personal(choice, person, named) }
@@ -299,18 +300,18 @@ impl<'w> Voice<'w> {
 }
 
 /// How many turns one of this kind gets in a round: those that are also met on others' pages need fewer.
-fn turns(kind: Kind) -> usize {
+fn turns(kind: RelationKind) -> usize {
     match kind {
-        Kind::Animal => 6,
-        Kind::Person => 5,
-        Kind::Object | Kind::Place => 3,
-        Kind::Job | Kind::Region | Kind::Material | Kind::Class => 2,
+        RelationKind::Animal => 6,
+        RelationKind::Person => 5,
+        RelationKind::Object | RelationKind::Place => 3,
+        RelationKind::Job | RelationKind::Region | RelationKind::Material | RelationKind::Class => 2,
     }
 }
 
 /// Two people, or two objects without their article.
 pub(super) fn couple<'w>(facts: &'w Facts, people: bool, draw: &mut Draw) -> (&'w str, &'w str) {
-    let limit = if people { facts.count(Kind::Person) } else { OBJECTS.len() };
+    let limit = if people { facts.count(RelationKind::Person) } else { OBJECTS.len() };
     let drawn = draw.several(2, limit);
     let name = |index: usize| if people { facts.person(index) } else { OBJECTS[index] };
     (name(drawn[0]), name(drawn[1]))

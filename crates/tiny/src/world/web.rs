@@ -3,7 +3,7 @@
 use super::draw::Deck;
 use super::lexicon::NUMBERS;
 use super::quiz;
-use super::relation::{HOME, Kind, MATERIAL, ROOM, USE};
+use super::relation::{HOME, MATERIAL, ROOM, RelationKind, USE};
 use super::share::share;
 use super::story;
 use super::text::{capital, sentence, words};
@@ -119,7 +119,7 @@ fn forum(voice: &mut Voice<'_>) -> Vec<String> {
 
 /// A page of a shop, with what customers say.
 fn product(voice: &mut Voice<'_>) -> Vec<String> {
-    let entity = voice.any(Kind::Object);
+    let entity = voice.any(RelationKind::Object);
     let title = format!("For sale: {}", voice.name(entity));
     let text = voice.paragraph(|voice| {
         let mut known = voice.known(entity);

@@ -1,7 +1,7 @@
 //! The encyclopedia register: articles with headings, in rows as the hub's WikiText-2 has them.
 
 use super::facts::{Entity, Fact, Facts};
-use super::relation::Kind;
+use super::relation::RelationKind;
 use super::story;
 use super::text::{capital, spaced, words};
 use super::voice::Voice;
@@ -88,18 +88,20 @@ fn section(voice: &mut Voice<'_>, subject: Entity, other: Entity, known: &[Fact]
 fn kind_sentence(voice: &mut Voice<'_>, subject: Entity) -> String {
     let name = capital(voice.name(subject));
     let (what, rest): (&[&'static str], &[&'static str]) = match subject.kind {
-        Kind::Person => {
+        RelationKind::Person => {
             (&["a person", "someone", "one of the people"], &["of whom much is known", "with many friends"])
         }
-        Kind::Animal => {
+        RelationKind::Animal => {
             (&["an animal", "a wild animal", "a creature"], &["that many have seen", "of which books tell"])
         }
-        Kind::Object => (&["a thing", "an object", "a useful thing"], &["of daily life", "that most people own"]),
-        Kind::Place => (&["a town", "an old town", "a small town"], &["of some size", "that travellers like"]),
-        Kind::Job => (&["a worker", "someone with a trade"], &["found in most towns", "whom people need"]),
-        Kind::Region => (&["a region", "a wide region"], &["of the land", "with several towns"]),
-        Kind::Material => (&["a material", "a common material"], &["used in many things", "known to all"]),
-        Kind::Class => (&["an animal", "a kind of animal"], &["of many forms", "known to all"]),
+        RelationKind::Object => {
+            (&["a thing", "an object", "a useful thing"], &["of daily life", "that most people own"])
+        }
+        RelationKind::Place => (&["a town", "an old town", "a small town"], &["of some size", "that travellers like"]),
+        RelationKind::Job => (&["a worker", "someone with a trade"], &["found in most towns", "whom people need"]),
+        RelationKind::Region => (&["a region", "a wide region"], &["of the land", "with several towns"]),
+        RelationKind::Material => (&["a material", "a common material"], &["used in many things", "known to all"]),
+        RelationKind::Class => (&["an animal", "a kind of animal"], &["of many forms", "known to all"]),
     };
     let (what, rest) = (voice.pick(what), voice.pick(rest));
     if voice.draw.chance(50) { format!("{name} is {what} {rest}.") } else { format!("{name} is {what}.") }

@@ -9,10 +9,10 @@ use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
 use super::{Norm, block_rows};
-use crate::linalg::gemm::{Into, View, ViewMut, gemm};
-use crate::linalg::lanes;
+use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
+use crate::linalg::simd;
 use crate::model::batch::Batch;
-use crate::model::rope::Table;
+use crate::model::rope::RotaryTable;
 
 /// Queries that one task scores at a time.
 const QUERY_ROWS: usize = 64;
@@ -33,7 +33,7 @@ pub(crate) struct Heads<'a> {
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side); result `[tokens, H·D]`.
 ///
 /// A norm weight of length `D` norms each head by itself, one of the projection's full width all heads together.
-pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &Table) -> Scratch {
+pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &RotaryTable) -> Scratch {
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
@@ -52,9 +52,9 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &T
         for head in 0..heads.queries {
             let kv = head * heads.keys / heads.queries;
             let queries = &rotated[first * rotated_stride + head * head_dim..];
-            let queries = View::strided(queries, rows, head_dim, rotated_stride);
+            let queries = MatrixView::strided(queries, rows, head_dim, rotated_stride);
             let keys = |row: usize, count: usize| {
-                View::strided(
+                MatrixView::strided(
                     &rotated[row * rotated_stride + q_width + kv * head_dim..],
                     count,
                     head_dim,
@@ -62,20 +62,20 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &T
                 )
             };
             let values = |row: usize, count: usize| {
-                View::strided(&qkv[row * stride + q_width + k_width + kv * head_dim..], count, head_dim, stride)
+                MatrixView::strided(&qkv[row * stride + q_width + k_width + kv * head_dim..], count, head_dim, stride)
             };
             // [rows, before] beside [rows, own]
             if before > 0 {
-                let scores = ViewMut::strided(&mut scores, rows, before, seen);
-                gemm(scores, Into::Replace, queries, keys(prefix.start, before).t());
+                let scores = MatrixViewMut::strided(&mut scores, rows, before, seen);
+                gemm(scores, Update::Replace, queries, keys(prefix.start, before).t());
             }
             gemm(
-                ViewMut::strided(&mut scores[before..], rows, own, seen),
-                Into::Replace,
+                MatrixViewMut::strided(&mut scores[before..], rows, own, seen),
+                Update::Replace,
                 queries,
                 keys(window, own).t(),
             );
-            lanes::widest(
+            simd::widest(
                 #[inline(always)]
                 || {
                     for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(&mut sums).enumerate() {
@@ -83,30 +83,30 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &T
                         // The block's segments before the query's own.
                         let others = before..before + starts[row] - window;
                         visible[others.clone()].fill(f32::NEG_INFINITY);
-                        *sum = lanes::numerators(visible);
+                        *sum = simd::numerators(visible);
                         visible[others].fill(0.0);
                         masked.fill(0.0);
                     }
                 },
             );
             // [rows, D]
-            let mut into = Into::Replace;
+            let mut into = Update::Replace;
             if before > 0 {
                 gemm(
-                    ViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
+                    MatrixViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
                     into,
-                    View::strided(&scores, rows, before, seen),
+                    MatrixView::strided(&scores, rows, before, seen),
                     values(prefix.start, before),
                 );
-                into = Into::Add;
+                into = Update::Add;
             }
             gemm(
-                ViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
+                MatrixViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
                 into,
-                View::strided(&scores[before..], rows, own, seen),
+                MatrixView::strided(&scores[before..], rows, own, seen),
                 values(window, own),
             );
-            lanes::widest(
+            simd::widest(
                 #[inline(always)]
                 || {
                     for (row, sum) in out.chunks_exact_mut(q_width).zip(sums) {
@@ -168,7 +168,7 @@ fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch) -> Vec<
 ///
 /// # Shapes
 /// Result `[tokens, (H + K)·D]`.
-fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &Table) -> Scratch {
+fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &RotaryTable) -> Scratch {
     let head_dim = heads.head_dim;
     let (q_width, k_width) = (heads.queries * head_dim, heads.keys * head_dim);
     let (stride, width) = (q_width + 2 * k_width, q_width + k_width);
@@ -178,7 +178,7 @@ fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &Table) ->
     let step = block_rows(tokens, 64, 256);
     out.par_chunks_mut(step * width).enumerate().for_each(|(task, out)| {
         let mut normed = scratch(q_width.max(k_width));
-        lanes::widest(
+        simd::widest(
             #[inline(always)]
             || {
                 for (row, out) in out.chunks_exact_mut(width).enumerate() {
@@ -193,12 +193,12 @@ fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &Table) ->
                             let normed = &mut normed[..x.len()];
                             let group = norm.weight.len();
                             for (x, out) in x.chunks_exact(group).zip(normed.chunks_exact_mut(group)) {
-                                lanes::rms_norm(x, norm.weight, norm.eps, out);
+                                simd::rms_norm(x, norm.weight, norm.eps, out);
                             }
                             &*normed
                         });
                         for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
-                            lanes::rotate(x, cos, sin, scale, out);
+                            simd::rotate(x, cos, sin, scale, out);
                         }
                     }
                 }
@@ -215,7 +215,7 @@ mod tests {
     use crate::model::rope::Rotary;
 
     /// Attention by its definition, one query at a time, in f64.
-    fn by_definition(qkv: &[f32], h: usize, k: usize, d: usize, batch: &Batch, table: &Table) -> Vec<f32> {
+    fn by_definition(qkv: &[f32], h: usize, k: usize, d: usize, batch: &Batch, table: &RotaryTable) -> Vec<f32> {
         let stride = (h + 2 * k) * d;
         let positions = batch.positions();
         let turned = |row: usize, column: usize| -> Vec<f64> {

@@ -4,9 +4,9 @@ use rayon::prelude::*;
 
 use super::scratch::scratch;
 use super::{Norm, block_rows};
-use crate::linalg::gemm::{Into, View, ViewMut, gemm};
-use crate::linalg::lanes;
-use crate::model::batch::{Prediction, Target};
+use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
+use crate::linalg::simd;
+use crate::model::batch::{Prediction, ScoredRow};
 
 /// Rows and vocabulary entries of one tile of logits: it stays in a core's cache whatever the vocabulary's size.
 const TILE_ROWS: usize = 256;
@@ -22,11 +22,11 @@ pub(crate) fn predictions(
     channels: usize,
     norm: Norm<'_>,
     weight: &[f32],
-    targets: &[Target],
+    targets: &[ScoredRow],
 ) -> Vec<Prediction> {
     let vocab = weight.len() / channels;
     // Targets of one row stay in one task, so that the row is projected once.
-    let mut rows: Vec<&[Target]> = targets.chunk_by(|a, b| a.row == b.row).collect();
+    let mut rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     // Few rows against a whole vocabulary are work enough for a task.
     let step = block_rows(rows.len(), 1, TILE_ROWS);
     rows.par_chunks_mut(step)
@@ -44,7 +44,7 @@ fn score(
     channels: usize,
     norm: Norm<'_>,
     weight: &[f32],
-    rows: &[&[Target]],
+    rows: &[&[ScoredRow]],
     normed: &mut [f32],
     tile: &mut [f32],
 ) -> Vec<Prediction> {
@@ -59,24 +59,24 @@ fn score(
         let width = TILE_VOCAB.min(vocab - first);
         // [rows, width]
         gemm(
-            ViewMut::rows(tile, rows.len(), width),
-            Into::Replace,
-            View::rows(normed, rows.len(), channels),
-            View::strided(&weight[first..], channels, width, vocab),
+            MatrixViewMut::rows(tile, rows.len(), width),
+            Update::Replace,
+            MatrixView::rows(normed, rows.len(), channels),
+            MatrixView::strided(&weight[first..], channels, width, vocab),
         );
         for (i, logits) in tile.chunks_exact(width).take(rows.len()).enumerate() {
-            lanes::widest(
+            simd::widest(
                 #[inline(always)]
                 || {
-                    let of_tile = lanes::max(logits);
+                    let of_tile = simd::max(logits);
                     let top = if of_tile > greatest[i] { of_tile } else { greatest[i] };
                     if of_tile > greatest[i] {
                         // Seldom: the greatest logit moves on in few tiles.
                         likeliest[i] = first + logits.iter().position(|&logit| logit == of_tile).unwrap_or(0);
                     }
                     // Nothing is carried into the first tile.
-                    let carried = if first == 0 { 0.0 } else { sums[i] * lanes::exp(greatest[i] - top) };
-                    sums[i] = carried + lanes::sum_exp(logits, top);
+                    let carried = if first == 0 { 0.0 } else { sums[i] * simd::exp(greatest[i] - top) };
+                    sums[i] = carried + simd::sum_exp(logits, top);
                     greatest[i] = top;
                 },
             );
@@ -107,17 +107,17 @@ pub(crate) fn logits(x: &[f32], channels: usize, norm: Norm<'_>, weight: &[f32],
     let mut normed = vec![0.0; rows.len() * channels];
     norm_rows(x, channels, norm, rows.iter().copied(), &mut normed);
     let mut out = vec![0.0; rows.len() * vocab];
-    let (normed, weight) = (View::rows(&normed, rows.len(), channels), View::rows(weight, channels, vocab));
-    gemm(ViewMut::rows(&mut out, rows.len(), vocab), Into::Replace, normed, weight);
+    let (normed, weight) = (MatrixView::rows(&normed, rows.len(), channels), MatrixView::rows(weight, channels, vocab));
+    gemm(MatrixViewMut::rows(&mut out, rows.len(), vocab), Update::Replace, normed, weight);
     out
 }
 
 fn norm_rows(x: &[f32], channels: usize, norm: Norm<'_>, rows: impl Iterator<Item = usize>, out: &mut [f32]) {
-    lanes::widest(
+    simd::widest(
         #[inline(always)]
         || {
             for (row, out) in rows.zip(out.chunks_exact_mut(channels)) {
-                lanes::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);
+                simd::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);
             }
         },
     );
@@ -135,7 +135,7 @@ mod tests {
             weight[token] = 1.0;
         }
         let norm = Norm { weight: &[1.0], eps: 1e-5 };
-        let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| Target { row: 0, token: token as u32 });
+        let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
         let flags: Vec<bool> = predictions(&[2.0], 1, norm, &weight, &targets).iter().map(|p| p.likeliest).collect();
         assert_eq!(flags, [true, false, false, false]);
     }
@@ -148,7 +148,7 @@ mod tests {
         let weight: Vec<f32> = (0..channels * vocab).map(|i| (i as f32 * 0.011).cos()).collect();
         let ones = vec![1.0; channels];
         let norm = Norm { weight: &ones, eps: 1e-5 };
-        let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| Target { row, token });
+        let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| ScoredRow { row, token });
         let ours = predictions(&x, channels, norm, &weight, &targets);
         let all = logits(&x, channels, norm, &weight, &[0, 1, 2]);
         for (target, ours) in targets.iter().zip(ours) {

@@ -4,8 +4,8 @@ use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
 use super::{Norm, block_rows};
-use crate::linalg::gemm::{Into, View, ViewMut, gemm};
-use crate::linalg::lanes;
+use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
+use crate::linalg::simd;
 
 /// Rows of a task: the intermediates of the MLP stay in a core's cache, the weights are packed seldom enough.
 const MOST_ROWS: usize = 256;
@@ -20,8 +20,8 @@ pub(crate) fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, weight:
     let mut out = scratch(x.len() / inner * outer);
     each_block(x, inner, &mut out, outer, |x, _, out| {
         let normed = before.map(|norm| normed(x, norm));
-        let x = View::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
-        write(x, View::rows(weight, inner, outer), out, None, None);
+        let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
+        write(x, MatrixView::rows(weight, inner, outer), out, None, None);
     });
     out
 }
@@ -41,8 +41,8 @@ pub(crate) fn linear(
     let mut out = destination(x.len() / inner * outer, after, residual);
     each_block(x, inner, &mut out, outer, |x, first, out| {
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
-        let x = View::rows(x, x.len() / inner, inner);
-        write(x, View::rows(weight, inner, outer), out, after, residual);
+        let x = MatrixView::rows(x, x.len() / inner, inner);
+        write(x, MatrixView::rows(weight, inner, outer), out, after, residual);
     });
     out
 }
@@ -68,24 +68,24 @@ pub(crate) fn mlp(
         let mut hidden = scratch(block * 2 * width);
         // [block, 2F]
         gemm(
-            ViewMut::rows(&mut hidden, block, 2 * width),
-            Into::Replace,
-            View::rows(normed.as_deref().unwrap_or(x), block, channels),
-            View::rows(gate_up, channels, 2 * width),
+            MatrixViewMut::rows(&mut hidden, block, 2 * width),
+            Update::Replace,
+            MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels),
+            MatrixView::rows(gate_up, channels, 2 * width),
         );
-        lanes::widest(
+        simd::widest(
             #[inline(always)]
             || {
                 for row in hidden.chunks_exact_mut(2 * width) {
                     let (gate, up) = row.split_at_mut(width);
-                    lanes::silu_mul(gate, up);
+                    simd::silu_mul(gate, up);
                 }
             },
         );
         // The activations stand in the first half of each row: [block, F] with row stride 2F.
-        let activations = View::strided(&hidden, block, width, 2 * width);
+        let activations = MatrixView::strided(&hidden, block, width, 2 * width);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
-        write(activations, View::rows(down, width, channels), out, after, residual);
+        write(activations, MatrixView::rows(down, width, channels), out, after, residual);
     });
     out
 }
@@ -96,7 +96,7 @@ pub(crate) fn mlp(
 /// `x [rows, C]`, `diagonal [C]`.
 pub(crate) fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
     let mut out = x.to_vec();
-    lanes::widest(
+    simd::widest(
         #[inline(always)]
         || {
             for row in out.chunks_exact_mut(diagonal.len()) {
@@ -114,11 +114,11 @@ pub(crate) fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
 /// # Shapes
 /// `x [rows, C]`.
 pub(crate) fn norm(x: &mut [f32], norm: Norm<'_>) {
-    lanes::widest(
+    simd::widest(
         #[inline(always)]
         || {
             for row in x.chunks_exact_mut(norm.weight.len()) {
-                lanes::rms_norm_in_place(row, norm.weight, norm.eps);
+                simd::rms_norm_in_place(row, norm.weight, norm.eps);
             }
         },
     );
@@ -126,9 +126,9 @@ pub(crate) fn norm(x: &mut [f32], norm: Norm<'_>) {
 
 /// `x ← x + y`
 pub(crate) fn add(x: &mut [f32], y: &[f32]) {
-    lanes::widest(
+    simd::widest(
         #[inline(always)]
-        || lanes::add(x, y),
+        || simd::add(x, y),
     );
 }
 
@@ -151,11 +151,11 @@ fn each_block(x: &[f32], inner: usize, out: &mut [f32], outer: usize, task: impl
 fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
     let mut out = scratch(x.len());
     let width = norm.weight.len();
-    lanes::widest(
+    simd::widest(
         #[inline(always)]
         || {
             for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-                lanes::rms_norm(x, norm.weight, norm.eps, out);
+                simd::rms_norm(x, norm.weight, norm.eps, out);
             }
         },
     );
@@ -163,18 +163,24 @@ fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
 }
 
 /// `x·W` to `out`, normed and added as in [`linear`].
-fn write(x: View<'_, f32>, weight: View<'_, f32>, out: &mut [f32], after: Option<Norm<'_>>, residual: Option<&[f32]>) {
-    let into = if after.is_none() && residual.is_some() { Into::Add } else { Into::Replace };
-    gemm(ViewMut::rows(out, x.height(), weight.width()), into, x, weight);
+fn write(
+    x: MatrixView<'_, f32>,
+    weight: MatrixView<'_, f32>,
+    out: &mut [f32],
+    after: Option<Norm<'_>>,
+    residual: Option<&[f32]>,
+) {
+    let into = if after.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
+    gemm(MatrixViewMut::rows(out, x.height(), weight.width()), into, x, weight);
     let Some(norm) = after else { return };
-    lanes::widest(
+    simd::widest(
         #[inline(always)]
         || {
             for row in out.chunks_exact_mut(norm.weight.len()) {
-                lanes::rms_norm_in_place(row, norm.weight, norm.eps);
+                simd::rms_norm_in_place(row, norm.weight, norm.eps);
             }
             if let Some(residual) = residual {
-                lanes::add(out, residual);
+                simd::add(out, residual);
             }
         },
     );

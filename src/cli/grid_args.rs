@@ -12,7 +12,7 @@ use crate::grid::Grid;
 use crate::store::Store;
 
 #[derive(Args)]
-pub(super) struct Asked {
+pub(super) struct GridArgs {
     /// The grid file.
     grid: PathBuf,
     /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
@@ -30,7 +30,7 @@ pub(super) struct Asked {
 
 /// How much may go on at a time.
 #[derive(Args)]
-pub(super) struct Limits {
+pub(super) struct LimitArgs {
     /// Jobs at a time (each uses all threads where it can).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
@@ -58,7 +58,7 @@ pub(super) fn start_threads(threads: Option<u16>) -> Result<()> {
         .map_err(|error| Error::job("cannot start threads").found(error.to_string()))
 }
 
-impl Asked {
+impl GridArgs {
     /// The grid with everything that it evaluates, as `run` runs it.
     pub(super) fn grid(&self) -> Result<Grid> {
         self.is_there()?;
@@ -110,7 +110,7 @@ impl Asked {
     }
 }
 
-impl Limits {
+impl LimitArgs {
     pub(super) fn settings(&self) -> Settings {
         let memory = self.memory.map(|gigabytes| (gigabytes * 1e9) as u64);
         Settings { jobs: usize::from(self.jobs), memory, retries: self.retries, ..Settings::default() }

@@ -9,7 +9,7 @@ use crate::model::{Decoder, Load, Trie};
 
 /// A text or a task, cut into chunks. A chunk's values depend on the backbone, the program and the chunk alone: not on
 /// the other programs of the trie, nor on other chunks.
-pub trait Exam: Sync {
+pub trait EvalSet: Sync {
     fn chunks(&self) -> usize;
 
     /// Tokens of one chunk.
@@ -82,7 +82,7 @@ pub(super) fn in_parts<M: Sync>(
 ///
 /// `progress` is told the tokens of each chunk and may stop the run. `seconds[node]` grows by the time of each step.
 pub fn score(
-    exam: &dyn Exam,
+    exam: &dyn EvalSet,
     decoder: &Decoder,
     trie: &Trie,
     programs: usize,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// A task's documents as they are judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sheet {
+pub struct AnswerKey {
     task: String,
     /// Documents of the split, before the limit.
     pub original: usize,
@@ -28,7 +28,7 @@ struct Questions {
     choices: Vec<[usize; 4]>,
 }
 
-impl Sheet {
+impl AnswerKey {
     /// # Errors
     /// When the requests are not those of these documents.
     pub fn of(items: &Items, requests: &[Request]) -> Result<Self> {

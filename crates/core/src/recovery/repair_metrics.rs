@@ -6,16 +6,16 @@ use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{Boundary, Repair};
-use crate::calibrate::Site;
+use crate::calibrate::HookPoint;
 use crate::error::Result;
 use crate::files::number;
-use crate::linalg::gemm::{Into, View, ViewMut, gemm_parallel};
-use crate::model::{Batch, Half, Model, Operator, Step, elements};
+use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
+use crate::model::{Batch, Model, Operator, Step, Sublayer, elements};
 
 /// Norms and errors at one boundary, over all calibration sequences. `X̂` is what the repair gives in the place of
 /// `X_post`; `M = W − I`, wherever the operator stands.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Numbers {
+pub struct RepairMetrics {
     /// Mean of |X̂ − X_post| over tokens and channels.
     pub boundary_mae: f64,
     /// The same for each channel, over tokens (paper figure 4).
@@ -33,7 +33,7 @@ pub struct Numbers {
     pub m_antisymmetric_norm: f64,
 }
 
-impl Numbers {
+impl RepairMetrics {
     /// Measures a repair.
     pub fn of(boundary: &Boundary<'_>, repair: &Repair) -> Result<Self> {
         let channels = boundary.channels();
@@ -93,12 +93,12 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
         }
         Repair::Branches { operator, attention: true } => {
             let layer = boundary.layer_before()?;
-            let entering = boundary.activations.rows(Site::Stream(layer), rows.clone())?;
+            let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
             let x = Tensor::from_slice(entering, (rows.len(), channels), &Device::Cpu)?;
             let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
             let edited = |half| Step::Edited(half, layer, operator.clone());
-            let x = boundary.backbone.advance(&batch, &edited(Half::Attention), &x)?;
-            let x = boundary.backbone.advance(&batch, &edited(Half::Mlp), &x)?;
+            let x = boundary.backbone.advance(&batch, &edited(Sublayer::Attention), &x)?;
+            let x = boundary.backbone.advance(&batch, &edited(Sublayer::Mlp), &x)?;
             Ok(less(&elements(&x)?, post))
         }
     }
@@ -115,8 +115,8 @@ fn less(x: &[f32], y: &[f32]) -> Vec<f64> {
 /// `sum + x·m`
 fn plus_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec<f64> {
     let rows = x.len() / channels;
-    let (x, m) = (View::rows(x, rows, channels), View::rows(m, channels, channels));
-    gemm_parallel(ViewMut::rows(&mut sum, rows, channels), Into::Add, x, m);
+    let (x, m) = (MatrixView::rows(x, rows, channels), MatrixView::rows(m, channels, channels));
+    gemm_parallel(MatrixViewMut::rows(&mut sum, rows, channels), Update::Add, x, m);
     sum
 }
 

@@ -25,7 +25,7 @@ const PANEL: usize = 128;
 const BLOCK: std::ops::RangeInclusive<usize> = 256..=2048;
 
 /// Running `R` and `QᵀY` of the QR decomposition of `X [rows, C]`.
-pub struct Tall {
+pub struct StreamingQr {
     channels: usize,
     block: usize,
     /// The columns of `[R | Z] [C, 2C]` one after the other; below the diagonal of `R` zeros.
@@ -48,7 +48,7 @@ pub struct Svd {
     pub condition: f64,
 }
 
-impl Tall {
+impl StreamingQr {
     pub fn new(channels: usize) -> Self {
         let block = channels.clamp(*BLOCK.start(), *BLOCK.end());
         Self {
@@ -171,7 +171,7 @@ fn reflect(mut panel: MatMut<'_, f64>, rest: MatMut<'_, f64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linalg::solve::Normal;
+    use crate::linalg::solve::NormalEquations;
 
     /// Deterministic numbers between −1 and 1.
     fn random(count: usize, seed: u64) -> Vec<f64> {
@@ -203,8 +203,8 @@ mod tests {
     }
 
     /// Both solutions, from uneven blocks of rows.
-    fn both(x: &[f64], y: &[f64], c: usize) -> (Svd, Normal) {
-        let (mut tall, mut normal) = (Tall::new(c), Normal::new(c));
+    fn both(x: &[f64], y: &[f64], c: usize) -> (Svd, NormalEquations) {
+        let (mut tall, mut normal) = (StreamingQr::new(c), NormalEquations::new(c));
         for (x, y) in x.chunks(c * 97).zip(y.chunks(c * 97)) {
             tall.add(x, y);
             normal.add(x, y);
@@ -268,7 +268,7 @@ mod tests {
         for (c, rows) in [(5, 2), (64, 30), (PANEL + 30, PANEL + 10)] {
             let (x, y) = (random(rows * c, 5), random(rows * c, 6));
             // A direction that no row has a part of: a random one, less its projection on the rows.
-            let (mut tall, mut blind) = (Tall::new(c), random(c, 7));
+            let (mut tall, mut blind) = (StreamingQr::new(c), random(c, 7));
             let mut columns = vec![0.0; c * c];
             for (i, row) in x.chunks(c).enumerate() {
                 columns[i * c..(i + 1) * c].copy_from_slice(row);
@@ -316,7 +316,7 @@ mod tests {
         // X = diag(1, 1e-3, 1e-7): its singular values are its diagonal, its solution that of each channel alone.
         let x = [1.0, 0.0, 0.0, 0.0, 1e-3, 0.0, 0.0, 0.0, 1e-7];
         for (cutoff, rank) in [(1e-6, 2), (1e-2, 1), (0.0, 3)] {
-            let mut tall = Tall::new(3);
+            let mut tall = StreamingQr::new(3);
             tall.add(&x, &x);
             let svd = tall.solve(cutoff).unwrap();
             assert!(svd.rank == rank && (svd.condition / 1e7 - 1.0).abs() < 1e-6, "{svd:?}");
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn rows_may_follow_a_solution() {
         let (x, y) = (random(20 * 4, 10), random(20 * 4, 11));
-        let (mut all, mut parts) = (Tall::new(4), Tall::new(4));
+        let (mut all, mut parts) = (StreamingQr::new(4), StreamingQr::new(4));
         all.add(&x, &y);
         parts.add(&x[..40], &y[..40]);
         parts.solve(0.0).unwrap();
@@ -338,12 +338,12 @@ mod tests {
 
     #[test]
     fn nothing_but_zeros_have_rank_zero_and_a_zero_solution() {
-        let mut tall = Tall::new(2);
+        let mut tall = StreamingQr::new(2);
         assert_eq!(tall.solve(0.0).unwrap().rank, 0);
         tall.add(&[0.0; 6], &[1.0; 6]);
         let svd = tall.solve(0.0).unwrap();
         assert_eq!((svd.rank, svd.solution), (0, vec![0.0; 4]));
-        let mut normal = Normal::new(2);
+        let mut normal = NormalEquations::new(2);
         normal.add(&[0.0; 6], &[1.0; 6]);
         assert_eq!(normal.minimum_norm().unwrap().solution, [0.0; 4]);
     }
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn values_that_are_not_finite_are_an_error() {
         for (x, y) in [(f64::NAN, 1.0), (1.0, f64::INFINITY)] {
-            let mut tall = Tall::new(2);
+            let mut tall = StreamingQr::new(2);
             tall.add(&[x, 0.0, 2.0, 1.0, 3.0, 7.0], &[y; 6]);
             assert!(tall.solve(0.0).is_err());
         }
