@@ -37,7 +37,7 @@ struct Ghosted {
 enum Solver {
     /// `(XᵀX + 1e-6·I)·M = XᵀΔ` by Cholesky in f64.
     #[default]
-    NormalEquations,
+    Normal,
     /// `M = X_pre⁺·Δ` by a thin singular value decomposition in f64, streamed.
     Svd,
 }
@@ -58,7 +58,7 @@ impl Recovery for Ghosted {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let Solved { matrix: mut map, system, notes } = match self.solver {
-            Solver::NormalEquations => {
+            Solver::Normal => {
                 let mut normal = NormalEquations::new(channels);
                 self.rows(boundary, |pre, post| normal.add_difference(pre, post))?;
                 least_squares::solve(&normal, channels, RIDGE)?
