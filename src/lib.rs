@@ -6,10 +6,10 @@
 //! | floor | modules |
 //! | --- | --- |
 //! | 4 | [`cli`] |
-//! | 3 | [`artifact`], [`report`], [`exec`], [`reproduce`] |
+//! | 3 | [`artifact`], [`results`], [`exec`] |
 //! | 2 | [`plan`], [`grid`] |
 //! | 1 | [`audit`], [`claims`] |
-//! | 0 | [`store`], `fault`, [`machine`], [`clock`], [`record`], [`names`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
+//! | 0 | [`store`], `fault`, [`machine`], [`clock`], [`names`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, corpus, criterion, error, evaluate, files, linalg, metric, model, options, recovery, significance, tasks,
@@ -29,7 +29,5 @@ pub mod names;
 pub mod page;
 pub mod paper;
 pub mod plan;
-pub mod record;
-pub mod report;
-pub mod reproduce;
+pub mod results;
 pub mod store;

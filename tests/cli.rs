@@ -297,8 +297,8 @@ fn a_reader_that_goes_ends_the_output_quietly() {
     let world = World::new();
     world.runs(&[]);
     let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments");
-    let key = std::fs::read_dir(world.path("data/store/scores")).unwrap().next().unwrap().unwrap();
-    let key = key.file_name().into_string().unwrap();
+    let record = common::json(&world.path("results/grid/run.json"));
+    let key = record["cells"][0]["made_from"][0]["key"].as_str().unwrap().to_owned();
     let commands: [&[&str]; 18] = [
         &["cache", "ls"],
         &["cache", "ls", "--all"],

@@ -15,7 +15,7 @@ use ghostlab::page::{
     BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow, Part,
     TableView, render,
 };
-use ghostlab::record::PaperVerdict;
+use ghostlab::results::PaperVerdict;
 
 /// One line of the paper's tables: `artifact,backbone,total_layers,pruned_layers,criterion,recovery,…,metric,value,std`.
 struct Line {

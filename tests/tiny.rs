@@ -13,7 +13,7 @@ use ghostlab::claims::{self, ArtifactNumbers, Artifacts};
 use ghostlab::exec::{self, CellResult, Event, GridOutcome, Methods, Reporter, Settings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};
-use ghostlab::reproduce;
+use ghostlab::results::collect;
 use ghostlab::significance::binomial_above_chance;
 use ghostlab::store::Store;
 
@@ -162,7 +162,7 @@ fn pruning_hurts_and_repairs_order_in_perplexity_as_in_the_paper() {
 #[test]
 fn ghosted_layers_are_as_high_in_table_2_as_the_paper_says() {
     let (grid, outcome) = made();
-    let records = reproduce::numbers(grid, outcome, &[]).into_iter().map(|number| number.record).collect();
+    let records = collect(grid, outcome, &[]).records();
     let ours = [("table2".to_owned(), ArtifactNumbers { records, run: None })].into();
     let judged = claims::judged(claims::claims(), &Artifacts::new(), &ours, "tiny");
     let of = |id: &str| &judged.iter().find(|of| of.claim.id == id).unwrap().ours;

@@ -7,7 +7,7 @@ use crate::exec::Methods;
 use crate::grid::{Cell, Description, Grid, Shown};
 use crate::metric::{self, Metric};
 use crate::paper;
-use crate::report::stem;
+use crate::results::stem;
 
 /// A table or figure, as its file describes it.
 #[derive(Debug, Clone)]

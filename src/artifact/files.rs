@@ -8,14 +8,19 @@ use std::time::SystemTime;
 use super::folder::{ResultsFolder, Staging};
 use super::provenance;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, GridOutcome};
+use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::machine;
 use crate::plan::warnings;
-use crate::report::{Answers, Measured, Protocol, Provenance, Row, Table, Wide, write_documents, write_lm_eval};
-use crate::reproduce::{self, Number, StoredResults};
-use crate::tasks::{Measure, TaskResult, average};
+use crate::results::{
+    Answers, Provenance, Results, StoredResults, collect, long, markdown, run_frame, screen, wide, write_documents,
+    write_frame, write_lm_eval,
+};
+
+/// What a run's table is called, and the same turned round.
+const RESULTS: &str = "results";
+const WIDE: &str = "wide.md";
 
 /// The table of a grid's run, in the form that was asked for.
 #[derive(Debug)]
@@ -39,26 +44,24 @@ pub fn write_run(
     shape: &TableShape,
     width: Option<usize>,
 ) -> Result<(String, Vec<PathBuf>)> {
-    let protocols = Protocol::columns(grid, outcome);
-    let rows: Vec<Row> = outcome.cells.iter().map(|result| row(grid, outcome, result)).collect();
-    let numbers = reproduce::numbers(grid, outcome, &[]);
-    let line = reproduce::protocol_line(grid.profile.as_deref().unwrap_or_default(), &numbers);
-    let notes: Vec<String> =
-        std::iter::once(format!("Protocol: {line}.")).chain(warnings(grid, &outcome.inputs)).collect();
-    let table = Table::new(&protocols, &rows)?.noted(notes.clone());
+    let results = collect(grid, outcome, &[]);
+    let profile = grid.profile.as_deref().unwrap_or_default();
+    let besides = warnings(grid, &outcome.inputs);
+    let table = long(&results, profile, besides.clone());
     let staging = target.stage()?;
-    let mut files = table.write(staging.path())?;
-    let screen = match shape {
-        TableShape::Long => table.on_screen(width)?,
+    let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;
+    files.push(put(&staging.path().join(format!("{RESULTS}.md")), markdown(&table).as_bytes())?);
+    let shown = match shape {
+        TableShape::Long => screen(&table, width),
         TableShape::Wide { metric } => {
-            let wide = Wide::new(&protocols, &rows, metric.as_deref())?.noted(notes);
-            files.push(put(&staging.path().join(Wide::FILE), wide.markdown().as_bytes())?);
-            wide.on_screen(width)
+            let table = wide(&results, metric.as_deref(), profile, besides)?;
+            files.push(put(&staging.path().join(WIDE), markdown(&table).as_bytes())?);
+            screen(&table, width)
         }
     };
-    let (files, _) = finish(&grid.name, grid, outcome, false, &numbers, &protocols, files, &staging, started)?;
+    let (files, _) = finish(&grid.name, grid, outcome, false, &results, files, &staging, started)?;
     staging.publish()?;
-    Ok((screen, files))
+    Ok((shown, files))
 }
 
 /// Writes what lies beside a table or figure, and last the record of all files; where all of them will be found.
@@ -68,16 +71,15 @@ pub(super) fn finish(
     grid: &Grid,
     outcome: &GridOutcome,
     gated: bool,
-    numbers: &[Number],
-    protocols: &[Protocol],
+    results: &Results,
     mut files: Vec<PathBuf>,
     staging: &Staging,
     started: SystemTime,
 ) -> Result<(Vec<PathBuf>, Provenance)> {
     files.extend(write_tasks(staging.path(), outcome)?);
-    let stored = StoredResults::of(name, grid, outcome, gated, numbers, &machine::program())?;
+    let stored = StoredResults::of(name, grid, outcome, gated, results, &machine::program())?;
     files.push(stored.write(staging.path())?);
-    let record = provenance::provenance(grid, outcome, protocols.to_vec(), &files, started)?;
+    let record = provenance::provenance(grid, outcome, results.protocols.clone(), &files, started)?;
     record.write(staging.path())?;
     files.push(staging.path().join(Provenance::FILE));
     Ok((files.iter().map(|file| staging.published(file)).collect(), record))
@@ -107,39 +109,4 @@ fn write_tasks(folder: &Path, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
 pub(super) fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))?;
     Ok(path.to_owned())
-}
-
-/// Values in the order of [`Protocol::columns`]; accuracies in percent.
-fn values(grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Vec<Option<Measured>> {
-    let percent =
-        |measure: Measure| Measured { value: 100.0 * measure.value, error: measure.stderr.map(|error| 100.0 * error) };
-    let perplexities = result.perplexity.iter().map(|value| value.map(Measured::from));
-    let tasks = result.tasks.iter().map(|scores| scores.as_ref().map(|scores| percent(scores.result.column())));
-    let texts = grid.evaluate.perplexity.iter().enumerate().filter(|_| outcome.unlike_vocabularies(grid));
-    let bits = texts.map(|(place, text)| outcome.bits_per_byte(result, place, text.length).map(Measured::from));
-    let mut values: Vec<_> = perplexities.chain(bits).chain(tasks).collect();
-    if result.tasks.len() > 1 {
-        let all: Option<Vec<TaskResult>> =
-            result.tasks.iter().map(|scores| scores.as_ref().map(|scores| scores.result.clone())).collect();
-        values.push(all.and_then(|all| average(&all)).map(percent));
-    }
-    values
-}
-
-fn row(grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Row {
-    let cell = &result.cell;
-    let shown = |value: Option<String>| value.unwrap_or_else(|| Row::NONE.to_string());
-    Row {
-        backbone: cell.backbone.clone(),
-        criterion: shown(cell.criterion.as_ref().map(ToString::to_string)),
-        depth: cell.depth,
-        layers_removed: result.removed.clone(),
-        layers: result.layers,
-        recovery: shown(cell.recovery.as_ref().map(ToString::to_string)),
-        calibration: shown(cell.calibration.as_ref().map(ToString::to_string)),
-        values: values(grid, outcome, result),
-        seconds: result.seconds,
-        notes: result.notes().join("; "),
-        status: result.failure.as_ref().map_or(Row::OK.to_string(), |reason| format!("failed: {reason}")),
-    }
 }

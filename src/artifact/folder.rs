@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use super::sheet::PageSheet;
 use crate::error::{Error, Result};
 use crate::files::atomic::{ensure_writable, is_temporary};
 use crate::files::owner::Owner;
 use crate::files::sha256;
 use crate::grid::Grid;
-use crate::report::Provenance;
-use crate::reproduce::{PageSheet, StoredResults, settings_that_differ};
+use crate::results::{Provenance, StoredResults, settings_that_differ};
 
 /// Where the results of a run go.
 #[derive(Debug, Clone)]

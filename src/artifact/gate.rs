@@ -1,12 +1,13 @@
 //! A dense backbone that misses the paper's dense numbers is not the paper's, or is not scored as there: what is pruned
 //! from it is not run.
 
+use super::comparison::{Gate, GateFailure};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Cell, Description, Grid};
 use crate::paper;
-use crate::record::Record;
-use crate::reproduce::{self, Gate, GateFailure};
+use crate::results::collect;
+use crate::results::record::Record;
 
 /// What `dense`, a grid of dense backbones alone, says of the paper's.
 pub(super) fn gate(
@@ -15,8 +16,8 @@ pub(super) fn gate(
     run: &dyn Fn(&Grid) -> Result<GridOutcome>,
 ) -> Result<Gate> {
     let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
-    let numbers = reproduce::numbers(dense, &run(dense)?, &[]);
-    Ok(Gate::of(&numbers, &paper, &description.tolerance))
+    let results = collect(dense, &run(dense)?, &[]);
+    Ok(Gate::of(&results.measurements, &paper, &description.tolerance))
 }
 
 /// Why there is nothing to draw where the gate has stopped something.

@@ -6,9 +6,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use super::Artifact;
+use super::comparison::{Gate, GateFailure, beside_paper};
+use super::draw::draw;
 use super::files::{finish, put};
 use super::folder::{ResultsFolder, Staging};
 use super::gate::{gate, open, stopped_by, with_stopped};
+use super::layout::{layout, noted};
+use super::lists::{self, List};
+use super::sheet::{self, PageSheet};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings};
 use crate::files::atomic::ensure_writable;
@@ -17,8 +22,9 @@ use crate::names;
 use crate::page::FigureView;
 use crate::paper;
 use crate::plan::warnings;
-use crate::report::{Protocol, Provenance};
-use crate::reproduce::{self, Gate, GateFailure, List, Number, View};
+use crate::results::{
+    Origin, Provenance, Results, Table, collect, latex, markdown, tidy_frame, write_csv, write_frame,
+};
 use crate::store::Store;
 
 /// Who runs a grid.
@@ -50,7 +56,7 @@ impl Executor for Runner<'_> {
 #[derive(Debug)]
 pub struct Made {
     /// Its table; none for a figure.
-    pub table: Option<View>,
+    pub table: Option<Table>,
     /// How its numbers stand to the paper's, a line each; empty where the paper has none for these backbones.
     pub beside: String,
     pub files: Vec<PathBuf>,
@@ -95,7 +101,7 @@ pub fn make(
     };
     let open = open(grid, &misses);
     let outcome = with_stopped(run(&open)?, grid, &misses);
-    let numbers = reproduce::numbers(grid, &outcome, &named);
+    let results = collect(grid, &outcome, &named);
 
     let staging = target.stage()?;
     let (mut files, mut table, mut beside) = (Vec::new(), None, String::new());
@@ -104,30 +110,20 @@ pub fn make(
         let paper = paper::records(&artifact.name).unwrap_or_default();
         let profile = grid.profile.as_deref().unwrap_or_default();
         let notes = warnings(grid, &outcome.inputs);
-        let view = View::new(description, entry, &numbers, &paper)?.noted(profile, &numbers, notes);
-        files.extend(tables(artifact, grid, &outcome, &view, &numbers, &staging)?);
-        beside = reproduce::beside_paper(&view, &numbers);
-        table = Some(view);
+        let laid = noted(layout(description, entry, &results.measurements, &paper)?, profile, notes);
+        files.extend(tables(artifact, profile, &laid, &staging)?);
+        beside = beside_paper(&laid);
+        table = Some(laid);
     }
     // What the gate has stopped is not drawn; where that is all, the gate is the reason, not the drawing.
-    let drawn = figures(artifact, &outcome, &numbers, &staging);
+    let drawn = figures(artifact, &outcome, &results, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
-    let protocols = Protocol::columns(grid, &outcome);
-    let (files, record) = finish(
-        &artifact.name,
-        grid,
-        &outcome,
-        matches!(gated, Gated::Yes(_)),
-        &numbers,
-        &protocols,
-        files,
-        &staging,
-        started,
-    )?;
+    let (files, record) =
+        finish(&artifact.name, grid, &outcome, matches!(gated, Gated::Yes(_)), &results, files, &staging, started)?;
     // The page shows artifacts as they are described, not every trial with other settings.
     if target.as_described() {
-        sheet(artifact, grid, &outcome, &numbers, table.as_ref(), figures, &record, &staging)?;
+        page(artifact, grid, &outcome, table.as_ref(), figures, &record, &staging)?;
     }
     staging.publish()?;
 
@@ -138,21 +134,11 @@ pub fn make(
 }
 
 /// All forms of a table.
-fn tables(
-    artifact: &Artifact,
-    grid: &Grid,
-    outcome: &GridOutcome,
-    view: &View,
-    numbers: &[Number],
-    staging: &Staging,
-) -> Result<Vec<PathBuf>> {
-    let cells: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
-    let profile = grid.profile.as_deref().unwrap_or_default();
+fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Staging) -> Result<Vec<PathBuf>> {
     let (folder, name) = (staging.path(), &artifact.name);
-    let mut files =
-        reproduce::write_frame(folder, reproduce::Origin { artifact: name, profile, cells: &cells }, view, numbers)?;
-    files.push(put(&folder.join(format!("{name}.md")), reproduce::markdown(view).as_bytes())?);
-    files.push(put(&folder.join(format!("{name}.tex")), reproduce::latex(view, name).as_bytes())?);
+    let mut files = write_frame(folder, name, tidy_frame(Origin { artifact: name, profile }, table)?)?;
+    files.push(put(&folder.join(format!("{name}.md")), markdown(table).as_bytes())?);
+    files.push(put(&folder.join(format!("{name}.tex")), latex(table, name).as_bytes())?);
     Ok(files)
 }
 
@@ -160,13 +146,13 @@ fn tables(
 fn figures(
     artifact: &Artifact,
     outcome: &GridOutcome,
-    numbers: &[Number],
+    results: &Results,
     staging: &Staging,
 ) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
     let description = &artifact.description;
     let (mut files, mut figures) = (Vec::new(), Vec::new());
     let Some(figure) = &description.figure else { return Ok((files, figures)) };
-    for (name, drawing) in reproduce::draw(description, figure, outcome, numbers)? {
+    for (name, drawing) in draw(description, figure, outcome, &results.measurements)? {
         let base = if name.is_empty() { artifact.name.clone() } else { format!("{}-{name}", artifact.name) };
         files.push(put(&staging.path().join(format!("{base}.svg")), drawing.svg.as_bytes())?);
         files.push(put(&staging.path().join(format!("{base}.png")), &drawing.png)?);
@@ -176,26 +162,23 @@ fn figures(
 }
 
 /// What the page shows of it.
-#[allow(clippy::too_many_arguments, reason = "what a sheet is made of")]
-fn sheet(
+fn page(
     artifact: &Artifact,
     grid: &Grid,
     outcome: &GridOutcome,
-    numbers: &[Number],
-    table: Option<&View>,
+    table: Option<&Table>,
     figures: Vec<FigureView>,
     record: &Provenance,
     staging: &Staging,
 ) -> Result<()> {
-    let made = reproduce::Made {
+    let made = sheet::Made {
         name: &artifact.name,
         profile: grid.profile.as_deref().unwrap_or_default(),
         file: &artifact.file,
         description: &artifact.description,
         outcome,
-        numbers,
     };
-    let mut sheet = reproduce::sheet(made, table, figures);
+    let mut sheet = sheet::sheet(made, table, figures);
     sheet.artifact.provenance = said(record, grid.cells.len());
     write_sheet(staging.path(), &sheet)
 }
@@ -217,25 +200,31 @@ fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-fn write_sheet(folder: &Path, sheet: &reproduce::PageSheet) -> Result<()> {
+fn write_sheet(folder: &Path, sheet: &PageSheet) -> Result<()> {
     let text = serde_json::to_string(sheet)
         .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
-    put(&folder.join(reproduce::PageSheet::FILE), text.as_bytes()).map(drop)
+    put(&folder.join(PageSheet::FILE), text.as_bytes()).map(drop)
 }
 
 /// Writes a table of what the program knows by name; the table for a terminal.
 ///
 /// # Errors
 /// A folder that cannot be written to.
-pub fn list(artifact: &Artifact, list: ListEntry, experiments: &Path, results: &Path) -> Result<String> {
+pub fn list(
+    artifact: &Artifact,
+    list: ListEntry,
+    experiments: &Path,
+    results: &Path,
+    width: Option<usize>,
+) -> Result<String> {
     let list: List = match list {
-        ListEntry::Methods => reproduce::methods(),
-        ListEntry::Checkpoints => reproduce::checkpoints(experiments)?,
+        ListEntry::Methods => lists::methods(),
+        ListEntry::Checkpoints => lists::checkpoints(experiments)?,
     };
     let folder = results.join(&artifact.name);
     ensure_writable(&folder, &[])?;
-    put(&folder.join(format!("{}.md", artifact.name)), list.markdown()?.as_bytes())?;
-    put(&folder.join(format!("{}.csv", artifact.name)), &list.csv()?)?;
-    write_sheet(&folder, &reproduce::list_sheet(&artifact.name, &artifact.description, &list))?;
-    list.screen()
+    put(&folder.join(format!("{}.md", artifact.name)), list.markdown().as_bytes())?;
+    write_csv(&folder.join(format!("{}.csv", artifact.name)), &list.frame()?)?;
+    write_sheet(&folder, &sheet::list_sheet(&artifact.name, &artifact.description, &list))?;
+    Ok(list.screen(width))
 }

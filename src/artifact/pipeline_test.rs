@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use super::sheet::PageSheet;
 use super::{Artifact, Executor, Gated, Made, ResultsFolder, make};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TextProtocol};
 use crate::grid::{Cell, Grid};
-use crate::reproduce::{PageSheet, StoredResults};
+use crate::results::StoredResults;
 
 /// Gives each cell the perplexity that it is told to, and remembers which cells it was asked for.
 struct Fake {

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine::{self, Machine};
-use crate::report::{Protocol, Provenance, utc};
+use crate::results::{Protocol, Provenance};
 
 /// The record of a grid's outcome and the files that show it.
 pub(super) fn provenance(

@@ -6,7 +6,7 @@ use super::EPSILON;
 use super::finding::{Check, Finding, FindingKind, listed};
 use super::row::{agree, exact, loose, sized};
 use crate::paper::PaperNumber;
-use crate::record::{Condition, DENSE};
+use crate::results::record::{Condition, DENSE};
 
 /// The first entry of a value, and all entries of it.
 type Values<'a> = Vec<Vec<&'a PaperNumber>>;

@@ -2,7 +2,7 @@
 
 use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, agree, sized, words};
-use crate::record::Condition;
+use crate::results::record::Condition;
 
 /// Sequences of all calibrations, as the paper states in its setup and its captions.
 const STATED: &str = "128";

@@ -5,7 +5,7 @@ use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, agree, loose, words};
 use crate::metric;
 use crate::paper::PaperNumber;
-use crate::record::Condition;
+use crate::results::record::Condition;
 
 /// Scores that must agree for it to be no chance.
 const ENOUGH: usize = 3;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::row::words;
 use crate::paper::PaperNumber;
-use crate::record::Condition;
+use crate::results::record::Condition;
 
 /// What was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

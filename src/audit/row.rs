@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::metric;
 use crate::paper::PaperNumber;
-use crate::record::{Condition, DENSE};
+use crate::results::record::{Condition, DENSE};
 
 /// The numbers that one table gives for one condition.
 #[derive(Debug)]

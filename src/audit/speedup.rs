@@ -4,7 +4,7 @@ use super::EPSILON;
 use super::finding::{Check, Finding, FindingKind};
 use super::row::AuditRow;
 use crate::paper::PaperNumber;
-use crate::record::DENSE;
+use crate::results::record::DENSE;
 
 /// In a table that gives both, a speedup is the dense latency by the row's own. Each latency is within half a unit of
 /// its last digit, so the ratio is within bounds, and the printed speedup within half a unit of its own of these.

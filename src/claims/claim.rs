@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use super::outcome::Check;
 use super::setting::ClaimSetting;
-use crate::record::Condition;
+use crate::results::record::Condition;
 
 /// A claim of the paper.
 #[derive(Debug, Clone, Serialize)]

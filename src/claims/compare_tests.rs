@@ -5,7 +5,7 @@ use super::super::claim::Needed;
 use super::super::run::ArtifactNumbers;
 use super::super::samples::record;
 use super::*;
-use crate::record::Record;
+use crate::results::record::Record;
 
 const CLAIM: Claim = Claim {
     id: "x",

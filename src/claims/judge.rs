@@ -8,7 +8,7 @@ use super::claim::{Claim, ClaimAxis, Needed};
 use super::outcome::{Check, Judgement};
 use super::run::{ArtifactNumbers, Artifacts, apart};
 use super::setting::ClaimSetting;
-use crate::record::{DENSE, Record};
+use crate::results::record::{DENSE, Record};
 
 /// Whether a claim holds, and on what that rests.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -161,12 +161,12 @@ fn a_record_that_two_artifacts_share_counts_once_and_a_contradiction_is_unknown(
 
 #[test]
 fn a_verdict_is_json() {
-    let only = |of: &crate::record::Condition| of.backbone == "b" && of.depth == 6;
+    let only = |of: &crate::results::record::Condition| of.backbone == "b" && of.depth == 6;
     let verdict = on(&Claim { over: &[Depth], only, ..claim(Needed::All) }, records());
     assert_eq!(
         serde_json::to_value(&verdict).unwrap(),
         serde_json::json!({
-            "outcome": "fails", "reason": null, "held": 0, "unknown": 0, "of": 1, "needed": "all",
+            "outcome": "fails", "reason": null, "held": 0, "unknown": 0, "of": 1, "needed": "all", "ungated": false,
             "settings": [{"setting": [["depth", "6"]], "outcome": "fails", "shown": "none 52.00 > ghosted 51.00"}],
         })
     );

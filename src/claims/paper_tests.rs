@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::claim::Needed;
 use super::*;
-use crate::record::Record;
+use crate::results::record::Record;
 
 /// The paper's tables as they are printed.
 fn paper() -> Artifacts {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::record::Record;
+use crate::results::record::Record;
 
 /// The numbers of an artifact.
 #[derive(Debug, Clone, Default)]

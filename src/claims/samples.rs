@@ -1,6 +1,6 @@
 //! Records for the tests of this module.
 
-use crate::record::{Condition, Record};
+use crate::results::record::{Condition, Record};
 
 /// An `acc_average` on 32 layers pruned by LLM-Streamline; the dense backbone where the depth is 0.
 pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -> Record {

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use super::number::{Quantity, order, short, sign};
 use super::outcome::Check;
 use crate::metric::{Direction, Metric};
-use crate::record::{Condition, Record};
+use crate::results::record::{Condition, Record};
 
 /// The records of one setting, or a part of them.
 #[derive(Debug, Clone)]

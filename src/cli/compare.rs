@@ -9,8 +9,8 @@ use clap::Args;
 use super::home::like;
 use super::units::columns;
 use crate::error::{Error, Result};
-use crate::record::Record;
-use crate::reproduce::{Differences, SettingDifference, StoredResults, settings_that_differ};
+use crate::results::record::Record;
+use crate::results::{Differences, SettingDifference, StoredResults, settings_that_differ};
 
 #[derive(Args)]
 pub(super) struct Arguments {

@@ -9,9 +9,9 @@ use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressS
 
 use serde::Serialize;
 
+use crate::clock::utc;
 use crate::error::printable;
 use crate::exec::{Event, Job, Reporter};
-use crate::report::utc;
 
 /// Bars where standard error is a terminal, lines otherwise; or every event as a line of JSON on standard output.
 pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {

@@ -8,13 +8,13 @@ use std::time::SystemTime;
 use clap::Args;
 
 use super::home;
-use crate::artifact::order;
+use crate::artifact::{PageSheet, order};
 use crate::claims::{self, ArtifactNumbers, Artifacts, Judged, Run};
+use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::page::{CellNote, ClaimRow, FindingRow, Page};
-use crate::report::utc;
-use crate::reproduce::{PageSheet, StoredResults};
+use crate::results::StoredResults;
 use crate::{audit, machine, page, paper};
 
 #[derive(Args)]

@@ -10,14 +10,13 @@ use super::grid_args::{LimitArgs, start_threads};
 use super::home::{self, Place};
 use super::units::{columns, seconds};
 use super::{out, progress, report, stop};
-use crate::artifact::{self, Artifact, Gated, Made, ResultsFolder, Runner};
+use crate::artifact::{self, Artifact, GateFailure, Gated, Made, ResultsFolder, Runner};
 use crate::claims;
 use crate::error::{ErrorKind, Result};
 use crate::exec::{RunRecord, Settings};
 use crate::grid::Grid;
 use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
-use crate::report::Provenance;
-use crate::reproduce::{self, GateFailure};
+use crate::results::{Provenance, screen};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -155,7 +154,7 @@ fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<
                     let record = target(artifact, &profile, arguments, folders).path().join(Provenance::FILE);
                     let made = std::fs::metadata(record).and_then(|file| file.modified()).ok();
                     row.extend([profile, format!("{complete} of {cells}"), left]);
-                    row.push(made.map_or("never".to_owned(), crate::report::utc));
+                    row.push(made.map_or("never".to_owned(), crate::clock::utc));
                 }
                 Err(error) => row.extend(["—".to_owned(), "—".to_owned(), error.one_line(), "—".to_owned()]),
             }
@@ -188,7 +187,7 @@ fn made_one(
     runner: &Runner<'_>,
 ) -> Result<(usize, Option<String>)> {
     if let Some(list) = artifact.description.list {
-        let screen = artifact::list(artifact, list, &folders.experiments, &folders.results)?;
+        let screen = artifact::list(artifact, list, &folders.experiments, &folders.results, out::width())?;
         if !arguments.events {
             println!("{}\n\n{screen}", artifact.description.title);
         }
@@ -204,7 +203,7 @@ fn made_one(
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
     let Made { table, beside, files, misses, unknown, failures, failed } = made;
     if let Some(view) = table.filter(|_| !arguments.events) {
-        println!("{}", reproduce::screen(&view, out::width()));
+        println!("{}", screen(&view, out::width()));
         print!("{beside}");
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();

@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::home::Place;
 use super::units::seconds;
+use crate::clock::utc;
 use crate::error::Result;
 use crate::exec::{RunRecord, Stage};
-use crate::report::utc;
 use crate::store::Store;
 
 #[derive(Args)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::PaperVerdict;
+use crate::results::PaperVerdict;
 
 /// The whole page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use super::figure::{self, Figure};
 use super::html::{artifact_id, cell_id, encoded};
 use super::table::{self, PageTable};
 use crate::error::Result;
-use crate::record::PaperVerdict;
+use crate::results::PaperVerdict;
 
 /// How many numbers stand how to the paper's.
 #[derive(Debug, Clone, Copy, Default, Serialize)]

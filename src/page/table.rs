@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::data::{BesideView, Cell, CellNote, Column, Mark, PageRow, TableView};
 use super::html::cell_id;
 use crate::error::{Error, Result};
-use crate::record::PaperVerdict;
+use crate::results::PaperVerdict;
 
 /// A column with a text longer than this, in characters, is prose and wraps.
 const PROSE: usize = 36;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::record::PaperVerdict;
+use crate::results::PaperVerdict;
 
 /// Ends every context that data could be put into.
 const HOSTILE: &str = "\"'><script>alert(1)</script></style></title><!--<img src=x onerror=alert(2)>{{body}}&amp;";

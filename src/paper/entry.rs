@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::metric;
-use crate::record::{Condition, DENSE, Record};
+use crate::results::record::{Condition, DENSE, Record};
 
 /// The columns of the files.
 const HEAD: &str =

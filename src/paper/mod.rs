@@ -17,7 +17,7 @@ pub use entry::PaperNumber;
 pub use table::{PaperTable, tables};
 
 use crate::error::Result;
-use crate::record::Record;
+use crate::results::record::Record;
 
 /// The numbers of one table, in its order, with their places.
 ///

@@ -15,7 +15,7 @@ use super::claim::Claim;
 use super::outcome::Check;
 use super::setting::ClaimSetting;
 use crate::metric;
-use crate::record::Condition;
+use crate::results::record::Condition;
 
 /// All claims, in the order of the paper.
 pub fn claims() -> impl Iterator<Item = &'static Claim> {

@@ -2,16 +2,15 @@
 
 use std::path::Path;
 
-use polars::prelude::{CsvWriter, DataFrame, IntoColumn, NamedFrom, SerWriter, Series};
+use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
 use crate::error::Result;
-use crate::report::render;
-use crate::report::table::failed;
+use crate::results::{TextColumn, TextTable, escaped, failed};
 use crate::{criterion, grid, names, recovery};
 
 /// A table of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct List {
+pub(super) struct List {
     pub heads: Vec<String>,
     pub rows: Vec<Vec<String>>,
     /// The column that names a row.
@@ -19,7 +18,7 @@ pub struct List {
 }
 
 /// Criteria and recoveries with the repository of the reference (paper table 1).
-pub fn methods() -> List {
+pub(super) fn methods() -> List {
     let of = |category: &str, name: &str, source: &str, print: String| {
         vec![category.to_owned(), print, name.to_owned(), source.to_owned()]
     };
@@ -40,7 +39,7 @@ pub fn methods() -> List {
 ///
 /// # Errors
 /// A folder or a file that cannot be read.
-pub fn checkpoints(experiments: &Path) -> Result<List> {
+pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
     let rows = grid::backbone_files(experiments)?.into_iter().map(|(name, path, source)| {
         let there = if path.join("config.json").is_file() { "here" } else { "not here" };
         vec![names::backbone(&name), name, source.unwrap_or_default(), path.display().to_string(), there.to_owned()]
@@ -53,34 +52,31 @@ pub fn checkpoints(experiments: &Path) -> Result<List> {
 }
 
 impl List {
-    fn frame(&self) -> Result<DataFrame> {
+    fn texts(&self, shown: impl Fn(&String) -> String) -> TextTable {
+        let column = |(at, head): (usize, &String)| {
+            let cell = |row: &Vec<String>| if row[at].is_empty() { "—".to_owned() } else { shown(&row[at]) };
+            TextColumn::words(head, self.rows.iter().map(cell).collect())
+        };
+        TextTable { columns: self.heads.iter().enumerate().map(column).collect(), lead: 1, ..TextTable::default() }
+    }
+
+    /// The list for a terminal of so many columns.
+    pub(super) fn screen(&self, width: Option<usize>) -> String {
+        self.texts(String::clone).screen(width)
+    }
+
+    pub(super) fn markdown(&self) -> String {
+        self.texts(|text| escaped(text)).markdown()
+    }
+
+    /// # Errors
+    /// Two heads that are alike.
+    pub(super) fn frame(&self) -> Result<DataFrame> {
         let column = |(at, head): (usize, &String)| {
             let texts = self.rows.iter().map(|row| Some(row[at].as_str()).filter(|text| !text.is_empty()));
             Series::new(head.into(), texts.collect::<Vec<_>>()).into_column()
         };
         let columns = self.heads.iter().enumerate().map(column).collect();
         DataFrame::new(self.rows.len(), columns).map_err(|error| failed(&error))
-    }
-
-    /// The list for a terminal, columns in line.
-    ///
-    /// # Errors
-    /// When polars cannot give a value back.
-    pub fn screen(&self) -> Result<String> {
-        Ok(render::aligned(&render::show(&self.frame()?)?))
-    }
-
-    /// # Errors
-    /// When polars cannot give a value back.
-    pub fn markdown(&self) -> Result<String> {
-        Ok(render::markdown(&render::show(&self.frame()?)?, |_, _| false))
-    }
-
-    /// # Errors
-    /// When polars cannot write it.
-    pub fn csv(&self) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        CsvWriter::new(&mut bytes).finish(&mut self.frame()?).map_err(|error| failed(&error))?;
-        Ok(bytes)
     }
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::record::Condition;
+use super::stem;
 use super::stored::StoredResults;
 use crate::error::{Error, Result, nearest};
-use crate::record::Condition;
-use crate::report::stem;
 
 /// How names of the first run are read.
 pub(super) struct Renamed(BTreeMap<String, String>);

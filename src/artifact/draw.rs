@@ -1,7 +1,7 @@
 //! Figures from the same numbers as the tables.
 
-use super::layout::distinct;
-use super::ours::Number;
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome};
 use crate::figure::{
@@ -10,17 +10,18 @@ use crate::figure::{
 };
 use crate::grid::{Description, FigureEntry, FigureKind};
 use crate::names;
-use crate::record::{Condition, DENSE};
+use crate::results::record::{Condition, DENSE};
+use crate::results::{Measurement, distinct};
 
 /// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
 ///
 /// # Errors
 /// A grid without any cell that the figure could show.
-pub fn draw(
+pub(super) fn draw(
     description: &Description,
     entry: &FigureEntry,
     outcome: &GridOutcome,
-    numbers: &[Number],
+    numbers: &[Arc<Measurement>],
 ) -> Result<Vec<(String, Drawing)>> {
     let drawer = Drawer { description, entry, outcome, numbers };
     let backbones = drawer.backbones();
@@ -42,7 +43,7 @@ struct Drawer<'a> {
     description: &'a Description,
     entry: &'a FigureEntry,
     outcome: &'a GridOutcome,
-    numbers: &'a [Number],
+    numbers: &'a [Arc<Measurement>],
 }
 
 impl Drawer<'_> {
@@ -76,7 +77,7 @@ impl Drawer<'_> {
 
     /// The value of the only pruned cell that fits.
     fn value(&self, backbone: &str, recovery: &str, metric: &str) -> Value {
-        let fits = |number: &&Number| {
+        let fits = |number: &&Arc<Measurement>| {
             let of = &number.record;
             of.metric == metric
                 && of.condition.backbone == backbone

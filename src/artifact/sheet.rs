@@ -6,16 +6,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::beside::PaperComparison;
-use super::layout::{Shown, View};
 use super::lists::List;
-use super::ours::Number;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::grid::Description;
-use crate::metric::Direction;
 use crate::names;
-use crate::page::{Cell, CellNote, Column, FigureView, Mark, PageArtifact, PageRow, Part, TableView};
+use crate::page::{BesideView, Cell, CellNote, Column, FigureView, Mark, PageArtifact, PageRow, Part, TableView};
+use crate::results::{PaperComparison, Row, Shown, Table};
 
 /// An artifact of the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -45,26 +42,25 @@ impl PageSheet {
 
 /// An artifact that was made.
 #[derive(Debug, Clone, Copy)]
-pub struct Made<'a> {
+pub(super) struct Made<'a> {
     pub name: &'a str,
     pub profile: &'a str,
     /// Its grid's file.
     pub file: &'a Path,
     pub description: &'a Description,
     pub outcome: &'a GridOutcome,
-    pub numbers: &'a [Number],
 }
 
 /// What the page shows of an artifact: its table, or its figures with what tells them apart.
-pub fn sheet(made: Made<'_>, view: Option<&View>, figures: Vec<FigureView>) -> PageSheet {
-    let Made { name, profile, file, description, outcome, numbers } = made;
+pub(super) fn sheet(made: Made<'_>, laid: Option<&Table>, figures: Vec<FigureView>) -> PageSheet {
+    let Made { name, profile, file, description, outcome } = made;
     let failed = outcome.failed();
     let status =
         if failed == 0 { "complete".to_owned() } else { format!("{failed} of {} cells failed", outcome.cells.len()) };
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status,
-        tables: view.map(|view| table(view, numbers, outcome)).into_iter().collect(),
+        tables: laid.map(table).into_iter().collect(),
         figures,
         inputs: outcome.inputs.clone(),
         ..described(name, description)
@@ -75,7 +71,7 @@ pub fn sheet(made: Made<'_>, view: Option<&View>, figures: Vec<FigureView>) -> P
 }
 
 /// What the page shows of a list: no cell of it was computed.
-pub fn list_sheet(name: &str, description: &Description, list: &List) -> PageSheet {
+pub(super) fn list_sheet(name: &str, description: &Description, list: &List) -> PageSheet {
     let texts = |row: &Vec<String>| row.iter().map(|text| Cell { text: text.clone(), ..Cell::default() }).collect();
     // A column of few different texts tells kinds apart, and one can choose by it.
     let repeats = |at: usize| {
@@ -105,38 +101,33 @@ fn described(name: &str, description: &Description) -> PageArtifact {
     }
 }
 
-fn table(view: &View, numbers: &[Number], outcome: &GridOutcome) -> TableView {
-    let mut groups = view.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
-    let lead = view.lead.iter().skip(1).map(|name| Column { name: name.clone(), choice: true, ..Column::default() });
-    let measured = view.columns.iter().map(|column| Column {
+fn table(of: &Table) -> TableView {
+    let mut groups = of.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
+    let lead = of.lead.iter().skip(1).map(|lead| Column { name: lead.head.clone(), choice: true, ..Column::default() });
+    let measured = of.columns.iter().map(|column| Column {
         name: column.head.clone(),
         group: groups.next(),
         numeric: true,
-        higher_is_better: match column.metric.direction {
-            Direction::Higher => Some(true),
-            Direction::Lower => Some(false),
-            Direction::Neither => None,
-        },
+        higher_is_better: column.higher_is_better(),
         ..Column::default()
     });
-    let row = |row: &super::layout::Row| {
+    let row = |row: &Row| {
         let texts = row.lead.iter().skip(1).map(|text| Cell { text: text.clone(), ..Cell::default() });
         let values = row.cells.iter().map(|shown| match shown {
-            Some(shown) => cell(shown, numbers, outcome),
+            Some(shown) => cell(shown),
             None => Cell { text: "—".to_owned(), ..Cell::default() },
         });
         PageRow { group: row.lead.first().cloned(), ours: row.ours, cells: texts.chain(values).collect() }
     };
     TableView {
-        caption: view.notes.join(" "),
-        group_name: view.lead.first().cloned().unwrap_or_default(),
+        caption: of.notes.join(" "),
+        group_name: of.lead.first().map(|lead| lead.head.clone()).unwrap_or_default(),
         columns: lead.chain(measured).collect(),
-        rows: view.rows.iter().map(row).collect(),
+        rows: of.rows.iter().map(row).collect(),
     }
 }
 
-fn cell(shown: &Shown, numbers: &[Number], outcome: &GridOutcome) -> Cell {
-    let number = &numbers[shown.number];
+fn cell(shown: &Shown) -> Cell {
     let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
         let better = paired.mark() == "+";
         let word = if better { "better" } else { "worse" };
@@ -145,18 +136,18 @@ fn cell(shown: &Shown, numbers: &[Number], outcome: &GridOutcome) -> Cell {
     });
     Cell {
         text: shown.text.clone(),
-        value: number.record.value,
+        value: shown.of.record.value,
         best: shown.best,
         second: shown.second,
         mark,
         beside: shown.beside.as_ref().map(beside),
-        key: Some(outcome.cells[number.cell].cell.to_string()),
-        failed: number.failure.is_some(),
+        key: Some(shown.of.cell.clone()),
+        failed: shown.of.failure.is_some(),
     }
 }
 
-fn beside(of: &PaperComparison) -> crate::page::BesideView {
-    crate::page::BesideView {
+fn beside(of: &PaperComparison) -> BesideView {
+    BesideView {
         paper: of.paper_text(),
         difference: of.difference_text(),
         tolerance: of.other_protocol().is_none().then(|| format!("{:.2}", of.tolerance)),

@@ -1,24 +1,24 @@
 //! A table in LaTeX, in the paper's look: booktabs, our rows shaded.
 
-use super::layout::{Row, Shown, View};
+use super::table::{Row, Shown, Table};
 use crate::error::printable;
 
 /// A whole `table` environment. It needs the packages booktabs, graphicx and xcolor with the option `table`.
-pub fn latex(view: &View, label: &str) -> String {
-    let (lead, columns) = (view.lead.len(), view.columns.len());
+pub fn latex(table: &Table, label: &str) -> String {
+    let (lead, columns) = (table.lead.len(), table.columns.len());
     let mut text =
         String::from("% \\usepackage{booktabs,graphicx} \\usepackage[table]{xcolor}\n\\begin{table}[t]\n\\centering\n");
-    text.push_str(&format!("\\caption{{{}}}\n\\label{{tab:{label}}}\n", escaped(&view.title)));
+    text.push_str(&format!("\\caption{{{}}}\n\\label{{tab:{label}}}\n", escaped(&table.title)));
     text.push_str("\\resizebox{\\linewidth}{!}{%\n");
     text.push_str(&format!("\\begin{{tabular}}{{{}{}}}\n\\toprule\n", "l".repeat(lead), "r".repeat(columns)));
-    if !view.groups.is_empty() {
-        text.push_str(&over(view));
+    if !table.groups.is_empty() {
+        text.push_str(&over(table));
     }
-    let heads = view.lead.iter().chain(view.columns.iter().map(|column| &column.head));
+    let heads = table.lead.iter().map(|lead| &lead.head).chain(table.columns.iter().map(|column| &column.head));
     text.push_str(&line(&heads.map(|head| format!("\\textbf{{{}}}", escaped(head))).collect::<Vec<_>>()));
     text.push_str("\\midrule\n");
-    for (at, row) in view.rows.iter().enumerate() {
-        match at.checked_sub(1).map(|before| &view.rows[before]) {
+    for (at, row) in table.rows.iter().enumerate() {
+        match at.checked_sub(1).map(|before| &table.rows[before]) {
             Some(before) if before.backbone != row.backbone => text.push_str("\\midrule\n"),
             Some(before) if before.block != row.block => {
                 text.push_str(&format!("\\cmidrule{{2-{}}}\n", lead + columns));
@@ -31,23 +31,23 @@ pub fn latex(view: &View, label: &str) -> String {
         text.push_str(&line(&cells(row)));
     }
     text.push_str("\\bottomrule\n\\end{tabular}%\n}\n");
-    if view.has_paper() {
-        let signs = math(&escaped(&view.signs()));
+    if table.has_paper() {
+        let signs = math(&escaped(&table.signs()));
         text.push_str(&format!(
             "\\par\\smallskip{{\\footnotesize Small: the paper's value, ours less it, and a sign: {signs}.}}\n"
         ));
     }
-    for note in &view.notes {
+    for note in &table.notes {
         text.push_str(&format!("\\par\\smallskip{{\\footnotesize {}}}\n", escaped(note)));
     }
     text.push_str("\\end{table}\n");
     text
 }
 
-fn over(view: &View) -> String {
-    let mut at = view.lead.len() + 1;
-    let (mut heads, mut rules) = (vec![String::new(); view.lead.len()], String::new());
-    for (head, count) in &view.groups {
+fn over(table: &Table) -> String {
+    let mut at = table.lead.len() + 1;
+    let (mut heads, mut rules) = (vec![String::new(); table.lead.len()], String::new());
+    for (head, count) in &table.groups {
         heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", escaped(head)));
         rules.push_str(&format!("\\cmidrule(lr){{{at}-{}}}", at + count - 1));
         at += count;
@@ -71,7 +71,7 @@ fn cell(shown: &Shown) -> String {
         (_, true) => format!("\\underline{{{text}}}"),
         _ => text,
     };
-    let text = match shown.paired.as_ref().map_or("", super::paired::Paired::mark) {
+    let text = match shown.mark() {
         "" => text,
         mark => format!("{text}$^{{{mark}}}$"),
     };

@@ -1,13 +1,14 @@
 //! One small table in every form.
 
-use super::frame::{Origin, frame};
-use super::layout::View;
-use super::ours::{Number, Sample};
-use super::setup::Setup;
-use super::{latex, markdown, screen};
+use std::sync::Arc;
+
+use super::layout::{layout, noted};
 use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
-use crate::record::{Condition, DENSE, PaperVerdict, Record};
+use crate::results::record::{Condition, DENSE, Record};
+use crate::results::{
+    Measurement, Origin, PaperVerdict, Row, Sample, Setup, Shown, Table, latex, markdown, screen, tidy_frame,
+};
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
     let lead = if across { vec!["backbone", "method"] } else { vec!["backbone", "depth", "method"] };
@@ -35,14 +36,15 @@ fn condition(depth: usize, criterion: &str, recovery: &str) -> Condition {
     }
 }
 
-fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f64, sample: Sample) -> Number {
+fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f64, sample: Sample) -> Measurement {
     let record = Record {
         condition: condition(depth, criterion, recovery),
         metric: metric.into(),
         value: Some(value),
         error: None,
     };
-    Number { metric: Metric::find(metric).unwrap(), setup: Setup::default(), record, sample, cell: 0, failure: None }
+    let (cell, metric) = ("the cell".to_owned(), Metric::find(metric).unwrap());
+    Measurement { cell, column: metric.id.clone(), metric, setup: Setup::default(), record, sample, failure: None }
 }
 
 /// Of `count` documents the first `right` are answered rightly.
@@ -50,7 +52,7 @@ fn answers(right: usize, count: usize) -> Sample {
     Sample::Right((0..count).map(|at| at < right).collect())
 }
 
-fn numbers() -> Vec<Number> {
+fn numbers() -> Vec<Measurement> {
     let mut numbers = vec![
         number(0, DENSE, "none", "rte", 70.0, answers(70, 100)),
         number(7, "llm-streamline", "none", "rte", 40.0, answers(40, 100)),
@@ -70,9 +72,13 @@ fn rows() -> serde_json::Value {
     serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted"]}])
 }
 
-fn view() -> View {
-    let description = table(false, &rows(), &["rte", "ppl_c4"]);
-    View::new(&description, entry(&description), &numbers(), &[]).unwrap()
+fn laid(description: &Description, numbers: Vec<Measurement>, paper: &[Record]) -> crate::error::Result<Table> {
+    let numbers: Vec<Arc<Measurement>> = numbers.into_iter().map(Arc::new).collect();
+    layout(description, entry(description), &numbers, paper)
+}
+
+fn view() -> Table {
+    laid(&table(false, &rows(), &["rte", "ppl_c4"]), numbers(), &[]).unwrap()
 }
 
 #[test]
@@ -148,8 +154,7 @@ LLaMA-3-8B & 7/32 & Ghost Layer (Ours) & \\textbf{62.50}$^{+}$ & \\textbf{21.62}
 
 #[test]
 fn the_frame_has_a_row_for_each_number_with_its_test_and_status() {
-    let cells = ["the cell".to_owned()];
-    let frame = frame(Origin { artifact: "table2", profile: "tiny", cells: &cells }, &view(), &numbers()).unwrap();
+    let frame = tidy_frame(Origin { artifact: "table2", profile: "tiny" }, &view()).unwrap();
     assert_eq!(frame.height(), 8);
     let text = |column: &str, row: usize| frame.column(column).unwrap().get(row).unwrap().to_string();
     let at = |metric: &str, recovery: &str| {
@@ -172,11 +177,10 @@ fn columns_can_stand_once_for_each_depth() {
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
     numbers.push(number(11, "llm-streamline", "ghosted", "rte", 55.0, Sample::None));
-    let view = View::new(&description, entry(&description), &numbers, &[]).unwrap();
+    let view = laid(&description, numbers, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer".to_owned(), 1), ("11-layer".to_owned(), 1)]);
-    let texts = |row: &super::layout::Row| {
-        let text =
-            |shown: &Option<super::layout::Shown>| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone());
+    let texts = |row: &Row| {
+        let text = |shown: &Option<Shown>| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone());
         row.cells.iter().map(text).collect::<Vec<_>>().join(" ")
     };
     let rows: Vec<String> = view.rows.iter().map(texts).collect();
@@ -192,7 +196,7 @@ fn two_cells_that_the_table_cannot_tell_apart_are_refused() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.push(number(7, "llm-streamline", "ghosted", "rte", 1.0, Sample::None));
-    let error = View::new(&description, entry(&description), &numbers, &[]).unwrap_err().to_string();
+    let error = laid(&description, numbers, &[]).unwrap_err().to_string();
     assert!(error.contains("named_options"), "{error}");
 }
 
@@ -201,7 +205,7 @@ fn the_papers_value_stands_beside_ours() {
     let description = table(false, &rows(), &["rte", "ppl_c4"]);
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
     paper[3].value = Some(66.43);
-    let view = View::new(&description, entry(&description), &numbers(), &paper).unwrap();
+    let view = laid(&description, numbers(), &paper).unwrap();
     let shown = |row: usize| view.rows[row].cells[0].as_ref().unwrap().beside.clone().unwrap();
     assert_eq!(
         (shown(0).verdict, shown(3).verdict, shown(3).paper),
@@ -221,7 +225,7 @@ fn what_prints_alike_ranks_alike_and_a_failed_cell_is_never_best() {
     numbers.push(number(7, "llm-streamline", "replaceme-ls", "rte", 50.0, Sample::None));
     let rows = serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted", "replaceme-ls"]}]);
     let description = Description { table: table(false, &rows, &["rte"]).table, ..description };
-    let view = View::new(&description, entry(&description), &numbers, &[]).unwrap();
+    let view = laid(&description, numbers, &[]).unwrap();
     let marks: Vec<(&str, bool, bool)> =
         view.shown().map(|(_, shown)| (shown.text.as_str(), shown.best, shown.second)).collect();
     assert_eq!(
@@ -240,7 +244,7 @@ fn a_task_of_any_name_is_ranked_by_its_highest_accuracy() {
             number.record.metric = name.into();
             number.metric = Metric::task(name);
         }
-        let view = View::new(&description, entry(&description), &numbers, &[]).unwrap();
+        let view = laid(&description, numbers, &[]).unwrap();
         let best: Vec<&str> =
             view.shown().filter(|(_, shown)| shown.best).map(|(_, shown)| shown.text.as_str()).collect();
         assert_eq!(best, ["62.50"], "{name}");
@@ -250,13 +254,13 @@ fn a_task_of_any_name_is_ranked_by_its_highest_accuracy() {
 #[test]
 fn a_metric_that_there_is_not_is_refused_with_the_nearest() {
     let description = table(false, &rows(), &["acc_avarage"]);
-    let error = View::new(&description, entry(&description), &numbers(), &[]).unwrap_err().to_string();
+    let error = laid(&description, numbers(), &[]).unwrap_err().to_string();
     assert!(error.contains("did you mean `acc_average`?"), "{error}");
 }
 
 #[test]
 fn what_has_to_be_said_of_all_numbers_stands_under_the_table() {
-    let view = view().noted("tiny", &numbers(), vec!["Warning: 5 % is seen.".into()]);
+    let view = noted(view(), "tiny", vec!["Warning: 5 % is seen.".into()]);
     assert!(
         screen(&view, None).ends_with("Protocol: profile tiny.\nWarning: 5 % is seen.\n"),
         "{}",
@@ -274,7 +278,7 @@ fn markdown_and_latex_carry_the_papers_value_the_difference_and_the_verdict() {
     paper[3].value = Some(66.43);
     // Ours failed here.
     paper[6].value = Some(180.0);
-    let view = View::new(&description, entry(&description), &numbers(), &paper).unwrap();
+    let view = laid(&description, numbers(), &paper).unwrap();
     let text = markdown(&view);
     for cell in [
         "| 70.00<br><sub>70.00; ±0.00 =</sub> |",

@@ -4,15 +4,15 @@ use std::path::Path;
 
 use polars::prelude::{Column, CsvWriter, DataFrame, DataType, IntoColumn, NamedFrom, SerWriter, Series};
 
-use super::table::{failed, unwritten};
-use super::write_atomically;
+use super::frame::{failed, unwritten};
 use crate::error::Result;
+use crate::files::atomic::write_atomically;
 
 /// Writes a frame as CSV. Texts that begin like a formula get an apostrophe in front; numbers are left alone.
 ///
 /// # Errors
 /// Exit code 3 when the file cannot be written.
-pub(crate) fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
+pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
     let columns = frame.columns().iter().map(guarded).collect::<Result<Vec<Column>>>()?;
     let mut frame = DataFrame::new(frame.height(), columns).map_err(|error| failed(&error))?;
     write_atomically(path, |file| CsvWriter::new(file).finish(&mut frame).map_err(|error| unwritten(path, &error)))

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::ours::{Number, Sample};
+use super::measurement::{Measurement, Sample};
 use crate::significance::{Discordant, paired_bootstrap, sign_flips};
 
 /// A paired test of two variants on the same items.
@@ -45,7 +45,7 @@ impl Paired {
 }
 
 /// None where one has no value, or the two have no items in common.
-pub(super) fn test(ours: &Number, other: &Number) -> Option<Paired> {
+pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     let (one, two) = (ours.record.value?, other.record.value?);
     let (test, p) = match (&ours.sample, &other.sample) {
         (Sample::Right(a), Sample::Right(b)) => ("mcnemar", flips(std::slice::from_ref(a), std::slice::from_ref(b))?),
@@ -74,12 +74,12 @@ fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::setup::Setup;
+    use super::super::measurement::Setup;
+    use super::super::record::{Condition, Record};
     use super::*;
     use crate::metric::{self, Metric};
-    use crate::record::{Condition, Record};
 
-    fn number(metric: Metric, value: f64, sample: Sample) -> Number {
+    fn number(metric: Metric, value: f64, sample: Sample) -> Measurement {
         let condition = Condition {
             backbone: "llama".into(),
             layers: 16,
@@ -90,7 +90,15 @@ mod tests {
             calibration: "c4".into(),
         };
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-        Number { record, metric, setup: Setup::default(), sample, cell: 0, failure: None }
+        Measurement {
+            cell: String::new(),
+            column: metric.id.clone(),
+            record,
+            metric,
+            setup: Setup::default(),
+            sample,
+            failure: None,
+        }
     }
 
     /// Of `count` questions those from `from` on, `right` of them, are answered rightly.

@@ -7,11 +7,11 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::paired::{self, Paired};
+use super::record::{Condition, Record};
 use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
 use crate::error::Result;
 use crate::files::sha256;
-use crate::record::{Condition, Record};
 
 /// What is not the same in two runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Differences {
     /// Conditions and metrics that both have.
     pub compared: usize,
     /// Those whose values differ, in the first run's order.
-    pub values: Vec<Difference>,
+    pub values: Vec<ValueDifference>,
     /// What only one of the two has.
     pub only_first: Vec<Record>,
     pub only_second: Vec<Record>,
@@ -43,7 +43,7 @@ pub struct SettingDifference {
 
 /// A number that differs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Difference {
+pub struct ValueDifference {
     pub first: Record,
     pub second: Record,
     /// Whether both are of the same items, measured in the same way.
@@ -100,9 +100,9 @@ impl Differences {
             compared += 1;
             if number.record.value != other.record.value {
                 let same_items = same_items(&called.1, &called.0.backbone);
-                let paired = same_items.then(|| paired::test(&other.number(), &number.number())).flatten();
+                let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
                 let (first, second) = (number.record.clone(), other.record.clone());
-                values.push(Difference { first, second, same_items, paired });
+                values.push(ValueDifference { first, second, same_items, paired });
             }
             known.insert(called);
         }
@@ -185,8 +185,8 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::record::Condition;
     use super::*;
-    use crate::record::Condition;
 
     fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber {
         let condition = Condition {

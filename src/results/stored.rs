@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::ours::{Number, Sample};
-use super::setup::Setup;
+use super::measurement::{Measurement, Results, Sample, Setup};
+use super::record::Record;
+use super::stem;
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::metric::Metric;
-use crate::record::Record;
-use crate::report::stem;
 
 /// The numbers of one run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,10 +65,10 @@ impl StoredResults {
         grid: &Grid,
         outcome: &GridOutcome,
         gate: bool,
-        numbers: &[Number],
+        results: &Results,
         program: &str,
     ) -> Result<Self> {
-        let stored = |number: &Number| {
+        let stored = |number: &Arc<Measurement>| {
             let (right, losses) = match &number.sample {
                 Sample::Right(right) => (Some(bits(right)), None),
                 Sample::Tasks(tasks) => {
@@ -80,7 +80,7 @@ impl StoredResults {
             };
             StoredNumber {
                 record: number.record.clone(),
-                cell: outcome.cells[number.cell].cell.to_string(),
+                cell: number.cell.clone(),
                 failure: number.failure.clone(),
                 right,
                 losses,
@@ -94,7 +94,7 @@ impl StoredResults {
             settings: grid.resolved()?,
             inputs: outcome.inputs.clone(),
             protocols: protocols(grid, outcome),
-            numbers: numbers.iter().map(stored).collect(),
+            numbers: results.measurements.iter().map(stored).collect(),
         })
     }
 
@@ -179,8 +179,8 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
 }
 
 impl StoredNumber {
-    /// As it was before it was stored.
-    pub fn number(&self) -> Number {
+    /// As it was before it was stored, but for its setup.
+    pub fn measurement(&self) -> Measurement {
         let sample = match (&self.right, &self.losses) {
             (Some(right), _) if right.contains(',') => Sample::Tasks(right.split(',').map(answers).collect()),
             (Some(right), _) => Sample::Right(answers(right)),
@@ -188,12 +188,13 @@ impl StoredNumber {
             _ => Sample::None,
         };
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
-        Number {
+        Measurement {
+            cell: self.cell.clone(),
+            column: metric.id.clone(),
             record: self.record.clone(),
             metric,
             setup: Setup::default(),
             sample,
-            cell: 0,
             failure: self.failure.clone(),
         }
     }

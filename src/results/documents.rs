@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use polars::prelude::{DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::{table, write_atomically};
+use super::frame::{failed, unwritten};
 use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
 use crate::files::name;
 use crate::tasks::DocumentResult;
 
@@ -55,10 +56,10 @@ pub fn write_documents(dir: &Path, answers: &[Answers<'_>]) -> Result<PathBuf> {
         let values: Vec<u64> = choices().map(|(.., choice)| number(choice)).collect();
         columns.push(Series::new(name.into(), values).into_column());
     }
-    let mut frame = DataFrame::new(choices().count(), columns).map_err(|error| table::failed(&error))?;
+    let mut frame = DataFrame::new(choices().count(), columns).map_err(|error| failed(&error))?;
     let path = dir.join("documents.parquet");
     write_atomically(&path, |file| {
-        ParquetWriter::new(file).finish(&mut frame).map(|_| ()).map_err(|error| table::unwritten(&path, &error))
+        ParquetWriter::new(file).finish(&mut frame).map(|_| ()).map_err(|error| unwritten(&path, &error))
     })?;
     Ok(path)
 }

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{Protocol, write_atomically};
+use super::Protocol;
 use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
 use crate::machine::Machine;
 
 /// The record of a run.

@@ -1,64 +1,88 @@
-//! What a grid's cells measured, as numbers in the paper's words, with what a paired test needs of each.
+//! From a grid's outcome to its results, in the paper's words.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::setup::{Calibrated, Setup};
+use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
+use super::record::{Condition, DENSE, Record};
+use super::{Protocol, stem};
 use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Cell, Grid, Method};
 use crate::metric::{self, Metric};
-use crate::record::{Condition, DENSE, Record};
-use crate::report::{Protocol, stem};
+use crate::tasks::{self, Measure, TaskResult};
 
-/// A number and where it comes from.
-#[derive(Debug, Clone)]
-pub struct Number {
-    pub record: Record,
-    /// The record's metric with its direction and its print.
-    pub metric: Metric,
-    /// How it was made.
-    pub setup: Setup,
-    pub sample: Sample,
-    /// The cell's place in the outcome.
-    pub cell: usize,
-    /// Why there is no value.
-    pub failure: Option<String>,
-}
-
-/// The items behind a number, in the same order for every variant of a backbone.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Sample {
-    None,
-    /// Whether each document was answered rightly.
-    Right(Vec<bool>),
-    /// The same for each task of an average.
-    Tasks(Vec<Vec<bool>>),
-    /// The loss of each window.
-    Losses(Vec<f64>),
-}
-
-/// All numbers of an outcome, cell by cell. `named` are the options that are part of a method's name.
-pub fn numbers(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Vec<Number> {
+/// What an outcome has measured, cell by cell. `named` are the options that are part of a method's name.
+pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::of(outcome, named);
-    let mut numbers = Vec::new();
-    for (place, result) in outcome.cells.iter().enumerate() {
-        let condition = labels.condition(result);
-        let calibration = Calibrated::of(grid, &result.cell);
-        let mut push = |metric: Metric, scored: &[Protocol], value: Option<f64>, error: Option<f64>, sample: Sample| {
+    let mut measurements = Vec::new();
+    for result in &outcome.cells {
+        let (condition, cell) = (labels.condition(result), result.cell.to_string());
+        let calibration = calibrated(grid, &result.cell);
+        let mut push = |of: Measured<'_>| {
+            let Measured { metric, column, scored, value, error, sample } = of;
             let value = value.filter(|value| value.is_finite());
             let record = Record { condition: condition.clone(), metric: metric.id.clone(), value, error };
             let setup = Setup { scored: scored.to_vec(), calibration: calibration.clone() };
-            numbers.push(Number { record, metric, setup, sample, cell: place, failure: result.failure.clone() });
+            let column = column.unwrap_or_else(|| metric.id.clone());
+            let (cell, failure) = (cell.clone(), result.failure.clone());
+            measurements.push(Measurement { cell, column, record, metric, setup, sample, failure });
         };
         texts(grid, outcome, result, &mut push);
         tasks(grid, outcome, result, &mut push);
         boundaries(result, reference(outcome, &result.cell), &mut push);
     }
-    numbers
+    let cells = outcome.cells.iter().map(summary).collect();
+    Results::new(cells, Protocol::columns(grid, outcome), measurements)
 }
 
-type Push<'a> = dyn FnMut(Metric, &[Protocol], Option<f64>, Option<f64>, Sample) + 'a;
+fn summary(result: &CellResult) -> CellSummary {
+    let cell = &result.cell;
+    CellSummary {
+        name: cell.to_string(),
+        backbone: cell.backbone.clone(),
+        criterion: cell.criterion.as_ref().map(ToString::to_string),
+        depth: cell.depth,
+        removed: result.removed.clone(),
+        layers: result.layers,
+        recovery: cell.recovery.as_ref().map(ToString::to_string),
+        calibration: cell.calibration.as_ref().map(ToString::to_string),
+        seconds: result.seconds,
+        notes: result.notes(),
+        failure: result.failure.clone(),
+    }
+}
+
+fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
+    let calibration = cell.calibration.clone()?;
+    let corpus = grid.corpora.get(&calibration.corpus);
+    Some(Calibrated {
+        rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
+        generated: corpus.is_some_and(|corpus| corpus.generated),
+        repaired: cell.recovery.as_ref().is_some_and(|recovery| recovery.name != "none"),
+        calibration,
+    })
+}
+
+/// A number before its cell is said.
+struct Measured<'a> {
+    metric: Metric,
+    /// The metric's id where none is given.
+    column: Option<String>,
+    scored: &'a [Protocol],
+    value: Option<f64>,
+    error: Option<f64>,
+    sample: Sample,
+}
+
+impl Measured<'_> {
+    /// Without a protocol, an error or items.
+    fn bare(metric: Metric, value: Option<f64>) -> Self {
+        Self { metric, column: None, scored: &[], value, error: None, sample: Sample::None }
+    }
+}
+
+type Push<'a> = dyn FnMut(Measured<'_>) + 'a;
 
 fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
     let (mut values, mut scored) = (Vec::new(), Vec::new());
@@ -66,50 +90,51 @@ fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
     let unlike = outcome.unlike_vocabularies(grid);
     for (place, text) in grid.evaluate.perplexity.iter().enumerate() {
         let value = result.perplexity.get(place).copied().flatten();
-        let losses = result.losses.get(place).cloned().flatten();
+        let sample = result.losses.get(place).cloned().flatten().map_or(Sample::None, Sample::Losses);
         let protocol = Protocol::text(grid, text, read.and_then(|texts| texts.get(place).copied().flatten()));
         values.push(value);
         scored.push(protocol.clone());
         if unlike {
-            let bits = outcome.bits_per_byte(result, place, text.length);
-            push(Metric::bits_per_byte(stem(&text.corpus)), std::slice::from_ref(&protocol), bits, None, Sample::None);
+            let bits = Protocol::BitsPerByte { corpus: text.corpus.clone(), length: text.length };
+            let value = outcome.bits_per_byte(result, place, text.length);
+            let (metric, column) = (bits.measures(), Some(bits.column()));
+            let scored = std::slice::from_ref(&protocol);
+            push(Measured { metric, column, scored, value, error: None, sample: Sample::None });
         }
-        push(protocol.measures(), &[protocol], value, None, losses.map_or(Sample::None, Sample::Losses));
+        let (metric, column) = (protocol.measures(), Some(protocol.column()));
+        push(Measured { metric, column, scored: &[protocol], value, error: None, sample });
     }
     if values.len() > 1 {
-        push(metric::PERPLEXITY.metric(), &scored, mean(&values), None, Sample::None);
+        let value = mean(&values);
+        push(Measured { scored: &scored, ..Measured::bare(metric::PERPLEXITY.metric(), value) });
     }
 }
 
 fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
-    let (mut all, mut values, mut scored, mut variance) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
+    let percent = |of: Measure| (Some(100.0 * of.value), of.stderr.map(|error| 100.0 * error));
+    let (mut scored, mut all, mut answers): (Vec<Protocol>, Vec<Option<TaskResult>>, _) = Default::default();
     for (place, used) in grid.evaluate.tasks.iter().enumerate() {
         let protocol: Vec<Protocol> = outcome.task(used).map(|of| Protocol::task(grid, used, of)).into_iter().collect();
         scored.extend(protocol.clone());
-        let Some(scores) = result.tasks.get(place).and_then(Option::as_ref) else {
-            values.push(None);
-            push(Metric::task(&used.name), &protocol, None, None, Sample::None);
-            continue;
-        };
-        let measure = scores.result.column();
-        let metric = scores.result.task.column;
-        let right: Vec<bool> = scores.documents.iter().map(|document| document.right(metric)).collect();
-        all.push(right.clone());
-        values.push(Some(100.0 * measure.value));
-        variance += measure.stderr.map_or(f64::NAN, |error| (100.0 * error).powi(2));
-        let error = measure.stderr.map(|error| 100.0 * error);
-        push(Metric::task(&used.name), &protocol, Some(100.0 * measure.value), error, Sample::Right(right));
+        let (metric, column) = (Metric::task(&used.name), Some(used.to_string()));
+        let scores = result.tasks.get(place).and_then(Option::as_ref);
+        let (value, error) = scores.map_or((None, None), |of| percent(of.result.column()));
+        let sample = scores.map_or(Sample::None, |of| {
+            let kind = of.result.task.column;
+            let right: Vec<bool> = of.documents.iter().map(|document| document.right(kind)).collect();
+            Vec::push(&mut answers, right.clone());
+            Sample::Right(right)
+        });
+        all.push(scores.map(|of| of.result.clone()));
+        push(Measured { metric, column, scored: &protocol, value, error, sample });
     }
-    if values.len() > 1 {
-        let average = mean(&values);
-        let error = average.and(Some(variance.sqrt() / values.len() as f64)).filter(|error| error.is_finite());
-        push(
-            metric::ACCURACY.metric(),
-            &scored,
-            average,
-            error,
-            if average.is_some() { Sample::Tasks(all) } else { Sample::None },
-        );
+    if all.len() > 1 {
+        let all: Option<Vec<TaskResult>> = all.into_iter().collect();
+        let average = all.and_then(|all| tasks::average(&all));
+        let (value, error) = average.map_or((None, None), percent);
+        let sample = if value.is_some() { Sample::Tasks(answers) } else { Sample::None };
+        let column = Some(Protocol::Average { tasks: scored.len() }.column());
+        push(Measured { metric: metric::ACCURACY.metric(), column, scored: &scored, value, error, sample });
     }
 }
 
@@ -118,8 +143,8 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
 fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_>) {
     if result.boundaries.is_empty() {
         if result.failure.is_some() && !result.cell.is_dense() {
-            push(metric::BOUNDARY_ERROR.metric(), &[], None, None, Sample::None);
-            push(metric::CHANNEL_ERROR.metric(), &[], None, None, Sample::None);
+            push(Measured::bare(metric::BOUNDARY_ERROR.metric(), None));
+            push(Measured::bare(metric::CHANNEL_ERROR.metric(), None));
         }
         return;
     }
@@ -127,11 +152,11 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
         let values: Vec<Option<f64>> = result.boundaries.iter().map(|boundary| Some(of(&boundary.numbers))).collect();
         mean(&values)
     };
-    push(metric::BOUNDARY_ERROR.metric(), &[], each(&|of| of.boundary_mae), None, Sample::None);
-    push(metric::CHANNEL_ERROR.metric(), &[], each(&|of| median(&of.boundary_mae_by_channel)), None, Sample::None);
+    push(Measured::bare(metric::BOUNDARY_ERROR.metric(), each(&|of| of.boundary_mae)));
+    push(Measured::bare(metric::CHANNEL_ERROR.metric(), each(&|of| median(&of.boundary_mae_by_channel))));
     if each(&|of| of.m_norm).is_some_and(|norm| norm > 0.0) {
-        push(metric::SYMMETRIC.metric(), &[], each(&|of| of.m_symmetric_norm / of.m_norm), None, Sample::None);
-        push(metric::ANTISYMMETRIC.metric(), &[], each(&|of| of.m_antisymmetric_norm / of.m_norm), None, Sample::None);
+        push(Measured::bare(metric::SYMMETRIC.metric(), each(&|of| of.m_symmetric_norm / of.m_norm)));
+        push(Measured::bare(metric::ANTISYMMETRIC.metric(), each(&|of| of.m_antisymmetric_norm / of.m_norm)));
     }
     if let Some(none) = none {
         let channels = |result: &CellResult| -> Vec<f64> {
@@ -140,13 +165,13 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
         let (own, base) = (channels(result), channels(none));
         if own.len() == base.len() {
             let reduced = own.iter().zip(&base).filter(|(own, base)| own < base).count();
-            push(metric::CHANNELS_REDUCED.metric(), &[], Some(reduced as f64 / own.len() as f64), None, Sample::None);
+            push(Measured::bare(metric::CHANNELS_REDUCED.metric(), Some(reduced as f64 / own.len() as f64)));
         }
     }
 }
 
 /// The cell that differs from this one in having no recovery.
-pub(super) fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
+fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
     outcome.cells.iter().find(|other| {
         other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == "none")
             && (&other.cell.backbone, &other.cell.criterion, other.cell.depth, &other.cell.calibration)
@@ -244,7 +269,7 @@ mod tests {
         let pushed = |cell, failure: Option<&str>| {
             let mut all = Vec::new();
             let result = CellResult::unmeasured(cell, 16, failure.map(str::to_owned));
-            boundaries(&result, None, &mut |metric, _, value, _, _| all.push((metric, value)));
+            boundaries(&result, None, &mut |of| all.push((of.metric, of.value)));
             all
         };
         let missing = [&metric::BOUNDARY_ERROR, &metric::CHANNEL_ERROR].map(|word| (word.metric(), None));

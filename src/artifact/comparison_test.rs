@@ -1,0 +1,180 @@
+//! The paper's value beside ours, and the gate.
+
+use super::*;
+use crate::grid::Calibration;
+use crate::metric::{self, Metric};
+use crate::results::{Calibrated, Protocol, Sample, Setup};
+
+fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Record {
+    let condition = Condition {
+        backbone: "llama".into(),
+        layers: 32,
+        depth: if criterion == DENSE { 0 } else { 7 },
+        criterion: criterion.into(),
+        recovery: "none".into(),
+        finetuned: false,
+        calibration: calibration.into(),
+    };
+    Record { condition, metric: metric.into(), value: Some(value), error: None }
+}
+
+fn text(length: usize, windows: usize) -> Protocol {
+    Protocol::Windows {
+        corpus: "c4".into(),
+        rule: "c4".into(),
+        length,
+        limit: Some(windows),
+        windows: Some(windows),
+        all: Some(256),
+        generated: false,
+    }
+}
+
+fn task(name: &str, documents: usize) -> Protocol {
+    Protocol::MultipleChoice {
+        name: name.into(),
+        label: name.into(),
+        task: name.into(),
+        version: 1,
+        metric: "acc".into(),
+        bos: "tokenizer".into(),
+        limit: None,
+        max_length: None,
+        documents,
+        original: 277,
+        whole: documents == 277,
+        generated: false,
+    }
+}
+
+/// As the paper measures it.
+fn number(record: Record) -> Measurement {
+    let metric = Metric::find(&record.metric).unwrap();
+    let scored = vec![if record.metric == "rte" { task("rte", 277) } else { text(2048, 256) }];
+    let calibration =
+        Calibration { corpus: "c4-train".into(), sequences: 128, length: 2048, seed: 0, operator_sequences: 32 };
+    let calibrated = Calibrated { calibration, rule: "c4".into(), generated: false, repaired: true };
+    let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
+    let setup = Setup { scored, calibration };
+    let (cell, column) = (String::new(), metric.id.clone());
+    Measurement { cell, column, record, metric, setup, sample: Sample::None, failure: None }
+}
+
+#[test]
+fn a_value_is_held_against_the_papers_of_the_same_condition() {
+    let paper = [record("sleb", "c4:16", "ppl_c4", 50.0), record("sleb", "c4:32", "ppl_c4", 100.0)];
+    let tolerance = Tolerance { accuracy: 1.0, perplexity: 2.0 };
+    let of = |calibration: &str, metric: &str, value: f64| {
+        compare(&number(record("sleb", calibration, metric, value)), &paper, &tolerance)
+    };
+    let beside = of("c4:32", "ppl_c4", 101.5).unwrap();
+    assert_eq!((beside.paper, beside.difference, beside.tolerance), (100.0, Some(1.5), 2.0));
+    assert_eq!(beside.verdict, PaperVerdict::Same);
+    assert_eq!(of("c4:32", "ppl_c4", 103.0).unwrap().verdict, PaperVerdict::Differs);
+    assert_eq!(of("wikitext2", "ppl_c4", 1.0), None);
+    assert_eq!(of("c4:32", "rte", 1.0), None);
+    let mut failed = record("sleb", "c4:32", "ppl_c4", 1.0);
+    failed.value = None;
+    assert_eq!(compare(&number(failed), &paper, &tolerance).unwrap().verdict, PaperVerdict::Missing);
+}
+
+#[test]
+fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
+    let paper = [record("sleb", "c4", "ppl_c4", 100.0), record("sleb", "c4", "rte", 60.0)];
+    let ours = |metric: &str, change: &dyn Fn(&mut Setup)| {
+        let mut ours = number(record("sleb", "c4", metric, 100.0));
+        change(&mut ours.setup);
+        let beside = compare(&ours, &paper, &Tolerance::default()).unwrap();
+        assert_eq!(beside.word().is_some(), beside.other_protocol().is_none());
+        beside.other_protocol().unwrap_or_default()
+    };
+    let calibrated =
+        |change: fn(&mut Calibrated)| move |setup: &mut Setup| setup.calibration.iter_mut().for_each(change);
+    assert_eq!(ours("ppl_c4", &|_| {}), "");
+    assert_eq!(ours("rte", &|_| {}), "");
+    for (metric, change, differs) in [
+        (
+            "ppl_c4",
+            &(|setup: &mut Setup| setup.scored = vec![text(256, 256)]) as &dyn Fn(&mut Setup),
+            "windows of 256 tokens, not 2048",
+        ),
+        ("ppl_c4", &|setup| setup.scored = vec![text(2048, 32)], "32 of 256 windows of c4"),
+        ("rte", &|setup| setup.scored = vec![task("rte", 100)], "rte: 100 of 277 documents"),
+        (
+            "rte",
+            &|setup| {
+                let Protocol::MultipleChoice { bos, .. } = &mut setup.scored[0] else { return };
+                *bos = "never".into();
+            },
+            "BOS never",
+        ),
+        (
+            "rte",
+            &|setup| {
+                let Protocol::MultipleChoice { generated, .. } = &mut setup.scored[0] else { return };
+                *generated = true;
+            },
+            "rte: generated documents",
+        ),
+        ("rte", &calibrated(|of| of.calibration.sequences = 64), "64 calibration sequences, not 128"),
+        ("rte", &calibrated(|of| of.calibration.length = 512), "calibration sequences of 512 tokens, not 2048"),
+        ("rte", &calibrated(|of| of.calibration.operator_sequences = 128), "operators from 128 sequences, not 32"),
+        ("rte", &calibrated(|of| of.generated = true), "calibrated on generated text (c4-train)"),
+        ("rte", &calibrated(|of| of.rule = "ptb".into()), "c4-train cut by the rule ptb"),
+    ] {
+        assert_eq!(ours(metric, change), differs);
+    }
+    // Without a repair nothing is computed from the operators' sequences.
+    let pruned = calibrated(|of| (of.repaired, of.calibration.operator_sequences) = (false, 128));
+    assert_eq!(ours("rte", &pruned), "");
+}
+
+#[test]
+fn a_mean_of_other_tasks_is_not_the_papers() {
+    let paper = [record("sleb", "c4", "acc_average", 60.0)];
+    let mut ours = number(record("sleb", "c4", "acc_average", 60.0));
+    ours.setup.scored = metric::tasks().into_iter().map(|name| task(name, 277)).collect();
+    let beside = |ours: &Measurement| compare(ours, &paper, &Tolerance::default()).unwrap();
+    assert_eq!(beside(&ours).verdict, PaperVerdict::Same);
+    ours.setup.scored.truncate(3);
+    let other = beside(&ours).verdict.to_string();
+    assert_eq!(other, "other protocol: a mean of 3 tasks, not of the paper's 9");
+}
+
+#[test]
+fn the_gate_names_what_a_dense_backbone_misses() {
+    let paper =
+        [record(DENSE, "c4", "rte", 60.0), record(DENSE, "c4", "ppl_c4", 10.0), record("sleb", "c4", "rte", 9.0)];
+    // Calibrated or not, a dense backbone is the same.
+    let ours = [
+        Arc::new(number(record(DENSE, "wikitext2", "rte", 61.5))),
+        Arc::new(number(record(DENSE, "wikitext2", "ppl_c4", 10.1))),
+        Arc::new(number(record("sleb", "c4", "rte", 50.0))),
+    ];
+    let misses = Gate::of(&ours, &paper, &Tolerance::default()).misses;
+    assert_eq!(
+        misses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["llama: rte is 61.50, the paper has 60.00 (± 1.00)"]
+    );
+    assert_eq!(GateFailure::backbones(&misses), ["llama"]);
+    let wide = Tolerance { accuracy: 2.0, perplexity: 2.0 };
+    assert_eq!(Gate::of(&ours, &paper, &wide), Gate::default());
+    // Another table has another value for it.
+    let more = [&paper[..], &[record(DENSE, "c4", "rte", 64.0)]].concat();
+    let misses = Gate::of(&ours, &more, &Tolerance::default()).misses;
+    assert_eq!(misses[0].to_string(), "llama: rte is 61.50, the paper has 60.00 (± 1.00) or 64.00 (± 1.00)");
+    let more = [&paper[..], &[record(DENSE, "c4", "rte", 62.0)]].concat();
+    assert!(Gate::of(&ours, &more, &Tolerance::default()).misses.is_empty());
+}
+
+#[test]
+fn the_gate_stops_nothing_by_numbers_of_another_protocol_and_says_that_it_knows_nothing() {
+    let paper = [record(DENSE, "c4", "ppl_c4", 10.0)];
+    let mut ours = number(record(DENSE, "c4", "ppl_c4", 99.0));
+    ours.setup.scored = vec![text(256, 256)];
+    let gate = Gate::of(&[Arc::new(ours)], &paper, &Tolerance::default());
+    assert!(gate.misses.is_empty());
+    assert_eq!(gate.unknown, [("llama".into(), "other protocol: windows of 256 tokens, not 2048".into())]);
+    let gate = Gate::of(&[Arc::new(number(record(DENSE, "c4", "boundary_mae", 1.0)))], &paper, &Tolerance::default());
+    assert_eq!(gate.unknown.len(), 1, "nothing that the paper has");
+}

@@ -1,0 +1,140 @@
+//! A table as data: CSV for spreadsheets, Parquet for programs. Numbers have full precision; an absent one is null.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, PolarsError, Series};
+
+use super::comparison::PaperComparison;
+use super::csv::write_csv;
+use super::measurement::Measurement;
+use super::paired::Paired;
+use super::protocol_line::protocol_line;
+use super::table::{Lead, Row, Shown, Table};
+use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
+
+/// Who made a table.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    pub artifact: &'a str,
+    pub profile: &'a str,
+}
+
+/// Writes `NAME.csv` and `NAME.parquet` into `dir`, each whole or not at all; their paths.
+///
+/// # Errors
+/// Exit code 3 when the folder cannot be written to.
+pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<PathBuf>> {
+    let (csv, parquet) = (dir.join(format!("{name}.csv")), dir.join(format!("{name}.parquet")));
+    write_csv(&csv, &frame)?;
+    write_atomically(&parquet, |file| {
+        ParquetWriter::new(file).finish(&mut frame).map(|_| ()).map_err(|error| unwritten(&parquet, &error))
+    })?;
+    Ok(vec![csv, parquet])
+}
+
+/// A table of a run as it stands: a row for each of its rows, the standard errors behind the numbers.
+///
+/// # Errors
+/// Two columns of one name.
+pub fn run_frame(table: &Table) -> Result<DataFrame> {
+    let beside = |leads: &[Lead], cells: &dyn Fn(&Row) -> &[String]| -> Vec<Column> {
+        let column = |(at, lead): (usize, &Lead)| {
+            let texts = table.rows.iter().map(|row| Some(cells(row)[at].clone()).filter(|text| !text.is_empty()));
+            match lead.count {
+                true => {
+                    let counts = texts.map(|text| text?.parse::<u64>().ok()).collect::<Vec<_>>();
+                    Series::new(lead.head.as_str().into(), counts).into_column()
+                }
+                false => Series::new(lead.head.as_str().into(), texts.collect::<Vec<_>>()).into_column(),
+            }
+        };
+        leads.iter().enumerate().filter(|(_, lead)| !lead.screen_only).map(column).collect()
+    };
+    let numbers = |at: usize, name: String, of: fn(&Measurement) -> Option<f64>| {
+        let values = table.rows.iter().map(|row| of(&row.cells[at].as_ref()?.of)).collect::<Vec<_>>();
+        Series::new(name.into(), values).into_column()
+    };
+    let mut columns = beside(&table.lead, &|row| &row.lead);
+    for (at, column) in table.columns.iter().enumerate() {
+        columns.push(numbers(at, column.head.clone(), |of| of.record.value));
+    }
+    // After all values, so that these stand side by side.
+    for (at, column) in table.columns.iter().enumerate().filter(|(_, column)| column.has_error) {
+        columns.push(numbers(at, format!("{} ±", column.head), |of| of.record.error));
+    }
+    columns.extend(beside(&table.tail, &|row| &row.tail));
+    DataFrame::new(table.rows.len(), columns).map_err(|error| failed(&error))
+}
+
+/// A row for each number of a table, in the columns of the paper's own tables and some more. A dense row that is shown for
+/// several depths stands here once.
+///
+/// # Errors
+/// When polars cannot make the columns.
+pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
+    let mut rows: Vec<(&Shown, &Measurement)> = Vec::new();
+    for (_, shown) in table.shown() {
+        if rows.iter().all(|(known, _)| !Arc::ptr_eq(&known.of, &shown.of)) {
+            rows.push((shown, &*shown.of));
+        }
+    }
+    let text = |name: &str, of: &dyn Fn(&Shown, &Measurement) -> Option<String>| -> Column {
+        let values: Vec<Option<String>> = rows.iter().map(|(shown, number)| of(shown, number)).collect();
+        Series::new(name.into(), values).into_column()
+    };
+    let real = |name: &str, of: &dyn Fn(&Shown, &Measurement) -> Option<f64>| -> Column {
+        let values: Vec<Option<f64>> = rows.iter().map(|(shown, number)| of(shown, number)).collect();
+        Series::new(name.into(), values).into_column()
+    };
+    let count = |name: &str, of: &dyn Fn(&Measurement) -> usize| -> Column {
+        let values: Vec<u64> = rows.iter().map(|(_, number)| of(number) as u64).collect();
+        Series::new(name.into(), values).into_column()
+    };
+    let paired = |of: fn(&Paired) -> String| move |shown: &Shown, _: &Measurement| shown.paired.as_ref().map(of);
+    let columns = vec![
+        text("artifact", &|_, _| Some(origin.artifact.to_owned())),
+        text("profile", &|_, _| Some(origin.profile.to_owned())),
+        text("backbone", &|_, number| Some(number.record.condition.backbone.clone())),
+        count("total_layers", &|number| number.record.condition.layers),
+        count("pruned_layers", &|number| number.record.condition.depth),
+        text("criterion", &|_, number| Some(number.record.condition.criterion.clone())),
+        text("recovery", &|_, number| Some(number.record.condition.recovery.clone())),
+        text("finetuned", &|_, number| Some(number.record.condition.finetuned.to_string())),
+        text("calibration", &|_, number| Some(number.record.condition.calibration.clone())),
+        text("metric", &|_, number| Some(number.record.metric.clone())),
+        real("value", &|_, number| number.record.value),
+        real("std", &|_, number| number.record.error),
+        text("rank", &|shown, _| {
+            let rank = if shown.best { "best" } else { "second" };
+            (shown.best || shown.second).then(|| rank.to_owned())
+        }),
+        real("paper", &|shown, _| shown.beside.as_ref().map(|beside| beside.paper)),
+        real("difference", &|shown, _| shown.beside.as_ref().and_then(|beside| beside.difference)),
+        real("tolerance", &|shown, _| shown.beside.as_ref().map(|beside| beside.tolerance)),
+        text("verdict", &|shown, _| shown.beside.as_ref().and_then(PaperComparison::word)),
+        text("other_protocol", &|shown, _| shown.beside.as_ref().and_then(PaperComparison::other_protocol)),
+        text("test", &paired(|of| of.test.to_owned())),
+        text("against", &paired(|of| of.against.clone())),
+        real("effect", &|shown, _| shown.paired.as_ref().map(|of| of.difference)),
+        real("p", &|shown, _| shown.paired.as_ref().map(|of| of.p)),
+        text("status", &|_, number| {
+            Some(number.failure.as_ref().map_or("ok".to_owned(), |reason| format!("failed: {reason}")))
+        }),
+        text("protocol", &|_, number| Some(protocol_line(origin.profile, std::iter::once(number)))),
+        text("cell", &|_, number| Some(number.cell.clone())),
+    ];
+    DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
+}
+
+pub fn failed(error: &PolarsError) -> Error {
+    Error::job("the results make no table").found(error.to_string())
+}
+
+pub(super) fn unwritten(path: &Path, error: &PolarsError) -> Error {
+    match error {
+        PolarsError::IO { error, .. } => Error::io("write", path, error),
+        other => failed(other).at(path.display().to_string()),
+    }
+}

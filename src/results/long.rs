@@ -1,0 +1,100 @@
+//! The table that `run` shows: a row for each cell, a column for each protocol.
+
+use super::measurement::{CellSummary, Results};
+use super::protocol_line::protocol_line;
+use super::table::{Column, Lead, Row, Shown, Table};
+use super::{Protocol, distinct};
+use crate::metric::{Metric, Nearness};
+
+/// The status of a cell that has a result.
+const OK: &str = "ok";
+
+/// All of some results. `besides` are lines that a reader has to know.
+pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
+    let decimals: Vec<usize> = results.protocols.iter().map(|protocol| decimals(results, protocol)).collect();
+    // Most grids have nothing to note.
+    let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
+    let blocks: Vec<(&String, usize)> =
+        distinct(results.cells.iter().map(|cell| (&cell.backbone, cell.depth)).collect::<Vec<_>>().iter());
+    let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
+    let row = |cell: &CellSummary| {
+        let shown = |(protocol, &decimals): (&Protocol, &usize)| {
+            let of = results.find(&cell.name, &protocol.column())?;
+            let value = of.record.value?;
+            Some(Shown::new(of, Metric::print(value, decimals), Some(Metric::printed(value, decimals))))
+        };
+        let said = |text: &Option<String>| text.clone().unwrap_or_default();
+        let status = cell.failure.as_ref().map_or(OK.to_owned(), |reason| format!("failed: {reason}"));
+        let notes = noted.then(|| cell.notes.join("; "));
+        Row {
+            lead: vec![
+                cell.backbone.clone(),
+                said(&cell.criterion),
+                cell.depth.to_string(),
+                ranges(&cell.removed),
+                cell.layers.to_string(),
+                said(&cell.recovery),
+                said(&cell.calibration),
+            ],
+            backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
+            block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
+            dense: cell.depth == 0,
+            ours: false,
+            cells: results.protocols.iter().zip(&decimals).map(shown).collect(),
+            tail: [Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten().collect(),
+        }
+    };
+    let column = |protocol: &Protocol| Column {
+        head: protocol.column(),
+        metric: protocol.measures(),
+        has_error: protocol.error_column().is_some(),
+    };
+    let lead = ["backbone", "criterion", "depth", "layers removed", "layers", "recovery", "calibration"];
+    let lead = lead.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
+    let seconds = Lead { screen_only: true, ..Lead::count("seconds") };
+    let tail = [Some(seconds), noted.then(|| Lead::text("notes")), Some(Lead::text("status"))];
+    let line = protocol_line(profile, results.measurements.iter().map(AsRef::as_ref));
+    let line = Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}."));
+    let protocols: Vec<String> = results.protocols.iter().map(|protocol| format!("- {}", protocol.note())).collect();
+    let table = Table {
+        caption: protocols.join("\n"),
+        lead: lead.to_vec(),
+        columns: results.protocols.iter().map(column).collect(),
+        tail: tail.into_iter().flatten().collect(),
+        rows: results.cells.iter().map(row).collect(),
+        notes: line.into_iter().chain(besides).collect(),
+        ..Table::default()
+    };
+    table.ranked()
+}
+
+/// So many decimals for all numbers of a column that the smallest still shows four figures or more, and points line up. A
+/// perplexity has as many figures as it needs; a percentage always two decimals, as in the paper.
+pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
+    if protocol.measures().nearness == Nearness::Difference {
+        return 2;
+    }
+    let column = protocol.column();
+    let numbers = results.measurements.iter().filter(|of| of.column == column).filter_map(|of| of.record.value);
+    match numbers.map(f64::abs).fold(f64::INFINITY, f64::min) {
+        least if least < 10.0 => 4,
+        least if least < 100.0 => 3,
+        _ => 2,
+    }
+}
+
+/// `8-10` for a run of layers, `1,3` for single ones.
+fn ranges(layers: &[usize]) -> String {
+    let mut sorted = layers.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let runs: Vec<String> = sorted
+        .chunk_by(|a, b| a + 1 == *b)
+        .map(|run| match run {
+            [first, .., last] => format!("{first}-{last}"),
+            [only] => only.to_string(),
+            [] => String::new(),
+        })
+        .collect();
+    runs.join(",")
+}

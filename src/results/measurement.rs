@@ -1,0 +1,121 @@
+//! The tidy table itself: what each cell measured, found by cell and column.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Protocol;
+use super::record::Record;
+use crate::grid::Calibration;
+use crate::metric::Metric;
+
+/// Everything that the cells of a grid measured.
+#[derive(Debug, Clone, Default)]
+pub struct Results {
+    /// In the grid's order.
+    pub cells: Vec<CellSummary>,
+    /// What is scored, and the average of the tasks: the columns of the run's own table.
+    pub protocols: Vec<Protocol>,
+    /// Cell by cell.
+    pub measurements: Vec<Arc<Measurement>>,
+    by_key: HashMap<(String, String), usize>,
+}
+
+/// A cell without its numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CellSummary {
+    /// As `plan` and `explain` name it.
+    pub name: String,
+    pub backbone: String,
+    /// None for the dense backbone, and so are recovery and calibration.
+    pub criterion: Option<String>,
+    /// How many layers are removed; 0 for the dense backbone.
+    pub depth: usize,
+    /// Which layers are removed, counted from 0.
+    pub removed: Vec<usize>,
+    /// How many layers the dense backbone has.
+    pub layers: usize,
+    pub recovery: Option<String>,
+    pub calibration: Option<String>,
+    pub seconds: f64,
+    /// What a reader has to know of this cell.
+    pub notes: Vec<String>,
+    pub failure: Option<String>,
+}
+
+/// A number and where it comes from.
+#[derive(Debug, Clone)]
+pub struct Measurement {
+    /// The cell by its name.
+    pub cell: String,
+    /// The column of the run's own table: metric and protocol in one word. For what stands in no table of a run it is the
+    /// metric's id.
+    pub column: String,
+    pub record: Record,
+    /// The record's metric with its direction and its print.
+    pub metric: Metric,
+    /// How it was made.
+    pub setup: Setup,
+    pub sample: Sample,
+    /// Why there is no value.
+    pub failure: Option<String>,
+}
+
+/// The items behind a number, in the same order for every variant of a backbone.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sample {
+    None,
+    /// Whether each document was answered rightly.
+    Right(Vec<bool>),
+    /// The same for each task of an average.
+    Tasks(Vec<Vec<bool>>),
+    /// The loss of each window.
+    Losses(Vec<f64>),
+}
+
+/// What a number depends on besides its condition.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Setup {
+    /// What was scored; of an average, all its parts.
+    pub scored: Vec<Protocol>,
+    /// None for the dense backbone.
+    pub calibration: Option<Calibrated>,
+}
+
+/// A calibration with what the grid says of its text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibrated {
+    pub calibration: Calibration,
+    pub rule: String,
+    pub generated: bool,
+    /// Whether something was computed for the cut.
+    pub repaired: bool,
+}
+
+impl Results {
+    pub fn new(cells: Vec<CellSummary>, protocols: Vec<Protocol>, measurements: Vec<Measurement>) -> Self {
+        let key = |of: &Measurement| (of.cell.clone(), of.column.clone());
+        let by_key = measurements.iter().enumerate().map(|(place, of)| (key(of), place)).collect();
+        Self { cells, protocols, measurements: measurements.into_iter().map(Arc::new).collect(), by_key }
+    }
+
+    /// What a cell has in a column.
+    pub fn find(&self, cell: &str, column: &str) -> Option<&Arc<Measurement>> {
+        let place = self.by_key.get(&(cell.to_owned(), column.to_owned()))?;
+        self.measurements.get(*place)
+    }
+
+    pub fn records(&self) -> Vec<Record> {
+        self.measurements.iter().map(|of| of.record.clone()).collect()
+    }
+}
+
+/// Each value once, in the order of first appearance.
+pub fn distinct<'a, T: Clone + PartialEq + 'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<T> {
+    let mut all: Vec<T> = Vec::new();
+    for value in values {
+        if !all.contains(value) {
+            all.push(value.clone());
+        }
+    }
+    all
+}

@@ -1,0 +1,51 @@
+//! Floor 3: what a grid measured, as one tidy table, and how it is shown.
+//!
+//! The outcome of a grid becomes [`Results`] (`collect`): a number for each cell, metric and protocol, with its error and
+//! the items behind it. `run`, `reproduce`, the page and `compare` all read it. A [`Table`] lays some of it out in rows
+//! and columns: `long` and `wide` are those of `run`, the paper's are laid out by [`crate::artifact`]. Best marks and
+//! paired tests are made there, once, and each form writes the same table: `screen`, `markdown`, `latex`, `frame` (CSV and
+//! Parquet). `stored` is the JSON form, which `differences` compares.
+
+mod collect;
+mod comparison;
+mod csv;
+mod differences;
+mod documents;
+mod frame;
+mod latex;
+mod long;
+mod markdown;
+mod measurement;
+mod paired;
+mod protocol;
+mod protocol_line;
+mod provenance;
+pub mod record;
+mod renamed;
+#[cfg(test)]
+mod run_tables_test;
+mod screen;
+mod stored;
+mod table;
+mod text;
+mod wide;
+
+pub use collect::collect;
+pub use comparison::{PaperComparison, PaperVerdict};
+pub use csv::write_csv;
+pub use differences::{Differences, SettingDifference, ValueDifference, settings_that_differ};
+pub use documents::{Answers, write_documents, write_lm_eval};
+pub use frame::{Origin, failed, run_frame, tidy_frame, write_frame};
+pub use latex::latex;
+pub use long::long;
+pub use markdown::{escaped, markdown};
+pub use measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup, distinct};
+pub use paired::Paired;
+pub use protocol::{Protocol, stem};
+pub use protocol_line::protocol_line;
+pub use provenance::Provenance;
+pub use screen::screen;
+pub use stored::{StoredNumber, StoredResults};
+pub use table::{Column, Lead, Row, Shown, Table};
+pub use text::{TextColumn, TextTable};
+pub use wide::wide;

@@ -1,0 +1,56 @@
+//! How the numbers of a table were made, in one line.
+
+use super::Protocol;
+use super::measurement::{Calibrated, Measurement};
+use crate::grid::Calibration;
+
+/// Profile, what was scored and how much of it, calibration.
+pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
+    let numbers: Vec<&Measurement> = numbers.into_iter().collect();
+    let mut parts = Vec::new();
+    if !profile.is_empty() {
+        parts.push(format!("profile {profile}"));
+    }
+    let protocols = || numbers.iter().flat_map(|number| &number.setup.scored);
+    let texts = protocols().filter(|protocol| matches!(protocol, Protocol::Windows { .. }));
+    parts.extend(grouped("perplexity", texts));
+    let tasks = protocols().filter(|protocol| matches!(protocol, Protocol::MultipleChoice { .. }));
+    parts.extend(grouped("accuracy", tasks));
+    let mut calibrations: Vec<String> = Vec::new();
+    for line in numbers.iter().filter_map(|number| number.setup.calibration.as_ref()).map(line) {
+        if !calibrations.contains(&line) {
+            calibrations.push(line);
+        }
+    }
+    if !calibrations.is_empty() {
+        parts.push(format!("calibration: {}", calibrations.join(", or ")));
+    }
+    parts.join("; ")
+}
+
+/// What is made in the same way is said once: `perplexity: wikitext2, c4: all windows of 2048 tokens`.
+fn grouped<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for protocol in protocols {
+        let (name, how) = (protocol.name().to_owned(), protocol.short());
+        match groups.iter_mut().find(|(known, _)| *known == how) {
+            Some((_, names)) if names.contains(&name) => {}
+            Some((_, names)) => names.push(name),
+            None => groups.push((how, vec![name])),
+        }
+    }
+    let line = |(how, names): &(String, Vec<String>)| format!("{}: {how}", names.join(", "));
+    (!groups.is_empty()).then(|| format!("{what} on {}", groups.iter().map(line).collect::<Vec<_>>().join("; ")))
+}
+
+/// `128 sequences of 2048 tokens of c4-train, operators from the first 32`
+fn line(of: &Calibrated) -> String {
+    let Calibration { corpus, sequences, length, seed, operator_sequences } = &of.calibration;
+    let generated = if of.generated { " (generated)" } else { "" };
+    let seed = if *seed == 0 { String::new() } else { format!(", seed {seed}") };
+    let operators = match operator_sequences == sequences {
+        true => String::new(),
+        false => format!(", operators from the first {operator_sequences}"),
+    };
+    format!("{sequences} sequences of {length} tokens of {corpus}{generated}{seed}{operators}")
+}

@@ -1,0 +1,255 @@
+//! The tables of a run, long and wide, in every form.
+
+use std::fs::File;
+
+use polars::prelude::{ParquetReader, SerReader};
+
+use super::measurement::{CellSummary, Measurement, Results, Sample, Setup};
+use super::record::{Condition, Record};
+use super::{Protocol, Table, long, markdown, run_frame, screen, wide, write_frame};
+
+fn text(corpus: &str) -> Protocol {
+    Protocol::Windows {
+        corpus: corpus.to_owned(),
+        rule: corpus.to_owned(),
+        length: 512,
+        limit: None,
+        windows: None,
+        all: None,
+        generated: false,
+    }
+}
+
+fn task() -> Protocol {
+    Protocol::MultipleChoice {
+        name: "copa".into(),
+        label: "copa".into(),
+        task: "copa".into(),
+        version: 1,
+        metric: "acc".into(),
+        bos: "tokenizer".into(),
+        documents: 50,
+        original: 100,
+        whole: false,
+        generated: false,
+        limit: Some(50.0),
+        max_length: None,
+    }
+}
+
+/// A cell with a value for each protocol.
+struct Made<'a> {
+    backbone: &'a str,
+    depth: usize,
+    recovery: &'a str,
+    values: &'a [Option<f64>],
+    error: Option<f64>,
+    notes: &'a str,
+    failure: Option<&'a str>,
+}
+
+fn cell<'a>(backbone: &'a str, depth: usize, recovery: &'a str, values: &'a [Option<f64>]) -> Made<'a> {
+    Made { backbone, depth, recovery, values, error: None, notes: "", failure: None }
+}
+
+fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
+    let (mut cells, mut measurements) = (Vec::new(), Vec::new());
+    for of in made {
+        let pruned = |text: &str| (of.depth > 0).then(|| text.to_owned());
+        let name = format!("{}/{}/{}", of.backbone, of.depth, of.recovery);
+        let failure = of.failure.map(str::to_owned);
+        cells.push(CellSummary {
+            name: name.clone(),
+            backbone: of.backbone.into(),
+            criterion: pruned("llm-streamline"),
+            depth: of.depth,
+            removed: (8..8 + of.depth).collect(),
+            layers: 16,
+            recovery: pruned(of.recovery),
+            calibration: pruned("wiki:32x512@0"),
+            seconds: 1.25,
+            notes: Some(of.notes.to_owned()).filter(|text| !text.is_empty()).into_iter().collect(),
+            failure: failure.clone(),
+        });
+        for (protocol, value) in protocols.iter().zip(of.values) {
+            let condition = Condition {
+                backbone: of.backbone.into(),
+                layers: 16,
+                depth: of.depth,
+                criterion: "llm-streamline".into(),
+                recovery: of.recovery.into(),
+                finetuned: false,
+                calibration: "wiki".into(),
+            };
+            let metric = protocol.measures();
+            measurements.push(Measurement {
+                cell: name.clone(),
+                column: protocol.column(),
+                record: Record { condition, metric: metric.id.clone(), value: *value, error: of.error },
+                metric,
+                setup: Setup::default(),
+                sample: Sample::None,
+                failure: failure.clone(),
+            });
+        }
+    }
+    Results::new(cells, protocols, measurements)
+}
+
+fn table() -> Table {
+    let rows = [
+        cell("english", 0, "none", &[Some(18.123_456_789_012_3), Some(250.5)]),
+        cell("english", 3, "none", &[Some(123.456), None]),
+        cell("english", 3, "ghosted", &[Some(25.5), Some(3.25e12)]),
+        Made {
+            failure: Some("a tensor\n  is | not finite"),
+            ..cell("english", 3, "linearpatch-rotate", &[None, None])
+        },
+    ];
+    long(&results(vec![text("wikitext2"), text("c4")], &rows), "", Vec::new())
+}
+
+#[test]
+fn the_screen_shows_every_value_in_line() {
+    let expected = "\
+backbone  criterion       depth  layers removed  layers  recovery            calibration    ppl wikitext2@512  ppl c4@512  seconds  status
+────────  ──────────────  ─────  ──────────────  ──────  ──────────────────  ─────────────  ─────────────────  ──────────  ───────  ────────────────────────────────
+english   —                   0  —                   16  —                   —                        18.123       250.50      1.2  ok
+┄┄┄┄┄┄┄┄  ┄┄┄┄┄┄┄┄┄┄┄┄┄┄  ┄┄┄┄┄  ┄┄┄┄┄┄┄┄┄┄┄┄┄┄  ┄┄┄┄┄┄  ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄  ┄┄┄┄┄┄┄┄┄┄┄┄┄  ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄  ┄┄┄┄┄┄┄┄┄┄  ┄┄┄┄┄┄┄  ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄
+english   llm-streamline      3  8-10                16  none                wiki:32x512@0            123.456            —      1.2  ok
+english   llm-streamline      3  8-10                16  ghosted             wiki:32x512@0            25.500*      3.25e12      1.2  ok
+english   llm-streamline      3  8-10                16  linearpatch-rotate  wiki:32x512@0                  —            —      1.2  failed: a tensor is | not finite
+
+* best, ° second of a block
+";
+    let text = screen(&table(), None);
+    let squeezed =
+        |text: &str| text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
+    assert_eq!(squeezed(&text), squeezed(expected));
+    let ends = |line: &str| line.find("ppl c4@512").map(|at| at + "ppl c4@512".len());
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[5].chars().take(ends(lines[0]).unwrap()).collect::<String>().ends_with("3.25e12"), "{text}");
+}
+
+#[test]
+fn notes_have_a_column_where_there_are_any() {
+    let noted = Made { notes: "rank 3 of 64", ..cell("a", 3, "ghosted", &[Some(2.0)]) };
+    let text =
+        screen(&long(&results(vec![text("c4")], &[cell("a", 3, "none", &[Some(1.0)]), noted]), "", Vec::new()), None);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].contains("  notes") && lines[3].contains("rank 3 of 64  ok"), "{text}");
+    assert!(!screen(&table(), None).contains("notes"));
+}
+
+#[test]
+fn markdown_marks_the_best_and_names_the_protocols_and_tells_no_times() {
+    let text = markdown(&table());
+    assert!(text.contains("| 123.456 | — |") && text.contains("| **25.500** | 3.25e12 |"), "{text}");
+    assert_eq!(text.matches("**").count(), 2, "only pruned variants compete, and alone there is no best:\n{text}");
+    assert!(text.contains("failed: a tensor is \\| not finite"), "{text}");
+    assert!(text.contains("protocol `windows`, all windows of 512 tokens"), "{text}");
+    assert!(!text.contains("seconds"), "{text}");
+}
+
+#[test]
+fn the_best_is_sought_within_a_backbone_and_depth_and_what_prints_alike_is_alike() {
+    let rows = [
+        cell("a", 3, "x", &[Some(2.900_000_015)]),
+        cell("a", 3, "y", &[Some(2.9)]),
+        cell("a", 3, "z", &[Some(3.0)]),
+        cell("a", 5, "x", &[Some(9.0)]),
+        cell("a", 5, "y", &[None]),
+        Made { failure: Some("not scored on wiki"), ..cell("a", 3, "w", &[Some(2.0)]) },
+    ];
+    let table = long(&results(vec![text("c4")], &rows), "", Vec::new());
+    let best: Vec<&str> = table
+        .rows
+        .iter()
+        .filter(|row| row.cells[0].as_ref().is_some_and(|of| of.best))
+        .map(|row| row.lead[5].as_str())
+        .collect();
+    assert_eq!(best, ["x", "y"]);
+}
+
+#[test]
+fn of_accuracies_the_highest_is_best_and_errors_stand_in_the_files_alone() {
+    let with = |value, recovery| Made { error: Some(5.0), ..cell("a", 3, recovery, value) };
+    let table = long(&results(vec![task()], &[with(&[Some(55.0)], "x"), with(&[Some(60.0)], "y")]), "", Vec::new());
+    assert!(table.rows[1].cells[0].as_ref().unwrap().best);
+    assert!(markdown(&table).contains("50 of 100 documents (not the whole published split)"));
+    assert!(!screen(&table, None).contains('±'));
+    let folder = tempfile::tempdir().unwrap();
+    let csv = std::fs::read_to_string(&write_frame(folder.path(), "results", run_frame(&table).unwrap()).unwrap()[0])
+        .unwrap();
+    assert!(csv.lines().next().unwrap().contains("copa,copa ±,status"), "{csv}");
+}
+
+#[test]
+fn layers_are_written_as_ranges() {
+    for (layers, expected) in
+        [(&[][..], ""), (&[8, 9, 10], "8-10"), (&[3, 1], "1,3"), (&[0, 1, 5, 7, 8], "0-1,5,7-8"), (&[4, 4], "4")]
+    {
+        let mut results = results(vec![text("c4")], &[cell("a", 2, "none", &[None])]);
+        results.cells[0].removed = layers.to_vec();
+        assert_eq!(long(&results, "", Vec::new()).rows[0].lead[3], expected);
+    }
+}
+
+#[test]
+fn the_files_hold_full_precision_and_nulls() {
+    let folder = tempfile::tempdir().unwrap();
+    let frame = run_frame(&table()).unwrap();
+    let paths = write_frame(folder.path(), "results", frame.clone()).unwrap();
+    let csv = std::fs::read_to_string(&paths[0]).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(
+        lines[0],
+        "backbone,criterion,depth,layers removed,layers,recovery,calibration,ppl wikitext2@512,ppl c4@512,status"
+    );
+    assert_eq!(lines[1], "english,,0,,16,,,18.1234567890123,250.5,ok");
+    assert!(lines[2].contains(",123.456,,ok"), "{csv}");
+    let back = ParquetReader::new(File::open(&paths[1]).unwrap()).finish().unwrap();
+    assert!(back.equals_missing(&frame));
+}
+
+#[test]
+fn an_unwritable_folder_is_said_with_exit_code_3() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = write_frame(&folder.path().join("absent"), "results", run_frame(&table()).unwrap()).unwrap_err();
+    assert_eq!(error.exit_code(), 3);
+    assert!(error.to_string().contains("results.csv"), "{error}");
+}
+
+#[test]
+fn methods_stand_in_rows_and_backbones_with_their_depths_in_columns() {
+    let average = Protocol::Average { tasks: 2 };
+    let of = |backbone, depth, recovery, value: &'static [Option<f64>]| cell(backbone, depth, recovery, value);
+    let rows = [
+        of("a", 0, "none", &[Some(7.0), Some(80.0)]),
+        of("a", 4, "none", &[Some(7.0), Some(50.0)]),
+        of("a", 4, "ghosted", &[Some(6.0), Some(60.0)]),
+        of("a", 6, "none", &[Some(7.0), Some(45.5)]),
+        of("b", 0, "none", &[Some(7.0), Some(90.0)]),
+        of("b", 4, "none", &[Some(7.0), Some(70.0)]),
+        of("b", 4, "ghosted", &[Some(7.0), None]),
+    ];
+    let results = results(vec![text("c4"), average], &rows);
+    let table = wide(&results, None, "", Vec::new()).unwrap();
+    let expected = "\
+**average**
+
+|  | a 4/16 | a 6/16 | b 4/16 |
+| --- | ---: | ---: | ---: |
+| Dense | 80.00 | 80.00 | 90.00 |
+| LLM-Streamline | 50.00 | 45.50 | 70.00 |
+| + Ghost Layer (Ours) | **60.00** | — | — |
+
+Bold: best of a block; underlined: second.
+";
+    assert_eq!(markdown(&table), expected);
+    assert!(screen(&table, None).contains("60.00*"));
+    let text = markdown(&wide(&results, Some("ppl c4@512"), "", Vec::new()).unwrap());
+    assert!(text.starts_with("**ppl c4@512**") && text.contains("**6.0000**"), "{text}");
+    let error = wide(&results, Some("avrage"), "", Vec::new()).unwrap_err();
+    assert!(error.exit_code() == 2 && error.to_string().contains("did you mean `average`?"), "{error}");
+}

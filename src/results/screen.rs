@@ -1,0 +1,71 @@
+//! A table for a terminal.
+
+use super::table::{Lead, Row, Shown, Table};
+use super::text::{TextColumn, TextTable};
+
+/// Stands for a value that is not there.
+const NONE: &str = "—";
+
+/// Columns in line; `*` after the best, `°` after the second, `+` or `-` where a paired test tells ours from the best of
+/// the others. On a terminal of `width` columns a wider table is folded.
+pub fn screen(table: &Table, width: Option<usize>) -> String {
+    let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
+    text.push_str(&texts(table).screen(width));
+    let mut legend = Vec::new();
+    if table.has_ranks() {
+        legend.push("* best, ° second of a block".to_owned());
+    }
+    if table.significant() {
+        legend.push("+ or -: ours is better or worse than the best other repair of the same selection, p < 0.05 on the same items".to_owned());
+    }
+    if !legend.is_empty() {
+        text.push_str(&format!("\n{}\n", legend.join("; ")));
+    }
+    table.notes.iter().for_each(|note| text.push_str(&format!("{note}\n")));
+    text
+}
+
+fn texts(table: &Table) -> TextTable {
+    let beside = |leads: &[Lead], cells: &dyn Fn(&Row) -> &[String]| -> Vec<TextColumn> {
+        let column = |(at, lead): (usize, &Lead)| TextColumn {
+            head: lead.head.clone(),
+            cells: table.rows.iter().map(|row| said(&cells(row)[at])).collect(),
+            is_number: lead.count,
+        };
+        leads.iter().enumerate().map(column).collect()
+    };
+    let number = |(at, column): (usize, &super::Column)| {
+        let cells = || table.rows.iter().map(move |row| row.cells[at].as_ref());
+        let ranks = cells().flatten().any(|shown| shown.best || shown.second);
+        let marks = cells().flatten().any(|shown| !shown.mark().is_empty());
+        let cells = cells().map(|shown| cell(shown, ranks, marks)).collect();
+        TextColumn { head: column.head.clone(), cells, is_number: true }
+    };
+    let lead = beside(&table.lead, &|row| &row.lead);
+    let numbers = table.columns.iter().enumerate().map(number);
+    let begins = |&at: &usize| at > 0 && table.rows[at - 1].block != table.rows[at].block;
+    TextTable {
+        lead: lead.len(),
+        groups: table.groups.clone(),
+        breaks: (0..table.rows.len()).filter(begins).collect(),
+        columns: lead.into_iter().chain(numbers).chain(beside(&table.tail, &|row| &row.tail)).collect(),
+    }
+}
+
+/// On one line: the reason of a failure may have several.
+fn said(text: &str) -> String {
+    if text.is_empty() { NONE.to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
+}
+
+/// Room is kept for ranks and marks where a column has any, so that its points stand below each other.
+fn cell(shown: Option<&Shown>, ranks: bool, marks: bool) -> String {
+    let rank = match shown {
+        Some(Shown { best: true, .. }) => "*",
+        Some(Shown { second: true, .. }) => "°",
+        _ => " ",
+    };
+    let mark = shown.map_or("", Shown::mark);
+    let text = shown.map_or(NONE, |shown| &shown.text);
+    let (rank, mark) = (if ranks { rank } else { "" }, if marks { format!("{mark:<1}") } else { String::new() });
+    format!("{text}{rank}{mark}")
+}

@@ -1,0 +1,194 @@
+//! A table as a person reads it: numbers in rows and columns, with ranks and paired tests. Who lays it out fills it in;
+//! what is best in it is found here.
+
+use std::sync::Arc;
+
+use super::comparison::PaperComparison;
+use super::measurement::{Measurement, distinct};
+use super::paired::{self, Paired};
+use crate::metric::{Direction, Metric};
+
+/// A table, laid out.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    /// Above it; may be empty.
+    pub title: String,
+    /// Below it in Markdown, as it stands.
+    pub caption: String,
+    /// The columns before the numbers.
+    pub lead: Vec<Lead>,
+    /// A head over several columns and how many they are; empty where there is none.
+    pub groups: Vec<(String, usize)>,
+    pub columns: Vec<Column>,
+    /// The columns behind the numbers.
+    pub tail: Vec<Lead>,
+    pub rows: Vec<Row>,
+    /// What stands under the table in every form: how its numbers were made, and what a reader has to know of them.
+    pub notes: Vec<String>,
+}
+
+/// A column of words or counts beside the numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Lead {
+    pub head: String,
+    /// Whether it holds counts: they stand to the right.
+    pub count: bool,
+    /// Whether it stands on the terminal alone: a time is another one in every run.
+    pub screen_only: bool,
+}
+
+/// A column of numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Column {
+    pub head: String,
+    pub metric: Metric,
+    /// Whether its numbers have standard errors.
+    pub has_error: bool,
+}
+
+/// A row.
+#[derive(Debug, Clone, Default)]
+pub struct Row {
+    /// One text for each lead; empty where there is nothing to say.
+    pub lead: Vec<String>,
+    /// Rows of one backbone, and in it of one block, stand together.
+    pub backbone: usize,
+    pub block: usize,
+    pub dense: bool,
+    pub ours: bool,
+    /// One for each column; none where the grid has no such cell.
+    pub cells: Vec<Option<Shown>>,
+    pub tail: Vec<String>,
+}
+
+/// One number in its place.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    pub of: Arc<Measurement>,
+    /// The value with the table's decimals, or `failed`.
+    pub text: String,
+    /// What a reader takes from the text; none where the cell failed.
+    pub value: Option<f64>,
+    /// Of the pruned variants in this column of this block.
+    pub best: bool,
+    pub second: bool,
+    /// Ours against the best other repair of the same selection, where both have items.
+    pub paired: Option<Paired>,
+    /// The paper's value, where it has one for this condition.
+    pub beside: Option<PaperComparison>,
+}
+
+impl Lead {
+    pub fn text(head: impl Into<String>) -> Self {
+        Self { head: head.into(), ..Self::default() }
+    }
+
+    pub fn count(head: impl Into<String>) -> Self {
+        Self { head: head.into(), count: true, ..Self::default() }
+    }
+}
+
+impl Shown {
+    /// A number as `text` prints it, without rank. What has failed has no value, whatever was measured before.
+    pub fn new(of: &Arc<Measurement>, text: String, value: Option<f64>) -> Self {
+        let value = value.filter(|value| value.is_finite() && of.failure.is_none());
+        Self { of: Arc::clone(of), text, value, best: false, second: false, paired: None, beside: None }
+    }
+
+    /// `+` where ours is better than the best other, `-` where it is worse, nothing where they cannot be told apart.
+    pub fn mark(&self) -> &'static str {
+        self.paired.as_ref().map_or("", Paired::mark)
+    }
+}
+
+impl Table {
+    /// Marks the best and the second of each column of each block, and tests ours against the best of the others. What
+    /// prints alike is alike; a cell that failed is no rival; a column in which all are the same has no best.
+    #[must_use]
+    pub fn ranked(mut self) -> Self {
+        for block in distinct(self.rows.iter().map(|row| &row.block)) {
+            let places = 0..self.rows.len();
+            let block: Vec<usize> = places.filter(|&at| self.rows[at].block == block && !self.rows[at].dense).collect();
+            (0..self.columns.len()).for_each(|column| self.rank(&block, column));
+        }
+        self
+    }
+
+    fn rank(&mut self, block: &[usize], column: usize) {
+        let metric = &self.columns[column].metric;
+        let shown = |at: usize| {
+            let shown = self.rows[at].cells[column].as_ref()?;
+            metric.cost(shown.value?).map(|cost| (cost, &shown.of))
+        };
+        let mut costs: Vec<f64> = block.iter().filter_map(|&at| shown(at)).map(|(cost, _)| cost).collect();
+        costs.sort_by(f64::total_cmp);
+        costs.dedup();
+        // Another repair of the same selection: what else differs is the criterion's merit.
+        let runner_up = |own: &Measurement| {
+            let others = block.iter().filter(|&&at| !self.rows[at].ours).filter_map(|&at| shown(at));
+            let others = others.filter(|(_, of)| of.record.condition.criterion == own.record.condition.criterion);
+            others.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, of)| of)
+        };
+        let tested = |at: usize| {
+            let (_, own) = shown(at).filter(|_| self.rows[at].ours)?;
+            paired::test(own, runner_up(own)?)
+        };
+        let found: Vec<(Option<f64>, Option<Paired>)> =
+            block.iter().map(|&at| (shown(at).map(|(cost, _)| cost), tested(at))).collect();
+        for (&at, (cost, paired)) in block.iter().zip(found) {
+            let Some(shown) = &mut self.rows[at].cells[column] else { continue };
+            shown.best = costs.len() > 1 && costs.first().copied() == cost;
+            shown.second = costs.len() > 2 && costs.get(1).copied() == cost;
+            shown.paired = paired;
+        }
+    }
+
+    /// Everything that is shown, with its row.
+    pub fn shown(&self) -> impl Iterator<Item = (&Row, &Shown)> {
+        self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
+    }
+
+    /// Whether anything is ranked: a table of one variant has no best.
+    pub fn has_ranks(&self) -> bool {
+        self.shown().any(|(_, shown)| shown.best)
+    }
+
+    /// Whether the paper has a value for anything that is shown.
+    pub fn has_paper(&self) -> bool {
+        self.shown().any(|(_, shown)| shown.beside.is_some())
+    }
+
+    /// What the signs beside the paper's values mean: those that the table has.
+    pub fn signs(&self) -> String {
+        let mut known: Vec<(&str, &str)> = self
+            .shown()
+            .filter_map(|(_, shown)| shown.beside.as_ref())
+            .map(|beside| (beside.verdict.sign(), beside.verdict.word()))
+            .filter(|(sign, _)| !sign.is_empty())
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        let known: Vec<String> = known.into_iter().map(|(sign, word)| format!("{sign} {word}")).collect();
+        if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    }
+
+    /// Whether a paired test says that ours and the best other differ, anywhere.
+    pub fn significant(&self) -> bool {
+        self.shown().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::significant))
+    }
+}
+
+impl Column {
+    pub fn of(metric: Metric, head: impl Into<String>) -> Self {
+        Self { head: head.into(), metric, has_error: false }
+    }
+
+    /// The direction that a head may show; none where neither is better.
+    pub fn higher_is_better(&self) -> Option<bool> {
+        match self.metric.direction {
+            Direction::Higher => Some(true),
+            Direction::Lower => Some(false),
+            Direction::Neither => None,
+        }
+    }
+}
