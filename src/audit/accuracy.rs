@@ -1,8 +1,7 @@
 //! What an accuracy can be: counts of right answers, and chance.
 
-use super::EPSILON;
 use super::finding::{Check, Finding, FindingKind};
-use super::row::{AuditRow, agree};
+use super::row::{AuditRow, EPSILON, agree};
 use crate::metric;
 use crate::paper::PaperNumber;
 

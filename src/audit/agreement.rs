@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::EPSILON;
 use super::finding::{Check, Finding, FindingKind, listed};
-use super::row::{agree, exact, loose, sized};
+use super::row::{EPSILON, agree, exact, loose, sized};
 use crate::paper::PaperNumber;
 use crate::results::record::{Condition, DENSE};
 

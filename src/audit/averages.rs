@@ -1,9 +1,8 @@
 //! Means that are not the mean of their columns.
 
-use super::EPSILON;
 use super::accuracy::counts;
 use super::finding::{Check, Finding, FindingKind};
-use super::row::AuditRow;
+use super::row::{AuditRow, EPSILON};
 use crate::metric;
 use crate::paper::PaperNumber;
 

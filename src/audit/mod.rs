@@ -33,9 +33,6 @@ pub use render::{csv, json, text};
 use crate::paper::PaperNumber;
 use row::AuditRow;
 
-/// For sums of decimal fractions, which a binary number does not hold exactly.
-const EPSILON: f64 = 1e-9;
-
 /// All findings in the tables whose numbers are given ([`crate::paper::all`] for the whole paper), by check and then
 /// in the order of the tables.
 ///

@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 
+/// For sums of decimal fractions, which a binary number does not hold exactly.
+pub(super) const EPSILON: f64 = 1e-9;
+
 use crate::metric;
 use crate::paper::PaperNumber;
 use crate::results::record::{Condition, DENSE};
@@ -55,7 +58,7 @@ impl<'a> AuditRow<'a> {
 
 /// Whether two cells have the same value.
 pub(super) fn agree(one: &PaperNumber, other: &PaperNumber) -> bool {
-    matches!((one.record.value, other.record.value), (Some(a), Some(b)) if (a - b).abs() < super::EPSILON)
+    matches!((one.record.value, other.record.value), (Some(a), Some(b)) if (a - b).abs() < EPSILON)
 }
 
 /// A row in words.

@@ -1,8 +1,7 @@
 //! Speedups that are not the ratio of their latencies.
 
-use super::EPSILON;
 use super::finding::{Check, Finding, FindingKind};
-use super::row::AuditRow;
+use super::row::{AuditRow, EPSILON};
 use crate::paper::PaperNumber;
 use crate::results::record::DENSE;
 

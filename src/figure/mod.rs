@@ -45,25 +45,18 @@ mod scene;
 mod svg;
 #[cfg(test)]
 mod tests;
+mod theme;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bars, Series, Value};
 pub use curves::{Curves, Level, Line, Point};
 pub use frame::Width;
 pub use layers::{DiagramRow, LayerDiagram};
+pub use theme::Theme;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-
-/// The reader's theme.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Theme {
-    /// On white, as printed.
-    #[default]
-    Light,
-    Dark,
-}
 
 /// What to draw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

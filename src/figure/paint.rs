@@ -7,10 +7,10 @@ use plotters::prelude::DrawingBackend;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontTransform, RGBColor, ShapeStyle, TextStyle};
 
-use super::Theme;
 use super::font;
 use super::palette::{Colour, SURFACE};
 use super::scene::{Anchor, Place, Scene, Shape};
+use super::theme::Theme;
 use crate::error::{Error, Result};
 
 /// What differs between the backends.

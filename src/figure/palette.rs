@@ -4,7 +4,7 @@
 //! a method has a contrast of at least 3:1 with the surface, in both themes, and stays apart from the others for readers
 //! with protanopia or deuteranopia. Marker and dash tell methods apart without any colour.
 
-use super::Theme;
+use super::theme::Theme;
 
 /// A colour in both themes. The colour of the light theme is also its name in the SVG (see `svg`), so that no two
 /// colours share it.

@@ -2,11 +2,11 @@
 
 use plotters::prelude::BitMapBackend;
 
-use super::Theme;
 use super::font;
 use super::paint::{Surface, paint};
 use super::palette::SURFACE;
 use super::scene::Scene;
+use super::theme::Theme;
 use crate::error::{Error, Result};
 
 /// Dots per inch.

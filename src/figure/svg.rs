@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 
 use plotters::prelude::SVGBackend;
 
-use super::Theme;
 use super::font;
 use super::paint::{Surface, paint};
 use super::palette;
 use super::scene::Scene;
+use super::theme::Theme;
 use crate::error::{Error, Result};
 
 /// Ten units to the point: whole numbers are fine enough.

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use polars::prelude::{Column, CsvWriter, DataFrame, DataType, IntoColumn, NamedFrom, SerWriter, Series};
+use polars::prelude::{Column, CsvWriter, DataFrame, DataType, IntoColumn, NamedFrom, PolarsError, SerWriter, Series};
 
-use super::frame::{failed, unwritten};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 
 /// Writes a frame as CSV. Texts that begin like a formula get an apostrophe in front; numbers are left alone.
@@ -33,6 +32,17 @@ fn guarded(column: &Column) -> Result<Column> {
 fn guard(text: &str) -> Option<String> {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     formula.then(|| format!("'{text}"))
+}
+
+pub fn failed(error: &PolarsError) -> Error {
+    Error::job("the results make no table").found(error.to_string())
+}
+
+pub(super) fn unwritten(path: &Path, error: &PolarsError) -> Error {
+    match error {
+        PolarsError::IO { error, .. } => Error::io("write", path, error),
+        other => failed(other).at(path.display().to_string()),
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use polars::prelude::{DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::frame::{failed, unwritten};
+use super::csv::{failed, unwritten};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::files::name;

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, PolarsError, Series};
+use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
 use super::comparison::PaperComparison;
-use super::csv::write_csv;
+use super::csv::{failed, unwritten, write_csv};
 use super::measurement::Measurement;
 use super::paired::Paired;
 use super::protocol_line::protocol_line;
 use super::table::{Lead, Row, Shown, Table};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::atomic::write_atomically;
 
 /// Who made a table.
@@ -126,15 +126,4 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
         text("cell", &|_, number| Some(number.cell.clone())),
     ];
     DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
-}
-
-pub fn failed(error: &PolarsError) -> Error {
-    Error::job("the results make no table").found(error.to_string())
-}
-
-pub(super) fn unwritten(path: &Path, error: &PolarsError) -> Error {
-    match error {
-        PolarsError::IO { error, .. } => Error::io("write", path, error),
-        other => failed(other).at(path.display().to_string()),
-    }
 }

@@ -1,8 +1,7 @@
 //! A table in Markdown, as GitHub renders it.
 
 use super::table::{Lead, Row, Shown, Table};
-use super::text::{TextColumn, TextTable};
-use crate::error::printable;
+use super::text::{TextColumn, TextTable, escaped};
 
 /// The best in bold, the second underlined, ours in italics; what the marks mean below it.
 pub fn markdown(table: &Table) -> String {
@@ -73,17 +72,4 @@ fn cell(shown: &Shown) -> String {
         Some(beside) => format!("{text}<br><sub>{}</sub>", beside.said().join("; ")),
         None => text,
     }
-}
-
-/// A text as a cell of a Markdown table: nothing in it is a mark, a link, HTML, or the end of the cell.
-pub fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for c in printable(&line).chars() {
-        if matches!(c, '\\' | '|' | '*' | '_' | '`' | '[' | ']' | '<' | '>') {
-            out.push('\\');
-        }
-        out.push(c);
-    }
-    out
 }

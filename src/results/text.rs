@@ -1,6 +1,5 @@
 //! Columns of texts in line, and the same in Markdown. A result is shown whole: nothing is shortened.
 
-use super::markdown::escaped;
 use crate::error::printable;
 
 /// Texts in columns.
@@ -131,6 +130,19 @@ impl TextTable {
         }
         text
     }
+}
+
+/// A text as a cell of a Markdown table: nothing in it is a mark, a link, HTML, or the end of the cell.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for c in printable(&line).chars() {
+        if matches!(c, '\\' | '|' | '*' | '_' | '`' | '[' | ']' | '<' | '>') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::super::claim::ClaimAxis::{Backbone, Depth};
 use super::super::claim::{Claim, Needed};
-use super::{EXISTING, GHOSTED, NONE, REPAIRS, any};
+use super::words::{EXISTING, GHOSTED, NONE, REPAIRS, any};
 use crate::metric;
 
 const SYMMETRIC: &str = metric::SYMMETRIC.id;

@@ -3,7 +3,9 @@
 use super::super::claim::ClaimAxis::{Backbone, Depth};
 use super::super::claim::{Claim, Needed};
 use super::super::outcome::Check;
-use super::{ACCURACY, DIAG, GHOSTED, PERPLEXITY, REPAIRS, ROTATE, any, highest_of_all_rows, lead_widens, streamlined};
+use super::words::{
+    ACCURACY, DIAG, GHOSTED, PERPLEXITY, REPAIRS, ROTATE, any, highest_of_all_rows, lead_widens, streamlined,
+};
 use crate::results::record::Condition;
 
 /// The methods that the paper fine-tunes.

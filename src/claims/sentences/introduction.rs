@@ -2,7 +2,7 @@
 
 use super::super::claim::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::claim::{Claim, Needed};
-use super::{ACCURACY, EXISTING, GHOSTED, NONE, PERPLEXITY, REPAIRS, any};
+use super::words::{ACCURACY, EXISTING, GHOSTED, NONE, PERPLEXITY, REPAIRS, any};
 use crate::metric::{ANTISYMMETRIC, BOUNDARY_ERROR};
 
 pub(super) static CLAIMS: &[Claim] = &[

@@ -3,7 +3,7 @@
 use super::super::claim::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::claim::{Claim, Needed};
 use super::super::outcome::Check;
-use super::{ACCURACY, DIAG, GHOSTED, PERPLEXITY, REPAIRS, ROTATE, ROWS, any, lead_widens, streamlined};
+use super::words::{ACCURACY, DIAG, GHOSTED, PERPLEXITY, REPAIRS, ROTATE, ROWS, any, lead_widens, streamlined};
 
 /// The methods of figure 5.
 const DEPTHS_SHOWN: [&str; 4] = ["replaceme-ls", DIAG, ROTATE, GHOSTED];

@@ -7,12 +7,14 @@
 mod documents;
 mod draw;
 mod parquet;
+mod rule;
 mod text;
 mod tokenizer;
 mod tokenizer_file;
 mod windows;
 
 pub use draw::PythonRandom;
+pub use rule::{Rule, calibration, evaluation};
 pub use text::{format, read_rows};
 pub use tokenizer::Tokenizer;
-pub use windows::{Rule, Start, Windows, calibration, evaluation};
+pub use windows::{Start, Windows};

@@ -112,3 +112,11 @@ impl AnswerKey {
         TaskResult::of(self.task()?, self.original, documents)
     }
 }
+
+/// Judges all documents of a task; `scores` are the answers to `requests`, in their order.
+///
+/// # Errors
+/// When requests or scores are not those of these documents.
+pub fn document_results(items: &Items, requests: &[Request], scores: &[Score]) -> Result<Vec<DocumentResult>> {
+    AnswerKey::of(items, requests)?.judge(scores)
+}

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::result::TaskResult;
-
 /// A mean over documents, or over tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
@@ -26,17 +24,6 @@ impl Measure {
         let stderr = (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt() / count.sqrt());
         Some(Self { value, stderr })
     }
-}
-
-/// The paper's average: the plain mean of the paper's columns, each task with the same weight. Its standard error is
-/// sqrt(Σ se²) / tasks, the tasks being independent of each other. `None` without tasks.
-#[allow(clippy::cast_precision_loss, reason = "there are ten tasks")]
-pub fn average(results: &[TaskResult]) -> Option<Measure> {
-    let columns: Vec<Measure> = results.iter().map(TaskResult::column).collect();
-    let values: Vec<f64> = columns.iter().map(|column| column.value).collect();
-    let value = Measure::of(&values)?.value;
-    let squares: Option<f64> = columns.iter().map(|column| column.stderr.map(|stderr| stderr * stderr)).sum();
-    Some(Measure { value, stderr: squares.map(|squares| squares.sqrt() / columns.len() as f64) })
 }
 
 #[cfg(test)]

@@ -24,15 +24,15 @@ mod row;
 mod split;
 mod task;
 
-pub use answer_key::AnswerKey;
+pub use answer_key::{AnswerKey, document_results};
 pub use export::export;
 pub use item::{Document, Items};
 pub use length::max_length;
 pub use limit::DocumentLimit;
-pub use measure::{Measure, average};
+pub use measure::Measure;
 pub use prompt::{Choice, Prompt};
 pub use request::{Bos, Encoder, Prefix, Request, requests};
-pub use result::{ChoiceResult, DocumentResult, Score, TaskResult, document_results};
+pub use result::{ChoiceResult, DocumentResult, Score, TaskResult, average};
 pub use row::{TaskRow, format, read_rows};
 pub use split::Split;
 pub use task::{AccuracyKind, TASKS, Task};

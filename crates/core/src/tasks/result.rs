@@ -2,10 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::answer_key::AnswerKey;
-use super::item::Items;
 use super::measure::Measure;
-use super::request::Request;
 use super::task::{AccuracyKind, Task};
 use crate::error::{Error, Result};
 use crate::files::number;
@@ -104,14 +101,6 @@ fn first_highest(choices: &[ChoiceResult], value: impl Fn(&ChoiceResult) -> f64)
     highest.map(|(index, _)| index)
 }
 
-/// Judges all documents of a task; `scores` are the answers to `requests`, in their order.
-///
-/// # Errors
-/// When requests or scores are not those of these documents.
-pub fn document_results(items: &Items, requests: &[Request], scores: &[Score]) -> Result<Vec<DocumentResult>> {
-    AnswerKey::of(items, requests)?.judge(scores)
-}
-
 /// A task's accuracies.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskResult {
@@ -174,6 +163,17 @@ impl TaskResult {
     pub fn column(&self) -> Measure {
         self.measure(self.task.column)
     }
+}
+
+/// The paper's average: the plain mean of the paper's columns, each task with the same weight. Its standard error is
+/// sqrt(Σ se²) / tasks, the tasks being independent of each other. `None` without tasks.
+#[allow(clippy::cast_precision_loss, reason = "there are ten tasks")]
+pub fn average(results: &[TaskResult]) -> Option<Measure> {
+    let columns: Vec<Measure> = results.iter().map(TaskResult::column).collect();
+    let values: Vec<f64> = columns.iter().map(|column| column.value).collect();
+    let value = Measure::of(&values)?.value;
+    let squares: Option<f64> = columns.iter().map(|column| column.stderr.map(|stderr| stderr * stderr)).sum();
+    Some(Measure { value, stderr: squares.map(|squares| squares.sqrt() / columns.len() as f64) })
 }
 
 #[cfg(test)]

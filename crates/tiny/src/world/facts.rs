@@ -5,7 +5,13 @@ use super::hop::HOPS;
 use super::lexicon::{ANIMALS, CLASSES, JOBS, MATERIALS, MEN, OBJECTS, PLACES, REGIONS, WOMEN};
 use super::relation::{Order, PETS, RELATIONS, RelationKind, Values};
 use super::text::bare;
-use super::wording::Free;
+
+/// What may be printed of a fact: a bit for each wording.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Free {
+    pub(super) statements: u32,
+    pub(super) questions: u32,
+}
 
 /// Someone or something, by its number among its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,18 +1,11 @@
 //! How facts are said and asked, and which wordings are kept for the tasks.
 
 use super::draw::Draw;
-use super::facts::{Fact, Facts, is_hop};
+use super::facts::{Fact, Facts, Free, is_hop};
 use super::hop::HOPS;
 use super::relation::RELATIONS;
 use super::share::{Share, lot, share};
 use super::text::{bare, capital, fill};
-
-/// What may be printed of a fact: a bit for each wording.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Free {
-    pub(super) statements: u32,
-    questions: u32,
-}
 
 fn wordings(link: usize) -> (&'static [&'static str], &'static [&'static str]) {
     if is_hop(link) {

@@ -1,0 +1,326 @@
+//! How windows are cut from a corpus: the rules of the paper's reference code.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::documents::Documents;
+use super::windows::{Start, Windows, last_start, predicted_bytes};
+use super::{PythonRandom, Tokenizer};
+use crate::error::{self, Error, Result};
+
+/// Windows of a C4 perplexity text.
+const C4_WINDOWS: usize = 256;
+
+/// Seed of the draws of a C4 perplexity text.
+const C4_SEED: u64 = 0;
+
+/// How windows are cut from a corpus; each is named after the corpus for which the reference code has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// Rows joined by a blank line and tokenised once; calibration draws from the first nine tenths of the tokens.
+    Wikitext2,
+    /// Rows joined by a blank line and tokenised once; calibration draws from all tokens.
+    Ptb,
+    /// Each row is a document, tokenised on its own; a window lies within one document.
+    C4,
+}
+
+impl Rule {
+    pub const ALL: [Self; 3] = [Self::Wikitext2, Self::Ptb, Self::C4];
+
+    /// Its name in a grid file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wikitext2 => "wikitext2",
+            Self::Ptb => "ptb",
+            Self::C4 => "c4",
+        }
+    }
+
+    /// How many windows a perplexity is taken over where nothing limits them, of a text of so many tokens.
+    pub fn windows(self, corpus_tokens: usize, length: usize) -> usize {
+        match self {
+            Self::Wikitext2 | Self::Ptb => corpus_tokens / length.max(1),
+            Self::C4 => C4_WINDOWS,
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Rule {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let names = Self::ALL.map(Self::name);
+        Self::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| {
+            let new = Error::bad_input("unknown rule for windows")
+                .expected(format!("one of {}", names.join(", ")))
+                .found(format!("`{name}`"));
+            match error::nearest(name, names) {
+                Some(near) => new.hint(format!("did you mean `{near}`?")),
+                None => new,
+            }
+        })
+    }
+}
+
+/// `sequences` windows of `length` tokens at random places, as the reference code draws them after `random.seed(seed)`.
+///
+/// With `n` tokens in the joined text and `T` = `length`, a window starts at
+/// - [`Rule::Wikitext2`]: randint(0, int(0.9·n) − T − 1),
+/// - [`Rule::Ptb`]: randint(0, n − T − 1),
+/// - [`Rule::C4`]: document randint(0, int(0.9·documents) − 1), drawn again until it has at least T + 1 tokens; then
+///   token randint(0, its tokens − T − 1).
+///
+/// Windows may overlap. Source: the data loaders of the paper's reference code.
+///
+/// # Errors
+/// When `length` is below 2, `sequences` is 0, the corpus is too short for one window, or the text cannot be tokenised.
+pub fn calibration(
+    rule: Rule,
+    rows: &[String],
+    tokenizer: &Tokenizer,
+    sequences: usize,
+    length: usize,
+    seed: u64,
+) -> Result<Windows> {
+    check_length(length)?;
+    if sequences == 0 {
+        return Err(Error::bad_input("no calibration sequences were asked for").expected("at least 1").found("0"));
+    }
+    let mut random = PythonRandom::new(seed);
+    if rule == Rule::C4 {
+        let part = nine_tenths(rows.len());
+        return Documents::new(&rows[..part], tokenizer, length).draw_windows(sequences, &mut random);
+    }
+
+    let (ids, ends) = tokenizer.encode_with_ends(&rows.join("\n\n"))?;
+    let end = if rule == Rule::Wikitext2 { nine_tenths(ids.len()) } else { ids.len() };
+    let Some(last) = last_start(end, length) else {
+        let window = length.saturating_add(1);
+        let needed = if rule == Rule::Wikitext2 { window.saturating_mul(10).div_ceil(9) } else { window };
+        return Err(too_short(ids.len(), needed, rule, length));
+    };
+    let mut windows = Windows { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: ids.len(), bytes: 0 };
+    for _ in 0..sequences {
+        let token = random.randint(0, last)? as usize;
+        windows.ids.extend_from_slice(&ids[token..token + length]);
+        windows.bytes += predicted_bytes(&ends[token..token + length]);
+        windows.starts.push(Start { document: 0, token });
+    }
+    Ok(windows)
+}
+
+/// The windows of `length` tokens that a perplexity is taken over; `limit` keeps only the first so many.
+///
+/// - [`Rule::Wikitext2`], [`Rule::Ptb`]: all windows side by side from the first token on; a shorter rest is dropped.
+/// - [`Rule::C4`]: 256 windows after `random.seed(0)`: document randint(0, documents − 1), drawn again until it has
+///   more than T tokens; then token randint(0, its tokens − T − 1).
+///
+/// # Errors
+/// When `length` is below 2, `limit` is 0, the corpus is too short for one window, or the text cannot be tokenised.
+pub fn evaluation(
+    rule: Rule,
+    rows: &[String],
+    tokenizer: &Tokenizer,
+    length: usize,
+    limit: Option<usize>,
+) -> Result<Windows> {
+    check_length(length)?;
+    if limit == Some(0) {
+        return Err(Error::bad_input("the limit leaves no windows to evaluate")
+            .expected("at least 1 window")
+            .found("0")
+            .hint("leave the limit out to take all windows"));
+    }
+    if rule == Rule::C4 {
+        let count = limit.map_or(C4_WINDOWS, |limit| limit.min(C4_WINDOWS));
+        let mut random = PythonRandom::new(C4_SEED);
+        return Documents::new(rows, tokenizer, length).draw_windows(count, &mut random);
+    }
+
+    let (mut ids, ends) = tokenizer.encode_with_ends(&rows.join("\n\n"))?;
+    let corpus_tokens = ids.len();
+    let all = rule.windows(corpus_tokens, length);
+    if all == 0 {
+        return Err(too_short(corpus_tokens, length, rule, length));
+    }
+    let count = limit.map_or(all, |limit| limit.min(all));
+    ids.truncate(count * length);
+    let starts = (0..count).map(|index| Start { document: 0, token: index * length }).collect();
+    let bytes = ends[..count * length].chunks(length).map(predicted_bytes).sum();
+    Ok(Windows { ids, length, starts, corpus_tokens, bytes })
+}
+
+/// Python's `int(0.9 * count)`, in doubles as there.
+fn nine_tenths(count: usize) -> usize {
+    (0.9 * count as f64) as usize
+}
+
+fn check_length(length: usize) -> Result<()> {
+    if length >= 2 {
+        return Ok(());
+    }
+    Err(Error::bad_input("a window is too short to predict a token in it")
+        .expected("at least 2 tokens in a window")
+        .found(length.to_string()))
+}
+
+fn too_short(found: usize, needed: usize, rule: Rule, length: usize) -> Error {
+    Error::bad_input("the corpus is too short for one window")
+        .expected(format!("at least {needed} tokens, for windows of {length} under rule {rule}"))
+        .found(format!("{found} tokens"))
+        .hint("ask for shorter windows, or take a longer text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tokenizer::sample;
+    use super::*;
+
+    /// A row of `count` words, a to z in turn, the first being letter number `first`.
+    fn words(first: usize, count: usize) -> String {
+        let letters: Vec<String> =
+            (first..first + count).map(|i| char::from(b'a' + (i % 26) as u8).to_string()).collect();
+        letters.join(" ")
+    }
+
+    /// 40 documents; document i has (i·7) mod 23 + 2 tokens: BOS, then its words from letter i on.
+    fn documents() -> Vec<String> {
+        (0..40).map(|i| words(i, (i * 7) % 23 + 1)).collect()
+    }
+
+    fn pairs(windows: &Windows) -> Vec<(usize, usize)> {
+        windows.starts.iter().map(|start| (start.document, start.token)).collect()
+    }
+
+    fn tokens(windows: &Windows) -> Vec<usize> {
+        windows.starts.iter().map(|start| start.token).collect()
+    }
+
+    /// Rows that join to 101 tokens: BOS and 100 words.
+    fn hundred() -> Vec<String> {
+        vec![words(0, 30), String::new(), words(30, 70)]
+    }
+
+    /// Expected numbers: `random.seed(5)`, then six times `random.randint(0, int(0.9 * 101) - 8 - 1)`, and likewise
+    /// `random.randint(0, 101 - 8 - 1)`.
+    #[test]
+    fn joined_texts_are_drawn_from_as_in_the_reference() {
+        let tokenizer = sample::words();
+        let wikitext = calibration(Rule::Wikitext2, &hundred(), &tokenizer, 6, 8, 5).unwrap();
+        assert_eq!(tokens(&wikitext), [79, 32, 45, 67, 3, 59]);
+        assert_eq!((wikitext.corpus_tokens, wikitext.count(), wikitext.ids.len()), (101, 6, 48));
+        let all = tokenizer.encode(&hundred().join("\n\n")).unwrap();
+        assert!(wikitext.iter().zip(&wikitext.starts).all(|(ids, start)| ids == &all[start.token..start.token + 8]));
+        assert_eq!(wikitext.window(4), &all[3..11]);
+        let ptb = calibration(Rule::Ptb, &hundred(), &tokenizer, 6, 8, 5).unwrap();
+        assert_eq!(tokens(&ptb), [79, 32, 45, 88, 83, 67]);
+    }
+
+    /// Expected numbers, with `sizes = [(i * 7) % 23 + 2 for i in range(40)]`, T = 16 and `random.seed(3)`: six times
+    /// `while True: d = randint(0, int(0.9 * 40) - 1); if sizes[d] >= T + 1: break`, then `randint(0, sizes[d] - T - 1)`.
+    #[test]
+    fn documents_are_drawn_until_one_is_long_enough() {
+        let windows = calibration(Rule::C4, &documents(), &sample::words(), 6, 16, 3).unwrap();
+        assert_eq!(pairs(&windows), [(16, 4), (12, 0), (35, 0), (9, 0), (9, 2), (19, 0)]);
+        // Document 9 begins with BOS, then letter 9 (`j`, id 11): its token 2 is letter 10 (id 12).
+        assert_eq!(windows.window(3)[..3], [1, 11, 12]);
+        assert_eq!(windows.window(4)[..3], [12, 13, 14]);
+    }
+
+    /// Expected numbers: as above, with `random.seed(0)`, `d = randint(0, 39)` and `sizes[d] > T`, 256 times.
+    #[test]
+    fn documents_are_evaluated_on_256_windows() {
+        let tokenizer = sample::words();
+        let windows = evaluation(Rule::C4, &documents(), &tokenizer, 16, None).unwrap();
+        assert_eq!(windows.count(), 256);
+        let first = [(26, 0), (16, 4), (19, 3), (22, 0), (32, 0), (6, 4)];
+        assert_eq!(pairs(&windows)[..6], first);
+        assert_eq!(pairs(&windows)[255], (39, 5));
+        let few = evaluation(Rule::C4, &documents(), &tokenizer, 16, Some(6)).unwrap();
+        assert_eq!(pairs(&few), first);
+        assert!(few.corpus_tokens < windows.corpus_tokens, "a document is tokenised only when it is drawn");
+    }
+
+    #[test]
+    fn evaluation_takes_whole_windows_and_drops_the_tail() {
+        let tokenizer = sample::words();
+        for rule in [Rule::Wikitext2, Rule::Ptb] {
+            let windows = evaluation(rule, &hundred(), &tokenizer, 25, None).unwrap();
+            assert_eq!(tokens(&windows), [0, 25, 50, 75]);
+            assert_eq!((windows.ids.len(), windows.corpus_tokens), (100, 101));
+            assert_eq!(evaluation(rule, &hundred(), &tokenizer, 25, Some(9)).unwrap(), windows);
+            let two = evaluation(rule, &hundred(), &tokenizer, 25, Some(2)).unwrap();
+            assert_eq!((two.count(), two.ids.len(), two.corpus_tokens), (2, 50, 101));
+        }
+    }
+
+    #[test]
+    fn a_corpus_that_is_just_long_enough_gives_a_window() {
+        let tokenizer = sample::words();
+        // 10 tokens: int(0.9 * 10) - 8 - 1 = 0.
+        let nine = [words(0, 9)];
+        assert_eq!(tokens(&calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 8, 0).unwrap()), [0, 0]);
+        assert_eq!(tokens(&calibration(Rule::Ptb, &nine, &tokenizer, 2, 9, 0).unwrap()), [0, 0]);
+        assert_eq!(tokens(&evaluation(Rule::Ptb, &nine, &tokenizer, 10, None).unwrap()), [0]);
+        let error = calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 9, 0).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let message = error.to_string();
+        // int(0.9 * 12) - 9 - 1 = 0, and int(0.9 * 11) = 9 is too few.
+        assert!(message.contains("at least 12 tokens") && message.contains("10 tokens"), "{message}");
+        assert!(calibration(Rule::Ptb, &nine, &tokenizer, 2, 10, 0).unwrap_err().to_string().contains("at least 11"));
+        assert!(evaluation(Rule::Ptb, &nine, &tokenizer, 11, None).unwrap_err().to_string().contains("at least 11"));
+    }
+
+    #[test]
+    fn too_short_documents_end_in_an_error() {
+        let tokenizer = sample::words();
+        let error = calibration(Rule::C4, &documents(), &tokenizer, 6, 24, 0).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let message = error.to_string();
+        assert!(message.contains("36 documents, the longest of 24 tokens"), "{message}");
+        assert!(message.contains("at least 25 tokens"), "{message}");
+        assert!(evaluation(Rule::C4, &documents(), &tokenizer, usize::MAX, None).is_err());
+        // One document has no nine tenths to draw from; it can be evaluated.
+        assert!(calibration(Rule::C4, &[words(0, 40)], &tokenizer, 1, 8, 0).is_err());
+        assert_eq!(evaluation(Rule::C4, &[words(0, 40)], &tokenizer, 8, None).unwrap().count(), 256);
+        assert!(evaluation(Rule::C4, &[], &tokenizer, 8, None).is_err());
+    }
+
+    #[test]
+    fn one_long_document_among_many_is_found() {
+        let mut rows = vec![words(0, 3); 2000];
+        rows[1234] = words(0, 30);
+        let windows = calibration(Rule::C4, &rows, &sample::words(), 4, 20, 0).unwrap();
+        assert!(windows.starts.iter().all(|start| start.document == 1234));
+    }
+
+    #[test]
+    fn empty_requests_are_refused() {
+        let tokenizer = sample::words();
+        for rule in Rule::ALL {
+            for (sequences, length) in [(0, 8), (4, 0), (4, 1), (4, usize::MAX)] {
+                let error = calibration(rule, &documents(), &tokenizer, sequences, length, 0).unwrap_err();
+                assert_eq!(error.exit_code(), 2);
+            }
+            for (length, limit) in [(1, None), (0, Some(1)), (8, Some(0)), (usize::MAX, None)] {
+                assert_eq!(evaluation(rule, &documents(), &tokenizer, length, limit).unwrap_err().exit_code(), 2);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_is_known_by_its_name() {
+        for rule in Rule::ALL {
+            assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule);
+        }
+        let error = "wikitext".parse::<Rule>().unwrap_err();
+        assert!(error.to_string().contains("did you mean `wikitext2`?"), "{error}");
+    }
+}
