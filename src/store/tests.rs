@@ -1,0 +1,228 @@
+//! What a store promises: what was written is found whole, and nothing of the dead stays.
+
+use super::*;
+use serde_json::json;
+
+fn store() -> (tempfile::TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    (folder, store)
+}
+
+fn key(value: u32) -> Key {
+    Key::new(ArtifactKind::Selection, json!({"depth": value}), [])
+}
+
+fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredArtifact {
+    store.put(key, 1.5, &[("a.bin", bytes)]).unwrap()
+}
+
+#[test]
+fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
+    let (folder, store) = store();
+    let place = folder.path().join("journals/work");
+    let journal = |hash: &str| {
+        let mut journal = Journal::open(place.clone(), "nobody").unwrap();
+        let record = JournalRecord { key: hash.into(), chunk: 0, values: vec![1.0], seconds: 0.0 };
+        journal.push(&record).unwrap();
+        journal.flush().unwrap();
+    };
+    journal(key(7).hash());
+    drop(Store::open(folder.path()).unwrap());
+    assert!(place.exists(), "it holds work that is not stored");
+    write(&store, &key(7), b"done");
+    drop(Store::open(folder.path()).unwrap());
+    assert!(!place.exists());
+}
+
+#[test]
+fn what_was_written_is_found_again_and_nothing_else_is() {
+    let (_folder, store) = store();
+    let store = store.signed(|| json!({"commit": "c"}));
+    assert!(matches!(store.get(&key(7)), Lookup::Absent));
+    write(&store, &key(7), b"hello");
+    let Lookup::Whole(artifact) = store.get(&key(7)) else { panic!("not found") };
+    assert_eq!(artifact.read("a.bin").unwrap(), b"hello");
+    let meta = artifact.meta();
+    assert_eq!((meta.seconds, &meta.key, meta.bytes()), (1.5, &key(7).readable(), 5));
+    assert_eq!(meta.made["commit"], "c");
+    assert!(matches!(store.get(&key(8)), Lookup::Absent));
+}
+
+#[test]
+fn every_kind_of_damage_is_named_and_writing_again_mends_it() {
+    let (_folder, store) = store();
+    let path = write(&store, &key(1), b"hello").path("a.bin").unwrap();
+    let meta = path.with_file_name("meta.json");
+    type Spoil<'a> = Box<dyn Fn() + 'a>;
+    let damages: [(Spoil<'_>, &str); 5] = [
+        (Box::new(|| fs::write(&path, b"hellx").unwrap()), "a.bin"),
+        (Box::new(|| fs::write(&path, b"hell").unwrap()), "5 bytes"),
+        (Box::new(|| fs::remove_file(&path).unwrap()), "a.bin"),
+        (Box::new(|| fs::write(&meta, b"{").unwrap()), "meta.json"),
+        (Box::new(|| fs::remove_file(&meta).unwrap()), "meta.json"),
+    ];
+    for (spoil, word) in damages {
+        spoil();
+        let Lookup::Damaged(error) = store.get(&key(1)) else { panic!("used although damaged: {word}") };
+        assert!(error.to_string().contains(word), "{error}");
+        assert_eq!(error.exit_code(), 5);
+        write(&store, &key(1), b"hello");
+        assert!(matches!(store.get(&key(1)), Lookup::Whole(_)), "{word}");
+    }
+}
+
+#[test]
+fn of_two_that_write_the_same_the_first_stays_and_nobody_fails() {
+    let (folder, store) = store();
+    let other = Store::open(folder.path()).unwrap();
+    let (mut one, mut two) = (store.draft().unwrap(), other.draft().unwrap());
+    one.write("a.bin", b"hello").unwrap();
+    two.write("a.bin", b"hello").unwrap();
+    let first = store.commit(one, &key(1), 1.0).unwrap();
+    let second = other.commit(two, &key(1), 2.0).unwrap();
+    assert_eq!(first.meta(), second.meta());
+    assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
+}
+
+#[test]
+fn many_damaged_artifacts_are_mended_at_the_same_time() {
+    use rayon::prelude::*;
+    let (_folder, store) = store();
+    let spoil = |key: &Key| fs::write(store.place(key).join("a.bin"), b"hellx").unwrap();
+    for _ in 0..20 {
+        let keys: Vec<Key> = (0..16).map(key).collect();
+        keys.iter().for_each(|key| drop(write(&store, key, b"hello")));
+        keys.iter().for_each(spoil);
+        keys.par_iter().for_each(|key| drop(write(&store, key, b"hello")));
+        assert!(keys.iter().all(|key| matches!(store.get(key), Lookup::Whole(_))));
+    }
+}
+
+#[test]
+fn an_abandoned_draft_leaves_nothing_behind() {
+    let (folder, store) = store();
+    let mut draft = store.draft().unwrap();
+    draft.payload("a.bin").unwrap().close().unwrap();
+    drop(draft);
+    assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
+}
+
+fn aged(path: &Path) {
+    let file = fs::File::open(path).unwrap();
+    file.set_modified(std::time::SystemTime::now() - atomic::PATIENCE * 2).unwrap();
+}
+
+/// A record of a process as it would lie here, with a draft.
+fn plant(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
+    let record = root.join("processes").join(format!("{id}.json"));
+    let text = json!({"id": id, "pid": pid, "system": system, "started": 7, "beat": "00000000000000000007"});
+    fs::create_dir_all(root.join("processes")).unwrap();
+    fs::write(&record, text.to_string()).unwrap();
+    let draft = root.join("drafts").join(format!("{id}.abc"));
+    fs::create_dir(&draft).unwrap();
+    fs::write(draft.join("000000.f32"), [0; 99]).unwrap();
+    (record, draft)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_drafts_of_the_dead_are_swept_and_those_of_the_living_stay() {
+    let (folder, store) = store();
+    let here = crate::files::owner::Owner::this().system.unwrap();
+    let draft = store.draft().unwrap();
+    let (_, killed) = plant(folder.path(), "99999999-x", &here, 99_999_999);
+    let (record, far) = plant(folder.path(), "5-far", "another boot", 5);
+    // Whose this is nobody knows: the record of a process elsewhere may not be seen yet.
+    let nobodys = folder.path().join("drafts/77-unknown.abc");
+    fs::create_dir(&nobodys).unwrap();
+    let count = || fs::read_dir(folder.path().join("drafts")).unwrap().count();
+    assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
+    Store::open(folder.path()).unwrap();
+    assert!(!killed.exists(), "the system knows that it is dead");
+    assert!(far.exists() && nobodys.exists() && record.exists(), "in doubt they live");
+    assert_eq!(count(), 3);
+    aged(&record);
+    aged(&nobodys);
+    assert_eq!(store.drafts_left().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
+    Store::open(folder.path()).unwrap();
+    assert!(!far.exists() && !nobodys.exists() && !record.exists(), "after all patience they do not");
+    assert_eq!(count(), 1);
+    drop(draft);
+}
+
+#[test]
+fn what_a_living_process_uses_is_known_and_nothing_of_the_dead() {
+    let (folder, store) = store();
+    let other = Store::open(folder.path()).unwrap();
+    write(&store, &key(1), b"made");
+    other.reserve(["x"]).unwrap();
+    other.reserve(["x", "y"]).unwrap();
+    let all: BTreeSet<String> = [key(1).hash(), "x", "y"].map(str::to_string).into();
+    assert_eq!(Store::look_at(folder.path()).unwrap().reserved(), all);
+    drop(other);
+    assert_eq!(store.reserved(), [key(1).hash().to_string()].into());
+    drop(store);
+    assert_eq!(fs::read_dir(folder.path().join("uses")).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_stored_is_as_readable_as_the_user_s_other_files() {
+    use std::os::unix::fs::PermissionsExt;
+    let (folder, store) = store();
+    let artifact = write(&store, &key(1), b"hello");
+    let plain = folder.path().join("plain");
+    fs::create_dir(&plain).unwrap();
+    fs::write(plain.join("file"), "").unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(artifact.folder()), mode(&plain));
+    for file in [artifact.path("a.bin").unwrap(), artifact.folder().join("meta.json"), folder.path().join("store.json")]
+    {
+        assert_eq!(mode(&file), mode(&plain.join("file")), "{}", file.display());
+    }
+}
+
+#[test]
+fn a_record_that_lost_an_entry_is_damaged_although_it_is_json() {
+    let (_folder, store) = store();
+    let artifact = store.put(&key(1), 1.5, &[("a.bin", b"one"), ("b.bin", b"two")]).unwrap();
+    let meta = artifact.folder().join("meta.json");
+    let text = fs::read(&meta).unwrap();
+    type Change = fn(&mut Value);
+    let changes: [Change; 4] = [
+        |record| drop(record["payloads"].as_object_mut().unwrap().remove("b.bin")),
+        |record| record["seconds"] = json!(1.25),
+        |record| record["made"] = json!("somebody else"),
+        |record| drop(record.as_object_mut().unwrap().remove("check")),
+    ];
+    for change in changes {
+        let mut record = serde_json::from_slice(&text).unwrap();
+        change(&mut record);
+        fs::write(&meta, record.to_string()).unwrap();
+        let Lookup::Damaged(error) = store.look(&key(1)) else { panic!("whole: {record}") };
+        assert!(error.to_string().contains("checksum"), "{error}");
+    }
+    fs::write(&meta, &text).unwrap();
+    assert!(matches!(store.get(&key(1)), Lookup::Whole(_)));
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_said() {
+    let (folder, _) = store();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Store::open(&file).err().unwrap();
+    assert_eq!(error.exit_code(), 3);
+    assert!(error.to_string().contains("--store"), "{error}");
+}
+
+#[test]
+fn a_store_of_a_newer_program_is_refused() {
+    let (folder, _) = store();
+    for text in [r#"{"format": 2}"#, "{}", "no json"] {
+        fs::write(folder.path().join("store.json"), text).unwrap();
+        let error = Store::open(folder.path()).err().unwrap();
+        assert!(error.to_string().contains("another version") && error.exit_code() == 3, "{error}");
+    }
+}
