@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::EPSILON;
 use super::finding::{Check, Finding, FindingKind, listed};
-use super::row::{agree, exact, loose, sized};
+use super::row::{agree, exact, loose};
 use crate::paper::PaperNumber;
 use crate::record::{Condition, DENSE};
 
@@ -133,7 +133,7 @@ fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> S
             let other = &entry.record.condition;
             entry.record.metric == value.record.metric
                 && agree(entry, value)
-                && sized(&other.calibration).0 != sized(&condition.calibration).0
+                && other.calibrated().0 != condition.calibrated().0
                 && Condition { calibration: String::new(), ..other.clone() }
                     == Condition { calibration: String::new(), ..condition.clone() }
         })

@@ -6,6 +6,7 @@ use super::row::{AuditRow, agree, loose, words};
 use crate::metric;
 use crate::paper::PaperNumber;
 use crate::record::Condition;
+use crate::recovery;
 
 /// Scores that must agree for it to be no chance.
 const ENOUGH: usize = 3;
@@ -109,7 +110,7 @@ fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String>
         let twin = rows
             .iter()
             .find(|twin| twin.artifact == row.artifact && with(twin, &other.condition.criterion, recovery))?;
-        let recovery = if recovery == "none" { "pruned" } else { recovery };
+        let recovery = if recovery == recovery::NONE { "pruned" } else { recovery };
         let shared = row.shared_scores(twin);
         (!shared.is_empty() && shared.iter().all(|(a, b)| !agree(a, b)))
             .then(|| format!("{} ({recovery})", row.artifact))

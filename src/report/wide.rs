@@ -3,7 +3,8 @@
 use super::render::{self, Shown};
 use super::{Protocol, Row};
 use crate::error::{Error, Result, nearest};
-use crate::names;
+use crate::paper::backbone_label;
+use crate::{criterion, recovery};
 
 /// One metric of a run.
 #[derive(Debug)]
@@ -84,7 +85,7 @@ impl Wide {
             let cells = found.iter().map(|row| row.and_then(shown).unwrap_or_else(|| render::NONE.to_owned()));
             let (backbone, depth, layers) = setting;
             columns.push(Shown {
-                name: format!("{} {depth}/{layers}", names::backbone(backbone)),
+                name: format!("{} {depth}/{layers}", backbone_label(backbone)),
                 cells: cells.collect(),
                 is_number: true,
             });
@@ -129,12 +130,12 @@ impl Methods {
     /// Whether it is the dense backbone, its selection, and its name.
     fn of(&self, row: &Row) -> (bool, String, String) {
         if row.depth == 0 {
-            return (true, String::new(), "Dense".to_owned());
+            return (true, String::new(), criterion::DENSE.label.to_owned());
         }
         let calibration = if self.calibration { format!(", {}", row.calibration) } else { String::new() };
         let text = match row.recovery.as_str() {
-            "none" => names::criterion(&row.criterion),
-            recovery => format!("+ {}", names::recovery(recovery)),
+            recovery::NONE => criterion::label(&row.criterion).to_owned(),
+            recovery => format!("+ {}", recovery::label(recovery)),
         };
         (false, format!("{}{calibration}", row.criterion), text + &calibration)
     }

@@ -7,8 +7,9 @@ use super::setup::protocol_line;
 use crate::error::{Error, Result};
 use crate::grid::{Description, Lead, TableEntry};
 use crate::metric::Metric;
-use crate::names;
+use crate::paper::backbone_label;
 use crate::record::{Condition, DENSE, Record};
+use crate::{criterion, recovery};
 
 /// A table, laid out.
 #[derive(Debug, Clone)]
@@ -65,9 +66,6 @@ pub struct Shown {
     pub beside: Option<PaperComparison>,
 }
 
-/// Our method.
-pub(super) const OURS: &str = "ghosted";
-
 impl View {
     /// Lays the numbers out. `paper` are the paper's numbers for the same artifact; empty where there are none.
     ///
@@ -109,7 +107,7 @@ impl View {
                 if cells.iter().all(Option::is_none) {
                     return Ok(());
                 }
-                let ours = at.iter().any(|of| of.recovery.split(':').next() == Some(OURS));
+                let ours = at.iter().any(|of| recovery::is_ours(&of.recovery));
                 let lead = table.lead.iter().map(|lead| lead_text(*lead, at, table)).collect();
                 let cells = cells.into_iter().map(|number| number.map(|of| shown(of, &numbers[of], table))).collect();
                 rows.push(Row { lead, backbone: place, block, dense, ours, cells });
@@ -319,12 +317,12 @@ fn head(lead: Lead) -> &'static str {
 fn lead_text(lead: Lead, at: &[Condition], table: &TableEntry) -> String {
     let Some(condition) = at.first() else { return String::new() };
     match lead {
-        Lead::Backbone => names::backbone(&condition.backbone),
+        Lead::Backbone => backbone_label(&condition.backbone).to_owned(),
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
-        Lead::Method if condition.recovery == "none" => names::criterion(&condition.criterion),
+        Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
         // Beside several criteria a recovery stands below the one that it repairs.
-        Lead::Method if table.across_depths => format!("+ {}", names::recovery(&condition.recovery)),
-        Lead::Method => names::recovery(&condition.recovery),
+        Lead::Method if table.across_depths => format!("+ {}", recovery::label(&condition.recovery)),
+        Lead::Method => recovery::label(&condition.recovery).to_owned(),
         Lead::Sequences => condition.calibration.split(':').nth(1).unwrap_or(&condition.calibration).to_owned(),
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::ours::Number;
 use crate::grid::{Calibration, Cell, Grid};
 use crate::metric;
+use crate::recovery;
 use crate::report::{Protocol, stem};
 use crate::tasks::Bos;
 
@@ -42,7 +43,7 @@ impl Calibrated {
         Some(Self {
             rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
             generated: corpus.is_some_and(|corpus| corpus.generated),
-            repaired: cell.recovery.as_ref().is_some_and(|recovery| recovery.name != "none"),
+            repaired: cell.recovery.as_ref().is_some_and(|recovery| recovery.name != recovery::NONE),
             calibration,
         })
     }

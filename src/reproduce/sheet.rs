@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::grid::Description;
 use crate::metric::Direction;
-use crate::names;
 use crate::page::{Cell, CellNote, Column, FigureView, Mark, PageArtifact, PageRow, Part, TableView};
+use crate::recovery;
 
 /// An artifact of the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -140,7 +140,7 @@ fn cell(shown: &Shown, numbers: &[Number], outcome: &GridOutcome) -> Cell {
     let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
         let better = paired.mark() == "+";
         let word = if better { "better" } else { "worse" };
-        let against = names::recovery(&paired.against);
+        let against = recovery::label(&paired.against);
         Mark { better, says: format!("{word} than {against} (p = {:.2e}, {})", paired.p, paired.test) }
     });
     Cell {

@@ -16,6 +16,8 @@ use super::outcome::Check;
 use super::setting::ClaimSetting;
 use crate::metric;
 use crate::record::Condition;
+/// The pruned model.
+use crate::recovery::NONE;
 
 /// All claims, in the order of the paper.
 pub fn claims() -> impl Iterator<Item = &'static Claim> {
@@ -25,8 +27,6 @@ pub fn claims() -> impl Iterator<Item = &'static Claim> {
 const ACCURACY: &str = metric::ACCURACY.id;
 const PERPLEXITY: &str = metric::PERPLEXITY.id;
 
-/// The pruned model.
-const NONE: &str = "none";
 /// The paper's own method.
 const GHOSTED: &str = "ghosted";
 const DIAG: &str = "linearpatch-diag";

@@ -9,7 +9,8 @@ use crate::options::{self, Options};
 
 const NAME: &str = "shortened-llama";
 const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve);
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve).label("Shortened LLaMA");
 
 /// The orders that the reference repository publishes, with the backbones and scores that they belong to.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
