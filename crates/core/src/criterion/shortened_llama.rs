@@ -81,6 +81,7 @@ fn build(options: &Options) -> Result<Box<dyn Criterion>> {
 
 /// `(backbone, score, layers in the order in which they go)`
 fn released() -> impl Iterator<Item = (&'static str, &'static str, Vec<usize>)> {
+    // The only quotes are those around an order, the last field.
     RELEASED.lines().skip(1).filter_map(|line| {
         let mut fields = line.splitn(3, ',');
         let (backbone, score, order) = (fields.next()?, fields.next()?, fields.next()?);
