@@ -9,10 +9,11 @@
 //! | 3 | [`artifact`], [`results`], [`exec`] |
 //! | 2 | [`plan`], [`grid`] |
 //! | 1 | [`audit`], [`claims`] |
-//! | 0 | [`store`], `fault`, [`machine`], [`clock`], [`names`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
+//! | 0 | [`store`], `fault`, [`machine`], [`clock`], [`paper`], [`figure`], [`page`], `ghostlab_core` |
 
 pub use ghostlab_core::{
-    calibrate, corpus, criterion, error, evaluate, files, linalg, metric, model, options, recovery, significance, tasks,
+    calibrate, corpus, criterion, error, evaluate, files, linalg, metric, model, options, recovery, significance,
+    style, tasks,
 };
 
 pub mod artifact;
@@ -25,7 +26,6 @@ mod fault;
 pub mod figure;
 pub mod grid;
 pub mod machine;
-pub mod names;
 pub mod page;
 pub mod paper;
 pub mod plan;

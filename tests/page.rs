@@ -10,12 +10,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ghostlab::names::{criterion, recovery};
 use ghostlab::page::{
     BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow, Part,
     TableView, render,
 };
 use ghostlab::results::PaperVerdict;
+use ghostlab::{criterion, recovery};
 
 /// One line of the paper's tables: `artifact,backbone,total_layers,pruned_layers,criterion,recovery,…,metric,value,std`.
 struct Line {
@@ -96,7 +96,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     let first = of_row[0];
     let mut cells = if grouped { vec![] } else { vec![text(first.backbone())] };
     cells.push(Cell { value: first.depth().parse().ok(), ..text(first.depth()) });
-    cells.extend([text(&criterion(first.criterion())), text(&recovery(first.recovery()))]);
+    cells.extend([text(criterion::label(first.criterion())), text(recovery::label(first.recovery()))]);
     cells.extend(metrics.iter().enumerate().map(|(place, (metric, _, _))| {
         let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
         // A failure in each state that a table has to show.
@@ -112,7 +112,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
             ..Cell::default()
         }
     }));
-    PageRow { group: grouped.then(|| first.backbone().to_owned()), ours: first.recovery() == "ghosted", cells }
+    PageRow { group: grouped.then(|| first.backbone().to_owned()), ours: recovery::is_ours(first.recovery()), cells }
 }
 
 /// Every verdict, with differences as long as they come.
@@ -226,8 +226,8 @@ fn note(line: &Line) -> CellNote {
             "{} without {} layers: {}, {}",
             line.backbone(),
             line.depth(),
-            criterion(line.criterion()),
-            recovery(line.recovery())
+            criterion::label(line.criterion()),
+            recovery::label(line.recovery())
         ),
         lines: vec![
             ("Layers removed".into(), "22 to 28 of 32".into()),

@@ -9,9 +9,11 @@ use crate::figure::{
     Width,
 };
 use crate::grid::{Description, FigureEntry, FigureKind};
-use crate::names;
+use crate::metric::Metric;
+use crate::paper::backbone_label;
 use crate::results::record::{Condition, DENSE};
 use crate::results::{Measurement, distinct};
+use crate::{criterion, recovery};
 
 /// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
 ///
@@ -95,7 +97,7 @@ impl Drawer<'_> {
         let metric = self.entry.metrics.first().cloned().unwrap_or_default();
         let backbones = self.backbones();
         let series = self.recoveries().into_iter().map(|recovery| Series {
-            label: names::recovery(&recovery),
+            label: recovery::label(&recovery).to_owned(),
             values: backbones.iter().map(|backbone| self.value(backbone, &recovery, &metric)).collect(),
             method: recovery,
         });
@@ -105,7 +107,7 @@ impl Drawer<'_> {
             width: self.width(backbones.len() > 1),
             axis: self.axis(),
             series: series.collect(),
-            groups: backbones.iter().map(|name| names::backbone(name)).collect(),
+            groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
             missing: "failed".into(),
         })
     }
@@ -114,14 +116,9 @@ impl Drawer<'_> {
     fn shares(&self) -> Figure {
         let backbones = self.backbones();
         let recovery = self.recoveries().into_iter().next().unwrap_or_default();
-        let part = |metric: &str| match metric {
-            "m_symmetric_share" => ("symmetric".to_owned(), "symmetric part".to_owned()),
-            "m_antisymmetric_share" => ("antisymmetric".to_owned(), "anti-symmetric part".to_owned()),
-            other => (other.to_owned(), other.to_owned()),
-        };
         let series = self.entry.metrics.iter().map(|metric| Series {
-            method: part(metric).0,
-            label: part(metric).1,
+            method: metric.clone(),
+            label: Metric::find(metric).map_or_else(|_| metric.clone(), |known| known.label),
             values: backbones.iter().map(|backbone| self.value(backbone, &recovery, metric)).collect(),
         });
         Figure::Bars(Bars {
@@ -130,7 +127,7 @@ impl Drawer<'_> {
             width: Width::Column,
             axis: self.axis(),
             series: series.collect(),
-            groups: backbones.iter().map(|name| names::backbone(name)).collect(),
+            groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
             missing: "failed".into(),
         })
     }
@@ -149,12 +146,12 @@ impl Drawer<'_> {
             let point = |(channel, &error): (usize, &f64)| Point { x: channel as f64, y: Some(error), error: None };
             Line {
                 method: recovery.clone(),
-                label: names::recovery(recovery),
+                label: recovery::label(recovery).to_owned(),
                 points: errors.iter().enumerate().map(point).collect(),
             }
         };
         Figure::Curves(Curves {
-            title: format!("{}: {}", self.description.title, names::backbone(backbone)),
+            title: format!("{}: {}", self.description.title, backbone_label(backbone)),
             description: self.caption(),
             width: Width::Page,
             x: Axis { label: "Channel".into(), ..Axis::default() },
@@ -181,18 +178,18 @@ impl Drawer<'_> {
                 })
                 .collect();
             points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            Line { method: recovery.clone(), label: names::recovery(recovery), points }
+            Line { method: recovery.clone(), label: recovery::label(recovery).to_owned(), points }
         };
         let dense = own().find(|number| number.record.condition.depth == 0).and_then(|number| number.record.value);
         Figure::Curves(Curves {
-            title: format!("{}: {}", self.description.title, names::backbone(backbone)),
+            title: format!("{}: {}", self.description.title, backbone_label(backbone)),
             description: self.caption(),
             width: Width::Column,
             x: Axis { label: "Layers removed".into(), ..Axis::default() },
             y: self.axis(),
             lines: self.recoveries().iter().map(line).collect(),
             levels: dense
-                .map(|value| Level { method: DENSE.into(), label: "Dense".into(), value })
+                .map(|value| Level { method: DENSE.into(), label: criterion::DENSE.label.into(), value })
                 .into_iter()
                 .collect(),
         })
@@ -205,7 +202,7 @@ impl Drawer<'_> {
         for result in self.outcome.cells.iter().filter(|result| result.cell.backbone == backbone) {
             let Some(criterion) = &result.cell.criterion else { continue };
             layers = result.layers;
-            let label = names::criterion(&criterion.name);
+            let label = criterion::label(&criterion.name).to_owned();
             if !result.removed.is_empty() && selections.iter().all(|known| known.label != label) {
                 selections.push(DiagramRow { label, removed: result.removed.clone() });
             }
@@ -214,7 +211,7 @@ impl Drawer<'_> {
             return Err(Error::job("a diagram has no selection").at(backbone.to_owned()).expected("a pruned cell"));
         }
         Ok(Figure::Layers(LayerDiagram {
-            title: format!("{}: {}", self.description.title, names::backbone(backbone)),
+            title: format!("{}: {}", self.description.title, backbone_label(backbone)),
             description: self.caption(),
             width: self.width(selections.len() > 1),
             layers,

@@ -6,12 +6,10 @@ use super::comparison::compare;
 use crate::error::{Error, Result};
 use crate::grid::{Description, Lead, TableEntry};
 use crate::metric::Metric;
-use crate::names;
+use crate::paper::backbone_label;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{Column, Lead as TableLead, Measurement, Row, Shown, Table, distinct, protocol_line};
-
-/// Our method.
-pub(super) const OURS: &str = "ghosted";
+use crate::{criterion, recovery};
 
 /// Lays numbers out. `paper` are the paper's numbers for the same artifact; empty where there are none.
 ///
@@ -57,7 +55,7 @@ pub(super) fn layout(
             if cells.iter().all(Option::is_none) {
                 return Ok(());
             }
-            let ours = at.iter().any(|of| of.recovery.split(':').next() == Some(OURS));
+            let ours = at.iter().any(|of| recovery::is_ours(&of.recovery));
             let lead = table.lead.iter().map(|lead| lead_text(*lead, at, table)).collect();
             let cells = cells.into_iter().map(|number| number.map(|of| shown(of, table))).collect();
             rows.push(Row { lead, backbone: place, block, dense, ours, cells, tail: Vec::new() });
@@ -191,12 +189,12 @@ fn head(lead: Lead) -> &'static str {
 fn lead_text(lead: Lead, at: &[Condition], table: &TableEntry) -> String {
     let Some(condition) = at.first() else { return String::new() };
     match lead {
-        Lead::Backbone => names::backbone(&condition.backbone),
+        Lead::Backbone => backbone_label(&condition.backbone).to_owned(),
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
-        Lead::Method if condition.recovery == "none" => names::criterion(&condition.criterion),
+        Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
         // Beside several criteria a recovery stands below the one that it repairs.
-        Lead::Method if table.across_depths => format!("+ {}", names::recovery(&condition.recovery)),
-        Lead::Method => names::recovery(&condition.recovery),
+        Lead::Method if table.across_depths => format!("+ {}", recovery::label(&condition.recovery)),
+        Lead::Method => recovery::label(&condition.recovery).to_owned(),
         Lead::Sequences => condition.calibration.split(':').nth(1).unwrap_or(&condition.calibration).to_owned(),
     }
 }

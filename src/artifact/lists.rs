@@ -5,8 +5,10 @@ use std::path::Path;
 use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
 use crate::error::Result;
+use crate::options::Described;
+use crate::paper::backbone_label;
 use crate::results::{TextColumn, TextTable, escaped, failed};
-use crate::{criterion, grid, names, recovery};
+use crate::{criterion, grid, recovery};
 
 /// A table of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,15 +21,11 @@ pub(super) struct List {
 
 /// Criteria and recoveries with the repository of the reference (paper table 1).
 pub(super) fn methods() -> List {
-    let of = |category: &str, name: &str, source: &str, print: String| {
-        vec![category.to_owned(), print, name.to_owned(), source.to_owned()]
+    let rows = |category: &'static str, methods: Vec<Described>| {
+        methods.into_iter().map(move |of| vec![category.to_owned(), of.label.to_owned(), of.name, of.source.to_owned()])
     };
-    let criteria = criterion::described();
-    let recoveries = recovery::described();
-    let criteria =
-        criteria.iter().map(|of_| of("Pruning criterion", &of_.name, of_.source, names::criterion(&of_.name)));
-    let recoveries =
-        recoveries.iter().map(|of_| of("Recovery method", &of_.name, of_.source, names::recovery(&of_.name)));
+    let criteria = rows("Pruning criterion", criterion::described());
+    let recoveries = rows("Recovery method", recovery::described());
     List {
         heads: ["Category", "Method", "Name in a grid", "Reference"].map(str::to_owned).to_vec(),
         rows: criteria.chain(recoveries).collect(),
@@ -42,7 +40,13 @@ pub(super) fn methods() -> List {
 pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
     let rows = grid::backbone_files(experiments)?.into_iter().map(|(name, path, source)| {
         let there = if path.join("config.json").is_file() { "here" } else { "not here" };
-        vec![names::backbone(&name), name, source.unwrap_or_default(), path.display().to_string(), there.to_owned()]
+        vec![
+            backbone_label(&name).to_owned(),
+            name,
+            source.unwrap_or_default(),
+            path.display().to_string(),
+            there.to_owned(),
+        ]
     });
     Ok(List {
         heads: ["Model", "Name in a grid", "Source", "Folder", "State"].map(str::to_owned).to_vec(),

@@ -18,9 +18,8 @@ use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings};
 use crate::files::atomic::ensure_writable;
 use crate::grid::{Cell, Grid, ListEntry};
-use crate::names;
 use crate::page::FigureView;
-use crate::paper;
+use crate::paper::{self, backbone_label};
 use crate::plan::warnings;
 use crate::results::{
     Origin, Provenance, Results, Table, collect, latex, markdown, tidy_frame, write_csv, write_frame,
@@ -156,7 +155,7 @@ fn figures(
         let base = if name.is_empty() { artifact.name.clone() } else { format!("{}-{name}", artifact.name) };
         files.push(put(&staging.path().join(format!("{base}.svg")), drawing.svg.as_bytes())?);
         files.push(put(&staging.path().join(format!("{base}.png")), &drawing.png)?);
-        figures.push(FigureView { svg: drawing.svg, label: names::backbone(&name) });
+        figures.push(FigureView { svg: drawing.svg, label: backbone_label(&name).to_owned() });
     }
     Ok((files, figures))
 }

@@ -10,8 +10,8 @@ use super::lists::List;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::grid::Description;
-use crate::names;
 use crate::page::{BesideView, Cell, CellNote, Column, FigureView, Mark, PageArtifact, PageRow, Part, TableView};
+use crate::recovery;
 use crate::results::{PaperComparison, Row, Shown, Table};
 
 /// An artifact of the page.
@@ -131,7 +131,7 @@ fn cell(shown: &Shown) -> Cell {
     let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
         let better = paired.mark() == "+";
         let word = if better { "better" } else { "worse" };
-        let against = names::recovery(&paired.against);
+        let against = recovery::label(&paired.against);
         Mark { better, says: format!("{word} than {against} (p = {:.2e}, {})", paired.p, paired.test) }
     });
     Cell {

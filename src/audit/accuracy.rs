@@ -4,61 +4,34 @@ use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, EPSILON, agree};
 use crate::metric;
 use crate::paper::PaperNumber;
+use crate::tasks::{TASKS, Task};
 
-/// What is known of a task without its documents.
-struct Facts {
-    name: &'static str,
-    /// Documents of the split that is scored.
-    documents: u32,
-    /// Percent right of one who knows nothing. First by drawing among the choices; then, for the tasks of two fixed
-    /// answers, by giving always one of them, which is what a collapsed model does: both shares of the split's labels.
-    chance: &'static [f64],
-}
-
-/// The nine tasks. Shares of labels: BoolQ's validation split has 2033 yes and 1237 no, RTE's 146 entailments and 131
-/// others, COPA's 55 first and 45 second choices. The choices of the other tasks are texts of their own in every
-/// document, where whoever knows nothing is near one in their number (WinoGrande 2, the others 4; a few documents of
-/// ARC have 3 or 5). That holds for accuracies by plain likelihood and by likelihood per character alike, if the scores
-/// carry no information; a model that still prefers short or common words is above it, and is then not at chance.
-const FACTS: [Facts; 9] = [
-    Facts { name: "arc_easy", documents: 2376, chance: &[25.0] },
-    Facts { name: "arc_challenge", documents: 1172, chance: &[25.0] },
-    Facts { name: "hellaswag", documents: 10042, chance: &[25.0] },
-    Facts { name: "winogrande", documents: 1267, chance: &[50.0] },
-    Facts { name: "boolq", documents: 3270, chance: &[50.0, 100.0 * 2033.0 / 3270.0, 100.0 * 1237.0 / 3270.0] },
-    Facts { name: "openbookqa", documents: 500, chance: &[25.0] },
-    Facts { name: "rte", documents: 277, chance: &[50.0, 100.0 * 146.0 / 277.0, 100.0 * 131.0 / 277.0] },
-    Facts { name: "copa", documents: 100, chance: &[50.0, 55.0, 45.0] },
-    Facts { name: "race", documents: 1045, chance: &[25.0] },
-];
-
-fn facts(task: &str) -> Option<&'static Facts> {
-    FACTS.iter().find(|facts| facts.name == task)
+/// The task whose accuracies a column of the paper shows.
+fn task(metric: &str) -> Option<&'static Task> {
+    TASKS.iter().find(|task| task.in_paper && task.name == metric)
 }
 
 /// The counts of right answers that print as the entry's value, with their accuracies in percent; None where the metric
 /// is no task. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
 /// than there are values of two decimals, so every value of its is possible, and some have two counts.
-pub(super) fn counts(entry: &PaperNumber) -> Option<Vec<(u32, f64)>> {
-    let (facts, value) = (facts(&entry.record.metric)?, entry.record.value?);
+pub(super) fn counts(entry: &PaperNumber) -> Option<Vec<(usize, f64)>> {
+    let (task, value) = (task(&entry.record.metric)?, entry.record.value?);
     let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
-    Some(around(facts, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
+    Some(around(task, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
 }
 
 /// The counts whose accuracies are within `reach` of a value, and the next on both sides.
-fn around(facts: &'static Facts, value: f64, reach: f64) -> impl Iterator<Item = (u32, f64)> {
-    let documents = f64::from(facts.documents);
+fn around(task: &Task, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
+    let (most, documents) = (task.documents, task.documents as f64);
     // A conversion from f64 saturates, so a value that is no percentage has no counts or the last.
-    let count = |percent: f64| (percent / 100.0 * documents).floor() as u32;
-    let (first, last) =
-        (count(value - reach).min(facts.documents), count(value + reach).saturating_add(1).min(facts.documents));
-    (first..=last).map(move |count| (count, 100.0 * f64::from(count) / documents))
+    let count = |percent: f64| (percent / 100.0 * documents).floor() as usize;
+    let (first, last) = (count(value - reach).min(most), count(value + reach).saturating_add(1).min(most));
+    (first..=last).map(move |count| (count, 100.0 * count as f64 / documents))
 }
 
 pub(super) fn check_counts(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     for entry in entries {
-        let (Some(fitting), Some(facts), Some(value)) =
-            (counts(entry), facts(&entry.record.metric), entry.record.value)
+        let (Some(fitting), Some(task), Some(value)) = (counts(entry), task(&entry.record.metric), entry.record.value)
         else {
             continue;
         };
@@ -66,12 +39,12 @@ pub(super) fn check_counts(entries: &[PaperNumber], findings: &mut Vec<Finding>)
             continue;
         }
         let places = entry.decimals();
-        let below = around(facts, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
-        let above = around(facts, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
+        let below = around(task, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
+        let above = around(task, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
         let shown: Vec<String> = below
             .into_iter()
             .chain(above)
-            .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{})", facts.documents))
+            .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{})", task.documents))
             .collect();
         let (kind, note) = explanation(entry, value, &[below, above]);
         findings.push(
@@ -84,7 +57,7 @@ pub(super) fn check_counts(entries: &[PaperNumber], findings: &mut Vec<Finding>)
 }
 
 /// How a value that no count gives may have come about.
-fn explanation(entry: &PaperNumber, value: f64, near: &[Option<(u32, f64)>]) -> (FindingKind, &'static str) {
+fn explanation(entry: &PaperNumber, value: f64, near: &[Option<(usize, f64)>]) -> (FindingKind, &'static str) {
     let unit = entry.unit();
     let near = || near.iter().flatten().map(|(_, accuracy)| *accuracy);
     if near().any(|accuracy| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
@@ -112,19 +85,19 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         if farthest > WIDTH {
             continue;
         }
-        let of = |task| row.get(task).map_or("", |(cell, _)| cell.printed.as_str());
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
         let mut finding = Finding::new(Check::Chance, FindingKind::Suspicion, row.condition, &cells)
             .expected("a task above chance")
             .found(format!("all nine within {farthest:.1} standard errors of chance"))
             .note(match constant(row) {
-                true => format!(
-                    "BoolQ {}, RTE {} and COPA {} are exactly the shares of one label: always the same answer, as when \
-                     all scores are equal or not a number",
-                    of("boolq"),
-                    of("rte"),
-                    of("copa")
-                ),
+                true => {
+                    let shown = fixed().filter_map(|of| Some(format!("{} {}", of.label, row.get(of.name)?.0.printed)));
+                    let shown = shown.collect::<Vec<_>>().join(", ");
+                    format!(
+                        "{shown} are exactly the shares of one label: always the same answer, as when all scores are \
+                         equal or not a number"
+                    )
+                }
                 false => "the model has collapsed".to_owned(),
             });
         "all nine tasks".clone_into(&mut finding.column);
@@ -134,19 +107,24 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 
 /// Standard errors between an accuracy and the nearest rate of chance.
 fn distance(cell: &PaperNumber, value: f64) -> Option<f64> {
-    let facts = facts(&cell.record.metric)?;
-    let errors = facts.chance.iter().map(|chance| {
+    let task = task(&cell.record.metric)?;
+    let errors = task.chance.iter().map(|chance| {
         let share = chance / 100.0;
-        (value - chance).abs() / (100.0 * (share * (1.0 - share) / f64::from(facts.documents)).sqrt())
+        (value - chance).abs() / (100.0 * (share * (1.0 - share) / task.documents as f64).sqrt())
     });
     Some(errors.fold(f64::INFINITY, f64::min))
 }
 
+/// The tasks of fixed answers.
+fn fixed() -> impl Iterator<Item = &'static Task> {
+    TASKS.iter().filter(|task| task.in_paper && task.chance.len() > 1)
+}
+
 /// Whether every task of fixed answers is at the share of one label, to the last printed digit.
 fn constant(row: &AuditRow) -> bool {
-    FACTS.iter().filter(|facts| facts.chance.len() > 1).all(|facts| {
-        row.get(facts.name).is_some_and(|(cell, value)| {
-            facts.chance[1..].iter().any(|share| (value - share).abs() <= cell.unit() / 2.0 + EPSILON)
+    fixed().all(|task| {
+        row.get(task.name).is_some_and(|(cell, value)| {
+            task.chance[1..].iter().any(|share| (value - share).abs() <= cell.unit() / 2.0 + EPSILON)
         })
     })
 }
@@ -172,33 +150,29 @@ mod tests {
         findings.pop().map(|finding| (finding.kind, finding.expected))
     }
 
-    #[test]
-    fn sizes_are_those_that_the_tasks_are_scored_on() {
-        for facts in &FACTS {
-            let task = crate::tasks::Task::find(facts.name).unwrap();
-            assert_eq!(u64::from(facts.documents), task.documents as u64, "{}", facts.name);
-        }
+    fn columns() -> impl Iterator<Item = &'static Task> {
+        TASKS.iter().filter(|task| task.in_paper)
     }
 
     #[test]
     fn every_count_prints_as_a_possible_accuracy() {
-        for facts in &FACTS {
-            for count in (0..=facts.documents).step_by(7).chain([facts.documents]) {
-                let printed = format!("{:.2}", 100.0 * f64::from(count) / f64::from(facts.documents));
-                assert_eq!(count_kind(facts.name, &printed), None, "{count} of {}", facts.name);
+        for task in columns() {
+            for count in (0..=task.documents).step_by(7).chain([task.documents]) {
+                let printed = format!("{:.2}", 100.0 * count as f64 / task.documents as f64);
+                assert_eq!(count_kind(task.name, &printed), None, "{count} of {}", task.name);
             }
         }
     }
 
     #[test]
     fn no_accuracy_is_halfway_between_two_values_of_two_decimals() {
-        for facts in &FACTS {
+        for task in columns() {
             // Halfway is an odd number of 1/20000.
-            let halfway = |count: &u64| {
-                let (parts, documents) = (20_000 * count, u64::from(facts.documents));
+            let halfway = |count: &usize| {
+                let (parts, documents) = (20_000 * count, task.documents);
                 parts.is_multiple_of(documents) && !(parts / documents).is_multiple_of(2)
             };
-            assert_eq!((0..=u64::from(facts.documents)).find(halfway), None, "{}", facts.name);
+            assert_eq!((0..=task.documents).find(halfway), None, "{}", task.name);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::finding::{Check, Finding, FindingKind, listed};
-use super::row::{EPSILON, agree, exact, loose, sized};
+use super::row::{EPSILON, agree, exact, loose};
 use crate::paper::PaperNumber;
 use crate::results::record::{Condition, DENSE};
 
@@ -132,7 +132,7 @@ fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> S
             let other = &entry.record.condition;
             entry.record.metric == value.record.metric
                 && agree(entry, value)
-                && sized(&other.calibration).0 != sized(&condition.calibration).0
+                && other.calibrated().0 != condition.calibrated().0
                 && Condition { calibration: String::new(), ..other.clone() }
                     == Condition { calibration: String::new(), ..condition.clone() }
         })

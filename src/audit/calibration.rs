@@ -1,7 +1,7 @@
 //! How many calibration sequences an unsized row has.
 
 use super::finding::{Check, Finding, FindingKind};
-use super::row::{AuditRow, agree, sized, words};
+use super::row::{AuditRow, agree, words};
 use crate::results::record::Condition;
 
 /// Sequences of all calibrations, as the paper states in its setup and its captions.
@@ -13,9 +13,9 @@ const ENOUGH: usize = 2;
 /// Where one table varies the number of sequences, a row of another that does not say its number is one of these rows.
 /// It should be the one of the stated number.
 pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
-    for row in rows.iter().filter(|row| sized(&row.condition.calibration).1.is_none()) {
+    for row in rows.iter().filter(|row| row.condition.calibrated().1.is_none()) {
         let size = |other: &AuditRow| {
-            let (corpus, size) = sized(&other.condition.calibration);
+            let (corpus, size) = other.condition.calibrated();
             let unsized_other = Condition { calibration: corpus.to_owned(), ..other.condition.clone() };
             (unsized_other == *row.condition).then_some(size?.to_owned())
         };

@@ -5,6 +5,7 @@ use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, agree, loose, words};
 use crate::metric;
 use crate::paper::PaperNumber;
+use crate::recovery;
 use crate::results::record::Condition;
 
 /// Scores that must agree for it to be no chance.
@@ -109,7 +110,7 @@ fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String>
         let twin = rows
             .iter()
             .find(|twin| twin.artifact == row.artifact && with(twin, &other.condition.criterion, recovery))?;
-        let recovery = if recovery == "none" { "pruned" } else { recovery };
+        let recovery = if recovery == recovery::NONE { "pruned" } else { recovery };
         let shared = row.shared_scores(twin);
         (!shared.is_empty() && shared.iter().all(|(a, b)| !agree(a, b)))
             .then(|| format!("{} ({recovery})", row.artifact))

@@ -7,6 +7,7 @@ pub(super) const EPSILON: f64 = 1e-9;
 
 use crate::metric;
 use crate::paper::PaperNumber;
+use crate::recovery;
 use crate::results::record::{Condition, DENSE};
 
 /// The numbers that one table gives for one condition.
@@ -67,7 +68,7 @@ pub(super) fn words(condition: &Condition) -> String {
     if criterion == DENSE {
         return format!("{backbone}, dense");
     }
-    let recovery = if recovery == "none" { "pruned" } else { recovery };
+    let recovery = if recovery == recovery::NONE { "pruned" } else { recovery };
     let finetuned = if *finetuned { ", finetuned" } else { "" };
     format!("{backbone}, {depth}/{layers}, {criterion}, {recovery}{finetuned}, {calibration}")
 }
@@ -88,16 +89,11 @@ const DEFAULT_SIZE: &str = "32";
 /// sequences where it is the default.
 pub(super) fn loose(condition: &Condition) -> Condition {
     let mut loose = exact(condition);
-    if let Some((recovery, _solver)) = loose.recovery.split_once(':') {
-        loose.recovery = recovery.to_owned();
+    if let Some(method) = recovery::appearance(&condition.recovery) {
+        method.name.clone_into(&mut loose.recovery);
     }
-    if let Some((corpus, DEFAULT_SIZE)) = loose.calibration.split_once(':') {
+    if let (corpus, Some(DEFAULT_SIZE)) = loose.calibrated() {
         loose.calibration = corpus.to_owned();
     }
     loose
-}
-
-/// The corpus and the number of sequences of a calibration, where it is given.
-pub(super) fn sized(calibration: &str) -> (&str, Option<&str>) {
-    calibration.split_once(':').map_or((calibration, None), |(corpus, size)| (corpus, Some(size)))
 }

@@ -8,6 +8,7 @@ use super::claim::Claim;
 use super::judge::ClaimVerdict;
 use super::outcome::Judgement;
 use super::run::Artifacts;
+use crate::paper::PaperTable;
 
 /// A claim, judged on the paper's own numbers and on ours.
 #[derive(Debug, Clone, Serialize)]
@@ -26,8 +27,10 @@ pub fn judged<'a>(
     ours: &Artifacts,
     profile: &str,
 ) -> Vec<Judged<'a>> {
-    let absent_of_paper =
-        |artifact: &str| if artifact.starts_with("figure") { "not printed as numbers" } else { "no data" }.to_owned();
+    // A figure of the paper has no table of numbers.
+    let absent_of_paper = |artifact: &str| {
+        if PaperTable::find(artifact).is_ok() { "no data" } else { "not printed as numbers" }.to_owned()
+    };
     claims
         .into_iter()
         .map(|claim| Judged {

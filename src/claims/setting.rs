@@ -35,12 +35,12 @@ impl<'a> ClaimSetting<'a> {
 
     /// Calibrated on this text.
     pub(super) fn corpus(&self, name: &str) -> Self {
-        self.part(name, |of| calibration(of).0 == name)
+        self.part(name, |of| of.calibrated().0 == name)
     }
 
     /// Of operators computed from so many sequences.
     pub(super) fn sequences(&self, count: usize) -> Self {
-        self.part(&format!("{count} sequences"), |of| calibration(of).1 == count.to_string())
+        self.part(&format!("{count} sequences"), |of| of.calibrated().1 == Some(count.to_string().as_str()))
     }
 
     /// The cut that removes the fewest layers; cells that failed count too.
@@ -166,11 +166,6 @@ impl<'a> ClaimSetting<'a> {
             None => Err(format!("{metric} has no value for {recovery}{}", self.part)),
         }
     }
-}
-
-/// Corpus and number of sequences; the latter is empty where the calibration names none.
-fn calibration(condition: &Condition) -> (&str, &str) {
-    condition.calibration.split_once(':').unwrap_or((&condition.calibration, ""))
 }
 
 /// `Greater` where the first is better than the second.

@@ -6,9 +6,10 @@ use super::axis::{Axis, Range, Scale, drawable, significant};
 use super::font;
 use super::frame::{Frame, FramePlan, GAP, HALF, MARGIN, Width};
 use super::legend::Key;
-use super::palette::{self, Dash, MUTED, SURFACE, TEXT};
+use super::palette::{self, MUTED, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
+use crate::style::Dash;
 
 /// A number of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -162,7 +163,7 @@ impl Bars {
         frame: &Frame,
         (x, half): (f64, f64),
         value: Value,
-        style: palette::Style,
+        style: palette::Look,
         written: Written,
     ) {
         let base = frame.base();

@@ -6,9 +6,10 @@ use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
 use super::font;
 use super::frame::{Frame, FramePlan, GAP, MARGIN, Width};
 use super::legend::Key;
-use super::palette::{self, Dash, Style, TEXT};
+use super::palette::{self, Look, TEXT};
 use super::scene::{Anchor, Place, Scene};
 use crate::error::{Error, Result};
+use crate::style::{Dash, Marker};
 
 /// A point of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -99,7 +100,7 @@ impl Curves {
         let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
         let xs = if marked { xs.with_room(false) } else { xs.exactly() };
         let ticks = self.x_ticks(&xs, Frame::room(self.width, &ys));
-        let dash = |style: Style| if marked { style.dash } else { Dash::Solid };
+        let dash = |style: Look| if marked { style.dash } else { Dash::Solid };
         let line_keys = self.lines.iter().map(|line| {
             let style = palette::of(&line.method);
             (Key::Line { style, dash: dash(style), marked }, line.label.clone())
@@ -136,7 +137,7 @@ impl Curves {
                 }
                 match places.as_slice() {
                     // A line of one point has no length.
-                    [single] if !marked => scene.marker(*single, palette::Marker::Circle, style.colour, 0.7),
+                    [single] if !marked => scene.marker(*single, Marker::Circle, style.colour, 0.7),
                     _ => scene.line(&thinned(&places), style.colour, if marked { 1.3 } else { 0.7 }, dash(style)),
                 }
             }

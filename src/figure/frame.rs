@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::axis::{Axis, Range, Tick};
 use super::font;
 use super::legend::{self, Key};
-use super::palette::{Colour, Dash, GRID, TEXT};
+use super::palette::{Colour, GRID, TEXT};
 use super::scene::{Anchor, Scene};
+use crate::style::Dash;
 
 /// How wide a figure is printed. Text has 8 points in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

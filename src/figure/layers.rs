@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::font;
 use super::frame::{GAP, HALF, MARGIN, Width};
 use super::legend::{self, Key, arrow};
-use super::palette::{self, Dash, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
+use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
+use crate::style::Dash;
 
 /// Layers that a criterion removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +82,7 @@ impl LayerDiagram {
 
     fn draw(&self, regions: &[Vec<Region>]) -> Scene {
         let mut scene = Scene::new(&self.title, &self.description, self.width.points());
-        let ghost = palette::of("ghosted").colour;
+        let ghost = palette::ours();
         let entries = [
             (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
             (Key::Block { fill: None, border: REMOVED, dash: Dash::Dotted }, "removed layer"),
@@ -202,7 +203,7 @@ impl Drawn<'_> {
 
     /// One Ghosted Layer for a whole region, and the stream through it.
     fn ghost(&mut self, first: usize, last: usize) {
-        let ((start, end), colour) = (self.ends(first, last), palette::of("ghosted").colour);
+        let ((start, end), colour) = (self.ends(first, last), palette::ours());
         let (low, high) = (self.foot(first), self.foot(last) - BLOCK);
         if last > first {
             let (from, to) = ((self.x - HALF_BLOCK, high), (self.x + HALF_BLOCK, low));

@@ -1,16 +1,17 @@
 //! The legend, in rows above the drawing, where it covers nothing.
 
 use super::font;
-use super::palette::{Colour, Dash, Style, TEXT};
+use super::palette::{Colour, Look, TEXT};
 use super::scene::{Anchor, Place, Scene};
+use crate::style::Dash;
 
 /// What stands before a label.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Key {
     /// A bar of a method, with its marker.
-    Bar(Style),
+    Bar(Look),
     /// A line of a method, with its marker where it has markers.
-    Line { style: Style, dash: Dash, marked: bool },
+    Line { style: Look, dash: Dash, marked: bool },
     /// A box of a diagram.
     Block { fill: Option<Colour>, border: Colour, dash: Dash },
     /// An arrow.

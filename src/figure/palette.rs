@@ -5,6 +5,8 @@
 //! with protanopia or deuteranopia. Marker and dash tell methods apart without any colour.
 
 use super::theme::Theme;
+use crate::style::{Dash, Hue, Marker, Style};
+use crate::{criterion, metric, recovery};
 
 /// A colour in both themes. The colour of the light theme is also its name in the SVG (see `svg`), so that no two
 /// colours share it.
@@ -30,47 +32,21 @@ impl Colour {
     }
 }
 
-/// What a data point is drawn as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Marker {
-    Circle,
-    Square,
-    Diamond,
-    TriangleUp,
-    TriangleDown,
-    Cross,
-    Plus,
-    Star,
-}
-
-/// What a line is drawn with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dash {
-    Solid,
-    Long,
-    Dashed,
-    DashDot,
-    DashDotDot,
-    Dotted,
-}
-
-impl Dash {
-    /// Lengths drawn and left out in turn, in points; empty where all is drawn.
-    pub(super) fn lengths(self) -> &'static [f64] {
-        match self {
-            Self::Solid => &[],
-            Self::Long => &[9.0, 3.0],
-            Self::Dashed => &[4.5, 2.5],
-            Self::DashDot => &[6.0, 2.0, 1.3, 2.0],
-            Self::DashDotDot => &[6.0, 1.8, 1.3, 1.8, 1.3, 1.8],
-            Self::Dotted => &[1.4, 1.8],
-        }
+/// Lengths drawn and left out in turn, in points; empty where all is drawn.
+pub(super) fn lengths(dash: Dash) -> &'static [f64] {
+    match dash {
+        Dash::Solid => &[],
+        Dash::Long => &[9.0, 3.0],
+        Dash::Dashed => &[4.5, 2.5],
+        Dash::DashDot => &[6.0, 2.0, 1.3, 2.0],
+        Dash::DashDotDot => &[6.0, 1.8, 1.3, 1.8, 1.3, 1.8],
+        Dash::Dotted => &[1.4, 1.8],
     }
 }
 
 /// How a method looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Style {
+pub struct Look {
     pub colour: Colour,
     pub marker: Marker,
     pub dash: Dash,
@@ -111,19 +87,23 @@ pub(super) const ALL: [Colour; 19] = [
     TEAL, PLUM, OLIVE, BROWN,
 ];
 
-/// The recoveries, the dense backbone, and the two parts of the operator in the paper's figure 3.
-const KNOWN: [(&str, Style); 10] = [
-    ("none", Style { colour: GREY, marker: Marker::Cross, dash: Dash::Dashed }),
-    ("prune-and-comp", Style { colour: PURPLE, marker: Marker::TriangleDown, dash: Dash::DashDotDot }),
-    ("replaceme-ls", Style { colour: GREEN, marker: Marker::Square, dash: Dash::Long }),
-    ("replaceme-cos", Style { colour: SKY, marker: Marker::Diamond, dash: Dash::DashDot }),
-    ("linearpatch-diag", Style { colour: VERMILLION, marker: Marker::TriangleUp, dash: Dash::Dotted }),
-    ("linearpatch-rotate", Style { colour: ORANGE, marker: Marker::Plus, dash: Dash::Long }),
-    ("ghosted", Style { colour: BLUE, marker: Marker::Circle, dash: Dash::Solid }),
-    ("dense", Style { colour: TEXT, marker: Marker::Star, dash: Dash::Dashed }),
-    ("symmetric", Style { colour: TEAL, marker: Marker::Square, dash: Dash::Solid }),
-    ("antisymmetric", Style { colour: PLUM, marker: Marker::Diamond, dash: Dash::Dashed }),
-];
+/// What a hue is.
+fn colour(hue: Hue) -> Colour {
+    match hue {
+        Hue::Ink => TEXT,
+        Hue::Grey => GREY,
+        Hue::Purple => PURPLE,
+        Hue::Green => GREEN,
+        Hue::Sky => SKY,
+        Hue::Vermillion => VERMILLION,
+        Hue::Orange => ORANGE,
+        Hue::Blue => BLUE,
+        Hue::Teal => TEAL,
+        Hue::Plum => PLUM,
+        Hue::Olive => OLIVE,
+        Hue::Brown => BROWN,
+    }
+}
 
 /// What methods without an own style are drawn from.
 const SPARE_COLOURS: [Colour; 4] = [OLIVE, BROWN, TEAL, PLUM];
@@ -139,23 +119,30 @@ const MARKERS: [Marker; 8] = [
 ];
 const DASHES: [Dash; 5] = [Dash::DashDotDot, Dash::Dotted, Dash::Long, Dash::DashDot, Dash::Dashed];
 
-/// How a method looks: a recovery's name (`ghosted`), `dense`, `symmetric` or `antisymmetric`.
+/// How something looks that figures draw: a recovery (`ghosted`), the dense backbone or a metric, as its registry says.
 ///
-/// A variant (`ghosted:svd`) has its method's colour and a marker and dash of its own. Any other name has a style that
+/// A variant (`ghosted:svd`) has its method's colour and a marker and dash of its own. Any other name has a look that
 /// depends on the name alone; two such names can share a colour, hardly ever colour, marker and dash.
-pub fn of(method: &str) -> Style {
-    let known = |name: &str| KNOWN.iter().find(|(known, _)| *known == name).map(|(_, style)| *style);
-    if let Some(style) = known(method) {
-        return style;
+pub fn of(name: &str) -> Look {
+    let dense = (name == criterion::DENSE.name).then_some(criterion::DENSE);
+    let method = recovery::appearance(name).or(dense);
+    let style = method.and_then(|method| method.style).or_else(|| metric::style(name));
+    let own = method.is_none_or(|method| method.name == name);
+    if let Some(Style { hue, marker, dash }) = style.filter(|_| own) {
+        return Look { colour: colour(hue), marker, dash };
     }
-    let hash = fnv(method);
+    let hash = fnv(name);
     let pick = |shift: u32, among: usize| ((hash >> shift) % among as u64) as usize;
-    let base = method.split(':').next().and_then(known);
-    Style {
-        colour: base.map_or(SPARE_COLOURS[pick(0, SPARE_COLOURS.len())], |style| style.colour),
+    Look {
+        colour: style.map_or(SPARE_COLOURS[pick(0, SPARE_COLOURS.len())], |style| colour(style.hue)),
         marker: MARKERS[pick(16, MARKERS.len())],
         dash: DASHES[pick(32, DASHES.len())],
     }
+}
+
+/// The colour of the paper's own method.
+pub(super) fn ours() -> Colour {
+    recovery::ours().and_then(|method| method.style).map_or(BLUE, |style| colour(style.hue))
 }
 
 /// The 64-bit FNV-1a hash, which is the same on every machine and in every release.
@@ -167,15 +154,13 @@ fn fnv(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    const METHODS: [&str; 7] = [
-        "none",
-        "prune-and-comp",
-        "replaceme-ls",
-        "replaceme-cos",
-        "linearpatch-diag",
-        "linearpatch-rotate",
-        "ghosted",
-    ];
+    /// Every recovery with a look of its own.
+    fn methods() -> Vec<String> {
+        let all = recovery::described().into_iter().map(|of| of.name);
+        let styled: Vec<String> = all.filter(|name| recovery::appearance(name).unwrap().style.is_some()).collect();
+        assert!(styled.len() >= 7);
+        styled
+    }
 
     /// sRGB to linear light, IEC 61966-2-1.
     fn linear(rgb: [u8; 3]) -> [f64; 3] {
@@ -211,7 +196,8 @@ mod tests {
 
     #[test]
     fn every_method_stands_out_from_the_surface_in_both_themes() {
-        for method in METHODS.iter().chain(&["dense", "symmetric", "antisymmetric", "unheard-of", "another"]) {
+        let others = ["dense", metric::SYMMETRIC.id, metric::ANTISYMMETRIC.id, "unheard-of", "another"];
+        for method in methods().iter().map(String::as_str).chain(others) {
             for theme in [Theme::Light, Theme::Dark] {
                 let ratio = contrast(of(method).colour.rgb(theme), SURFACE.rgb(theme));
                 // WCAG 2.1, 1.4.11: graphics.
@@ -245,10 +231,11 @@ mod tests {
                 [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
             ),
         ];
+        let methods = methods();
         for (name, matrix) in matrices {
             for theme in [Theme::Light, Theme::Dark] {
-                for (i, a) in METHODS.iter().enumerate() {
-                    for b in &METHODS[..i] {
+                for (i, a) in methods.iter().enumerate() {
+                    for b in &methods[..i] {
                         let apart = distance(of(a).colour.rgb(theme), of(b).colour.rgb(theme), matrix);
                         // 2.3 is a just noticeable difference.
                         assert!(apart >= 12.0, "{a} and {b}, {name}, {theme:?}: {apart:.1}");
@@ -260,8 +247,9 @@ mod tests {
 
     #[test]
     fn methods_differ_without_colour() {
-        for (i, a) in METHODS.iter().enumerate() {
-            for b in &METHODS[..i] {
+        let methods = methods();
+        for (i, a) in methods.iter().enumerate() {
+            for b in &methods[..i] {
                 assert_ne!(of(a).marker, of(b).marker, "{a} and {b}");
             }
         }
@@ -272,8 +260,8 @@ mod tests {
         for (i, a) in ALL.iter().enumerate() {
             assert!(ALL[..i].iter().all(|b| a.light != b.light), "{a:?}");
         }
-        for (_, style) in KNOWN {
-            assert!(ALL.contains(&style.colour));
+        for name in methods().iter().map(String::as_str).chain(["dense", metric::SYMMETRIC.id]) {
+            assert!(ALL.contains(&of(name).colour), "{name}");
         }
         assert!(SPARE_COLOURS.iter().all(|colour| ALL.contains(colour)));
     }

@@ -1,7 +1,8 @@
 //! A drawing before it is SVG or PNG: shapes in points, from the upper left corner.
 
 use super::font;
-use super::palette::{Colour, Dash, Marker, SURFACE, TEXT};
+use super::palette::{Colour, SURFACE, TEXT, lengths};
+use crate::style::{Dash, Marker};
 
 /// A place: points to the right and points down.
 pub(super) type Place = (f64, f64);
@@ -73,7 +74,7 @@ impl Scene {
 
     /// A line through `places`, of one shape per dash.
     pub(super) fn line(&mut self, places: &[Place], colour: Colour, width: f64, dash: Dash) {
-        for places in dashes(places, dash.lengths()) {
+        for places in dashes(places, lengths(dash)) {
             self.shapes.push(Shape::Line { places, colour, width });
         }
     }

@@ -1,7 +1,7 @@
 use super::palette::of;
 use super::scene::{Place, Scene, Shape};
 use super::*;
-use crate::names::recovery;
+use crate::recovery::label;
 
 /// The recoveries, the one with the longest name included.
 const METHODS: [&str; 7] =
@@ -28,7 +28,7 @@ fn bars(groups: &[&str], width: Width, scale: Scale) -> Bars {
             .enumerate()
             .map(|(i, method)| Series {
                 method: (*method).into(),
-                label: recovery(method),
+                label: label(method).to_owned(),
                 values: (0..groups.len())
                     .map(|j| Value { value: Some(0.5 - 0.05 * i as f64 + 0.1 * scatter(i + 7 * j)), error: Some(0.02) })
                     .collect(),
@@ -51,8 +51,8 @@ fn norms() -> Bars {
         axis: axis("Share of ‖M‖", "", Scale::Linear),
         groups: ["tiny-llama", "tiny-qwen3", "tiny-olmo2"].map(str::to_owned).to_vec(),
         series: vec![
-            series("symmetric", "‖M_sym‖ / ‖M‖", [0.81, 0.77, 0.69]),
-            series("antisymmetric", "‖M_asym‖ / ‖M‖", [0.58, 0.64, 0.72]),
+            series("m_symmetric_share", "‖M_sym‖ / ‖M‖", [0.81, 0.77, 0.69]),
+            series("m_antisymmetric_share", "‖M_asym‖ / ‖M‖", [0.58, 0.64, 0.72]),
         ],
         missing: "–".into(),
     }
@@ -74,7 +74,7 @@ fn wild() -> Bars {
 fn channels(count: usize) -> Curves {
     let line = |(i, method): (usize, &&str)| Line {
         method: (*method).into(),
-        label: recovery(method),
+        label: label(method).to_owned(),
         points: (0..count)
             .map(|x| {
                 let spike = if x % 97 == 13 { 6.0 } else { 1.0 };
@@ -97,7 +97,7 @@ fn channels(count: usize) -> Curves {
 fn depths() -> Curves {
     let line = |(i, method): (usize, &&str)| Line {
         method: (*method).into(),
-        label: recovery(method),
+        label: label(method).to_owned(),
         points: [7.0, 9.0, 11.0, 13.0, 15.0]
             .iter()
             .enumerate()
@@ -343,7 +343,7 @@ fn the_same_data_gives_the_same_bytes_and_a_png_of_300_dots_per_inch() {
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     reader.next_frame(&mut pixels).unwrap();
     assert_eq!(pixels[..3], [255; 3]);
-    assert!(pixels.chunks(3).any(|pixel| pixel == of("symmetric").colour.light));
+    assert!(pixels.chunks(3).any(|pixel| pixel == of("m_symmetric_share").colour.light));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::metric;
+use crate::recovery;
 use crate::results::record::{Condition, DENSE, Record};
 
 /// The columns of the files.
@@ -79,7 +80,7 @@ impl PaperNumber {
         if condition.depth >= condition.layers {
             return Err(wrong("pruned_layers", &format!("less than the {layers} layers"), depth));
         }
-        if (condition.depth == 0) != (criterion == DENSE) || (criterion == DENSE && recovery != "none") {
+        if (condition.depth == 0) != (criterion == DENSE) || (criterion == DENSE && recovery != recovery::NONE) {
             return Err(wrong("criterion", "`dense` without a recovery where no layer is removed", criterion));
         }
         let metric = if metric == "average" { metric::ACCURACY.id } else { metric };

@@ -4,15 +4,18 @@
 //! | --- | --- |
 //! | `table` | the embedded tables and their names |
 //! | `entry` | one printed number, with its place |
+//! | `backbone` | how it prints its backbones |
 //!
 //! The data is `data/paper/*.csv`, transcribed from the paper's source, one number a line, errors and all: what is
 //! wrong in the paper is wrong here too, and the audit ([`crate::audit`]) says so. Units are the paper's: percent for
 //! accuracies and memory, milliseconds for latencies. Some tables call the mean accuracy `average`; here it is
 //! `acc_average` everywhere, as in [`crate::record`].
 
+mod backbone;
 mod entry;
 mod table;
 
+pub use backbone::backbone_label;
 pub use entry::PaperNumber;
 pub use table::{PaperTable, tables};
 

@@ -130,7 +130,7 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     let (layers, cell) = (backbone.config.layers, &grid.cells[variant.cell]);
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
     let removed = known.map_or_else(|| middle(layers, cell.depth), |selection| selection.removed.clone());
-    let bare = cell.recovery.as_ref().is_none_or(|recovery| recovery.name == "none");
+    let bare = cell.recovery.as_ref().is_none_or(|recovery| recovery.name == recovery::NONE);
     let operator = if bare { None } else { Some(place_holder(variant.cell)?) };
     Ok(Program::pruned(layers, &removed, |_| operator.clone()))
 }

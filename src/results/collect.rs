@@ -10,6 +10,7 @@ use super::{Protocol, stem};
 use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Cell, Grid, Method};
 use crate::metric::{self, Metric};
+use crate::recovery;
 use crate::tasks::{self, Measure, TaskResult};
 
 /// What an outcome has measured, cell by cell. `named` are the options that are part of a method's name.
@@ -59,7 +60,7 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
     Some(Calibrated {
         rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
         generated: corpus.is_some_and(|corpus| corpus.generated),
-        repaired: cell.recovery.as_ref().is_some_and(|recovery| recovery.name != "none"),
+        repaired: cell.recovery.as_ref().is_some_and(|recovery| recovery.name != recovery::NONE),
         calibration,
     })
 }
@@ -148,7 +149,7 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
         }
         return;
     }
-    let each = |of: &dyn Fn(&crate::recovery::RepairMetrics) -> f64| {
+    let each = |of: &dyn Fn(&recovery::RepairMetrics) -> f64| {
         let values: Vec<Option<f64>> = result.boundaries.iter().map(|boundary| Some(of(&boundary.numbers))).collect();
         mean(&values)
     };
@@ -173,7 +174,7 @@ fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_
 /// The cell that differs from this one in having no recovery.
 fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
     outcome.cells.iter().find(|other| {
-        other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == "none")
+        other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == recovery::NONE)
             && (&other.cell.backbone, &other.cell.criterion, other.cell.depth, &other.cell.calibration)
                 == (&cell.backbone, &cell.criterion, cell.depth, &cell.calibration)
     })
@@ -203,7 +204,7 @@ impl<'a> Labels<'a> {
             layers: result.layers,
             depth: cell.depth,
             criterion: cell.criterion.as_ref().map_or(DENSE.to_owned(), |method| self.method(method)),
-            recovery: cell.recovery.as_ref().map_or("none".to_owned(), |method| self.method(method)),
+            recovery: cell.recovery.as_ref().map_or(recovery::NONE.to_owned(), |method| self.method(method)),
             finetuned: false,
             calibration: match &cell.calibration {
                 Some(of) if self.sequences => format!("{}:{}", stem(&of.corpus), of.operator_sequences),
@@ -222,9 +223,7 @@ impl<'a> Labels<'a> {
                 Some(other) => other.to_string(),
                 None => continue,
             };
-            // The paper's word for the normal equations.
-            let value = if value == "normal" { "solve".to_owned() } else { value };
-            name = format!("{name}:{value}");
+            name = format!("{name}:{}", recovery::word(&method.name, option, &value));
         }
         name
     }

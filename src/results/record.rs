@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The criterion of the dense backbone.
-pub const DENSE: &str = "dense";
+pub const DENSE: &str = crate::criterion::DENSE.name;
 
 /// What a number was measured on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -24,6 +24,13 @@ pub struct Condition {
     pub finetuned: bool,
     /// The corpus, and after a colon the number of sequences where a table varies it: `c4`, `c4:32`.
     pub calibration: String,
+}
+
+impl Condition {
+    /// The corpus of the calibration, and the number of its sequences where it is named.
+    pub fn calibrated(&self) -> (&str, Option<&str>) {
+        self.calibration.split_once(':').map_or((&self.calibration, None), |(corpus, size)| (corpus, Some(size)))
+    }
 }
 
 /// A number.

@@ -7,7 +7,7 @@ use super::protocol_line::protocol_line;
 use super::table::{Column, Lead, Row, Shown, Table};
 use crate::error::{Error, Result, nearest};
 use crate::metric::Metric;
-use crate::names;
+use crate::{criterion, recovery};
 
 /// A column: backbone, layers removed, layers.
 type Setting = (String, usize, usize);
@@ -44,7 +44,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let labels = distinct(results.cells.iter().map(label).collect::<Vec<_>>().iter());
     let column = |(backbone, depth, layers): &Setting| Column {
         has_error: protocol.error_column().is_some(),
-        ..Column::of(protocol.measures(), format!("{} {depth}/{layers}", names::backbone(backbone)))
+        ..Column::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
     };
     let line = protocol_line(profile, results.measurements.iter().map(AsRef::as_ref));
     let line = Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}."));
@@ -87,12 +87,12 @@ struct Label {
 impl Label {
     fn of(cell: &CellSummary, calibrated: bool) -> Self {
         let (Some(criterion), Some(recovery)) = (&cell.criterion, &cell.recovery) else {
-            return Self { dense: true, criterion: String::new(), text: "Dense".to_owned() };
+            return Self { dense: true, criterion: String::new(), text: criterion::DENSE.label.to_owned() };
         };
         let calibration = cell.calibration.as_ref().filter(|_| calibrated).map(|text| format!(", {text}"));
         let text = match recovery.as_str() {
-            "none" => names::criterion(criterion),
-            recovery => format!("+ {}", names::recovery(recovery)),
+            recovery::NONE => criterion::label(criterion).to_owned(),
+            recovery => format!("+ {}", recovery::label(recovery)),
         };
         let calibration = calibration.unwrap_or_default();
         Self { dense: false, criterion: format!("{criterion}{calibration}"), text: text + &calibration }

@@ -15,6 +15,7 @@ pub struct House;
 fn described(methods: &[(&str, &Value)]) -> Vec<Described> {
     let described = |(name, properties): &(&str, &Value)| Described {
         name: (*name).to_owned(),
+        label: "",
         options: json!({"description": "A method.", "properties": properties}),
         source: "",
     };

@@ -4,7 +4,7 @@
 //!
 //! | rooms | what |
 //! | --- | --- |
-//! | [`error`], [`options`], [`files`], [`linalg`], [`significance`] | messages, options, files, numbers |
+//! | [`error`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | messages, options, looks, files, numbers |
 //! | [`model`], [`corpus`], [`tasks`] | backbones as programs, text as windows, questions as requests |
 //! | [`metric`] | what each kind of number is called, and which way it is better |
 //! | [`calibrate`] | one dense pass: similarities and activations |
@@ -22,4 +22,5 @@ pub mod model;
 pub mod options;
 pub mod recovery;
 pub mod significance;
+pub mod style;
 pub mod tasks;

@@ -5,6 +5,7 @@
 //! `prefill_ms:seq=512:batch=1`). A task that a grid calls by a name of its own is an accuracy too ([`Metric::task`]).
 
 use crate::error::{Error, Result, nearest};
+use crate::style::{Dash, Hue, Marker, Style};
 use crate::tasks::TASKS;
 
 /// Which way a metric is better.
@@ -75,11 +76,18 @@ pub struct Word {
     pub id: &'static str,
     label: &'static str,
     kind: Kind,
+    style: Option<Style>,
 }
 
 impl Word {
     const fn new(id: &'static str, label: &'static str, kind: Kind) -> Self {
-        Self { id, label, kind }
+        Self { id, label, kind, style: None }
+    }
+
+    /// The same with a look of its own, where figures draw metrics side by side.
+    const fn style(mut self, hue: Hue, marker: Marker, dash: Dash) -> Self {
+        self.style = Some(Style::new(hue, marker, dash));
+        self
     }
 
     pub fn metric(&self) -> Metric {
@@ -96,8 +104,10 @@ pub static CHANNEL_ERROR: Word = Word::new("channel_mae_median", "Channel MAE, m
 /// Channels with less error than without a repair, of all.
 pub static CHANNELS_REDUCED: Word =
     Word::new("channels_reduced_share", "Channels with less error", Kind { direction: Direction::Higher, ..SHARE });
-pub static SYMMETRIC: Word = Word::new("m_symmetric_share", "Symmetric part", SHARE);
-pub static ANTISYMMETRIC: Word = Word::new("m_antisymmetric_share", "Anti-symmetric part", SHARE);
+pub static SYMMETRIC: Word =
+    Word::new("m_symmetric_share", "Symmetric part", SHARE).style(Hue::Teal, Marker::Square, Dash::Solid);
+pub static ANTISYMMETRIC: Word =
+    Word::new("m_antisymmetric_share", "Anti-symmetric part", SHARE).style(Hue::Plum, Marker::Diamond, Dash::Dashed);
 static MEMORY: Word = Word::new("peak_memory_percent", "Memory", Kind { direction: Direction::Lower, ..PERCENT });
 static PREFILL: Word = Word::new("prefill_ms", "Prefill", TIME);
 static SPEEDUP: Word = Word::new("speedup", "Speedup", Kind { direction: Direction::Higher, ..PER_TOKEN });
@@ -214,6 +224,11 @@ impl Metric {
             Direction::Neither => None,
         }
     }
+}
+
+/// How a metric looks that figures draw beside others.
+pub fn style(id: &str) -> Option<Style> {
+    all().find(|word| word.id == id)?.style
 }
 
 /// The tasks behind the paper's average, in the order of its columns.

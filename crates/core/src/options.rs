@@ -1,4 +1,4 @@
-//! Options of a method, as a grid wrote them: read by the method itself, strictly. Floor 0.
+//! Registries of methods: what each is called, how it is shown, and its options, which it reads itself, strictly. Floor 0.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -7,13 +7,40 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, nearest};
+use crate::style::Style;
 
 /// A method's options by name.
 pub type Options = Map<String, Value>;
 
-/// A method in a registry: its name in a grid, what builds it, and what its options are.
-pub struct Registered<B> {
+/// How tables and figures show a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appearance {
+    /// Its name in a grid.
     pub name: &'static str,
+    /// As the paper prints it; else its name.
+    pub label: &'static str,
+    /// None where figures may choose.
+    pub style: Option<Style>,
+    /// Whether it is the paper's own method: its rows are shaded, and tested against the best other.
+    pub ours: bool,
+}
+
+/// A way to use a method that tables tell apart by the value of an option: `ghosted:svd`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variant {
+    pub option: &'static str,
+    /// As a grid writes it.
+    pub value: &'static str,
+    /// What tables write behind the method's name.
+    pub word: &'static str,
+    /// As the paper prints it.
+    pub label: &'static str,
+}
+
+/// A method in a registry: how it is shown, what builds it, and what its options are.
+pub struct Registered<B> {
+    pub shown: Appearance,
+    pub variants: &'static [Variant],
     /// The reference: the official repository, or where else the method is described. Empty where there is nothing to cite.
     pub source: &'static str,
     pub build: B,
@@ -25,6 +52,8 @@ pub struct Registered<B> {
 #[derive(Debug, Clone)]
 pub struct Described {
     pub name: String,
+    /// As the paper prints it.
+    pub label: &'static str,
     /// The JSON schema of its options, an object.
     pub options: Value,
     /// The reference.
@@ -38,7 +67,36 @@ impl<B> Registered<B> {
         source: &'static str,
         build: B,
     ) -> Self {
-        Self { name, source, build, resolve: resolve::<T>, schema: schema::<T> }
+        let shown = Appearance { name, label: name, style: None, ours: false };
+        Self { shown, variants: &[], source, build, resolve: resolve::<T>, schema: schema::<T> }
+    }
+
+    /// The same as the paper prints it.
+    #[must_use]
+    pub const fn label(mut self, label: &'static str) -> Self {
+        self.shown.label = label;
+        self
+    }
+
+    /// The same with a look of its own in figures.
+    #[must_use]
+    pub const fn style(mut self, style: Style) -> Self {
+        self.shown.style = Some(style);
+        self
+    }
+
+    /// The same as the paper's own method.
+    #[must_use]
+    pub const fn ours(mut self) -> Self {
+        self.shown.ours = true;
+        self
+    }
+
+    /// The same with variants.
+    #[must_use]
+    pub const fn variants(mut self, variants: &'static [Variant]) -> Self {
+        self.variants = variants;
+        self
     }
 
     /// The same where an option that is left out follows from another one.
@@ -53,12 +111,13 @@ impl<B> Registered<B> {
     /// # Errors
     /// As [`read`].
     pub fn resolve(&self, options: &Options) -> Result<Options> {
-        (self.resolve)(self.name, options)
+        (self.resolve)(self.shown.name, options)
     }
 
     /// What editors and the grid's reader have to know of it.
     pub fn described(&self) -> Described {
-        Described { name: self.name.to_string(), options: (self.schema)(), source: self.source }
+        let Appearance { name, label, .. } = self.shown;
+        Described { name: name.to_owned(), label, options: (self.schema)(), source: self.source }
     }
 }
 
@@ -114,8 +173,8 @@ pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
 /// # Errors
 /// An unknown name, with the known ones and the nearest.
 pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Registered<B>]) -> Result<&'a Registered<B>> {
-    entries.iter().find(|entry| entry.name == name).ok_or_else(|| {
-        let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+    entries.iter().find(|entry| entry.shown.name == name).ok_or_else(|| {
+        let names: Vec<&str> = entries.iter().map(|entry| entry.shown.name).collect();
         let error = Error::bad_input(format!("unknown {what} `{name}`"))
             .expected(format!("one of {}", names.join(", ")))
             .found(format!("`{name}`"));
@@ -124,4 +183,13 @@ pub fn lookup<'a, B>(what: &str, name: &str, entries: &'a [Registered<B>]) -> Re
             None => error,
         }
     })
+}
+
+/// How a method is shown that tables call `name`: the name of an entry, with a colon and a word behind it where an option
+/// is part of it. A variant has its own label, and otherwise what its method has.
+pub fn appearance<B>(name: &str, entries: &[Registered<B>]) -> Option<Appearance> {
+    let (method, word) = name.split_once(':').map_or((name, None), |(method, word)| (method, Some(word)));
+    let entry = entries.iter().find(|entry| entry.shown.name == method)?;
+    let variant = entry.variants.iter().find(|variant| Some(variant.word) == word);
+    Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })
 }

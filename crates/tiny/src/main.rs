@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use clap::{Args, Parser};
 
 use ghostlab_core::error::{Error, Result, nearest};
-use ghostlab_core::model::config::LAYOUTS;
+use ghostlab_core::model::architecture::ARCHITECTURES;
 use ghostlab_tiny::train::recipe::Recipe;
 use ghostlab_tiny::train::run::{Habits, train};
 use ghostlab_tiny::train::world;
@@ -61,17 +61,20 @@ fn main() -> ExitCode {
 }
 
 fn learn(arguments: &Training) -> Result<()> {
-    let names = LAYOUTS.map(|layout| layout.model_type);
-    let layout = LAYOUTS.iter().find(|layout| layout.model_type == arguments.architecture).ok_or_else(|| {
-        let error = Error::bad_input(format!("unknown architecture `{}`", arguments.architecture))
-            .expected(format!("one of {}", names.join(", ")))
-            .found(format!("`{}`", arguments.architecture));
-        match nearest(&arguments.architecture, names) {
-            Some(name) => error.hint(format!("did you mean `{name}`?")),
-            None => error,
-        }
-    })?;
-    let mut recipe = Recipe::tiny(layout);
+    let names = ARCHITECTURES.iter().map(|of| of.model_type).collect::<Vec<_>>();
+    let architecture = ARCHITECTURES
+        .iter()
+        .find(|architecture| architecture.model_type == arguments.architecture)
+        .ok_or_else(|| {
+            let error = Error::bad_input(format!("unknown architecture `{}`", arguments.architecture))
+                .expected(format!("one of {}", names.join(", ")))
+                .found(format!("`{}`", arguments.architecture));
+            match nearest(&arguments.architecture, names) {
+                Some(name) => error.hint(format!("did you mean `{name}`?")),
+                None => error,
+            }
+        })?;
+    let mut recipe = Recipe::tiny(architecture);
     if let Some(tokens) = arguments.tokens {
         recipe.lessons.tokens = (recipe.lessons.tokens as f64 * tokens as f64 / recipe.tokens as f64) as usize;
         recipe.tokens = tokens;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use flate2::read::GzDecoder;
 use ghostlab_core::files::sha256;
-use ghostlab_core::model::config::LAYOUTS;
+use ghostlab_core::model::architecture::ARCHITECTURES;
 use ghostlab_core::tasks::{Items, TASKS, Task};
 use ghostlab_tiny::train::corpus;
 use ghostlab_tiny::train::export::Manifest;
@@ -55,8 +55,8 @@ fn each_manifest_is_of_the_recipe_the_world_and_the_files_beside_it() {
     let world = registers(0);
     for name in BACKBONES {
         let manifest = Manifest::read(&folder(name)).unwrap().unwrap();
-        let layout = LAYOUTS.iter().find(|layout| layout.model_type == name).unwrap();
-        assert_eq!(manifest.recipe, Recipe::tiny(layout), "{name}: the recipe has changed since");
+        let architecture = ARCHITECTURES.iter().find(|architecture| architecture.model_type == name).unwrap();
+        assert_eq!(manifest.recipe, Recipe::tiny(architecture), "{name}: the recipe has changed since");
         for (file, entry) in &manifest.files {
             let bytes = fs::read(folder(name).join(file)).unwrap();
             assert_eq!(

@@ -3,13 +3,13 @@
 use super::super::outcome::Check;
 use super::super::setting::ClaimSetting;
 use crate::metric;
+/// The pruned model.
+pub(super) use crate::recovery::NONE;
 use crate::results::record::Condition;
 
 pub(super) const ACCURACY: &str = metric::ACCURACY.id;
 pub(super) const PERPLEXITY: &str = metric::PERPLEXITY.id;
 
-/// The pruned model.
-pub(super) const NONE: &str = "none";
 /// The paper's own method.
 pub(super) const GHOSTED: &str = "ghosted";
 pub(super) const DIAG: &str = "linearpatch-diag";

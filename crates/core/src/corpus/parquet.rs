@@ -5,10 +5,11 @@ use std::path::Path;
 
 use polars::prelude::{DataFrame, DataType};
 
-use super::text::{bad, pick};
+use super::text::pick;
 use crate::error::Result;
 use crate::files::limit::TextLimit;
 use crate::files::parquet::{self, broken};
+use crate::files::rows::bad;
 
 /// The column of text of a parquet file, `column` or the first of the usual ones.
 ///

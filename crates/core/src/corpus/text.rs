@@ -8,49 +8,30 @@ use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
 use crate::error::{self, Error, Result};
+use crate::files::gzip;
 use crate::files::limit::TextLimit;
-use crate::files::{gzip, regular};
+use crate::files::rows::{RowFiles, RowForm, bad, describe, not_utf8};
 
 /// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Text,
-    JsonLines { zipped: bool },
-    Parquet,
-}
-
-impl Format {
-    fn of(path: &Path) -> Result<Self> {
-        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
-        if ends(&[".txt"]) {
-            Ok(Self::Text)
-        } else if ends(&[".jsonl", ".json"]) {
-            Ok(Self::JsonLines { zipped: false })
-        } else if ends(&[".jsonl.gz", ".json.gz"]) {
-            Ok(Self::JsonLines { zipped: true })
-        } else if ends(&[".parquet"]) {
-            Ok(Self::Parquet)
-        } else {
-            Err(bad("the corpus file is of an unknown kind", path)
-                .expected("a name ending in .txt, .jsonl, .json, .jsonl.gz, .json.gz or .parquet")
-                .found(name))
-        }
-    }
-}
+const FILES: RowFiles = RowFiles {
+    noun: "corpus",
+    text: true,
+    expected: "one JSON object per line",
+    hint: Some("a JSON document over several lines is not read: write each row on a line of its own"),
+};
 
 /// The name of the format that a corpus file is read as: its bytes alone do not say it.
 ///
 /// # Errors
 /// A name whose ending is none of those that [`read_rows`] knows.
 pub fn format(path: &Path) -> Result<&'static str> {
-    Ok(match Format::of(path)? {
-        Format::Text => "text",
-        Format::JsonLines { zipped: false } => "jsonl",
-        Format::JsonLines { zipped: true } => "jsonl.gz",
-        Format::Parquet => "parquet",
+    Ok(match FILES.form(path)? {
+        RowForm::Text => "text",
+        RowForm::Json { zipped: false } => "jsonl",
+        RowForm::Json { zipped: true } => "jsonl.gz",
+        RowForm::Parquet => "parquet",
     })
 }
 
@@ -68,21 +49,15 @@ pub fn format(path: &Path) -> Result<&'static str> {
 /// gzip file cut short, a line that is not a JSON object, an absent column, a value that is null or not text.
 pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<String>> {
     let path = path.as_ref();
-    let file = regular::open(path)?;
-    let about = file.metadata().map_err(|error| Error::io("read", path, &error))?;
-    let format = Format::of(path)?;
-    if about.len() == 0 {
-        return Err(empty(path));
-    }
     let limit = TextLimit::current();
-    limit.check(path, about.len())?;
-    let rows = match format {
-        Format::Text => read_text(file, path, column)?,
-        Format::JsonLines { zipped: false } => read_json_lines(BufReader::new(file), path, column, false)?,
-        Format::JsonLines { zipped: true } => read_json_lines(gzip::reader(file, limit), path, column, true)?,
-        Format::Parquet => read_parquet(file, path, column)?,
+    let (file, form) = FILES.open(path, limit)?;
+    let rows = match form {
+        RowForm::Text => read_text(file, path, column)?,
+        RowForm::Json { zipped: false } => read_json(BufReader::new(file), (path, false), column)?,
+        RowForm::Json { zipped: true } => read_json(gzip::reader(file, limit), (path, true), column)?,
+        RowForm::Parquet => read_parquet(file, path, column)?,
     };
-    if rows.is_empty() { Err(empty(path)) } else { Ok(rows) }
+    if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
 }
 
 fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
@@ -96,57 +71,23 @@ fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<St
     let text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
-        not_utf8(path, line).found(format!("another byte at offset {offset} of the file"))
+        not_utf8(offset, "file").at(format!("{}:{line}", path.display()))
     })?;
     Ok(vec![text])
 }
 
-fn read_json_lines(mut lines: impl BufRead, path: &Path, column: Option<&str>, zipped: bool) -> Result<Vec<String>> {
+fn read_json(lines: impl BufRead, file: (&Path, bool), column: Option<&str>) -> Result<Vec<String>> {
     let mut rows = Vec::new();
     let mut column = column.map(str::to_owned);
-    let mut line = Vec::new();
-    let most = TextLimit::current().of_json();
-    for number in 1.. {
-        line.clear();
-        // One byte more than a row may have tells that it is too long.
-        let mut bounded = lines.by_ref().take(most.bytes() + 1);
-        let size = bounded.read_until(b'\n', &mut line).map_err(|error| unreadable(path, number, zipped, &error))?;
-        most.check(path, line.len() as u64).map_err(|error| error.at(format!("line {number}")))?;
-        if size == 0 {
-            break;
-        }
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
-        let text = std::str::from_utf8(&line).map_err(|error| {
-            not_utf8(path, number).found(format!("another byte at offset {} of the line", error.valid_up_to()))
-        })?;
-        let object = parse_object(text).map_err(|error| error.at(place(path, number)))?;
+    FILES.json_lines(lines, file, |row, _| {
         let name = match &column {
             Some(name) => name.as_str(),
-            None => column
-                .insert(pick(None, object.keys().map(String::as_str)).map_err(|error| error.at(place(path, number)))?),
+            None => column.insert(pick(None, row.keys().map(String::as_str))?),
         };
-        rows.push(take_text(object, name).map_err(|error| error.at(place(path, number)))?);
-    }
-    Ok(rows)
-}
-
-fn parse_object(line: &str) -> Result<Map<String, Value>> {
-    let expected = "one JSON object per line";
-    let value: Value = serde_json::from_str(line).map_err(|error| {
-        // The message counts lines within this one line, which would mislead.
-        let message = error.to_string();
-        let message = message.split(" at line ").next().unwrap_or_default();
-        Error::bad_input("the line is not JSON")
-            .expected(expected)
-            .found(format!("{message}, at column {}", error.column()))
-            .hint("a JSON document over several lines is not read: write each row on a line of its own")
+        rows.push(take_text(row, name)?);
+        Ok(())
     })?;
-    match value {
-        Value::Object(object) => Ok(object),
-        other => Err(Error::bad_input("the line is not a row").expected(expected).found(kind_of(&other))),
-    }
+    Ok(rows)
 }
 
 fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {
@@ -154,7 +95,7 @@ fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {
         Some(Value::String(text)) => Ok(text),
         Some(other) => Err(Error::bad_input(format!("column `{column}` is not text"))
             .expected("a string in every row")
-            .found(kind_of(&other))),
+            .found(describe(&other))),
         None => Err(no_column(&format!("`{column}`"), column, object.keys().map(String::as_str))),
     }
 }
@@ -181,43 +122,6 @@ fn no_column<'a>(expected: &str, wanted: &str, names: impl Iterator<Item = &'a s
     match error::nearest(wanted, names) {
         Some(near) => new.hint(format!("did you mean column `{near}`?")),
         None => new.hint("name the column that holds the text"),
-    }
-}
-
-fn unreadable(path: &Path, line: usize, zipped: bool, error: &std::io::Error) -> Error {
-    match if zipped { gzip::damage(path, TextLimit::current(), error) } else { None } {
-        Some(damage) => damage.found(format!("{error}, at line {line} of the text")),
-        None => Error::io("read", path, error),
-    }
-}
-
-pub(super) fn bad(what: impl Into<String>, path: &Path) -> Error {
-    Error::bad_input(what).at(path.display().to_string())
-}
-
-fn empty(path: &Path) -> Error {
-    bad("the corpus file is empty", path).expected("at least one row of text")
-}
-
-fn not_utf8(path: &Path, line: usize) -> Error {
-    Error::bad_input("the text is not UTF-8")
-        .at(place(path, line))
-        .expected("UTF-8")
-        .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
-}
-
-fn place(path: &Path, line: usize) -> String {
-    format!("{}:{line}", path.display())
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a truth value",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
     }
 }
 

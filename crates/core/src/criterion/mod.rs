@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Pair;
 use crate::error::{Error, Result};
-use crate::options::{self, Described, Options};
+use crate::options::{self, Appearance, Described, Options};
+use crate::style::{Dash, Hue, Marker, Style};
 
 /// What a rule is asked for: so many layers out of a backbone.
 #[derive(Debug, Clone, Copy)]
@@ -155,6 +156,20 @@ pub fn described() -> Vec<Described> {
     ENTRIES.iter().map(CriterionEntry::described).collect()
 }
 
+/// What stands in a criterion's place where nothing is removed.
+pub const DENSE: Appearance = Appearance {
+    name: "dense",
+    label: "Dense",
+    style: Some(Style::new(Hue::Ink, Marker::Star, Dash::Dashed)),
+    ours: false,
+};
+
+/// A criterion as the paper prints it, [`DENSE`] among them; a name that is no criterion's as it is.
+pub fn label(name: &str) -> &str {
+    let dense = Some(DENSE).filter(|dense| dense.name == name);
+    dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |shown| shown.label)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -193,6 +208,12 @@ pub(crate) mod tests {
             assert!(criterion.regions(cut).contains(&region), "{name}: {region:?} was not announced");
         }
         Ok(selection)
+    }
+
+    #[test]
+    fn a_criterion_has_the_papers_name_where_the_paper_has_one() {
+        assert_eq!((label("dense"), label("sleb"), label("angular")), ("Dense", "SLEB", "angular"));
+        assert_eq!(label("of-mine"), "of-mine");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::options::{self, Options};
 
 const NAME: &str = "shortened-llama";
 const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve);
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve).label("Shortened LLaMA");
 
 /// The orders that the reference repository publishes, with the backbones and scores that they belong to.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
@@ -80,6 +81,7 @@ fn build(options: &Options) -> Result<Box<dyn Criterion>> {
 
 /// `(backbone, score, layers in the order in which they go)`
 fn released() -> impl Iterator<Item = (&'static str, &'static str, Vec<usize>)> {
+    // The only quotes are those around an order, the last field.
     RELEASED.lines().skip(1).filter_map(|line| {
         let mut fields = line.splitn(3, ',');
         let (backbone, score, order) = (fields.next()?, fields.next()?, fields.next()?);

@@ -11,7 +11,7 @@ use crate::options::{self, Options};
 
 const NAME: &str = "shortgpt";
 const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build).label("ShortGPT");
 
 /// Block influence `BI_l = 1 − cos(X_l, X_{l+1})`; the `n` lowest go.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

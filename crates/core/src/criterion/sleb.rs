@@ -9,7 +9,7 @@ use crate::options::{self, Options};
 
 const NAME: &str = "sleb";
 const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURCE, build);
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURCE, build).label("SLEB");
 
 /// Greedy; of equal perplexities the first layer goes. The scores are the layers in the order in which they went, each
 /// with the perplexity after it.

@@ -10,5 +10,6 @@ pub mod number;
 pub mod owner;
 pub mod parquet;
 pub mod regular;
+pub mod rows;
 pub mod sha256;
 pub mod shown;

@@ -8,59 +8,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::architecture::Architecture;
 use super::entries::{Entries, excerpt};
 use super::program::Sublayer;
 use crate::error::{Error, Result};
 use crate::files::regular;
-
-/// Where a decoder layer has its norms, and how queries and keys are normed: all that tells the architectures apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layout {
-    /// The `architectures` entry of the config.
-    pub class: &'static str,
-    pub model_type: &'static str,
-    /// Names of a layer's norm weights: before and after attention, before and after the MLP.
-    pub norms: [Option<&'static str>; 4],
-    pub query_key_norm: QueryKeyNorm,
-    /// Whether attention has a sliding window that is off unless `use_sliding_window` says otherwise. Configs have its
-    /// width all the same.
-    pub window_switch: bool,
-}
-
-/// A root-mean-square norm on queries and keys, before the rotary embedding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueryKeyNorm {
-    None,
-    /// Over the channels of each head (Qwen3).
-    PerHead,
-    /// Over the whole projection (OLMo-2).
-    WholeProjection,
-}
-
-/// Every architecture that the decoder knows. A new one of the same build is one entry.
-pub const LAYOUTS: [Layout; 3] = [
-    Layout {
-        class: "LlamaForCausalLM",
-        model_type: "llama",
-        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
-        query_key_norm: QueryKeyNorm::None,
-        window_switch: false,
-    },
-    Layout {
-        class: "Qwen3ForCausalLM",
-        model_type: "qwen3",
-        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
-        query_key_norm: QueryKeyNorm::PerHead,
-        window_switch: true,
-    },
-    Layout {
-        class: "Olmo2ForCausalLM",
-        model_type: "olmo2",
-        norms: [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
-        query_key_norm: QueryKeyNorm::WholeProjection,
-        window_switch: false,
-    },
-];
 
 /// No backbone is near these; they keep products of a config's numbers far below what overflows or cannot be planned.
 /// What it really holds is compared with the weight files before anything else is done (`Decoder::check`).
@@ -89,7 +41,7 @@ pub struct Llama3Scaling {
 /// The shape of a backbone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    pub layout: Layout,
+    pub architecture: &'static Architecture,
     /// `L`
     pub layers: usize,
     /// `C`
@@ -116,7 +68,7 @@ impl Config {
             Sublayer::Attention => 1,
             Sublayer::Mlp => 3,
         };
-        self.layout.norms[after].is_some()
+        self.architecture.norms[after].is_some()
     }
 
     /// Reads `<folder>/config.json`.
@@ -145,9 +97,9 @@ impl Config {
     }
 
     fn parse(entries: &Entries<'_>) -> Result<Self> {
-        let layout = layout_of(entries)?;
+        let architecture = Architecture::of(entries)?;
         let layers = entries.count("num_hidden_layers", MOST_LAYERS)?;
-        refuse_unsupported(entries, layout, layers)?;
+        refuse_unsupported(entries, architecture, layers)?;
         let mut notes = Vec::new();
         let hidden = entries.count("hidden_size", MOST_CHANNELS)?;
         let heads = entries.count("num_attention_heads", MOST_HEADS)?;
@@ -173,7 +125,7 @@ impl Config {
             return Err(Error::bad_input("the rotary embedding needs an even head_dim").found(head_dim.to_string()));
         }
         Ok(Self {
-            layout,
+            architecture,
             layers,
             hidden,
             heads,
@@ -193,36 +145,8 @@ impl Config {
     }
 }
 
-fn layout_of(entries: &Entries<'_>) -> Result<Layout> {
-    let class = match entries.get("architectures") {
-        None => None,
-        Some(Value::Array(classes)) if classes.len() == 1 && classes[0].is_string() => classes[0].as_str(),
-        Some(_) => return Err(entries.wrong("architectures", "a list of one name")),
-    };
-    let model_type = entries.text("model_type")?;
-    let found = LAYOUTS.into_iter().find(|layout| match class {
-        Some(class) => class == layout.class,
-        None => model_type == Some(layout.model_type),
-    });
-    let layout = found.ok_or_else(|| {
-        Error::bad_input("unknown architecture")
-            .at("architectures")
-            .expected(LAYOUTS.map(|layout| layout.class).join(", "))
-            .found(class.or(model_type).unwrap_or("neither architectures nor model_type").to_string())
-            .hint("only these decoders are computed faithfully; another of the same build is one entry in src/model/config.rs")
-    })?;
-    // transformers goes by model_type alone: which of the two is right cannot be told from here.
-    match model_type {
-        Some(other) if other != layout.model_type => Err(Error::bad_input("the config names two architectures")
-            .at("model_type")
-            .expected(format!("`{}`, as architectures says {}", layout.model_type, layout.class))
-            .found(format!("`{other}`"))),
-        _ => Ok(layout),
-    }
-}
-
 /// Refuses settings that would change the forward pass and that the decoder does not compute.
-fn refuse_unsupported(entries: &Entries<'_>, layout: Layout, layers: usize) -> Result<()> {
+fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<()> {
     let unsupported = |key: &str, found: &Value, expected: &str| {
         Err(Error::bad_input("the config asks for something that the decoder does not compute")
             .at(key)
@@ -245,7 +169,7 @@ fn refuse_unsupported(entries: &Entries<'_>, layout: Layout, layers: usize) -> R
             return unsupported(key, found, &neutral.to_string());
         }
     }
-    let off = entries.flag("use_sliding_window")? == Some(false) || layout.window_switch;
+    let off = entries.flag("use_sliding_window")? == Some(false) || architecture.window_switch;
     if let Some(found) = entries.get("sliding_window").filter(|_| !off) {
         return unsupported("sliding_window", found, "null: attention to all earlier tokens");
     }

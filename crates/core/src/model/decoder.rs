@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use super::architecture::QueryKeyNorm;
 use super::batch::{Batch, Prediction};
-use super::config::{Config, QueryKeyNorm};
+use super::config::Config;
 use super::kernels::{self, Heads, Norm};
 use super::program::{Matrix, Operator, Step, Sublayer};
 use super::rope::Rotary;
@@ -262,7 +263,7 @@ fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
         ("mlp.up_proj", f, c),
         ("mlp.down_proj", c, f),
     ];
-    let (query, key) = match config.layout.query_key_norm {
+    let (query, key) = match config.architecture.query_key_norm {
         QueryKeyNorm::None => (None, None),
         QueryKeyNorm::PerHead => (Some(config.head_dim), Some(config.head_dim)),
         QueryKeyNorm::WholeProjection => (Some(q), Some(kv)),
@@ -270,7 +271,7 @@ fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
     let norms =
         [(QUERY_NORM, query), (KEY_NORM, key)].into_iter().filter_map(|(part, width)| Some((part, vec![width?])));
     let matrices = matrices.into_iter().map(|(part, outer, inner)| (part, vec![outer, inner]));
-    matrices.chain(norms).chain(config.layout.norms.into_iter().flatten().map(|part| (part, vec![c]))).collect()
+    matrices.chain(norms).chain(config.architecture.norms.into_iter().flatten().map(|part| (part, vec![c]))).collect()
 }
 
 const QUERY_NORM: &str = "self_attn.q_norm";
@@ -295,7 +296,7 @@ impl Layer {
             |values: Option<(Vec<f32>, usize)>| values.map(|(values, width)| tensor(values, &[width])).transpose();
         let (query_norm, key_norm) = (norm(take(QUERY_NORM)?)?, norm(take(KEY_NORM)?)?);
         let mut norms = [None, None, None, None];
-        for (slot, part) in norms.iter_mut().zip(config.layout.norms) {
+        for (slot, part) in norms.iter_mut().zip(config.architecture.norms) {
             *slot = part.map(|part| norm(take(part)?)).transpose()?.flatten();
         }
         // Several projections of the same input side by side, as one `[inner, Σ outer]` matrix: one product instead of three.

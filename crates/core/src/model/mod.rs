@@ -1,5 +1,6 @@
 //! Floor 1: backbones. Reading them, running their steps, and running many variants of one backbone together.
 
+pub mod architecture;
 pub mod batch;
 pub mod config;
 mod cost;

@@ -10,11 +10,22 @@ use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;
-use crate::options::{self, Options};
+use crate::options::{self, Options, Variant};
+use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "ghosted";
 const SOURCE: &str = "https://github.com/daniel-eai/ghosted_layers_official_repository";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOURCE, build);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOURCE, build)
+    .label("Ghost Layer (Ours)")
+    .style(Style::new(Hue::Blue, Marker::Circle, Dash::Solid))
+    .ours()
+    .variants(VARIANTS);
+
+/// The two ways to compute the operator that the paper's table A10 compares, in its words.
+const VARIANTS: &[Variant] = &[
+    Variant { option: "solver", value: "svd", word: "svd", label: "SVD-based" },
+    Variant { option: "solver", value: "normal", word: "solve", label: "Solver-based" },
+];
 
 /// Added to the diagonal of `XᵀX`, as the reference code does.
 const RIDGE: f64 = 1e-6;

@@ -9,12 +9,17 @@ use crate::error::{Error, Result};
 use crate::linalg::hadamard;
 use crate::model::{Config, Operator};
 use crate::options::{self, Options};
+use crate::style::{Dash, Hue, Marker, Style};
 
 const DIAG: &str = "linearpatch-diag";
 const ROTATE: &str = "linearpatch-rotate";
 const SOURCE: &str = "https://github.com/chenxinrui-tsinghua/LinearPatch";
-pub(super) const DIAG_ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(DIAG, SOURCE, build_diag);
-pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(ROTATE, SOURCE, build_rotate);
+pub(super) const DIAG_ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(DIAG, SOURCE, build_diag)
+    .label("Linear Patch (Diag)")
+    .style(Style::new(Hue::Vermillion, Marker::TriangleUp, Dash::Dotted));
+pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(ROTATE, SOURCE, build_rotate)
+    .label("Linear Patch (Rotate)")
+    .style(Style::new(Hue::Orange, Marker::Plus, Dash::Long));
 
 /// What the reference code adds to the magnitude before a removed layer where it repairs layer by layer.
 const LEAST_MAGNITUDE: f64 = 1e-8;

@@ -6,10 +6,14 @@ use serde::{Deserialize, Serialize};
 use super::{Boundary, Recovery, RecoveryEntry, Repair, Solution};
 use crate::error::Result;
 use crate::options::{self, Options};
+use crate::style::{Dash, Hue, Marker, Style};
 
-const NAME: &str = "none";
+/// The cut without a repair: what every repair is compared with.
+pub const NAME: &str = "none";
 const SOURCE: &str = "";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build)
+    .label("Pruned")
+    .style(Style::new(Hue::Grey, Marker::Cross, Dash::Dashed));
 
 /// Nothing: the layers are removed.
 #[derive(Serialize, Deserialize, JsonSchema)]

@@ -9,10 +9,14 @@ use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Operator, Sublayer};
 use crate::options::{self, Options};
+use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "prune-and-comp";
 const SOURCE: &str = "no public code: from the paper";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Settings>(NAME, SOURCE, build)
+    .resolving(resolve)
+    .label("Prune and Comp")
+    .style(Style::new(Hue::Purple, Marker::TriangleDown, Dash::DashDotDot));
 
 /// `d = mean|X_post| / mean|X_pre|` over all sequences.
 ///

@@ -12,10 +12,13 @@ use crate::corpus::PythonRandom;
 use crate::error::{Error, Result};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 use crate::options::{self, Options};
+use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "replaceme-cos";
 const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Cosine>(NAME, SOURCE, build);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Cosine>(NAME, SOURCE, build)
+    .label("ReplaceMe (Cos)")
+    .style(Style::new(Hue::Sky, Marker::Diamond, Dash::DashDot));
 
 /// Far more than anybody waits for.
 const MOST_EPOCHS: usize = 100_000;

@@ -11,10 +11,13 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::{Config, Operator, Sublayer};
 use crate::options::{self, Options};
+use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "replaceme-ls";
 const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<LeastSquares>(NAME, SOURCE, build);
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<LeastSquares>(NAME, SOURCE, build)
+    .label("ReplaceMe (LS)")
+    .style(Style::new(Hue::Green, Marker::Square, Dash::Long));
 
 /// `T = (AᵀA + αI)⁻¹AᵀY` with `A` the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all sequences.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -8,8 +8,12 @@ use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
 use crate::error::{Error, Result, nearest};
+use crate::files::gzip;
 use crate::files::limit::{MOST_ROWS, TextLimit};
-use crate::files::{gzip, regular};
+use crate::files::rows::{RowFiles, RowForm, bad, describe};
+
+const FILES: RowFiles =
+    RowFiles { noun: "task", text: false, expected: "one JSON object per line, or one list of objects", hint: None };
 
 /// One row of task data.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,15 +23,6 @@ pub struct TaskRow {
     /// The row's fields, nested as in the file.
     pub fields: Map<String, Value>,
 }
-
-#[derive(Debug, Clone, Copy)]
-enum Format {
-    Json { zipped: bool },
-    Parquet,
-}
-
-/// The endings of the files that can be read.
-pub(super) const ENDINGS: [&str; 5] = [".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet"];
 
 /// The rows of one file, in its order.
 ///
@@ -42,19 +37,13 @@ pub(super) const ENDINGS: [&str; 5] = [".jsonl", ".json", ".jsonl.gz", ".json.gz
 /// (In JSON each row is asked for its fields when its prompt is made.)
 pub fn read_rows(path: impl AsRef<Path>, columns: &[&str]) -> Result<Vec<TaskRow>> {
     let path = path.as_ref();
-    let file = regular::open(path)?;
-    let about = file.metadata().map_err(|error| Error::io("read", path, &error))?;
-    let format = format_of(path)?;
-    TextLimit::current().of_json().check(path, about.len())?;
-    let rows = match format {
-        _ if about.len() == 0 => Vec::new(),
-        Format::Json { zipped } => read_json(file, path, zipped)?,
-        Format::Parquet => read_parquet(file, path, columns)?,
+    let (file, form) = FILES.open(path, TextLimit::current().of_json())?;
+    let rows = match form {
+        RowForm::Json { zipped } => read_json(file, path, zipped)?,
+        RowForm::Parquet => read_parquet(file, path, columns)?,
+        RowForm::Text => Vec::new(),
     };
-    if rows.is_empty() {
-        return Err(bad("the task file is empty", path).expected("at least one row"));
-    }
-    Ok(rows)
+    if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
 }
 
 /// The name of the format that a task file is read as: its bytes alone do not say it.
@@ -62,22 +51,12 @@ pub fn read_rows(path: impl AsRef<Path>, columns: &[&str]) -> Result<Vec<TaskRow
 /// # Errors
 /// A name whose ending is none of those that [`read_rows`] knows.
 pub fn format(path: &Path) -> Result<&'static str> {
-    Ok(match format_of(path)? {
-        Format::Json { zipped: false } => "json",
-        Format::Json { zipped: true } => "json.gz",
-        Format::Parquet => "parquet",
+    Ok(match FILES.form(path)? {
+        RowForm::Json { zipped: false } => "json",
+        RowForm::Json { zipped: true } => "json.gz",
+        RowForm::Parquet => "parquet",
+        RowForm::Text => "text",
     })
-}
-
-fn format_of(path: &Path) -> Result<Format> {
-    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-    match ENDINGS.iter().find(|ending| name.ends_with(*ending)) {
-        Some(&".parquet") => Ok(Format::Parquet),
-        Some(ending) => Ok(Format::Json { zipped: ending.ends_with(".gz") }),
-        None => Err(bad("the task file is of an unknown kind", path)
-            .expected(format!("a name ending in {}", ENDINGS.join(", ")))
-            .found(name)),
-    }
 }
 
 fn read_json(file: File, path: &Path, zipped: bool) -> Result<Vec<TaskRow>> {
@@ -95,58 +74,28 @@ fn read_json(file: File, path: &Path, zipped: bool) -> Result<Vec<TaskRow>> {
         return read_list(&bytes, path);
     }
     let mut rows = Vec::new();
-    // Only "\n" ends a line: a string of JSON may hold any other of Unicode's line ends.
-    for (line, number) in bytes.split(|byte| *byte == b'\n').zip(1..) {
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
-        let place = format!("{}:{number}", path.display());
+    FILES.json_lines(&bytes[..], (path, false), |fields, place| {
         if rows.len() == MOST_ROWS {
-            return Err(Error::bad_input("the task file has too many rows")
-                .at(place)
-                .expected(format!("at most {MOST_ROWS}")));
+            return Err(Error::bad_input("the task file has too many rows").expected(format!("at most {MOST_ROWS}")));
         }
-        // The parser's own line number counts within this one line, which would mislead.
-        let value = parse(line, |error| format!("column {}", error.column())).map_err(|error| error.at(&place))?;
-        rows.push(row(value, place)?);
-    }
+        rows.push(TaskRow { place: place(), fields });
+        Ok(())
+    })?;
     Ok(rows)
 }
 
 /// One list of objects, as some tools write it.
 fn read_list(bytes: &[u8], path: &Path) -> Result<Vec<TaskRow>> {
-    let value = parse(bytes, |error| format!("line {}, column {}", error.line(), error.column()))
+    let value = FILES
+        .json(bytes, "text", |error| format!("line {}, column {}", error.line(), error.column()))
         .map_err(|error| error.at(path.display().to_string()))?;
     let Value::Array(values) = value else { return Err(bad("the file is not a list of rows", path)) };
-    let place = |number: usize| format!("{}, row {number}", path.display());
-    values.into_iter().zip(1..).map(|(value, number)| row(value, place(number))).collect()
-}
-
-fn parse(bytes: &[u8], place: impl Fn(&serde_json::Error) -> String) -> Result<Value> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        Error::bad_input("the text is not UTF-8")
-            .expected("UTF-8")
-            .found(format!("another byte at offset {}", error.valid_up_to()))
-            .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
-    })?;
-    serde_json::from_str(text).map_err(|error| {
-        let message = error.to_string();
-        let message = message.split(" at line ").next().unwrap_or_default();
-        Error::bad_input("the text is not JSON")
-            .expected("one JSON object per line, or one list of objects")
-            .found(format!("{message}, at {}", place(&error)))
-    })
-}
-
-fn row(value: Value, place: String) -> Result<TaskRow> {
-    match value {
-        Value::Object(fields) => Ok(TaskRow { place, fields }),
-        other => Err(Error::bad_input("this is not a row").at(place).expected("a JSON object").found(describe(&other))),
-    }
-}
-
-pub(super) fn bad(what: impl Into<String>, path: &Path) -> Error {
-    Error::bad_input(what).at(path.display().to_string())
+    let row = |(value, number): (Value, usize)| {
+        let place = format!("{}, row {number}", path.display());
+        let fields = FILES.object(value).map_err(|error| error.at(&place))?;
+        Ok(TaskRow { place, fields })
+    };
+    values.into_iter().zip(1..).map(row).collect()
 }
 
 /// A field that is not there: its path, and the fields found in its place, one of which was perhaps meant.
@@ -159,22 +108,6 @@ pub(super) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Cl
         Some(near) => error.hint(format!("is `{near}` meant? The names are those of the hub's data set")),
         None => error.hint("the names are those of the hub's data set: is this another task's file?"),
     }
-}
-
-/// What a value is, with its beginning.
-fn describe(value: &Value) -> String {
-    let kind = match value {
-        Value::Null => return "null".to_owned(),
-        Value::Bool(_) => "a truth value",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    };
-    let written = value.to_string();
-    let excerpt: String = written.chars().take(40).collect();
-    let dots = if excerpt.len() < written.len() { "…" } else { "" };
-    format!("{kind}: {excerpt}{dots}")
 }
 
 /// The fields that a prompt is made of. `path` is a name, or names with dots between them for a nested field.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::row::{ENDINGS, bad};
 use crate::error::{Error, Result};
+use crate::files::rows::{TABLES, bad};
 
 /// The split that a task is scored on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -106,7 +106,7 @@ impl Split {
     fn part(self, name: &str) -> Option<Part> {
         let name = name.to_lowercase();
         // No ending is the end of another, so the first that fits is the right one.
-        let stem = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending))?;
+        let stem = TABLES.iter().find_map(|(ending, _)| name.strip_suffix(ending))?;
         let rest = self
             .words()
             .iter()

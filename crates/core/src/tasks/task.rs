@@ -37,12 +37,17 @@ pub struct Task {
     pub label: &'static str,
     /// Whether it is one of the paper's columns, and part of its average.
     pub in_paper: bool,
+    /// Where its documents come from.
+    pub source: &'static str,
     /// The harness' version of the task (1 stands for its 1.0).
     pub version: u32,
     /// The only split that is scored: the test split if its answers are public, else the validation split.
     pub split: Split,
     /// Documents of the real split, for a check of the data at hand.
     pub documents: usize,
+    /// Percent right of one who knows nothing. First by drawing among the choices; then, for the tasks of two fixed
+    /// answers, by giving always one of them, which is what a collapsed model does: both shares of the split's labels.
+    pub chance: &'static [f64],
     /// The fields that a row must have, by their names on the hub.
     pub columns: &'static [&'static str],
     /// What the harness reports.
@@ -58,14 +63,21 @@ const ARC: &[&str] = &["question", "choices", "answerKey"];
 const RACE: &[&str] = &["article", "problems"];
 
 /// The nine tasks in the order of the paper's columns, and last the RACE of lm-eval 0.4.11 and older.
+///
+/// Where the choices are texts of their own in every document, whoever knows nothing is near one in their number
+/// (WinoGrande 2, the others 4; a few documents of ARC have 3 or 5). That holds for accuracies by plain likelihood and by
+/// likelihood per character alike, if the scores carry no information; a model that still prefers short or common words
+/// is above it, and is then not at chance.
 pub static TASKS: &[Task] = &[
     Task {
         name: "arc_easy",
         label: "ARC-E",
         in_paper: true,
+        source: "https://huggingface.co/datasets/allenai/ai2_arc",
         version: 1,
         split: Split::Test,
         documents: 2376,
+        chance: &[25.0],
         columns: ARC,
         metrics: BOTH,
         column: AccuracyKind::AccNorm,
@@ -75,9 +87,11 @@ pub static TASKS: &[Task] = &[
         name: "arc_challenge",
         label: "ARC-C",
         in_paper: true,
+        source: "https://huggingface.co/datasets/allenai/ai2_arc",
         version: 1,
         split: Split::Test,
         documents: 1172,
+        chance: &[25.0],
         columns: ARC,
         metrics: BOTH,
         column: AccuracyKind::AccNorm,
@@ -87,9 +101,11 @@ pub static TASKS: &[Task] = &[
         name: "hellaswag",
         label: "HellaS",
         in_paper: true,
+        source: "https://huggingface.co/datasets/Rowan/hellaswag",
         version: 1,
         split: Split::Validation,
         documents: 10042,
+        chance: &[25.0],
         columns: &["activity_label", "ctx_a", "ctx_b", "endings", "label"],
         metrics: BOTH,
         column: AccuracyKind::AccNorm,
@@ -99,9 +115,11 @@ pub static TASKS: &[Task] = &[
         name: "winogrande",
         label: "WinoG",
         in_paper: true,
+        source: "https://huggingface.co/datasets/allenai/winogrande",
         version: 1,
         split: Split::Validation,
         documents: 1267,
+        chance: &[50.0],
         columns: &["sentence", "option1", "option2", "answer"],
         metrics: ACC,
         column: AccuracyKind::Acc,
@@ -111,9 +129,12 @@ pub static TASKS: &[Task] = &[
         name: "boolq",
         label: "BoolQ",
         in_paper: true,
+        source: "https://huggingface.co/datasets/aps/super_glue",
         version: 2,
         split: Split::Validation,
         documents: 3270,
+        // 2033 yes and 1237 no.
+        chance: &[50.0, 100.0 * 2033.0 / 3270.0, 100.0 * 1237.0 / 3270.0],
         columns: &["question", "passage", "label"],
         metrics: ACC,
         column: AccuracyKind::Acc,
@@ -123,9 +144,11 @@ pub static TASKS: &[Task] = &[
         name: "openbookqa",
         label: "OBQA",
         in_paper: true,
+        source: "https://huggingface.co/datasets/allenai/openbookqa",
         version: 1,
         split: Split::Test,
         documents: 500,
+        chance: &[25.0],
         columns: &["question_stem", "choices", "answerKey"],
         metrics: BOTH,
         column: AccuracyKind::AccNorm,
@@ -135,9 +158,12 @@ pub static TASKS: &[Task] = &[
         name: "rte",
         label: "RTE",
         in_paper: true,
+        source: "https://huggingface.co/datasets/nyu-mll/glue",
         version: 1,
         split: Split::Validation,
         documents: 277,
+        // 146 entailments and 131 others.
+        chance: &[50.0, 100.0 * 146.0 / 277.0, 100.0 * 131.0 / 277.0],
         columns: &["sentence1", "sentence2", "label"],
         metrics: ACC,
         column: AccuracyKind::Acc,
@@ -147,9 +173,12 @@ pub static TASKS: &[Task] = &[
         name: "copa",
         label: "CoPa",
         in_paper: true,
+        source: "https://huggingface.co/datasets/aps/super_glue",
         version: 1,
         split: Split::Validation,
         documents: 100,
+        // 55 first and 45 second choices.
+        chance: &[50.0, 55.0, 45.0],
         columns: &["premise", "choice1", "choice2", "question", "label"],
         metrics: ACC,
         column: AccuracyKind::Acc,
@@ -159,9 +188,11 @@ pub static TASKS: &[Task] = &[
         name: "race",
         label: "Race",
         in_paper: true,
+        source: "https://huggingface.co/datasets/EleutherAI/race",
         version: 3,
         split: Split::Test,
         documents: 1045,
+        chance: &[25.0],
         columns: RACE,
         metrics: ACC,
         column: AccuracyKind::Acc,
@@ -171,9 +202,11 @@ pub static TASKS: &[Task] = &[
         name: "race_v2",
         label: "Race (v2)",
         in_paper: false,
+        source: "https://huggingface.co/datasets/EleutherAI/race",
         version: 2,
         split: Split::Test,
         documents: 1045,
+        chance: &[25.0],
         columns: RACE,
         metrics: ACC,
         column: AccuracyKind::Acc,

@@ -3,11 +3,12 @@
 use super::network::{Network, Tape};
 use super::parameters::Parameters;
 use super::shape::Shape;
-use ghostlab_core::model::config::{Config, LAYOUTS, Layout};
+use ghostlab_core::model::Config;
+use ghostlab_core::model::architecture::{ARCHITECTURES, Architecture};
 
 /// Small, but nothing is 1 and no two widths are alike.
-fn shape(layout: &Layout) -> Shape {
-    let olmo2 = layout.model_type == "olmo2";
+fn shape(architecture: &Architecture) -> Shape {
+    let olmo2 = architecture.model_type == "olmo2";
     Shape {
         layers: 3,
         hidden: 24,
@@ -18,7 +19,7 @@ fn shape(layout: &Layout) -> Shape {
         intermediate: 40,
         vocab: 50,
         context: 160,
-        ..Shape::tiny(layout)
+        ..Shape::tiny(architecture)
     }
 }
 
@@ -48,8 +49,8 @@ fn text(vocab: usize, tokens: usize) -> Vec<u32> {
 fn gradients_equal_central_differences_for_every_tensor() {
     // Two windows, of more than one block of queries each.
     let (span, tokens) = (80, 160);
-    for layout in &LAYOUTS {
-        let shape = shape(layout);
+    for architecture in ARCHITECTURES {
+        let shape = shape(architecture);
         let network = Network::new(config(&shape), span);
         let ids = text(shape.vocab, tokens + 1);
         let (inputs, targets) = (&ids[..tokens], &ids[1..]);
@@ -71,7 +72,7 @@ fn gradients_equal_central_differences_for_every_tensor() {
         let mut worst = 0.0f64;
         for parameter in &network.parameters.list {
             let size = gradient[parameter.range.clone()].iter().fold(0.0f64, |a, b| a.max(b.abs()));
-            assert!(size > 1e-6, "{}, {}: no gradient", layout.class, parameter.name);
+            assert!(size > 1e-6, "{}, {}: no gradient", architecture.class, parameter.name);
             for place in [0.07, 0.33, 0.61, 0.98] {
                 let i = parameter.range.start + (place * parameter.range.len() as f64) as usize;
                 let (old, step) = (at[i], 1e-4);
@@ -83,7 +84,7 @@ fn gradients_equal_central_differences_for_every_tensor() {
                 let (expected, found) = ((above - below) / (2.0 * step), gradient[i]);
                 let error = (expected - found).abs() / size;
                 worst = worst.max(error);
-                assert!(error < 1e-5, "{}, {} at {i}: {expected:e}, not {found:e}", layout.class, parameter.name);
+                assert!(error < 1e-5, "{}, {} at {i}: {expected:e}, not {found:e}", architecture.class, parameter.name);
             }
         }
         assert!(worst > 0.0, "two ways cannot agree to the last bit");
@@ -92,8 +93,8 @@ fn gradients_equal_central_differences_for_every_tensor() {
 
 #[test]
 fn f32_gradients_are_those_of_f64() {
-    for layout in &LAYOUTS {
-        let shape = shape(layout);
+    for architecture in ARCHITECTURES {
+        let shape = shape(architecture);
         let network = Network::new(config(&shape), 160);
         let ids = text(shape.vocab, 161);
         let narrow = weights(&network.parameters);
@@ -104,7 +105,7 @@ fn f32_gradients_are_those_of_f64() {
             let range = parameter.range.clone();
             let size = exact[range.clone()].iter().fold(0.0f64, |a, b| a.max(b.abs()));
             let error = range.map(|i| (exact[i] - f64::from(found[i])).abs()).fold(0.0, f64::max);
-            assert!(error < 1e-4 * size, "{}, {}: {error:e} of {size:e}", layout.class, parameter.name);
+            assert!(error < 1e-4 * size, "{}, {}: {error:e} of {size:e}", architecture.class, parameter.name);
         }
     }
 }
@@ -163,9 +164,10 @@ mod oracle {
 
     #[test]
     fn the_training_forward_gives_the_logits_of_candles_models() {
-        for layout in &LAYOUTS {
+        for architecture in ARCHITECTURES {
             // candle's Llama has no head_dim of its own.
-            let shape = Shape { head_dim: if layout.model_type == "qwen3" { 8 } else { 6 }, ..shape(layout) };
+            let shape =
+                Shape { head_dim: if architecture.model_type == "qwen3" { 8 } else { 6 }, ..shape(architecture) };
             let network = Network::new(config(&shape), 160);
             let (ids, weights) = (text(shape.vocab, 150), weights(&network.parameters));
             for length in [1, 2, 65, 150] {
@@ -175,9 +177,13 @@ mod oracle {
                 let found = &logits[(length - 1) * shape.vocab..];
                 let expected = candle(&shape, &weights, &network, &ids[..length]);
                 let size = expected.iter().fold(0.0f32, |a, b| a.max(b.abs()));
-                assert!(size > 1.0, "{}: logits of no size", layout.class);
+                assert!(size > 1.0, "{}: logits of no size", architecture.class);
                 for (i, (a, b)) in expected.iter().zip(found).enumerate() {
-                    assert!((a - b).abs() < 2e-5 * size, "{}, length {length}, logit {i}: {a}, not {b}", layout.class);
+                    assert!(
+                        (a - b).abs() < 2e-5 * size,
+                        "{}, length {length}, logit {i}: {a}, not {b}",
+                        architecture.class
+                    );
                 }
             }
         }

@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use rand_mt::Mt64;
 
-use ghostlab_core::model::config::{Config, QueryKeyNorm};
+use ghostlab_core::model::Config;
+use ghostlab_core::model::architecture::QueryKeyNorm;
 
 /// What a weight is for: that decides how it starts and whether it decays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +103,8 @@ impl Parameters {
                     put("mlp.up_proj", &[f, c], ParameterKind::Matrix),
                 ]);
                 let down = put("mlp.down_proj", &[c, f], ParameterKind::Residual);
-                let norms = config.layout.norms.map(|part| part.map(|part| put(part, &[c], ParameterKind::Norm)));
-                let widths = match config.layout.query_key_norm {
+                let norms = config.architecture.norms.map(|part| part.map(|part| put(part, &[c], ParameterKind::Norm)));
+                let widths = match config.architecture.query_key_norm {
                     QueryKeyNorm::None => None,
                     QueryKeyNorm::PerHead => Some((config.head_dim, config.head_dim)),
                     QueryKeyNorm::WholeProjection => Some((q, kv)),

@@ -9,7 +9,8 @@ use super::optimizer::Optimizer;
 use super::shape::Shape;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
-use ghostlab_core::model::config::{Config, Layout};
+use ghostlab_core::model::Config;
+use ghostlab_core::model::architecture::Architecture;
 
 /// A training run, but for its text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,8 +39,8 @@ pub struct Recipe {
 
 impl Recipe {
     /// The recipe of the project's own backbones.
-    pub fn tiny(layout: &Layout) -> Self {
-        let shape = Shape::tiny(layout);
+    pub fn tiny(architecture: &Architecture) -> Self {
+        let shape = Shape::tiny(architecture);
         Self {
             chunk: shape.context,
             shape,
@@ -102,7 +103,7 @@ impl Recipe {
         if self.steps() <= self.optimizer.warmup {
             return wrong("tokens", "more steps than the warm-up has", format!("{} steps", self.steps()));
         }
-        if self.shape.layout().is_none() {
+        if self.shape.known().is_none() {
             return wrong("architecture", "llama, qwen3 or olmo2", self.shape.architecture.clone());
         }
         Ok(())

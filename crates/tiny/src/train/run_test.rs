@@ -10,9 +10,9 @@ use super::optimizer::Optimizer;
 use super::recipe::Recipe;
 use super::run::{Habits, train};
 use super::shape::Shape;
-use ghostlab_core::model::config::{LAYOUTS, Layout};
+use ghostlab_core::model::architecture::{ARCHITECTURES, Architecture};
 
-fn recipe(layout: &Layout) -> Recipe {
+fn recipe(architecture: &Architecture) -> Recipe {
     let shape = Shape {
         layers: 2,
         hidden: 32,
@@ -22,7 +22,7 @@ fn recipe(layout: &Layout) -> Recipe {
         intermediate: 48,
         vocab: 300,
         context: 32,
-        ..Shape::tiny(layout)
+        ..Shape::tiny(architecture)
     };
     Recipe {
         shape,
@@ -31,7 +31,7 @@ fn recipe(layout: &Layout) -> Recipe {
         chunk: 32,
         short: 16,
         lessons: Lessons { tokens: 8 * 4 * 32, rate: 1e-3, weight: 4.0 },
-        ..Recipe::tiny(layout)
+        ..Recipe::tiny(architecture)
     }
 }
 
@@ -53,17 +53,17 @@ fn habits() -> Habits {
     Habits { report_every: 10, validate_every: 20, save_every: Duration::ZERO, ..Habits::default() }
 }
 
-fn run(layout: &Layout, folder: &Path, habits: &Habits) -> ghostlab_core::error::Result<Option<Manifest>> {
-    train(&recipe(layout), &registers(), folder, habits, &mut |_| ())
+fn run(architecture: &Architecture, folder: &Path, habits: &Habits) -> ghostlab_core::error::Result<Option<Manifest>> {
+    train(&recipe(architecture), &registers(), folder, habits, &mut |_| ())
 }
 
 #[test]
 fn a_run_learns_and_writes_a_whole_backbone() {
-    for layout in &LAYOUTS {
+    for architecture in ARCHITECTURES {
         let folder = tempfile::tempdir().unwrap();
-        let manifest = run(layout, folder.path(), &habits()).unwrap().unwrap();
+        let manifest = run(architecture, folder.path(), &habits()).unwrap().unwrap();
         let (first, last) = (&manifest.history[0], manifest.history.last().unwrap());
-        assert!(last.train_loss < 0.5 * first.train_loss, "{}: {:?}", layout.class, manifest.history);
+        assert!(last.train_loss < 0.5 * first.train_loss, "{}: {:?}", architecture.class, manifest.history);
         assert!(manifest.validation.iter().all(|s| s.perplexity < 0.2 * s.unigram_perplexity), "{manifest:?}");
         let mut names: Vec<_> =
             std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
@@ -77,24 +77,24 @@ fn a_run_learns_and_writes_a_whole_backbone() {
             assert_eq!((&sha256, bytes), (&entry.sha256, entry.bytes), "{name}");
         }
         // Once more: nothing to do.
-        assert_eq!(run(layout, folder.path(), &habits()).unwrap().unwrap(), manifest);
+        assert_eq!(run(architecture, folder.path(), &habits()).unwrap().unwrap(), manifest);
     }
 }
 
 #[test]
 fn an_interrupted_run_ends_like_one_that_was_not_on_any_number_of_threads() {
-    let layout = &LAYOUTS[1];
+    let architecture = &ARCHITECTURES[1];
     let whole = tempfile::tempdir().unwrap();
-    let expected = run(layout, whole.path(), &habits()).unwrap().unwrap();
+    let expected = run(architecture, whole.path(), &habits()).unwrap().unwrap();
     for threads in [1, 3] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let folder = tempfile::tempdir().unwrap();
             for stop in [20, 50, 60] {
                 let habits = Habits { stop_before: Some(stop), ..habits() };
-                assert!(run(layout, folder.path(), &habits).unwrap().is_none());
+                assert!(run(architecture, folder.path(), &habits).unwrap().is_none());
             }
-            let found = run(layout, folder.path(), &habits()).unwrap().unwrap();
+            let found = run(architecture, folder.path(), &habits()).unwrap().unwrap();
             assert_eq!(found.files, expected.files, "{threads} threads");
             assert_eq!(found.history, expected.history, "{threads} threads");
         });
@@ -105,15 +105,15 @@ fn an_interrupted_run_ends_like_one_that_was_not_on_any_number_of_threads() {
 fn a_folder_of_another_run_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let stop = Habits { stop_before: Some(3), ..habits() };
-    run(&LAYOUTS[0], folder.path(), &stop).unwrap();
-    let error = run(&LAYOUTS[1], folder.path(), &stop).unwrap_err();
+    run(&ARCHITECTURES[0], folder.path(), &stop).unwrap();
+    let error = run(&ARCHITECTURES[1], folder.path(), &stop).unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     assert!(error.to_string().contains("another run"), "{error}");
 }
 
 #[test]
 fn the_lessons_have_a_rate_of_their_own() {
-    let recipe = recipe(&LAYOUTS[0]);
+    let recipe = recipe(&ARCHITECTURES[0]);
     assert_eq!((recipe.steps(), recipe.all_steps()), (60, 68));
     assert_eq!(recipe.rate_at(59), recipe.optimizer.rate_at(59, 60));
     assert_eq!(recipe.rate_at(60), recipe.lessons.rate);
@@ -122,12 +122,12 @@ fn the_lessons_have_a_rate_of_their_own() {
 
 #[test]
 fn an_impossible_recipe_is_named() {
-    let layout = &LAYOUTS[0];
+    let architecture = &ARCHITECTURES[0];
     for (change, part) in [
-        (Recipe { short: 5, ..recipe(layout) }, "short"),
-        (Recipe { batch: 0, ..recipe(layout) }, "batch"),
-        (Recipe { tokens: 200, ..recipe(layout) }, "tokens"),
-        (Recipe { chunk: 64, ..recipe(layout) }, "chunk"),
+        (Recipe { short: 5, ..recipe(architecture) }, "short"),
+        (Recipe { batch: 0, ..recipe(architecture) }, "batch"),
+        (Recipe { tokens: 200, ..recipe(architecture) }, "tokens"),
+        (Recipe { chunk: 64, ..recipe(architecture) }, "chunk"),
     ] {
         let text = change.check().unwrap_err().to_string();
         assert!(text.contains(part), "{text}");
@@ -144,7 +144,7 @@ mod optimizer {
 
     #[test]
     fn a_step_is_that_of_candles_adamw() {
-        let recipe = recipe(&LAYOUTS[2]);
+        let recipe = recipe(&ARCHITECTURES[2]);
         let parameters = Parameters::of(&recipe.config(0).unwrap());
         let (total, cpu) = (parameters.total, Device::Cpu);
         let mut weights = parameters.start(3);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use ghostlab_core::model::config::{LAYOUTS, Layout};
+use ghostlab_core::model::architecture::{ARCHITECTURES, Architecture};
 
 /// Everything that `config.json` says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,11 +29,11 @@ pub struct Shape {
 
 impl Shape {
     /// The size of the project's own backbones, with each architecture's usual constants.
-    pub fn tiny(layout: &Layout) -> Self {
-        let llama = layout.model_type == "llama";
-        let olmo2 = layout.model_type == "olmo2";
+    pub fn tiny(architecture: &Architecture) -> Self {
+        let llama = architecture.model_type == "llama";
+        let olmo2 = architecture.model_type == "olmo2";
         Self {
-            architecture: layout.model_type.into(),
+            architecture: architecture.model_type.into(),
             layers: 16,
             hidden: 128,
             heads: 4,
@@ -51,14 +51,13 @@ impl Shape {
     }
 
     /// The architecture's entry among those that the decoder knows.
-    pub fn layout(&self) -> Option<&'static Layout> {
-        static KNOWN: [Layout; 3] = LAYOUTS;
-        KNOWN.iter().find(|layout| layout.model_type == self.architecture)
+    pub fn known(&self) -> Option<&'static Architecture> {
+        ARCHITECTURES.iter().find(|of| of.model_type == self.architecture)
     }
 
     /// The `config.json` of Hugging Face. `end` is the id of the end-of-text token.
     pub fn config(&self, end: u32) -> Value {
-        let class = self.layout().map_or("", |layout| layout.class);
+        let class = self.known().map_or("", |architecture| architecture.class);
         let shared = json!({
             "architectures": [class],
             "model_type": self.architecture,

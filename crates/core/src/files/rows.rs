@@ -1,0 +1,180 @@
+//! Files of rows that other people wrote, texts of a corpus or documents of a task: what a file is read as, and JSON line
+//! by line.
+
+use std::fs::File;
+use std::io::{BufRead, Read};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::limit::TextLimit;
+use super::{gzip, regular};
+use crate::error::{Error, Result};
+
+/// What a file of rows is read as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowForm {
+    /// All of it is one row.
+    Text,
+    Json {
+        zipped: bool,
+    },
+    Parquet,
+}
+
+/// The endings of files that have columns.
+pub const TABLES: [(&str, RowForm); 5] = [
+    (".jsonl", RowForm::Json { zipped: false }),
+    (".json", RowForm::Json { zipped: false }),
+    (".jsonl.gz", RowForm::Json { zipped: true }),
+    (".json.gz", RowForm::Json { zipped: true }),
+    (".parquet", RowForm::Parquet),
+];
+
+/// One kind of file of rows, in the words of its messages.
+#[derive(Debug)]
+pub struct RowFiles {
+    /// `corpus`, `task`.
+    pub noun: &'static str,
+    /// Whether a `.txt` is one of them.
+    pub text: bool,
+    /// What JSON has to be, and what is to be done where it is not.
+    pub expected: &'static str,
+    pub hint: Option<&'static str>,
+}
+
+impl RowFiles {
+    /// What a file is read as: its bytes alone do not say it.
+    ///
+    /// # Errors
+    /// A name whose ending says nothing.
+    pub fn form(&self, path: &Path) -> Result<RowForm> {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let endings = self.text.then_some((".txt", RowForm::Text)).into_iter().chain(TABLES);
+        endings.clone().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| form).ok_or_else(|| {
+            let endings: Vec<&str> = endings.map(|(ending, _)| ending).collect();
+            bad(format!("the {} file is of an unknown kind", self.noun), path)
+                .expected(format!("a name ending in {}", endings.join(", ")))
+                .found(name)
+        })
+    }
+
+    /// A file with something in it, and what it is read as.
+    ///
+    /// # Errors
+    /// An absent file, or none at all; an unknown ending; an empty file, or one of more bytes than `limit`.
+    pub fn open(&self, path: &Path, limit: TextLimit) -> Result<(File, RowForm)> {
+        let file = regular::open(path)?;
+        let about = file.metadata().map_err(|error| Error::io("read", path, &error))?;
+        let form = self.form(path)?;
+        if about.len() == 0 {
+            return Err(self.empty(path));
+        }
+        limit.check(path, about.len())?;
+        Ok((file, form))
+    }
+
+    /// The error for a file without rows.
+    pub fn empty(&self, path: &Path) -> Error {
+        bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
+    }
+
+    /// Gives every line's object to `each`, with what says its place. Blank lines are skipped. Only `\n` ends a line: a
+    /// string of JSON may hold any other of Unicode's line ends.
+    ///
+    /// # Errors
+    /// A line that is too long, cannot be read, is not UTF-8 or no JSON object, and what `each` refuses: with its number.
+    pub fn json_lines(
+        &self,
+        mut lines: impl BufRead,
+        (path, zipped): (&Path, bool),
+        mut each: impl FnMut(Map<String, Value>, &dyn Fn() -> String) -> Result<()>,
+    ) -> Result<()> {
+        let most = TextLimit::current().of_json();
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            // One byte more than a row may have tells that it is too long.
+            let mut bounded = lines.by_ref().take(most.bytes() + 1);
+            let size = bounded.read_until(b'\n', &mut line).map_err(|error| {
+                let damage = if zipped { gzip::damage(path, TextLimit::current(), &error) } else { None };
+                let found = format!("{error}, at line {number} of the text");
+                damage.map_or_else(|| Error::io("read", path, &error), |damage| damage.found(found))
+            })?;
+            most.check(path, line.len() as u64).map_err(|error| error.at(format!("line {number}")))?;
+            if size == 0 {
+                break;
+            }
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let place = || format!("{}:{number}", path.display());
+            // The parser's own line number counts within this one line, which would mislead.
+            self.json(&line, "line", |error| format!("column {}", error.column()))
+                .and_then(|value| self.object(value))
+                .and_then(|row| each(row, &place))
+                .map_err(|error| error.at(place()))?;
+        }
+        Ok(())
+    }
+
+    /// The JSON of a `part` of a file; `at` says where in it an error is.
+    ///
+    /// # Errors
+    /// Bytes that are not UTF-8, text that is not JSON.
+    pub fn json(&self, bytes: &[u8], part: &str, at: impl Fn(&serde_json::Error) -> String) -> Result<Value> {
+        let text = std::str::from_utf8(bytes.strip_suffix(b"\n").unwrap_or(bytes))
+            .map_err(|error| not_utf8(error.valid_up_to(), part))?;
+        serde_json::from_str(text).map_err(|error| {
+            let message = error.to_string();
+            let message = message.split(" at line ").next().unwrap_or_default();
+            let new = Error::bad_input(format!("the {part} is not JSON"))
+                .expected(self.expected)
+                .found(format!("{message}, at {}", at(&error)));
+            match self.hint {
+                Some(hint) => new.hint(hint),
+                None => new,
+            }
+        })
+    }
+
+    /// A row's fields.
+    ///
+    /// # Errors
+    /// Any other value than an object.
+    pub fn object(&self, value: Value) -> Result<Map<String, Value>> {
+        match value {
+            Value::Object(fields) => Ok(fields),
+            other => Err(Error::bad_input("this is not a row").expected("a JSON object").found(describe(&other))),
+        }
+    }
+}
+
+/// An error about a file.
+pub fn bad(what: impl Into<String>, path: &Path) -> Error {
+    Error::bad_input(what).at(path.display().to_string())
+}
+
+/// The error for bytes that are no text, from an offset in a `part` of a file on.
+pub fn not_utf8(offset: usize, part: &str) -> Error {
+    Error::bad_input("the text is not UTF-8")
+        .expected("UTF-8")
+        .found(format!("another byte at offset {offset} of the {part}"))
+        .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+}
+
+/// What a value is, with its beginning.
+pub fn describe(value: &Value) -> String {
+    let kind = match value {
+        Value::Null => return "null".to_owned(),
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    };
+    let written = value.to_string();
+    let excerpt: String = written.chars().take(40).collect();
+    let dots = if excerpt.len() < written.len() { "…" } else { "" };
+    format!("{kind}: {excerpt}{dots}")
+}

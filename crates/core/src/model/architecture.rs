@@ -1,0 +1,90 @@
+//! The registry of architectures: decoders of one build, told apart by where their norms stand.
+
+use serde_json::Value;
+
+use super::entries::Entries;
+use crate::error::{Error, Result};
+
+/// Where a decoder layer has its norms, and how queries and keys are normed: all that tells the architectures apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Architecture {
+    /// The `architectures` entry of the config.
+    pub class: &'static str,
+    /// Its name in every config.
+    pub model_type: &'static str,
+    /// Names of a layer's norm weights: before and after attention, before and after the MLP.
+    pub norms: [Option<&'static str>; 4],
+    pub query_key_norm: QueryKeyNorm,
+    /// Whether attention has a sliding window that is off unless `use_sliding_window` says otherwise. Configs have its
+    /// width all the same.
+    pub window_switch: bool,
+}
+
+/// A root-mean-square norm on queries and keys, before the rotary embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueryKeyNorm {
+    None,
+    /// Over the channels of each head (Qwen3).
+    PerHead,
+    /// Over the whole projection (OLMo-2).
+    WholeProjection,
+}
+
+/// Every architecture that the decoder knows. A new one of the same build is one entry.
+pub static ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        class: "LlamaForCausalLM",
+        model_type: "llama",
+        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
+        query_key_norm: QueryKeyNorm::None,
+        window_switch: false,
+    },
+    Architecture {
+        class: "Qwen3ForCausalLM",
+        model_type: "qwen3",
+        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
+        query_key_norm: QueryKeyNorm::PerHead,
+        window_switch: true,
+    },
+    Architecture {
+        class: "Olmo2ForCausalLM",
+        model_type: "olmo2",
+        norms: [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
+        query_key_norm: QueryKeyNorm::WholeProjection,
+        window_switch: false,
+    },
+];
+
+impl Architecture {
+    /// The architecture that a config names.
+    ///
+    /// # Errors
+    /// An unknown one, or two.
+    pub(super) fn of(entries: &Entries<'_>) -> Result<&'static Self> {
+        let class = match entries.get("architectures") {
+            None => None,
+            Some(Value::Array(classes)) if classes.len() == 1 && classes[0].is_string() => classes[0].as_str(),
+            Some(_) => return Err(entries.wrong("architectures", "a list of one name")),
+        };
+        let model_type = entries.text("model_type")?;
+        let found = ARCHITECTURES.iter().find(|of| match class {
+            Some(class) => class == of.class,
+            None => model_type == Some(of.model_type),
+        });
+        let own = found.ok_or_else(|| {
+        Error::bad_input("unknown architecture")
+            .at("architectures")
+            .expected(ARCHITECTURES.iter().map(|of| of.class).collect::<Vec<_>>().join(", "))
+            .found(class.or(model_type).unwrap_or("neither architectures nor model_type").to_string())
+            .hint("only these decoders are computed faithfully; another of the same build is one entry in crates/core/src/model/architecture.rs")
+    })?;
+        // transformers goes by model_type alone: which of the two is right cannot be told from here.
+        match model_type {
+            Some(other) if other != own.model_type => Err(Error::bad_input("the config names two architectures")
+                .at("model_type")
+                .expected(format!("`{}`, as architectures says {}", own.model_type, own.class))
+                .found(format!("`{other}`"))),
+            _ => Ok(own),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! How a method looks in every figure: the same hue, marker and dash wherever it is drawn. What a hue is on light and on
+//! dark paper is the figures' own.
+
+/// A colour by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hue {
+    /// That of text.
+    Ink,
+    Grey,
+    Purple,
+    Green,
+    Sky,
+    Vermillion,
+    Orange,
+    Blue,
+    Teal,
+    Plum,
+    Olive,
+    Brown,
+}
+
+/// What a data point is drawn as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    Circle,
+    Square,
+    Diamond,
+    TriangleUp,
+    TriangleDown,
+    Cross,
+    Plus,
+    Star,
+}
+
+/// What a line is drawn with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dash {
+    Solid,
+    Long,
+    Dashed,
+    DashDot,
+    DashDotDot,
+    Dotted,
+}
+
+/// The three together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    pub hue: Hue,
+    pub marker: Marker,
+    pub dash: Dash,
+}
+
+impl Style {
+    pub const fn new(hue: Hue, marker: Marker, dash: Dash) -> Self {
+        Self { hue, marker, dash }
+    }
+}
