@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::eval_set::in_parts;
-use super::{Clock, EvalSet};
+use super::eval_set::{Clock, EvalSet, in_parts};
 use crate::error::{Error, Result};
-use crate::model::{Batch, Decoder, Load, ScoredRow, Trie};
+use crate::model::{Batch, Engine, Load, ScoredRow, Trie};
 
 /// One choice as the model gets it.
 #[derive(Debug, Clone, Copy)]
@@ -109,7 +108,7 @@ impl<'a> MultipleChoiceEval<'a> {
     /// The values of each program on some documents, in their order.
     fn answer(
         &self,
-        decoder: &Decoder,
+        engine: &dyn Engine,
         trie: &Trie,
         programs: usize,
         documents: &[usize],
@@ -136,7 +135,7 @@ impl<'a> MultipleChoiceEval<'a> {
         }
         let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
         batch.targets = flat().map(|(row, (token, _))| ScoredRow { row, token }).collect();
-        let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
+        let outputs = engine.run(trie, &batch, &mut Clock(seconds))?;
         let mut values = vec![[0.0, 1.0].repeat(choices); programs];
         for (values, output) in values.iter_mut().zip(outputs) {
             for ((_, (_, choice)), prediction) in flat().zip(output.unwrap_or_default()) {
@@ -172,15 +171,15 @@ impl EvalSet for MultipleChoiceEval<'_> {
 
     fn run(
         &self,
-        decoder: &Decoder,
+        engine: &dyn Engine,
         trie: &Trie,
         programs: usize,
         chunk: usize,
         seconds: &mut [f64],
     ) -> Result<Vec<Vec<f64>>> {
         let tokens = |&document: &usize| self.trees[document].tokens();
-        in_parts(&self.batches[chunk], tokens, seconds, |documents, seconds| {
-            self.answer(decoder, trie, programs, documents, seconds)
+        in_parts(engine.part_tokens(), &self.batches[chunk], tokens, seconds, |documents, seconds| {
+            self.answer(engine, trie, programs, documents, seconds)
         })
     }
 

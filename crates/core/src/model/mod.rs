@@ -3,19 +3,25 @@
 pub mod batch;
 pub mod config;
 mod cost;
+mod cpu;
 pub mod decoder;
+pub(crate) mod engine;
 mod entries;
 mod kernels;
 pub mod program;
 mod rope;
 mod slice;
+mod tensors;
 pub mod trie;
 pub mod weights;
 
 pub use batch::{Batch, Prediction, ScoredRow};
 pub use config::Config;
 pub use cost::Load;
+pub use cpu::CPU;
 pub use decoder::Decoder;
+pub use engine::{Engine, EngineId, HostRows, ResidualStream};
 pub use program::{Operator, Program, Repairs, Step, Sublayer};
 pub use slice::elements;
+pub use tensors::check_weights;
 pub use trie::{Model, Observer, Trie};
