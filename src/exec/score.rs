@@ -6,25 +6,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
 use crate::fault;
-use crate::model::{Program, Trie};
-use crate::plan::BackbonePlan;
+use crate::model::{Config, Engine, Program, Trie};
 use crate::plan::payload::{VALUES, value_bytes, values};
 use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease};
 
 /// At most this much work is lost when a run is killed, beside the chunk it is at.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
-/// Variants of one backbone before one exam.
+/// Variants of one backbone on one text or task.
 pub(super) struct ScoringJob<'a> {
     pub(super) run: &'a Context<'a>,
-    pub(super) backbone: &'a BackbonePlan,
+    pub(super) config: &'a Config,
     pub(super) exam: &'a dyn EvalSet,
     pub(super) label: &'a str,
     /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
     pub(super) journal: String,
+    /// The backbone, loaded when the first chunk has to be computed.
+    pub(super) engine: &'a dyn Fn() -> Result<Arc<dyn Engine>>,
 }
 
 /// A variant that is being scored.
@@ -66,7 +67,7 @@ impl ScoringJob<'_> {
         keys.iter()
             .map(|key| {
                 let artifact = self.run.get(key);
-                let missing = || crate::error::Error::job("scores vanished from the store").at(self.label.to_string());
+                let missing = || Error::job("scores vanished from the store").at(self.label.to_string());
                 values(&artifact.ok_or_else(missing)?)
             })
             .collect()
@@ -82,7 +83,8 @@ impl ScoringJob<'_> {
         self.absorb(&mut journal, &mut candidates);
         let left: Vec<usize> = (0..chunks).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect();
         let all = Trie::new(&candidates.iter().map(|c| c.program.clone()).collect::<Vec<_>>());
-        let flops = self.run.cost(self.backbone, &all, &self.exam.load(&left));
+        let load = self.exam.load(&left);
+        let flops = all.cost(|step| self.config.flops(step, &load)).shared;
         let tokens = left.iter().map(|&chunk| self.exam.tokens(chunk)).sum();
         if left.len() < chunks {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
@@ -153,8 +155,8 @@ impl ScoringJob<'_> {
         let trie = tries.of(&missing, candidates);
         let mut seconds = vec![0.0; trie.len()];
         fault::here("score");
-        let decoder = self.run.model(self.backbone)?;
-        let results = self.exam.run(&decoder, trie, missing.len(), chunk, &mut seconds)?;
+        let engine = (self.engine)()?;
+        let results = self.exam.run(&*engine, trie, chunk, &mut seconds)?;
         for ((&index, values), seconds) in missing.iter().zip(results).zip(trie.shares(&seconds)) {
             let candidate = &mut candidates[index];
             let record = JournalRecord { key: candidate.key.hash().to_string(), chunk, values, seconds };

@@ -83,7 +83,7 @@ impl Explicit {
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::PruneSpec;
+    use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 

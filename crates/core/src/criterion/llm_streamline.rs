@@ -51,7 +51,7 @@ impl Criterion for LlmStreamline {
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::PruneSpec;
+    use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 

@@ -136,7 +136,7 @@ pub(super) mod tests {
     use super::*;
 
     /// What a criterion picks on evidence that is given by formulas.
-    pub(in crate::criterion) fn select(
+    pub(crate) fn select(
         build: Build,
         options: &serde_json::Value,
         cut: &PruneSpec<'_>,

@@ -146,7 +146,7 @@ impl Criterion for ShortenedLlama {
 #[cfg(test)]
 mod tests {
     use super::released;
-    use crate::criterion::PruneSpec;
+    use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 

@@ -61,7 +61,7 @@ impl Criterion for Sleb {
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::PruneSpec;
+    use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 

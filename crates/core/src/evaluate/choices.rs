@@ -110,7 +110,6 @@ impl<'a> MultipleChoiceEval<'a> {
         &self,
         engine: &dyn Engine,
         trie: &Trie,
-        programs: usize,
         documents: &[usize],
         seconds: &mut [f64],
     ) -> Result<Vec<Vec<f64>>> {
@@ -136,7 +135,7 @@ impl<'a> MultipleChoiceEval<'a> {
         let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
         batch.targets = flat().map(|(row, (token, _))| ScoredRow { row, token }).collect();
         let outputs = engine.run(trie, &batch, &mut Clock(seconds))?;
-        let mut values = vec![[0.0, 1.0].repeat(choices); programs];
+        let mut values = vec![[0.0, 1.0].repeat(choices); trie.programs()];
         for (values, output) in values.iter_mut().zip(outputs) {
             for ((_, (_, choice)), prediction) in flat().zip(output.unwrap_or_default()) {
                 values[2 * choice] += f64::from(prediction.log_probability);
@@ -169,17 +168,10 @@ impl EvalSet for MultipleChoiceEval<'_> {
         2 * self.batches[chunk].iter().map(|&document| self.documents[document].len()).sum::<usize>()
     }
 
-    fn run(
-        &self,
-        engine: &dyn Engine,
-        trie: &Trie,
-        programs: usize,
-        chunk: usize,
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<f64>>> {
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
         let tokens = |&document: &usize| self.trees[document].tokens();
         in_parts(engine.part_tokens(), &self.batches[chunk], tokens, seconds, |documents, seconds| {
-            self.answer(engine, trie, programs, documents, seconds)
+            self.answer(engine, trie, documents, seconds)
         })
     }
 

@@ -19,14 +19,7 @@ pub trait EvalSet: Sync {
     fn load(&self, chunks: &[usize]) -> Load;
 
     /// Runs one chunk: the values of each program. `seconds[node]` grows by the time of each step.
-    fn run(
-        &self,
-        engine: &dyn Engine,
-        trie: &Trie,
-        programs: usize,
-        chunk: usize,
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<f64>>>;
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>>;
 
     /// How many values a chunk gives for each program.
     fn count(&self, chunk: usize) -> usize;
@@ -93,13 +86,12 @@ pub fn score(
     exam: &dyn EvalSet,
     engine: &dyn Engine,
     trie: &Trie,
-    programs: usize,
     seconds: &mut [f64],
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Vec<f64>>> {
-    let mut of_programs = vec![Vec::with_capacity(exam.chunks()); programs];
+    let mut of_programs = vec![Vec::with_capacity(exam.chunks()); trie.programs()];
     for chunk in 0..exam.chunks() {
-        let values = exam.run(engine, trie, programs, chunk, seconds)?;
+        let values = exam.run(engine, trie, chunk, seconds)?;
         for (of_program, values) in of_programs.iter_mut().zip(values) {
             of_program.push(values);
         }

@@ -35,7 +35,7 @@ pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Resul
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
     let exam = PerplexityEval::new(windows, BATCH_TOKENS);
-    let losses = score(&exam, engine, &trie, programs.len(), &mut seconds, |_| Ok(()))?;
+    let losses = score(&exam, engine, &trie, &mut seconds, |_| Ok(()))?;
     Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
 }
 
@@ -77,14 +77,7 @@ impl EvalSet for PerplexityEval<'_> {
         self.members(chunk).len()
     }
 
-    fn run(
-        &self,
-        engine: &dyn Engine,
-        trie: &Trie,
-        _programs: usize,
-        chunk: usize,
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<f64>>> {
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
         let members: Vec<usize> = self.members(chunk).collect();
         in_parts(
             engine.part_tokens(),

@@ -100,6 +100,11 @@ impl Trie {
         self.paths.is_empty()
     }
 
+    /// The number of programs.
+    pub fn programs(&self) -> usize {
+        self.paths.len()
+    }
+
     /// The nodes that a program passes, in order.
     pub fn path(&self, program: usize) -> &[usize] {
         &self.paths[program]
