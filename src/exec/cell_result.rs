@@ -46,7 +46,7 @@ pub struct CellResult {
     pub failure: Option<String>,
     /// The artifacts that it was made from, each with its key and who made it.
     pub made_from: Vec<MadeFrom>,
-    /// The paths of the input files that it was made from, which are among [`GridOutcome::inputs`].
+    /// The paths of the input files that it was made from, which are among [`GridOutcome::inputs`](super::GridOutcome::inputs).
     #[serde(skip)]
     pub inputs: BTreeSet<String>,
 }

@@ -42,9 +42,10 @@ pub(super) fn score(
     }
     let text = tokenise::text(run, backbone, &evaluation.subject, &evaluation.tokens)?;
     let label = format!("{} on {}", backbone.name, evaluation.subject);
-    text.exam(run.settings.batch_tokens, |exam| {
+    text.with_eval_set(run.settings.batch_tokens, |eval_set| {
         let journal = evaluation.journal.clone();
         let engine = || models.get(backbone);
-        ScoringJob { run, config: &backbone.config, exam, label: &label, journal, engine: &engine }.score(candidates)
+        ScoringJob { run, config: &backbone.config, eval_set, label: &label, journal, engine: &engine }
+            .score(candidates)
     })
 }

@@ -37,6 +37,16 @@ impl GridOutcome {
         let nats = losses.iter().sum::<f64>() * (length - 1) as f64;
         (read.bytes > 0).then(|| nats / std::f64::consts::LN_2 / read.bytes as f64).filter(|bits| bits.is_finite())
     }
+
+    /// How a task of the grid was scored; none where nothing of it is stored.
+    pub fn task(&self, used: &TaskUse) -> Option<&TaskProtocol> {
+        self.tasks.iter().find(|of| of.label == used.to_string())
+    }
+
+    /// How many cells failed.
+    pub fn failed(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.failure.is_some()).count()
+    }
 }
 
 /// How much of a text was read.
@@ -61,16 +71,4 @@ pub struct TaskProtocol {
     pub original: usize,
     /// Whether all documents of the published split are scored.
     pub whole: bool,
-}
-
-impl GridOutcome {
-    /// How a task of the grid was scored; none where nothing of it is stored.
-    pub fn task(&self, used: &TaskUse) -> Option<&TaskProtocol> {
-        self.tasks.iter().find(|of| of.label == used.to_string())
-    }
-
-    /// How many cells failed.
-    pub fn failed(&self) -> usize {
-        self.cells.iter().filter(|cell| cell.failure.is_some()).count()
-    }
 }

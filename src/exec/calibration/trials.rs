@@ -43,7 +43,7 @@ impl<'a> Trials<'a> {
         let scoring = ScoringJob {
             run,
             config: &backbone.config,
-            exam: &PerplexityEval::new(windows, batch),
+            eval_set: &PerplexityEval::new(windows, batch),
             label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
             journal: sha256::of_bytes(format!("{} {} {batch}", backbone.content, tokens.hash())),
             engine: &|| Ok(Arc::clone(engine)),

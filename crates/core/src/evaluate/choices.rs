@@ -70,7 +70,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Documents as an exam: the values are two for each choice, see [`scored`].
+/// Documents as an eval set: the values are two for each choice, see [`scored`].
 pub struct MultipleChoiceEval<'a> {
     documents: &'a [Vec<TokenisedChoice<'a>>],
     trees: Vec<Tree<'a>>,

@@ -79,25 +79,25 @@ pub(super) fn in_parts<M: Sync>(
     Ok(of_programs)
 }
 
-/// Scores all programs of a trie on all of an exam, without storing anything: the values of each program.
+/// Scores all programs of a trie on all of an eval set, without storing anything: the values of each program.
 ///
 /// `progress` is told the tokens of each chunk and may stop the run. `seconds[node]` grows by the time of each step.
 pub fn score(
-    exam: &dyn EvalSet,
+    eval_set: &dyn EvalSet,
     engine: &dyn Engine,
     trie: &Trie,
     seconds: &mut [f64],
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Vec<f64>>> {
-    let mut of_programs = vec![Vec::with_capacity(exam.chunks()); trie.programs()];
-    for chunk in 0..exam.chunks() {
-        let values = exam.run(engine, trie, chunk, seconds)?;
+    let mut of_programs = vec![Vec::with_capacity(eval_set.chunks()); trie.programs()];
+    for chunk in 0..eval_set.chunks() {
+        let values = eval_set.run(engine, trie, chunk, seconds)?;
         for (of_program, values) in of_programs.iter_mut().zip(values) {
             of_program.push(values);
         }
-        progress(exam.tokens(chunk))?;
+        progress(eval_set.tokens(chunk))?;
     }
-    Ok(of_programs.iter().map(|chunks| exam.assemble(chunks)).collect())
+    Ok(of_programs.iter().map(|chunks| eval_set.assemble(chunks)).collect())
 }
 
 #[cfg(test)]

@@ -34,15 +34,15 @@ impl Losses {
 pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<f64>> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
-    let exam = PerplexityEval::new(windows, BATCH_TOKENS);
-    let losses = score(&exam, engine, &trie, &mut seconds, |_| Ok(()))?;
+    let eval_set = PerplexityEval::new(windows, BATCH_TOKENS);
+    let losses = score(&eval_set, engine, &trie, &mut seconds, |_| Ok(()))?;
     Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
 }
 
 /// Tokens of a batch where nobody says otherwise.
 const BATCH_TOKENS: usize = 2048;
 
-/// Windows as an exam: the values are the windows' mean losses.
+/// Windows as an eval set: the values are the windows' mean losses.
 pub struct PerplexityEval<'a> {
     windows: &'a Windows,
     /// Windows of a chunk.
