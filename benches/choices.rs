@@ -55,7 +55,7 @@ fn main() {
             let mut seconds = vec![0.0; trie.len()];
             let started = Instant::now();
             let exam = MultipleChoiceEval::new(&documents, BUDGET).unwrap();
-            let scores = score(&exam, &decoder, &trie, programs.len(), &mut seconds, |_| Ok(())).unwrap();
+            let scores = score(&exam, &decoder, &trie, &mut seconds, |_| Ok(())).unwrap();
             (started.elapsed().as_secs_f64(), scores)
         };
         let (mut padded_best, mut ours_best, mut nine_best, mut share) =

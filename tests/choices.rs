@@ -29,7 +29,7 @@ fn scored(decoder: &Decoder, programs: &[Program], documents: &[Document], budge
         Ok(())
     };
     let exam = MultipleChoiceEval::new(&borrowed, budget).unwrap();
-    let of_programs = score(&exam, decoder, &trie, programs.len(), &mut seconds, progress).unwrap();
+    let of_programs = score(&exam, decoder, &trie, &mut seconds, progress).unwrap();
     assert_eq!(tokens, (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum::<usize>());
     let by_document = |values: Vec<f64>| {
         let mut scores = ghostlab::evaluate::choices::scored(&values).into_iter();

@@ -9,7 +9,6 @@ use common::{assert_close, flat, numbers, relative_error, tensors};
 use ghostlab::calibrate::{Pair, SimilarityAxis};
 use ghostlab::corpus::{PythonRandom, Rule, Tokenizer, calibration};
 use ghostlab::criterion::{self, CalibrationEvidence, PruneSpec, Selection};
-use ghostlab::error::Result;
 use ghostlab::linalg::hadamard;
 use ghostlab::linalg::solve::NormalEquations;
 use ghostlab::linalg::streaming_qr::StreamingQr;
@@ -59,22 +58,16 @@ struct Witness<'a> {
     calibrated: &'a common::stories::Calibrated,
 }
 
-impl CalibrationEvidence for Witness<'_> {
-    fn similarity(&self, pair: Pair) -> Result<f64> {
-        Ok(self.calibrated.similarities.get(pair).unwrap())
-    }
-
-    fn perplexities(&mut self, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
-        let programs: Vec<Program> = removed.iter().map(|set| Program::pruned(LAYERS, set, |_| None)).collect();
-        Ok(perplexities(self.decoder, &programs, &self.oracle.calibration_windows()))
-    }
-}
-
-fn select(witness: &mut Witness<'_>, name: &str, options: &Value, depth: usize) -> Selection {
+fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> Selection {
     let criterion = criterion::build(name, options.as_object().unwrap()).unwrap();
     let cut = PruneSpec { backbone: "stories", layers: LAYERS, depth };
     criterion.check(&cut).unwrap();
-    criterion.select(&cut, witness).unwrap()
+    let mut measure = |removed: &[Vec<usize>]| {
+        let programs: Vec<Program> = removed.iter().map(|set| Program::pruned(LAYERS, set, |_| None)).collect();
+        Ok(perplexities(witness.decoder, &programs, &witness.oracle.calibration_windows()))
+    };
+    let similarities = &witness.calibrated.similarities;
+    criterion.select(&cut, &mut CalibrationEvidence { similarities, perplexities: &mut measure }).unwrap()
 }
 
 #[test]
@@ -82,7 +75,7 @@ fn criteria_select_what_the_official_code_does() {
     let Some(oracle) = oracle() else { return };
     let decoder = oracle.decoder();
     let calibrated = oracle.calibration(&decoder);
-    let witness = &mut Witness { oracle: &oracle, decoder: &decoder, calibrated: &calibrated };
+    let witness = &Witness { oracle: &oracle, decoder: &decoder, calibrated: &calibrated };
     for (depth, expected) in oracle.values["streamline_official"].as_object().unwrap() {
         let depth: usize = depth.parse().unwrap();
         let selection = select(witness, "llm-streamline", &json!({}), depth);
@@ -105,7 +98,7 @@ fn leave_one_out_perplexities_equal_the_reference() {
     let Some(oracle) = oracle() else { return };
     let decoder = oracle.decoder();
     let calibrated = oracle.calibration(&decoder);
-    let witness = &mut Witness { oracle: &oracle, decoder: &decoder, calibrated: &calibrated };
+    let witness = &Witness { oracle: &oracle, decoder: &decoder, calibrated: &calibrated };
     let expected = numbers(&oracle.values["leave_one_out_ppl"]);
     let selection = select(witness, "shortened-llama", &json!({}), 2);
     for (&(layer, ours), expected) in selection.scores.iter().zip(&expected) {

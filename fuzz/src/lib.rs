@@ -15,7 +15,7 @@ use ghostlab::corpus::{Tokenizer, read_rows};
 use ghostlab::error::Error;
 use ghostlab::exec::Methods;
 use ghostlab::grid::Grid;
-use ghostlab::model::{Config, Decoder};
+use ghostlab::model::{Config, Decoder, check_weights};
 use ghostlab::store::{ArtifactKind, Journal, JournalRecord, Key, Lookup, Store};
 use ghostlab::tasks::{Items, TASKS, Task, TaskRow};
 use serde_json::{Value, json};
@@ -170,7 +170,7 @@ fn config(data: &[u8]) {
             assert!(config.rope.scaling.is_none_or(|of| of.high_freq_factor > of.low_freq_factor && of.factor >= 1.0));
             // The headers of other weights are never those of this config, unless it is theirs.
             let folder = checkout("tests/fixtures/arch/llama-gqa");
-            if let Err(error) = Decoder::check(&config, &folder) {
+            if let Err(error) = check_weights(&config, &folder) {
                 sound(&error);
             }
         }
@@ -269,7 +269,7 @@ fn weights(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("model.safetensors"), data).unwrap();
     let config = Config::read(&checkout("tests/fixtures/arch/llama-gqa")).unwrap();
-    match Decoder::check(&config, folder.path()) {
+    match check_weights(&config, folder.path()) {
         Err(error) => sound(&error),
         // What the header promises is there: only a number that is not finite can still be refused.
         Ok(()) => {

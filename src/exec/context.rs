@@ -1,18 +1,16 @@
 //! What all jobs of a run share.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::event::{Event, Job, Reporter};
-use super::prepare::remake;
-use super::run::Settings;
-use super::tokens::{TaskTokens, Text, read_windows};
+use super::lock::lock;
+use super::settings::Settings;
 use super::wait;
-use crate::corpus::Windows;
 use crate::error::{Error, Result};
-use crate::model::{Decoder, Load, Program, Trie};
-use crate::plan::{BackbonePlan, Plan, Subject, Variant};
+use crate::plan::{Plan, Subject, Variant};
 use crate::store::{Key, Lease, Lookup, Store, StoredArtifact};
 
 /// A run at work.
@@ -26,10 +24,6 @@ pub(super) struct Context<'a> {
     failures: Mutex<BTreeMap<usize, String>>,
     /// The cells that nothing is left to do for.
     complete: Mutex<BTreeSet<usize>>,
-    /// The backbones in memory, by name.
-    models: Mutex<HashMap<String, Arc<Decoder>>>,
-    /// Programs with their operators in memory, by their operator's key.
-    pub(super) programs: Mutex<HashMap<String, Program>>,
     jobs: AtomicUsize,
     /// Damage that was told of.
     told: Mutex<BTreeSet<String>>,
@@ -51,38 +45,15 @@ impl<'a> Context<'a> {
             stop,
             failures: Mutex::default(),
             complete: Mutex::default(),
-            models: Mutex::default(),
-            programs: Mutex::default(),
             jobs: AtomicUsize::new(0),
             told: Mutex::default(),
-        }
-    }
-
-    /// A backbone, read when it is first asked for.
-    pub(super) fn model(&self, backbone: &BackbonePlan) -> Result<Arc<Decoder>> {
-        let mut models = lock(&self.models);
-        if let Some(model) = models.get(&backbone.name) {
-            return Ok(Arc::clone(model));
-        }
-        let load = || Decoder::load_with(backbone.config.clone(), &backbone.folder);
-        let model = Arc::new(self.plan.inputs.guarded(&[&backbone.folder], load)?);
-        models.insert(backbone.name.clone(), Arc::clone(&model));
-        Ok(model)
-    }
-
-    /// Frees what is held for a backbone whose jobs are done.
-    pub(super) fn forget(&self, backbone: &BackbonePlan) {
-        lock(&self.models).remove(&backbone.name);
-        let mut programs = lock(&self.programs);
-        for operator in backbone.variants.iter().filter_map(|variant| variant.operator.as_ref()) {
-            programs.remove(operator.hash());
         }
     }
 
     /// Notes that a cell has no result. The first reason stays.
     pub(super) fn fail(&self, cell: usize, reason: String) {
         let mut failures = lock(&self.failures);
-        if let std::collections::btree_map::Entry::Vacant(free) = failures.entry(cell) {
+        if let Entry::Vacant(free) = failures.entry(cell) {
             let cell = self.plan.grid.cells[cell].to_string();
             self.reporter.event(Event::Failed { cell, reason: reason.clone() });
             free.insert(reason);
@@ -121,10 +92,6 @@ impl<'a> Context<'a> {
     /// Tells a cell's new value.
     pub(super) fn scored(&self, cell: usize, on: &Subject, value: f64) {
         self.reporter.event(Event::Scored { cell: self.plan.grid.cells[cell].to_string(), on: on.to_string(), value });
-    }
-
-    pub(super) fn cost(&self, backbone: &BackbonePlan, trie: &Trie, load: &Load) -> f64 {
-        trie.cost(|step| backbone.config.flops(step, load)).shared
     }
 
     /// Tells that a job begins; its number.
@@ -177,31 +144,6 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The tokens of a text or task; damaged ones are made anew.
-    pub(super) fn text(&self, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
-        let read = |artifact: &StoredArtifact| match subject {
-            Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
-            Subject::Task(_) => TaskTokens::read(artifact).map(Text::Task),
-        };
-        self.tokens(backbone, key, read)
-    }
-
-    /// The windows of a text; damaged ones are made anew.
-    pub(super) fn windows(&self, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
-        self.tokens(backbone, key, read_windows)
-    }
-
-    fn tokens<T>(&self, backbone: &BackbonePlan, key: &Key, read: impl Fn(&StoredArtifact) -> Result<T>) -> Result<T> {
-        if let Some(artifact) = self.get(key) {
-            return read(&artifact);
-        }
-        remake(self.plan, backbone, key, self.store)?;
-        match self.store.get(key) {
-            Lookup::Whole(artifact) => read(&artifact),
-            _ => Err(Error::job("tokens vanished from the store").at(key.short().to_string())),
-        }
-    }
-
     /// Claims a piece of work, waiting for another process that is at it.
     pub(super) fn claim(&self, name: &str, what: &str) -> Result<Lease> {
         wait::claim(self.store, name, what, self.reporter, self.stop)
@@ -211,9 +153,4 @@ impl<'a> Context<'a> {
     pub(super) fn pause(&self) -> Result<()> {
         wait::pause(self.stop)
     }
-}
-
-/// A poisoned lock only means that another job panicked: what it guards is whole between any two statements.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

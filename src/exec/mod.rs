@@ -3,26 +3,34 @@
 //! A run makes the artifacts that its plan names and the store lacks, and reads its outcome from the store.
 
 mod calibration;
+mod cell_result;
 mod context;
+mod evaluation;
 mod event;
+mod lock;
+mod models;
 mod operator;
 mod outcome;
-mod pass;
 mod prepare;
+mod programs;
 mod record;
 mod registry;
 mod run;
 mod schedule;
 mod score;
-mod selection;
+mod settings;
+mod stored;
+mod tokenise;
 mod tokens;
 mod wait;
 
+pub use cell_result::{CellResult, MadeFrom, TaskScores};
 pub use event::{Event, Job, Reporter};
 pub use operator::{BoundaryResult, PlacedRepair};
-pub use outcome::{CellResult, GridOutcome, MadeFrom, TaskProtocol, TaskScores, TextProtocol};
+pub use outcome::{GridOutcome, TaskProtocol, TextProtocol};
 pub use prepare::prepare;
 pub use record::{Recorder, RunRecord, Stage};
 pub use registry::Methods;
-pub use run::{Settings, run};
+pub use run::run;
+pub use settings::Settings;
 pub use wait::claim;

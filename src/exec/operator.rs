@@ -1,19 +1,16 @@
-//! A variant's operators: solved from activations, stored with their figures, loaded as a program.
+//! A variant's operators in the store: what stands there, and how it becomes a program.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::Activations;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
-use crate::grid::Cell;
-use crate::model::{Decoder, Operator, Program, Repairs, Sublayer};
+use crate::model::{Operator, Program, Repairs, Sublayer};
 use crate::plan::payload::{FIGURES, from_json, to_json};
-use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
-use crate::store::{Key, Store, StoredArtifact};
+use crate::recovery::RepairMetrics;
+use crate::store::StoredArtifact;
 
 /// Where a repair stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,78 +47,27 @@ pub struct BoundaryResult {
     pub numbers: RepairMetrics,
 }
 
-/// The recovery of a cell that is not the dense one.
-pub(super) fn recovery_of(cell: &Cell) -> Result<Box<dyn Recovery>> {
-    let method = cell.recovery.as_ref();
-    let method = method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))?;
-    recovery::build(&method.name, &method.options)
-}
-
-/// The spans that get an operator each.
-pub(super) fn spans(selection: &Selection, recovery: &dyn Recovery) -> Vec<Span> {
-    let regions = selection.regions().into_iter();
-    regions.flat_map(|(start, end)| recovery.spans(Span { start, end })).collect()
-}
-
-/// Solves a cell's operators and stores them.
+/// The payload of the operator at a boundary: its name and its numbers.
 ///
 /// # Errors
-/// Kind `Job`: the cell cannot be repaired, and why.
-pub(super) fn solve(
-    cell: &Cell,
-    selection: &Selection,
-    decoder: &Decoder,
-    activations: &Activations,
-    store: &Store,
-    key: &Key,
-) -> Result<()> {
-    let started = Instant::now();
-    let recovery = recovery_of(cell)?;
-    let sequences = activations.shape().sequences;
-    let spans = spans(selection, &*recovery);
-    let first = cell.calibration.as_ref().map_or(sequences, |c| c.operator_sequences);
-    let fitted = recovery.fitted_on(spans.len() == 1).count(sequences, first);
-    let (mut results, mut matrices) = (Vec::new(), Vec::new());
-    for &span in &spans {
-        let boundary = Boundary { backbone: decoder, activations, span, fitted };
-        let place = |error: Error| error.at(format!("boundary of layer {}", span.start));
-        let began = Instant::now();
-        let solution = recovery.solve(&boundary).map_err(place)?;
-        let solve_seconds = began.elapsed().as_secs_f64();
-        let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
-        let placed = match &solution.repair {
-            Repair::Cut => None,
-            Repair::Stream(_) => Some(PlacedRepair::Stream),
-            Repair::Branches { attention: false, .. } => Some(PlacedRepair::Mlp),
-            Repair::Branches { attention: true, .. } => Some(PlacedRepair::AttentionAndMlp),
-        };
-        let operator = solution.repair.operator();
-        if let Some(operator) = operator {
-            let (form, values) = operator.parts()?;
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            matrices.push((format!("{:04}.{form}.f32", results.len()), bytes));
-        }
-        results.push(BoundaryResult {
-            region: (span.start, span.end),
-            operator: operator.map(|operator| operator.key()),
-            placed,
-            notes: solution.notes,
-            rank: solution.system.map(|_| rank),
-            condition: condition.is_finite().then_some(condition),
-            losses: solution.losses,
-            solve_seconds,
-            numbers: RepairMetrics::of(&boundary, &solution.repair)?,
-        });
-    }
+/// None that a reader could mend.
+pub(super) fn payload(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
+    let (form, values) = operator.parts()?;
+    Ok((format!("{boundary:04}.{form}.f32"), values.iter().flat_map(|value| value.to_le_bytes()).collect()))
+}
+
+/// The payload of what is known of the boundaries.
+///
+/// # Errors
+/// Kind `Job`: figures that are not finite.
+pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     let figures = to_json(&results)?;
     // JSON has no word for a number that is none: it would not come back.
-    if serde_json::from_slice::<Vec<BoundaryResult>>(&figures).is_err() {
-        return Err(Error::job("the repair's figures are not finite numbers")
-            .hint("the method diverged: a smaller learning rate, or another method"));
+    match serde_json::from_slice::<Vec<BoundaryResult>>(&figures) {
+        Ok(_) => Ok(figures),
+        Err(_) => Err(Error::job("the repair's figures are not finite numbers")
+            .hint("the method diverged: a smaller learning rate, or another method")),
     }
-    let payloads = matrices.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
-    let payloads: Vec<(&str, &[u8])> = payloads.chain([(FIGURES, figures.as_slice())]).collect();
-    store.put(key, started.elapsed().as_secs_f64(), &payloads).map(drop)
 }
 
 /// What is known of a stored variant's boundaries.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::context::lock;
 use super::event::{Event, Reporter};
+use super::lock::lock;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::grid::Grid;

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::criterion::PruneSpec;
 use crate::error::Result;
 use crate::grid::{Method, Registry};
-use crate::model::{Config, Decoder};
+use crate::model::{self, Config};
 use crate::options::{Described, Options};
 use crate::tasks::TASKS;
 use crate::{criterion, recovery};
@@ -19,7 +19,7 @@ impl Registry for Methods {
     fn layers(&self, backbone_folder: &Path) -> Result<usize> {
         let config = Config::read(backbone_folder)?;
         // Before anything is made of its numbers: of 10^7 layers the cells alone would be too many.
-        Decoder::check(&config, backbone_folder)?;
+        model::check_weights(&config, backbone_folder)?;
         Ok(config.layers)
     }
 

@@ -2,43 +2,21 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::calibration::CalibrationJob;
-use super::context::{Context, lock};
+use super::context::Context;
 use super::event::{Event, Reporter};
-use super::operator;
-use super::outcome::{GridOutcome, scored};
+use super::models::Models;
+use super::outcome::GridOutcome;
 use super::prepare::prepare;
+use super::programs::Programs;
 use super::schedule::{self, Limits, Task};
-use super::score::ScoringJob;
-use super::wait;
+use super::settings::Settings;
+use super::stored::scored;
+use super::{calibration, evaluation, wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grid::Grid;
 use crate::machine;
-use crate::model::Program;
-use crate::plan::{BackbonePlan, Estimate, Evaluation, Plan, StoreState, Variant, payload, warnings};
+use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, warnings};
 use crate::store::{Key, Store};
-
-/// How to run, as far as it may not change a result beyond rounding.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    /// Tokens of a batch.
-    pub batch_tokens: usize,
-    /// Most bytes of activations to spool in one pass. Where all sites that a selection may need are more, a second
-    /// pass spools only those that the selections chose.
-    pub spool_bytes: u64,
-    /// Jobs at a time.
-    pub jobs: usize,
-    /// Bytes of memory that jobs may take together; most of what is free where none is given.
-    pub memory: Option<u64>,
-    /// How often a job that failed is tried again.
-    pub retries: u32,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { batch_tokens: 2048, spool_bytes: 32 << 30, jobs: 1, memory: None, retries: 0 }
-    }
-}
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
 ///
@@ -110,6 +88,7 @@ fn enough_room(estimate: &Estimate, store: &Store) -> Result<()> {
 
 /// Makes what is missing.
 fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
+    let (models, programs) = (&Models::new(&context.plan.inputs), &Programs::default());
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         let made = |variant: &Variant| variant.selection.iter().chain(&variant.operator).all(|key| state.has(key));
@@ -124,7 +103,7 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             repairs.push(tasks.len());
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-                attempt(context, &cells, || CalibrationJob::repair(context, backbone, calibration, &own))?;
+                attempt(context, &cells, || calibration::repair(context, models, backbone, calibration, &own))?;
                 context.look_complete(&own);
                 Ok(())
             };
@@ -139,7 +118,7 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             let bytes = backbone.config.batch_bytes(context.settings.batch_tokens, 4) + own.len() as u64 * matrix;
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-                attempt(context, &cells, || score(context, backbone, evaluation, place, &own))?;
+                attempt(context, &cells, || evaluation::score(context, models, programs, backbone, place, &own))?;
                 let new = own.iter().filter(|of| !context.failed(of.cell));
                 let new: Vec<(usize, &Key)> = new.map(|of| (of.cell, &*of.scores[place])).collect();
                 // Damage right after writing is found again by whoever reads the outcome.
@@ -152,10 +131,13 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             tasks.push(Task { after: repairs.clone(), model, bytes, run: Box::new(work) });
         }
     }
-    let models: Vec<u64> = context.plan.backbones.iter().map(|backbone| backbone.config.weight_bytes()).collect();
+    let sizes: Vec<u64> = context.plan.backbones.iter().map(|backbone| backbone.config.weight_bytes()).collect();
     let memory = context.settings.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4);
     let limits = Limits { tasks: context.settings.jobs, memory };
-    schedule::run(&tasks, &models, limits, |model| context.forget(&context.plan.backbones[model]))
+    schedule::run(&tasks, &sizes, limits, |model| {
+        models.forget(&context.plan.backbones[model]);
+        programs.forget(&context.plan.backbones[model]);
+    })
 }
 
 /// Runs a job as often as it may be tried. A job that fails for good fails its cells, and the others go on.
@@ -179,55 +161,4 @@ fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<()>)
         }
     }
     Ok(())
-}
-
-/// Scores the variants that have no scores yet on one text or task.
-fn score(
-    context: &Context<'_>,
-    backbone: &BackbonePlan,
-    evaluation: &Evaluation,
-    place: usize,
-    variants: &[&Variant],
-) -> Result<()> {
-    let mut candidates = Vec::new();
-    for variant in variants.iter().filter(|variant| !context.failed(variant.cell)) {
-        match program(context, backbone, variant) {
-            Ok(program) => candidates.push((std::sync::Arc::clone(&variant.scores[place]), program)),
-            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
-                context.fail(variant.cell, error.one_line());
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    // Two cells may be one variant: the same key needs one score.
-    let mut seen = std::collections::BTreeSet::new();
-    candidates.retain(|(key, _)| seen.insert(key.hash().to_string()));
-    if candidates.is_empty() {
-        return Ok(());
-    }
-    let text = context.text(backbone, &evaluation.subject, &evaluation.tokens)?;
-    let label = format!("{} on {}", backbone.name, evaluation.subject);
-    text.exam(context.settings.batch_tokens, |exam| {
-        let sitting = ScoringJob { run: context, backbone, exam, label: &label, journal: evaluation.journal.clone() };
-        sitting.score(candidates)
-    })
-}
-
-/// A variant as a program; its operators are loaded once for all texts.
-fn program(context: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
-    let layers = backbone.config.layers;
-    let (Some(selection), Some(operator)) = (&variant.selection, &variant.operator) else {
-        return Ok(Program::dense(layers));
-    };
-    if let Some(program) = lock(&context.programs).get(operator.hash()) {
-        return Ok(program.clone());
-    }
-    let find = |key, what| {
-        let missing = || Error::job(format!("its {what} is not in the store"));
-        context.get(key).ok_or_else(missing)
-    };
-    let selection = payload::selection(&find(selection, "selection")?)?;
-    let program = operator::program(&find(operator, "operator")?, layers, &selection)?;
-    lock(&context.programs).insert(operator.hash().to_string(), program.clone());
-    Ok(program)
 }

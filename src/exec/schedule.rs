@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex};
 
-use super::context::lock;
+use super::lock::lock;
 use crate::error::{Error, Result};
 
 /// A piece of work and what it needs.

@@ -6,25 +6,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
 use crate::fault;
-use crate::model::{Program, Trie};
-use crate::plan::BackbonePlan;
+use crate::model::{Config, Engine, Program, Trie};
 use crate::plan::payload::{VALUES, value_bytes, values};
 use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease};
 
 /// At most this much work is lost when a run is killed, beside the chunk it is at.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
-/// Variants of one backbone before one exam.
+/// Variants of one backbone on one text or task.
 pub(super) struct ScoringJob<'a> {
     pub(super) run: &'a Context<'a>,
-    pub(super) backbone: &'a BackbonePlan,
-    pub(super) exam: &'a dyn EvalSet,
+    pub(super) config: &'a Config,
+    pub(super) eval_set: &'a dyn EvalSet,
     pub(super) label: &'a str,
     /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
     pub(super) journal: String,
+    /// The backbone, loaded when the first chunk has to be computed.
+    pub(super) engine: &'a dyn Fn() -> Result<Arc<dyn Engine>>,
 }
 
 /// A variant that is being scored.
@@ -66,7 +67,7 @@ impl ScoringJob<'_> {
         keys.iter()
             .map(|key| {
                 let artifact = self.run.get(key);
-                let missing = || crate::error::Error::job("scores vanished from the store").at(self.label.to_string());
+                let missing = || Error::job("scores vanished from the store").at(self.label.to_string());
                 values(&artifact.ok_or_else(missing)?)
             })
             .collect()
@@ -75,15 +76,16 @@ impl ScoringJob<'_> {
     /// Scores variants and stores what each scored.
     pub(super) fn score(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<()> {
         let mut journal = self.run.store.journal(&self.journal)?;
-        let chunks = self.exam.chunks();
+        let chunks = self.eval_set.chunks();
         let new =
             |(key, program)| Candidate { key, program, chunks: vec![None; chunks], seconds: 0.0, elsewhere: false };
         let mut candidates: Vec<Candidate> = variants.into_iter().map(new).collect();
         self.absorb(&mut journal, &mut candidates);
         let left: Vec<usize> = (0..chunks).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect();
         let all = Trie::new(&candidates.iter().map(|c| c.program.clone()).collect::<Vec<_>>());
-        let flops = self.run.cost(self.backbone, &all, &self.exam.load(&left));
-        let tokens = left.iter().map(|&chunk| self.exam.tokens(chunk)).sum();
+        let load = self.eval_set.load(&left);
+        let flops = all.cost(|step| self.config.flops(step, &load)).shared;
+        let tokens = left.iter().map(|&chunk| self.eval_set.tokens(chunk)).sum();
         if left.len() < chunks {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
         }
@@ -92,7 +94,7 @@ impl ScoringJob<'_> {
         self.run.finish(job);
         for candidate in candidates.iter_mut().filter(|candidate| !candidate.elsewhere) {
             let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
-            let bytes = value_bytes(&self.exam.assemble(&chunks));
+            let bytes = value_bytes(&self.eval_set.assemble(&chunks));
             self.run.store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
         }
         self.run.store.retire(journal, |hash| self.run.store.has_hash(ArtifactKind::Scores, hash));
@@ -108,7 +110,7 @@ impl ScoringJob<'_> {
             let mut others = Vec::new();
             for chunk in std::mem::take(&mut left) {
                 if !candidates.iter().any(|candidate| candidate.lacks(chunk)) {
-                    self.run.advance_elsewhere(job, self.exam.tokens(chunk));
+                    self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
                     continue;
                 }
                 let ClaimResult::Mine(lease) = self.run.store.claim(&format!("{}-{chunk}", self.journal))? else {
@@ -118,7 +120,7 @@ impl ScoringJob<'_> {
                 // Whoever had the chunk before has written its records before giving it free.
                 self.absorb(journal, candidates);
                 if !candidates.iter().any(|candidate| candidate.lacks(chunk)) {
-                    self.run.advance_elsewhere(job, self.exam.tokens(chunk));
+                    self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
                     continue;
                 }
                 let result = self.compute(chunk, journal, candidates, &mut tries);
@@ -127,7 +129,7 @@ impl ScoringJob<'_> {
                     pending.flush(journal)?;
                 }
                 result?;
-                if let Err(stopped) = self.run.advance(job, self.exam.tokens(chunk)) {
+                if let Err(stopped) = self.run.advance(job, self.eval_set.tokens(chunk)) {
                     pending.flush(journal)?;
                     return Err(stopped);
                 }
@@ -153,13 +155,13 @@ impl ScoringJob<'_> {
         let trie = tries.of(&missing, candidates);
         let mut seconds = vec![0.0; trie.len()];
         fault::here("score");
-        let decoder = self.run.model(self.backbone)?;
-        let results = self.exam.run(&decoder, trie, missing.len(), chunk, &mut seconds)?;
+        let engine = (self.engine)()?;
+        let results = self.eval_set.run(&*engine, trie, chunk, &mut seconds)?;
         for ((&index, values), seconds) in missing.iter().zip(results).zip(trie.shares(&seconds)) {
             let candidate = &mut candidates[index];
             let record = JournalRecord { key: candidate.key.hash().to_string(), chunk, values, seconds };
             journal.push(&record)?;
-            candidate.take(&record, self.exam.count(chunk));
+            candidate.take(&record, self.eval_set.count(chunk));
         }
         Ok(())
     }
@@ -172,9 +174,9 @@ impl ScoringJob<'_> {
         }
         let by_key: HashMap<String, usize> =
             candidates.iter().enumerate().map(|(index, c)| (c.key.hash().to_string(), index)).collect();
-        for record in records.iter().filter(|record| record.chunk < self.exam.chunks()) {
+        for record in records.iter().filter(|record| record.chunk < self.eval_set.chunks()) {
             if let Some(&index) = by_key.get(&record.key) {
-                candidates[index].take(record, self.exam.count(record.chunk));
+                candidates[index].take(record, self.eval_set.count(record.chunk));
             }
         }
         for candidate in candidates.iter_mut().filter(|candidate| !candidate.elsewhere) {

@@ -107,8 +107,8 @@ pub(super) fn store_requests(
     }
     let tokens = TaskTokens { places: places(&lengths), ids };
     let choices = tokens.choices();
-    let exam = MultipleChoiceEval::new(&choices, 1)?;
-    let load = exam.load(&(0..exam.chunks()).collect::<Vec<_>>());
+    let eval_set = MultipleChoiceEval::new(&choices, 1)?;
+    let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
     let payloads = [
         (IDS, id_bytes(&tokens.ids)),
         (REQUESTS, to_json(&lengths)?),
@@ -160,8 +160,12 @@ pub(super) enum Text {
 }
 
 impl Text {
-    /// Calls `with` with the exam that the tokens are.
-    pub(super) fn exam<T>(&self, batch_tokens: usize, with: impl FnOnce(&dyn EvalSet) -> Result<T>) -> Result<T> {
+    /// Calls `with` with the eval set that the tokens are.
+    pub(super) fn with_eval_set<T>(
+        &self,
+        batch_tokens: usize,
+        with: impl FnOnce(&dyn EvalSet) -> Result<T>,
+    ) -> Result<T> {
         match self {
             Self::Windows(windows) => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
             Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), batch_tokens)?),

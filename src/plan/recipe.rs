@@ -14,7 +14,7 @@ use crate::criterion::{self, PruneSpec};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Method, Perplexity, TaskUse};
-use crate::model::Config;
+use crate::model::{CPU, Config, EngineId};
 use crate::recovery::{self, Span};
 use crate::store::{ArtifactKind, Key};
 use crate::tasks::{self, Task};
@@ -92,10 +92,9 @@ pub(super) const SITE: &str = "site";
 pub(super) const PAIRS: &str = "pairs";
 pub(super) const SEQUENCES: &str = "sequences";
 
-/// What numbers are computed in.
-const DTYPE: &str = "f32";
-/// The class of device: others round otherwise.
-const DEVICE: &str = "cpu";
+/// The engine whose numbers stand under the keys. Keys are older than the word: the CPU's have no name in them, another
+/// engine's have its name beside float type and device.
+pub const ENGINE: EngineId = CPU;
 
 impl BackbonePlan {
     pub(super) fn new(grid: &Grid, name: &str, inputs: &Inputs, batch_tokens: usize) -> Result<Self> {
@@ -243,7 +242,7 @@ impl BackbonePlan {
     }
 
     fn dense(&self, batch_tokens: usize) -> Value {
-        json!({"backbone": self.content, "dtype": DTYPE, "device": DEVICE, "batch": batch_tokens})
+        json!({"backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device, "batch": batch_tokens})
     }
 
     /// The scores of the bare backbone on a calibration's tokens. In the keys of selections it stands for those of all
@@ -262,7 +261,7 @@ impl BackbonePlan {
     /// A calibration pass. In the keys of selections and operators it stands for the activations at all sites: which of
     /// them are read is known only when the layers are chosen.
     fn pass(&self, tokens: &Arc<Key>) -> Key {
-        let of = json!({"backbone": self.content, "dtype": DTYPE, "device": DEVICE});
+        let of = json!({"backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device});
         Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))])
     }
 
@@ -278,7 +277,7 @@ impl BackbonePlan {
 
     fn measured(&self, tokens: &Arc<Key>, sequences: &Range<usize>, what: &str, of_what: Value) -> Key {
         let mut of = json!({
-            "backbone": self.content, "dtype": DTYPE, "device": DEVICE, SEQUENCES: [sequences.start, sequences.end],
+            "backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device, SEQUENCES: [sequences.start, sequences.end],
         });
         of[what] = of_what;
         Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))])

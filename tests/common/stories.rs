@@ -112,6 +112,6 @@ pub fn perplexities(decoder: &Decoder, programs: &[Program], windows: &Windows) 
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
     let exam = perplexity::PerplexityEval::new(windows, 1024);
-    let losses = ghostlab::evaluate::score(&exam, decoder, &trie, programs.len(), &mut seconds, |_| Ok(())).unwrap();
+    let losses = ghostlab::evaluate::score(&exam, decoder, &trie, &mut seconds, |_| Ok(())).unwrap();
     losses.into_iter().map(|windows| perplexity::Losses { windows }.perplexity()).collect()
 }

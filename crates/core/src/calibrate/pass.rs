@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use candle_core::Tensor;
 use rayon::prelude::*;
 
 use super::activations::{ActivationShape, Activations, HookPoint, InMemory, Spool};
 use super::similarity::{Pair, Similarities};
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
-use crate::model::{Batch, Decoder, Observer, Program, Trie};
+use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, Trie};
 
 /// What a grid needs of one calibration.
 #[derive(Debug, Clone, Default)]
@@ -44,7 +43,7 @@ impl PassRequest {
 /// # Errors
 /// A residual stream that is not finite (named with layer and sequence), no room for the spool, or what `progress` returns.
 pub fn run(
-    decoder: &Decoder,
+    engine: &dyn Engine,
     windows: &[&[u32]],
     first_sequence: usize,
     batch_tokens: usize,
@@ -52,13 +51,13 @@ pub fn run(
     spool: &mut dyn Spool,
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Similarities> {
-    let trie = Trie::new(&[request.program(decoder.config().layers)]);
+    let trie = Trie::new(&[request.program(engine.config().layers)]);
     let length = windows.first().map_or(0, |window| window.len());
     let mut taps = Taps {
-        sites: sites(&trie),
+        sites: sites(&trie, request),
         similarities: Similarities::new(&request.pairs),
         spool,
-        channels: decoder.config().hidden,
+        channels: engine.config().hidden,
         batch: Batch::default(),
         first_sequence,
         held: BTreeMap::new(),
@@ -66,7 +65,7 @@ pub fn run(
     for windows in windows.chunks((batch_tokens / length.max(1)).max(1)) {
         taps.batch = Batch::windows(windows.iter().copied());
         let batch = taps.batch.clone();
-        trie.run(decoder, &batch, &mut taps)?;
+        engine.run(&trie, &batch, &mut taps)?;
         taps.held.clear();
         taps.similarities.count(windows.len());
         taps.first_sequence += windows.len();
@@ -80,24 +79,26 @@ pub fn run(
 /// # Errors
 /// As [`run`].
 pub fn in_memory(
-    decoder: &Decoder,
+    engine: &dyn Engine,
     windows: &Windows,
     sites: impl IntoIterator<Item = HookPoint>,
 ) -> Result<Activations> {
     let request = PassRequest { sites: sites.into_iter().collect(), ..PassRequest::default() };
     let shape =
-        ActivationShape { channels: decoder.config().hidden, sequences: windows.count(), length: windows.length };
+        ActivationShape { channels: engine.config().hidden, sequences: windows.count(), length: windows.length };
     let mut kept = InMemory::of(request.sites.iter().copied());
     let windows: Vec<&[u32]> = windows.iter().collect();
-    run(decoder, &windows, 0, 8 * shape.length, &request, &mut kept, |_| Ok(()))?;
+    run(engine, &windows, 0, 8 * shape.length, &request, &mut kept, |_| Ok(()))?;
     kept.finish(shape)
 }
 
-/// Node → site: `X_0` leaves the embedding, the middle of layer `l` its attention, `X_{l+1}` its MLP.
-fn sites(trie: &Trie) -> BTreeMap<usize, HookPoint> {
+/// Node → site, of every boundary and of the middles that were asked for. `X_0` leaves the embedding, the middle of layer
+/// `l` its attention, `X_{l+1}` its MLP.
+fn sites(trie: &Trie, request: &PassRequest) -> BTreeMap<usize, HookPoint> {
     let of_step =
         |step: usize| if step.is_multiple_of(2) { HookPoint::Stream(step / 2) } else { HookPoint::Middle(step / 2) };
-    trie.path(0).iter().enumerate().map(|(step, &node)| (node, of_step(step))).collect()
+    let sites = trie.path(0).iter().enumerate().map(|(step, &node)| (node, of_step(step)));
+    sites.filter(|(_, site)| matches!(site, HookPoint::Stream(_)) || request.sites.contains(site)).collect()
 }
 
 struct Taps<'a> {
@@ -108,27 +109,24 @@ struct Taps<'a> {
     batch: Batch,
     first_sequence: usize,
     /// Streams of this batch that a later boundary is compared with.
-    held: BTreeMap<usize, Tensor>,
+    held: BTreeMap<usize, HostRows>,
 }
 
-impl Observer<Tensor> for Taps<'_> {
-    fn after(&mut self, node: usize, state: Option<&Tensor>, _: f64) -> Result<()> {
-        let (Some(&site), Some(state)) = (self.sites.get(&node), state) else { return Ok(()) };
+impl Observer<dyn ResidualStream> for Taps<'_> {
+    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        let (Some(&site), Some(stream)) = (self.sites.get(&node), stream) else { return Ok(()) };
         let HookPoint::Stream(boundary) = site else {
-            return self.spool.push(site, &crate::model::elements(state)?);
+            return self.spool.push(site, &stream.rows()?.values()?);
         };
-        self.held.insert(boundary, state.clone());
+        self.held.insert(boundary, stream.rows()?);
         let pairs = self.similarities.ending_at(boundary);
-        let slices = self
-            .held
-            .iter()
-            .map(|(&at, tensor)| Ok((at, crate::model::elements(tensor)?)))
-            .collect::<Result<BTreeMap<_, _>>>()?;
-        let stream = &slices[&boundary];
-        refuse_non_finite(stream, boundary, self.channels, &self.batch, self.first_sequence)?;
-        self.similarities.add(&pairs, self.channels, &self.batch.segments, |at| &slices[&at]);
-        self.spool.push(site, stream)?;
-        drop(slices);
+        let streams =
+            self.held.iter().map(|(&at, rows)| Ok((at, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
+        let rows = &streams[&boundary];
+        refuse_non_finite(rows, boundary, self.channels, &self.batch, self.first_sequence)?;
+        self.similarities.add(&pairs, self.channels, &self.batch.segments, |at| &streams[&at]);
+        self.spool.push(site, rows)?;
+        drop(streams);
         let similarities = &self.similarities;
         self.held.retain(|&from, _| similarities.last_use(from).is_some_and(|last| last > boundary));
         Ok(())
@@ -143,4 +141,28 @@ fn refuse_non_finite(stream: &[f32], boundary: usize, channels: usize, batch: &B
         .at(format!("residual stream entering layer {boundary}, calibration sequence {}", first + segment))
         .found(format!("{} at token {}, channel {}", stream[at], row - batch.segments[segment].start, at % channels))
         .hint("the backbone overflows on this text: check its weights and float type"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::corpus::Start;
+    use crate::model::engine::tests::Adding;
+
+    #[test]
+    fn any_engine_calibrates_and_copies_only_what_is_looked_at() {
+        let engine = Adding::new();
+        let starts = vec![Start { document: 0, token: 0 }, Start { document: 0, token: 3 }];
+        let windows = Windows { ids: (0..6).collect(), length: 3, starts, corpus_tokens: 6, bytes: 0 };
+        let sites = [HookPoint::Stream(1), HookPoint::Middle(1)];
+        let activations = in_memory(&engine, &windows, sites).unwrap();
+        for (site, added) in sites.into_iter().zip([11.0, 12.0]) {
+            for sequence in [0..3, 3..6] {
+                let rows = activations.rows(site, sequence.clone()).unwrap();
+                let expected: Vec<f32> = sequence.flat_map(|id| vec![id as f32 + added; 64]).collect();
+                assert_eq!(rows, expected, "{site}");
+            }
+        }
+        assert_eq!(engine.copied(), 3, "the boundaries 0 and 1, whose numbers are checked, and one middle");
+    }
 }

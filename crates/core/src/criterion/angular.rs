@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::{self, Options};
@@ -35,24 +35,24 @@ impl Criterion for Angular {
         self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         Selection::highest_block(cut, self.pairs(cut), evidence, |angle| -angle)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::PruneSpec;
-    use crate::criterion::tests::select;
+    use crate::criterion::rule::PruneSpec;
+    use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
     fn the_block_of_the_least_angle_goes_wherever_it_stands() {
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let angles = [0.5, 0.3, 0.4, 0.3];
-        let selection = select("angular", &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
+        let selection = select(super::build, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [1, 2]);
-        let selection = select("angular", &json!({}), &cut, |pair| -(pair.from as f64), |_| 0.0).unwrap();
+        let selection = select(super::build, &json!({}), &cut, |pair| -(pair.from as f64), |_| 0.0).unwrap();
         assert_eq!(selection.removed, [3, 4], "the last layer may go");
     }
 }

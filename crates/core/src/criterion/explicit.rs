@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection};
+use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -68,7 +68,7 @@ impl Criterion for Explicit {
         self.selection(cut).regions()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, _: &mut dyn CalibrationEvidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, _: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         Ok(self.selection(cut))
     }
 }
@@ -83,13 +83,13 @@ impl Explicit {
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::PruneSpec;
-    use crate::criterion::tests::select;
+    use crate::criterion::rule::PruneSpec;
+    use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     fn removed(options: &serde_json::Value, depth: usize) -> Result<Vec<usize>, String> {
         let cut = PruneSpec { backbone: "b", layers: 6, depth };
-        select("explicit", options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
+        select(super::build, options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use super::similarity::Cosine;
-use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::{self, Options};
@@ -44,15 +44,15 @@ impl Criterion for LlmStreamline {
         self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         Selection::highest_block(cut, self.pairs(cut), evidence, |cosine| cosine)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::PruneSpec;
-    use crate::criterion::tests::select;
+    use crate::criterion::rule::PruneSpec;
+    use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
@@ -60,9 +60,9 @@ mod tests {
         let cut = PruneSpec { backbone: "b", layers: 6, depth: 2 };
         // Blocks at 0 and 4 would be the most alike; 2 and 3 tie.
         let likeness = [1.0, 0.5, 0.7, 0.7, 1.0];
-        let selection = select("llm-streamline", &json!({}), &cut, |pair| likeness[pair.from], |_| 0.0).unwrap();
+        let selection = select(super::build, &json!({}), &cut, |pair| likeness[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [2, 3]);
         assert_eq!(selection.scores.len(), 3);
-        assert!(select("llm-streamline", &json!({}), &PruneSpec { depth: 5, ..cut }, |_| 0.0, |_| 0.0).is_err());
+        assert!(select(super::build, &json!({}), &PruneSpec { depth: 5, ..cut }, |_| 0.0, |_| 0.0).is_err());
     }
 }

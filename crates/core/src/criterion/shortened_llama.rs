@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -129,10 +129,10 @@ impl Criterion for ShortenedLlama {
         matches!(self, Self::Released { backbone: None, .. })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         match self {
             Self::Measured => {
-                let perplexities = evidence.perplexities(&self.trials(cut))?;
+                let perplexities = (evidence.perplexities)(&self.trials(cut))?;
                 Ok(Selection::lowest(perplexities.into_iter().enumerate().collect(), cut.depth))
             }
             Self::Released { score, backbone } => {
@@ -148,8 +148,8 @@ impl Criterion for ShortenedLlama {
 #[cfg(test)]
 mod tests {
     use super::released;
-    use crate::criterion::PruneSpec;
-    use crate::criterion::tests::select;
+    use crate::criterion::rule::PruneSpec;
+    use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_released_order_is_found_by_the_backbone_s_name_or_the_option() {
         let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3 };
-        let order = |options| select("shortened-llama", &options, &cut, |_| 0.0, |_| 0.0);
+        let order = |options| select(super::build, &options, &cut, |_| 0.0, |_| 0.0);
         // The first three of the file's row.
         assert_eq!(order(json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
         let named = json!({"order": "released", "backbone": "llama-2-7b", "score": "ppl"});
@@ -174,7 +174,7 @@ mod tests {
         let text = order(json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
         assert!(text.contains("llama-2-7b (taylor)") && text.contains("`gpt-2`"), "{text}");
         let small = PruneSpec { layers: 16, ..cut };
-        let text = select("shortened-llama", &json!({"order": "released"}), &small, |_| 0.0, |_| 0.0).unwrap_err();
+        let text = select(super::build, &json!({"order": "released"}), &small, |_| 0.0, |_| 0.0).unwrap_err();
         assert!(text.to_string().contains("layers below 16"), "{text}");
     }
 
@@ -182,7 +182,7 @@ mod tests {
     fn measured_removes_the_layers_that_are_missed_least() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
         let perplexity = |removed: &[usize]| [9.0, 2.0, 4.0, 3.0][removed[0]];
-        let selection = select("shortened-llama", &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        let selection = select(super::build, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
         assert_eq!(selection.removed, [1, 3]);
         assert_eq!(selection.scores, [(0, 9.0), (1, 2.0), (2, 4.0), (3, 3.0)]);
     }

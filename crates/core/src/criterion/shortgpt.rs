@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use super::similarity::Cosine;
-use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use crate::calibrate::Pair;
 use crate::error::Result;
 use crate::options::{self, Options};
@@ -51,7 +51,7 @@ impl Criterion for ShortGpt {
         (0..self.candidates(cut)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         let influence = |pair: Pair| Ok((pair.from, 1.0 - evidence.similarity(pair)?));
         let scores = self.pairs(cut).into_iter().map(influence).collect::<Result<_>>()?;
         Ok(Selection::lowest(scores, cut.depth))
@@ -60,8 +60,8 @@ impl Criterion for ShortGpt {
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::PruneSpec;
-    use crate::criterion::tests::select;
+    use crate::criterion::rule::PruneSpec;
+    use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
@@ -69,7 +69,7 @@ mod tests {
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let likeness = [0.9, 0.2, 0.95, 0.3, 0.99];
         let removed =
-            |options| select("shortgpt", &options, &cut, |pair| likeness[pair.from], |_| 0.0).unwrap().removed;
+            |options| select(super::build, &options, &cut, |pair| likeness[pair.from], |_| 0.0).unwrap().removed;
         assert_eq!(removed(json!({})), [0, 2]);
         assert_eq!(removed(json!({"last_layer": "allow"})), [2, 4]);
     }

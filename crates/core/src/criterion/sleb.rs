@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -43,11 +43,11 @@ impl Criterion for Sleb {
         (0..cut.depth).flat_map(|step| candidates(cut.layers, &(start..start + step).collect::<Vec<_>>())).collect()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut dyn CalibrationEvidence) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         let mut selection = Selection { removed: Vec::new(), scores: Vec::new() };
         for _ in 0..cut.depth {
             let candidates = candidates(cut.layers, &selection.removed);
-            let perplexities = evidence.perplexities(&candidates)?;
+            let perplexities = (evidence.perplexities)(&candidates)?;
             let scored = candidates.into_iter().zip(perplexities);
             let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });
             let (removed, perplexity) = best.ok_or_else(|| Error::job("no layer is left to remove").at(NAME))?;
@@ -61,8 +61,8 @@ impl Criterion for Sleb {
 
 #[cfg(test)]
 mod tests {
-    use crate::criterion::PruneSpec;
-    use crate::criterion::tests::select;
+    use crate::criterion::rule::PruneSpec;
+    use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
@@ -77,7 +77,7 @@ mod tests {
             [0, 1] => 4.0,
             _ => 9.0,
         };
-        let selection = select("sleb", &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        let selection = select(super::build, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
         assert_eq!(selection.removed, [1, 3]);
         assert_eq!(selection.scores, [(1, 1.0), (3, 3.0)]);
     }

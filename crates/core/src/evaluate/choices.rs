@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::eval_set::in_parts;
-use super::{Clock, EvalSet};
+use super::eval_set::{Clock, EvalSet, in_parts};
 use crate::error::{Error, Result};
-use crate::model::{Batch, Decoder, Load, ScoredRow, Trie};
+use crate::model::{Batch, Engine, Load, ScoredRow, Trie};
 
 /// One choice as the model gets it.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +70,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Documents as an exam: the values are two for each choice, see [`scored`].
+/// Documents as an eval set: the values are two for each choice, see [`scored`].
 pub struct MultipleChoiceEval<'a> {
     documents: &'a [Vec<TokenisedChoice<'a>>],
     trees: Vec<Tree<'a>>,
@@ -109,9 +108,8 @@ impl<'a> MultipleChoiceEval<'a> {
     /// The values of each program on some documents, in their order.
     fn answer(
         &self,
-        decoder: &Decoder,
+        engine: &dyn Engine,
         trie: &Trie,
-        programs: usize,
         documents: &[usize],
         seconds: &mut [f64],
     ) -> Result<Vec<Vec<f64>>> {
@@ -136,8 +134,8 @@ impl<'a> MultipleChoiceEval<'a> {
         }
         let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
         batch.targets = flat().map(|(row, (token, _))| ScoredRow { row, token }).collect();
-        let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
-        let mut values = vec![[0.0, 1.0].repeat(choices); programs];
+        let outputs = engine.run(trie, &batch, &mut Clock(seconds))?;
+        let mut values = vec![[0.0, 1.0].repeat(choices); trie.programs()];
         for (values, output) in values.iter_mut().zip(outputs) {
             for ((_, (_, choice)), prediction) in flat().zip(output.unwrap_or_default()) {
                 values[2 * choice] += f64::from(prediction.log_probability);
@@ -170,17 +168,10 @@ impl EvalSet for MultipleChoiceEval<'_> {
         2 * self.batches[chunk].iter().map(|&document| self.documents[document].len()).sum::<usize>()
     }
 
-    fn run(
-        &self,
-        decoder: &Decoder,
-        trie: &Trie,
-        programs: usize,
-        chunk: usize,
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<f64>>> {
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
         let tokens = |&document: &usize| self.trees[document].tokens();
-        in_parts(&self.batches[chunk], tokens, seconds, |documents, seconds| {
-            self.answer(decoder, trie, programs, documents, seconds)
+        in_parts(engine.part_tokens(), &self.batches[chunk], tokens, seconds, |documents, seconds| {
+            self.answer(engine, trie, documents, seconds)
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 
 use crate::error::Result;
-use crate::model::{Decoder, Load, Trie};
+use crate::model::{Engine, Load, Observer, Trie};
 
 /// A text or a task, cut into chunks. A chunk's values depend on the backbone, the program and the chunk alone: not on
 /// the other programs of the trie, nor on other chunks.
@@ -19,14 +19,7 @@ pub trait EvalSet: Sync {
     fn load(&self, chunks: &[usize]) -> Load;
 
     /// Runs one chunk: the values of each program. `seconds[node]` grows by the time of each step.
-    fn run(
-        &self,
-        decoder: &Decoder,
-        trie: &Trie,
-        programs: usize,
-        chunk: usize,
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<f64>>>;
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>>;
 
     /// How many values a chunk gives for each program.
     fn count(&self, chunk: usize) -> usize;
@@ -35,14 +28,22 @@ pub trait EvalSet: Sync {
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64>;
 }
 
-/// Tokens that a core takes through a whole trie by itself. Cores that share every step wait for each other at its end;
-/// parts of a chunk meet at the chunk's end only. The number is fixed, so that results are the same on any machine.
-const PART_TOKENS: usize = 512;
+/// Adds up the seconds of each node.
+pub(super) struct Clock<'a>(pub(super) &'a mut [f64]);
 
-/// Runs a chunk's members (windows or documents) in parts, side by side: the values of each program, in the members' order.
+impl<S: ?Sized> Observer<S> for Clock<'_> {
+    fn after(&mut self, node: usize, _: Option<&S>, seconds: f64) -> Result<()> {
+        self.0[node] += seconds;
+        Ok(())
+    }
+}
+
+/// Runs a chunk's members (windows or documents) in parts of `part_tokens` or a little more, side by side: the values of
+/// each program, in the members' order.
 ///
 /// `run` is given a part and adds up the time of each node; `seconds` grows by these times' shares of the time that passed.
 pub(super) fn in_parts<M: Sync>(
+    part_tokens: usize,
     members: &[M],
     tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
@@ -53,7 +54,7 @@ pub(super) fn in_parts<M: Sync>(
     let (mut first, mut size) = (0, 0);
     for (index, member) in members.iter().enumerate() {
         size += tokens(member);
-        if size >= PART_TOKENS || index + 1 == members.len() {
+        if size >= part_tokens || index + 1 == members.len() {
             parts.push(&members[first..=index]);
             (first, size) = (index + 1, 0);
         }
@@ -78,26 +79,25 @@ pub(super) fn in_parts<M: Sync>(
     Ok(of_programs)
 }
 
-/// Scores all programs of a trie on all of an exam, without storing anything: the values of each program.
+/// Scores all programs of a trie on all of an eval set, without storing anything: the values of each program.
 ///
 /// `progress` is told the tokens of each chunk and may stop the run. `seconds[node]` grows by the time of each step.
 pub fn score(
-    exam: &dyn EvalSet,
-    decoder: &Decoder,
+    eval_set: &dyn EvalSet,
+    engine: &dyn Engine,
     trie: &Trie,
-    programs: usize,
     seconds: &mut [f64],
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Vec<f64>>> {
-    let mut of_programs = vec![Vec::with_capacity(exam.chunks()); programs];
-    for chunk in 0..exam.chunks() {
-        let values = exam.run(decoder, trie, programs, chunk, seconds)?;
+    let mut of_programs = vec![Vec::with_capacity(eval_set.chunks()); trie.programs()];
+    for chunk in 0..eval_set.chunks() {
+        let values = eval_set.run(engine, trie, chunk, seconds)?;
         for (of_program, values) in of_programs.iter_mut().zip(values) {
             of_program.push(values);
         }
-        progress(exam.tokens(chunk))?;
+        progress(eval_set.tokens(chunk))?;
     }
-    Ok(of_programs.iter().map(|chunks| exam.assemble(chunks)).collect())
+    Ok(of_programs.iter().map(|chunks| eval_set.assemble(chunks)).collect())
 }
 
 #[cfg(test)]
@@ -109,6 +109,7 @@ mod tests {
         let members = [300, 300, 10, 600, 1];
         let mut seconds = [1.0, 0.0];
         let values = in_parts(
+            512,
             &members,
             |&tokens| tokens,
             &mut seconds,
@@ -128,6 +129,6 @@ mod tests {
             [700] => Err(crate::error::Error::job("no")),
             _ => Ok(vec![vec![0.0]]),
         };
-        assert!(in_parts(&[600, 700, 800], |&tokens| tokens, &mut [0.0], failing).is_err());
+        assert!(in_parts(512, &[600, 700, 800], |&tokens| tokens, &mut [0.0], failing).is_err());
     }
 }

@@ -3,11 +3,10 @@
 //! Non-overlapping windows of T tokens. A window's loss is the mean negative log-likelihood of its T − 1 predicted
 //! tokens; the perplexity is `exp` of the mean over windows. All variants are scored in one run of their trie.
 
-use super::eval_set::{in_parts, score};
-use super::{Clock, EvalSet};
+use super::eval_set::{Clock, EvalSet, in_parts, score};
 use crate::corpus::Windows;
 use crate::error::Result;
-use crate::model::{Batch, Decoder, Load, Program, Trie};
+use crate::model::{Batch, Engine, Load, Prediction, Program, Trie};
 
 /// The loss of every window under one variant.
 #[derive(Debug, Clone, Default)]
@@ -32,18 +31,18 @@ impl Losses {
 ///
 /// # Errors
 /// A tensor operation that fails.
-pub fn of(decoder: &Decoder, programs: &[Program], windows: &Windows) -> Result<Vec<f64>> {
+pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<f64>> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
-    let exam = PerplexityEval::new(windows, BATCH_TOKENS);
-    let losses = score(&exam, decoder, &trie, programs.len(), &mut seconds, |_| Ok(()))?;
+    let eval_set = PerplexityEval::new(windows, BATCH_TOKENS);
+    let losses = score(&eval_set, engine, &trie, &mut seconds, |_| Ok(()))?;
     Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
 }
 
 /// Tokens of a batch where nobody says otherwise.
 const BATCH_TOKENS: usize = 2048;
 
-/// Windows as an exam: the values are the windows' mean losses.
+/// Windows as an eval set: the values are the windows' mean losses.
 pub struct PerplexityEval<'a> {
     windows: &'a Windows,
     /// Windows of a chunk.
@@ -78,26 +77,20 @@ impl EvalSet for PerplexityEval<'_> {
         self.members(chunk).len()
     }
 
-    fn run(
-        &self,
-        decoder: &Decoder,
-        trie: &Trie,
-        _programs: usize,
-        chunk: usize,
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<f64>>> {
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
         let members: Vec<usize> = self.members(chunk).collect();
         in_parts(
+            engine.part_tokens(),
             &members,
             |_| self.windows.length,
             seconds,
             |members, seconds| {
                 let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));
-                let outputs = trie.run(decoder, &batch, &mut Clock(seconds))?;
+                let outputs = engine.run(trie, &batch, &mut Clock(seconds))?;
                 let means = outputs.into_iter().map(|output| {
                     let predictions = output.unwrap_or_default();
                     let predicted = predictions.len() / members.len();
-                    let mean = |window: &[crate::model::Prediction]| {
+                    let mean = |window: &[Prediction]| {
                         window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64
                     };
                     predictions.chunks_exact(predicted.max(1)).map(mean).collect()
@@ -115,6 +108,22 @@ impl EvalSet for PerplexityEval<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::corpus::Start;
+    use crate::model::engine::tests::Adding;
+
+    #[test]
+    fn any_engine_scores_and_no_stream_leaves_it() {
+        let engine = Adding::new();
+        let starts = (0..3).map(|window| Start { document: 0, token: 3 * window }).collect();
+        let windows = Windows { ids: vec![1, 2, 3, 4, 5, 6, 7, 8, 9], length: 3, starts, corpus_tokens: 9, bytes: 0 };
+        let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None)];
+        // By hand: each window is predicted from its first two tokens; a layer adds 11.
+        let mean = (1.5 + 4.5 + 7.5) / 3.0;
+        for (ours, added) in of(&engine, &programs, &windows).unwrap().into_iter().zip([44.0, 33.0]) {
+            assert!((ours.ln() - (mean + added)).abs() < 1e-12, "{ours}");
+        }
+        assert_eq!(engine.copied(), 0);
+    }
 
     #[test]
     fn perplexity_is_the_exponential_of_the_mean_of_window_means() {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::files::regular;
 
 /// No backbone is near these; they keep products of a config's numbers far below what overflows or cannot be planned.
-/// What it really holds is compared with the weight files before anything else is done (`Decoder::check`).
+/// What it really holds is compared with the weight files before anything else is done (`check_weights`).
 const MOST_LAYERS: usize = 10_000;
 const MOST_CHANNELS: usize = 1 << 20;
 const MOST_HEADS: usize = 1 << 16;

@@ -23,13 +23,13 @@ pub trait Model {
 }
 
 /// Is told of every step that ran: calibration's taps and the clocks are observers.
-pub trait Observer<S> {
+pub trait Observer<S: ?Sized> {
     /// A step ran. `state` is what left it, none after the head.
     fn after(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()>;
 }
 
 /// Nobody is watching.
-impl<S> Observer<S> for () {
+impl<S: ?Sized> Observer<S> for () {
     fn after(&mut self, _: usize, _: Option<&S>, _: f64) -> Result<()> {
         Ok(())
     }
@@ -98,6 +98,11 @@ impl Trie {
 
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
+    }
+
+    /// The number of programs.
+    pub fn programs(&self) -> usize {
+        self.paths.len()
     }
 
     /// The nodes that a program passes, in order.

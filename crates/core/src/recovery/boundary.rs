@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::{Error, Result};
-use crate::model::Decoder;
+use crate::model::Engine;
 
 /// Rows read at a time: what a method holds of a corpus of any size.
 const BLOCK_ROWS: usize = 2048;
@@ -42,7 +42,7 @@ impl Placement {
 /// One span of a selection with the calibration activations around it, in sequences of equal length.
 pub struct Boundary<'a> {
     /// The dense backbone.
-    pub backbone: &'a Decoder,
+    pub backbone: &'a dyn Engine,
     pub activations: &'a Activations,
     pub span: Span,
     /// The repair is solved on the first of the sequences, so many; on all of them it is measured.

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Placement, pre_and_delta};
+use super::boundary::{Boundary, Placement, Span, pre_and_delta};
 use super::least_squares::{self, Solved};
-use super::{Boundary, Fitted, Recovery, RecoveryEntry, Repair, Solution, Span, System};
+use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution, System};
 use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
 use crate::linalg::streaming_qr::StreamingQr;

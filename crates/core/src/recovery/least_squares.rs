@@ -1,6 +1,6 @@
 //! From normal equations to a solution, with what there is to say about them.
 
-use super::System;
+use super::method::System;
 use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
 

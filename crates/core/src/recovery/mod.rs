@@ -4,129 +4,21 @@ mod boundary;
 mod ghosted;
 mod least_squares;
 mod linearpatch;
+mod method;
 mod none;
 mod prune_and_comp;
 mod repair_metrics;
 mod replaceme_cos;
 mod replaceme_ls;
 
-use std::sync::Arc;
-
-use crate::calibrate::HookPoint;
 use crate::error::Result;
-use crate::model::{Config, Operator};
 use crate::options::{self, Appearance, Described, Options};
 
 pub use boundary::{Boundary, Span};
+use method::RecoveryEntry;
+pub use method::{Fitted, Recovery, Repair, Solution, System};
 pub use none::NAME as NONE;
 pub use repair_metrics::RepairMetrics;
-
-/// A method that repairs a boundary without training.
-pub trait Recovery: Send + Sync {
-    /// Refuses a backbone that the method cannot repair, before anything runs.
-    fn check(&self, config: &Config) -> Result<()> {
-        let _ = config;
-        Ok(())
-    }
-
-    /// The spans of a removed region that get an operator each: by default the region as a whole.
-    fn spans(&self, region: Span) -> Vec<Span> {
-        vec![region]
-    }
-
-    /// The activations that [`Self::solve`], and measuring its result, read at a span.
-    fn sites(&self, span: Span) -> Vec<HookPoint> {
-        vec![HookPoint::Stream(span.start), HookPoint::Stream(span.end)]
-    }
-
-    /// Which sequences the repairs of a selection are solved on. `alone`: the selection has one span. It is a part of
-    /// what makes an operator, so [`Boundary::fitted`] says no more than this.
-    fn fitted_on(&self, alone: bool) -> Fitted {
-        let _ = alone;
-        Fitted::All
-    }
-
-    /// The repair of one span.
-    ///
-    /// # Errors
-    /// The activations do not determine one.
-    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution>;
-}
-
-/// The sequences of a calibration that a repair is solved on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fitted {
-    All,
-    /// The first ones, as many as the calibration's `operator_sequences` says.
-    First,
-}
-
-impl Fitted {
-    /// How many they are.
-    pub fn count(self, sequences: usize, operator_sequences: usize) -> usize {
-        match self {
-            Self::All => sequences,
-            Self::First => operator_sequences.min(sequences),
-        }
-    }
-}
-
-/// What a method changes for one span.
-#[derive(Debug, Clone)]
-pub enum Repair {
-    /// Nothing: the layers are only removed.
-    Cut,
-    /// `x ← x·W` in the place of the span.
-    Stream(Arc<Operator>),
-    /// `branch ← branch·T` in the layer before the span: in its MLP, and in its attention where that is asked for too.
-    Branches { operator: Arc<Operator>, attention: bool },
-}
-
-impl Repair {
-    /// The operator, wherever it stands.
-    pub fn operator(&self) -> Option<&Arc<Operator>> {
-        match self {
-            Self::Cut => None,
-            Self::Stream(operator) | Self::Branches { operator, .. } => Some(operator),
-        }
-    }
-}
-
-/// A repair and what is known of how it came about.
-#[derive(Debug, Clone)]
-pub struct Solution {
-    pub repair: Repair,
-    /// What a reader of the table has to know.
-    pub notes: Vec<String>,
-    /// Of the matrix whose least-squares problem was solved, where one was.
-    pub system: Option<System>,
-    /// The mean loss of each epoch, where the method iterates.
-    pub losses: Vec<f64>,
-}
-
-/// The matrix of a least-squares problem, `[rows, C]`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct System {
-    pub rank: usize,
-    /// Its largest singular value over its smallest one; infinite where the rank is below `C`.
-    pub condition: f64,
-}
-
-impl Solution {
-    /// A repair about which there is nothing to say.
-    pub fn of(repair: Repair) -> Self {
-        Self { repair, notes: Vec::new(), system: None, losses: Vec::new() }
-    }
-
-    #[must_use]
-    pub fn note(mut self, note: impl Into<String>) -> Self {
-        self.notes.push(note.into());
-        self
-    }
-}
-
-type RecoveryEntry = options::Registered<Build>;
-type Build = fn(&Options) -> Result<Box<dyn Recovery>>;
 
 /// Every recovery that a grid may name.
 #[rustfmt::skip] // One line each.

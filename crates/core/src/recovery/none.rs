@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Boundary, Recovery, RecoveryEntry, Repair, Solution};
+use super::boundary::Boundary;
+use super::method::{Recovery, RecoveryEntry, Repair, Solution};
 use crate::error::Result;
 use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};

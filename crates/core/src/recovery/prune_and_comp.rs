@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Placement, add_magnitudes};
-use super::{Boundary, Recovery, RecoveryEntry, Repair, Solution, Span};
+use super::boundary::{Boundary, Placement, Span, add_magnitudes};
+use super::method::{Recovery, RecoveryEntry, Repair, Solution};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Operator, Sublayer};

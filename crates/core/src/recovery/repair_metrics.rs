@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{Boundary, Repair};
+use super::boundary::Boundary;
+use super::method::Repair;
 use crate::calibrate::HookPoint;
 use crate::error::Result;
 use crate::files::number;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
-use crate::model::{Batch, Model, Operator, Step, Sublayer, elements};
+use crate::model::{Batch, Operator, Step, Sublayer};
 
 /// Norms and errors at one boundary, over all calibration sequences. `X̂` is what the repair gives in the place of
 /// `X_post`; `M = W − I`, wherever the operator stands.
@@ -94,12 +94,10 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
         Repair::Branches { operator, attention: true } => {
             let layer = boundary.layer_before()?;
             let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
-            let x = Tensor::from_slice(entering, (rows.len(), channels), &Device::Cpu)?;
             let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
-            let edited = |half| Step::Edited(half, layer, operator.clone());
-            let x = boundary.backbone.advance(&batch, &edited(Sublayer::Attention), &x)?;
-            let x = boundary.backbone.advance(&batch, &edited(Sublayer::Mlp), &x)?;
-            Ok(less(&elements(&x)?, post))
+            let edited = [Sublayer::Attention, Sublayer::Mlp].map(|half| Step::Edited(half, layer, operator.clone()));
+            let repaired = boundary.backbone.resume(&batch, &edited, entering)?;
+            Ok(less(&repaired.values()?, post))
         }
     }
 }

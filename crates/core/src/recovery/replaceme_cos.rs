@@ -4,9 +4,9 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::Placement;
+use super::boundary::{Boundary, Placement, Span};
+use super::method::{Recovery, RecoveryEntry, Solution};
 use super::replaceme_ls::{on_branch, sites};
-use super::{Boundary, Recovery, RecoveryEntry, Solution, Span};
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;
 use crate::error::{Error, Result};

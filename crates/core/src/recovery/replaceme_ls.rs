@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Placement, branch_and_target};
+use super::boundary::{Boundary, Placement, Span, branch_and_target};
 use super::least_squares::{self, Solved};
-use super::{Boundary, Recovery, RecoveryEntry, Repair, Solution, Span};
+use super::method::{Recovery, RecoveryEntry, Repair, Solution};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;

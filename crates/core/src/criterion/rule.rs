@@ -1,0 +1,184 @@
+//! A rule that picks layers: what it is asked for, what it may look at, what it gives.
+
+use serde::{Deserialize, Serialize};
+
+use crate::calibrate::{Pair, Similarities};
+use crate::error::{Error, Result};
+use crate::options::{self, Options};
+
+/// What a rule is asked for: so many layers out of a backbone.
+#[derive(Debug, Clone, Copy)]
+pub struct PruneSpec<'a> {
+    /// The backbone's name in the grid.
+    pub backbone: &'a str,
+    /// `L`
+    pub layers: usize,
+    /// How many layers go.
+    pub depth: usize,
+}
+
+/// Perplexities without each of some sets of layers.
+pub type Perplexities<'a> = dyn FnMut(&[Vec<usize>]) -> Result<Vec<f64>> + 'a;
+
+/// What a rule may look at: what the calibration pass measured, and the perplexity of trials.
+pub struct CalibrationEvidence<'a> {
+    pub similarities: &'a Similarities,
+    /// The backbone's perplexity on the calibration windows without each of some sets of layers:
+    /// `exp(total negative log-likelihood / predicted tokens)`. All sets are measured in one run of their trie.
+    pub perplexities: &'a mut Perplexities<'a>,
+}
+
+impl CalibrationEvidence<'_> {
+    /// A similarity that [`Criterion::pairs`] asked for.
+    ///
+    /// # Errors
+    /// It was not measured, or is not finite.
+    pub fn similarity(&self, pair: Pair) -> Result<f64> {
+        match self.similarities.get(pair) {
+            Some(value) if value.is_finite() => Ok(value),
+            other => Err(Error::job("a similarity is missing or not finite")
+                .at(format!("layers {} and {}", pair.from, pair.to))
+                .found(format!("{other:?}"))),
+        }
+    }
+}
+
+/// A rule that picks layers.
+pub trait Criterion: Send + Sync {
+    /// Refuses a cut that the rule cannot make.
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()>;
+
+    /// The similarities that the calibration pass has to measure. A rule that wants none picks before the pass.
+    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
+        let _ = cut;
+        Vec::new()
+    }
+
+    /// The regions `[start, end)` that a selection may have: their activations are spooled while the pass runs.
+    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        let PruneSpec { layers, depth, .. } = *cut;
+        (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
+    }
+
+    /// Sets of layers like those whose perplexity [`Self::select`] will ask for: what they cost is told by these, and a
+    /// rule that has none may not ask.
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
+        let _ = cut;
+        Vec::new()
+    }
+
+    /// Whether the choice depends on what the grid calls the backbone, which nothing else may.
+    fn reads_name(&self) -> bool {
+        false
+    }
+
+    /// Picks the layers.
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection>;
+}
+
+/// The layers picked, and the scores that spoke for them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Selection {
+    /// Removed layers, ascending.
+    pub removed: Vec<usize>,
+    /// `(candidate, score)` in the criterion's order; what a candidate is, is the criterion's own.
+    pub scores: Vec<(usize, f64)>,
+}
+
+impl Selection {
+    /// Maximal runs of removed layers, `[start, end)`.
+    pub fn regions(&self) -> Vec<(usize, usize)> {
+        self.removed.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1] + 1)).collect()
+    }
+
+    /// The block whose pair of ends has the highest score; the first of equal ones. Scores are kept by the block's start.
+    pub(super) fn highest_block(
+        cut: &PruneSpec<'_>,
+        pairs: Vec<Pair>,
+        evidence: &CalibrationEvidence<'_>,
+        score: impl Fn(f64) -> f64,
+    ) -> Result<Self> {
+        let of_pair = |pair: Pair| Ok((pair.from, evidence.similarity(pair)?));
+        let scores = pairs.into_iter().map(of_pair).collect::<Result<Vec<_>>>()?;
+        let better = |best: (usize, f64), next: (usize, f64)| if score(next.1) > score(best.1) { next } else { best };
+        let best = scores.iter().copied().reduce(better);
+        let (start, _) = best.ok_or_else(|| Error::job("no block to choose from"))?;
+        Ok(Self { removed: (start..start + cut.depth).collect(), scores })
+    }
+
+    /// The `depth` candidates with the lowest scores; of equal scores the lower layer.
+    pub(super) fn lowest(scores: Vec<(usize, f64)>, depth: usize) -> Self {
+        let mut ranked = scores.clone();
+        ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut removed: Vec<usize> = ranked[..depth].iter().map(|(layer, _)| *layer).collect();
+        removed.sort_unstable();
+        Self { removed, scores }
+    }
+}
+
+/// Refuses more layers than a rule has candidates.
+pub(super) fn at_most(name: &str, why: &str, most: usize, cut: &PruneSpec<'_>) -> Result<()> {
+    if cut.depth <= most {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!("`{name}` {why}"))
+        .expected(format!("a depth of at most {most}, for {} layers", cut.layers))
+        .found(cut.depth.to_string()))
+}
+
+pub(super) type CriterionEntry = options::Registered<Build>;
+type Build = fn(&Options) -> Result<Box<dyn Criterion>>;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What a criterion picks on evidence that is given by formulas.
+    pub(crate) fn select(
+        build: Build,
+        options: &serde_json::Value,
+        cut: &PruneSpec<'_>,
+        similarity: impl Fn(Pair) -> f64,
+        perplexity: impl Fn(&[usize]) -> f64,
+    ) -> Result<Selection> {
+        let criterion = build(options.as_object().unwrap())?;
+        criterion.check(cut)?;
+        let pairs: BTreeSet<Pair> = criterion.pairs(cut).into_iter().collect();
+        let mut similarities = Similarities::new(&pairs);
+        similarities.add_sums(&pairs.into_iter().map(similarity).collect::<Vec<_>>(), 1);
+        let mut perplexities = |sets: &[Vec<usize>]| Ok(sets.iter().map(|set| perplexity(set)).collect());
+        let mut evidence = CalibrationEvidence { similarities: &similarities, perplexities: &mut perplexities };
+        let selection = criterion.select(cut, &mut evidence)?;
+        for region in selection.regions() {
+            assert!(criterion.regions(cut).contains(&region), "{region:?} was not announced");
+        }
+        Ok(selection)
+    }
+
+    #[test]
+    fn a_similarity_that_was_not_measured_or_is_none_is_refused_with_its_layers() {
+        let pair = |from| Pair { axis: crate::calibrate::SimilarityAxis::Token, from, to: 3 };
+        let mut similarities = Similarities::new(&[pair(1), pair(2)].into());
+        similarities.add_sums(&[f64::NAN, 0.5], 1);
+        let evidence = CalibrationEvidence { similarities: &similarities, perplexities: &mut |_| Ok(Vec::new()) };
+        assert_eq!(evidence.similarity(pair(2)).unwrap(), 0.5);
+        for (from, found) in [(0, "None"), (1, "NaN")] {
+            let text = evidence.similarity(pair(from)).unwrap_err().to_string();
+            assert!(text.contains(&format!("layers {from} and 3")) && text.contains(found), "{text}");
+        }
+    }
+
+    #[test]
+    fn regions_are_maximal_runs() {
+        let selection = Selection { removed: vec![0, 2, 3, 4, 7], scores: Vec::new() };
+        assert_eq!(selection.regions(), [(0, 1), (2, 5), (7, 8)]);
+    }
+
+    #[test]
+    fn of_equal_scores_the_lower_layer_goes_first() {
+        let selection = Selection::lowest(vec![(0, 2.0), (1, 1.0), (2, 1.0), (3, 1.0)], 2);
+        assert_eq!(selection.removed, [1, 2]);
+    }
+}

@@ -1,0 +1,64 @@
+//! The tensors of a backbone: their names and shapes in the weight files.
+
+use std::path::Path;
+
+use super::architecture::QueryKeyNorm;
+use super::config::Config;
+use super::weights::Weights;
+use crate::error::Result;
+
+pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
+pub(super) const FINAL_NORM: &str = "model.norm.weight";
+pub(super) const HEAD: &str = "lm_head.weight";
+pub(super) const QUERY_NORM: &str = "self_attn.q_norm";
+pub(super) const KEY_NORM: &str = "self_attn.k_norm";
+
+/// Compares a config with the headers of a folder's weight files: every tensor that it asks for is there in its shape,
+/// and no other. Nothing else is read, so that a wrong number in a config is found before anything is made of it.
+///
+/// # Errors
+/// A tensor that is missing, misshapen, of no float type, or left over, named with its file.
+pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
+    let mut weights = Weights::open(folder)?;
+    let (c, vocab, tied) = (config.hidden, config.vocab, config.tied_embeddings);
+    weights.check(EMBEDDING, &[vocab, c])?;
+    let parts = parts(config);
+    for layer in 0..config.layers {
+        parts.iter().try_for_each(|(part, shape)| weights.check(&name(layer, part), shape))?;
+    }
+    weights.check(FINAL_NORM, &[c])?;
+    if !tied {
+        weights.check(HEAD, &[vocab, c])?;
+    }
+    // Files of a tied model may hold a copy of the embedding; old ones hold the rotary table.
+    weights.finish(|name| (tied && name == HEAD) || name.ends_with("rotary_emb.inv_freq"))
+}
+
+pub(super) fn name(layer: usize, part: &str) -> String {
+    format!("model.layers.{layer}.{part}.weight")
+}
+
+/// The tensors of a layer with the shapes that they are stored in: matrices `[out, in]`, and those norms that the
+/// architecture has.
+pub(super) fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
+    let (c, f) = (config.hidden, config.intermediate);
+    let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    let matrices = [
+        ("self_attn.q_proj", q, c),
+        ("self_attn.k_proj", kv, c),
+        ("self_attn.v_proj", kv, c),
+        ("self_attn.o_proj", c, q),
+        ("mlp.gate_proj", f, c),
+        ("mlp.up_proj", f, c),
+        ("mlp.down_proj", c, f),
+    ];
+    let (query, key) = match config.architecture.query_key_norm {
+        QueryKeyNorm::None => (None, None),
+        QueryKeyNorm::PerHead => (Some(config.head_dim), Some(config.head_dim)),
+        QueryKeyNorm::WholeProjection => (Some(q), Some(kv)),
+    };
+    let norms =
+        [(QUERY_NORM, query), (KEY_NORM, key)].into_iter().filter_map(|(part, width)| Some((part, vec![width?])));
+    let matrices = matrices.into_iter().map(|(part, outer, inner)| (part, vec![outer, inner]));
+    matrices.chain(norms).chain(config.architecture.norms.into_iter().flatten().map(|part| (part, vec![c]))).collect()
+}

@@ -1,0 +1,36 @@
+//! What all stages of a calibration share.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::calibrate::{ActivationShape, HookPoint, Pair};
+use crate::corpus::Windows;
+use crate::exec::context::Context;
+use crate::model::Engine;
+use crate::plan::BackbonePlan;
+use crate::store::Key;
+
+/// One calibration of one backbone.
+pub(super) struct CalibrationJob<'a> {
+    pub(super) run: &'a Context<'a>,
+    pub(super) backbone: &'a BackbonePlan,
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) tokens: &'a Arc<Key>,
+    pub(super) windows: Windows,
+    /// How reports name it.
+    pub(super) label: String,
+    pub(super) shape: ActivationShape,
+}
+
+impl CalibrationJob<'_> {
+    /// The residual stream at one site over some sequences.
+    pub(super) fn rows_key(&self, site: HookPoint, shard: &Range<usize>) -> Key {
+        self.backbone.activations(self.tokens, site, shard)
+    }
+
+    /// The sums of some similarities over some sequences.
+    pub(super) fn sums_key(&self, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Key {
+        self.backbone.similarities(self.tokens, pairs, shard)
+    }
+}

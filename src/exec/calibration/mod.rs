@@ -1,0 +1,13 @@
+//! From one calibration of a backbone to its repaired variants, stage by stage: select what needs no pass, plan the pass,
+//! collect, select what waited for it, solve. `repair` goes through them; data stands between them.
+
+mod job;
+mod pass;
+mod repair;
+mod select;
+mod shards;
+mod sites;
+mod solve;
+mod trials;
+
+pub(super) use repair::repair;

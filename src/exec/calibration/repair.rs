@@ -1,0 +1,105 @@
+//! The stages of a calibration, one after the other.
+
+use std::sync::Arc;
+
+use super::job::CalibrationJob;
+use super::select::{Picked, Selections};
+use super::shards::{self, KeptActivations};
+use super::trials::Trials;
+use super::{pass, sites, solve};
+use crate::calibrate::{ActivationShape, PassRequest};
+use crate::criterion::Selection;
+use crate::error::{ErrorKind, Result};
+use crate::exec::context::Context;
+use crate::exec::models::Models;
+use crate::exec::tokenise;
+use crate::files::sha256;
+use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
+use crate::store::{Key, Lookup};
+
+/// Makes the selections and operators of some variants of one calibration that are not stored. What one variant suffers
+/// from fails it alone.
+///
+/// # Errors
+/// What stops the whole run, and what all variants suffer from.
+pub(in crate::exec) fn repair(
+    run: &Context<'_>,
+    models: &Models<'_>,
+    backbone: &BackbonePlan,
+    plan: &CalibrationPlan,
+    variants: &[&Variant],
+) -> Result<()> {
+    let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
+    let name = sha256::of_bytes(format!("{} {}", backbone.content, plan.tokens.hash()));
+    let _lease = run.claim(&format!("calibrate-{name}"), &label)?;
+    // Another process may have made them while this one waited.
+    let left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(run, variant)).collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let windows = tokenise::windows(run, backbone, &plan.tokens)?;
+    let engine = models.get(backbone)?;
+    let shape =
+        ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
+    stages(&CalibrationJob { run, backbone, engine, tokens: &plan.tokens, windows, label, shape }, &left)
+}
+
+fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
+    let grid = job.run.plan.grid;
+    // Select what needs no pass.
+    let mut trials = Trials::new(job);
+    let mut selections = Selections::before_pass(job, variants, &mut trials)?;
+    // Plan the pass.
+    let possible = sites::of(grid, variants.iter().map(|variant| (*variant, selections.regions(variant))))?;
+    let mut kept = KeptActivations::default();
+    kept.find(job, &possible);
+    let request = sites::first_pass(job, selections.pairs(), kept.lacking(&possible));
+    // Collect.
+    let similarities = pass::run(job, &job.label, &request, &mut kept)?;
+    // Select what waited for the pass.
+    selections.after_pass(&similarities, &mut trials, job.run.store)?;
+    let chosen = chosen(job.run, variants, &selections);
+    let sites = sites::of(grid, chosen.iter().map(|(variant, selection)| (*variant, selection.regions())))?;
+    shards::clear(job, &request, &sites)?;
+    // Collect what was chosen and not spooled.
+    let rest = kept.lacking(&sites);
+    kept.find(job, &rest);
+    let second = PassRequest { sites: rest, ..PassRequest::default() };
+    pass::run(job, &format!("{}, second pass", job.label), &second, &mut kept)?;
+    // Solve.
+    let activations = kept.open(job.shape, &sites)?;
+    for (variant, selection) in chosen {
+        if let Some(key) = variant.operator.as_ref().filter(|_| !made(job.run, variant)) {
+            let cell = &grid.cells[variant.cell];
+            match solve::solve(cell, selection, &*job.engine, &activations, job.run.store, key) {
+                Err(error) if error.kind() == ErrorKind::Job => job.run.fail(variant.cell, error.one_line()),
+                solved => solved?,
+            }
+        }
+        job.run.check_stop()?;
+    }
+    Ok(())
+}
+
+/// The variants whose layers are chosen; those whose criterion failed are said to have failed.
+fn chosen<'s>(
+    run: &Context<'_>,
+    variants: &[&'s Variant],
+    selections: &'s Selections<'_>,
+) -> Vec<(&'s Variant, &'s Selection)> {
+    let mut chosen = Vec::new();
+    for &variant in variants {
+        match selections.picked(variant) {
+            Some(Picked::Done(selection)) => chosen.push((variant, selection)),
+            Some(Picked::Failed(reason)) => run.fail(variant.cell, reason.clone()),
+            Some(Picked::Waiting) | None => run.fail(variant.cell, "its criterion was never measured".to_string()),
+        }
+    }
+    chosen
+}
+
+/// Whether a variant's selection and operators are stored.
+fn made(run: &Context<'_>, variant: &Variant) -> bool {
+    let whole = |key: &Arc<Key>| matches!(run.store.get(key), Lookup::Whole(_));
+    variant.selection.iter().chain(&variant.operator).all(whole)
+}

@@ -1,0 +1,141 @@
+//! Which layers each variant loses: stored, picked before the calibration pass, or after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::job::CalibrationJob;
+use super::trials::Trials;
+use crate::calibrate::{Pair, Similarities};
+use crate::criterion::{self, CalibrationEvidence, Criterion, PruneSpec, Selection};
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::Variant;
+use crate::plan::payload::{self, SELECTION, to_json};
+use crate::store::{Key, Store};
+
+/// The selections of some variants, each picked once.
+pub(super) struct Selections<'a> {
+    by_key: BTreeMap<String, SelectionSlot<'a>>,
+}
+
+struct SelectionSlot<'a> {
+    key: Arc<Key>,
+    /// The criterion as the grid writes it.
+    label: String,
+    cut: PruneSpec<'a>,
+    criterion: Box<dyn Criterion>,
+    picked: Picked,
+}
+
+/// How far a selection is.
+pub(super) enum Picked {
+    Done(Selection),
+    Failed(String),
+    /// It needs similarities that the pass has to measure.
+    Waiting,
+}
+
+impl<'a> Selections<'a> {
+    /// Looks up what is stored, and picks what needs no similarities.
+    ///
+    /// # Errors
+    /// The run was stopped; a selection that fails by itself is kept as failed.
+    pub(super) fn before_pass(
+        job: &CalibrationJob<'a>,
+        variants: &[&Variant],
+        trials: &mut Trials<'_>,
+    ) -> Result<Self> {
+        let mut by_key = BTreeMap::new();
+        for variant in variants {
+            let cell = &job.run.plan.grid.cells[variant.cell];
+            let (Some(key), Some(method)) = (&variant.selection, &cell.criterion) else { continue };
+            if by_key.contains_key(key.hash()) {
+                continue;
+            }
+            let started = Instant::now();
+            let stored = job.run.get(key).and_then(|artifact| payload::selection(&artifact).ok());
+            let mut slot = SelectionSlot {
+                key: Arc::clone(key),
+                label: method.to_string(),
+                cut: PruneSpec { backbone: &job.backbone.name, layers: job.backbone.config.layers, depth: cell.depth },
+                criterion: criterion::build(&method.name, &method.options)?,
+                picked: stored.map_or(Picked::Waiting, Picked::Done),
+            };
+            if slot.waits() && slot.criterion.pairs(&slot.cut).is_empty() {
+                slot.pick(&Similarities::default(), trials, job.run.store, started)?;
+            }
+            by_key.insert(key.hash().to_string(), slot);
+        }
+        Ok(Self { by_key })
+    }
+
+    /// The similarities that the pass has to measure.
+    pub(super) fn pairs(&self) -> BTreeSet<Pair> {
+        let waiting = self.by_key.values().filter(|slot| slot.waits());
+        waiting.flat_map(|slot| slot.criterion.pairs(&slot.cut)).collect()
+    }
+
+    /// Picks what waited for the pass.
+    pub(super) fn after_pass(
+        &mut self,
+        similarities: &Similarities,
+        trials: &mut Trials<'_>,
+        store: &Store,
+    ) -> Result<()> {
+        let mut waiting = self.by_key.values_mut().filter(|slot| slot.waits());
+        waiting.try_for_each(|slot| slot.pick(similarities, trials, store, Instant::now()))
+    }
+
+    pub(super) fn picked(&self, variant: &Variant) -> Option<&Picked> {
+        self.slot(variant).map(|slot| &slot.picked)
+    }
+
+    /// The regions that a variant's selection has or may have.
+    pub(super) fn regions(&self, variant: &Variant) -> Vec<(usize, usize)> {
+        let Some(slot) = self.slot(variant) else { return Vec::new() };
+        match &slot.picked {
+            Picked::Done(selection) => selection.regions(),
+            Picked::Failed(_) => Vec::new(),
+            Picked::Waiting => slot.criterion.regions(&slot.cut),
+        }
+    }
+
+    fn slot(&self, variant: &Variant) -> Option<&SelectionSlot<'a>> {
+        self.by_key.get(variant.selection.as_ref()?.hash())
+    }
+}
+
+impl SelectionSlot<'_> {
+    fn waits(&self) -> bool {
+        matches!(self.picked, Picked::Waiting)
+    }
+
+    /// Picks and stores a selection; one that failed is tried again by the next run.
+    fn pick(
+        &mut self,
+        similarities: &Similarities,
+        trials: &mut Trials<'_>,
+        store: &Store,
+        started: Instant,
+    ) -> Result<()> {
+        // Only where a criterion says so are perplexities in its selection's key.
+        let announced = !self.criterion.trials(&self.cut).is_empty();
+        let mut perplexities = |removed: &[Vec<usize>]| match announced {
+            true => trials.perplexities(&self.label, removed),
+            false => {
+                Err(Error::job("a criterion measures perplexities though its `trials` names none").at(&*self.label))
+            }
+        };
+        let mut evidence = CalibrationEvidence { similarities, perplexities: &mut perplexities };
+        self.picked = match self.criterion.select(&self.cut, &mut evidence) {
+            Ok(selection) => {
+                let seconds = started.elapsed().as_secs_f64();
+                store.put(&self.key, seconds, &[(SELECTION, &to_json(&selection)?)])?;
+                Picked::Done(selection)
+            }
+            Err(error) if error.kind() == ErrorKind::Job => Picked::Failed(error.one_line()),
+            Err(error) => return Err(error),
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! Planning the pass: which activations the recoveries read, and which of them the first pass spools.
+
+use std::collections::BTreeSet;
+
+use super::job::CalibrationJob;
+use super::solve::recovery_of;
+use crate::calibrate::{HookPoint, Pair, PassRequest};
+use crate::error::Result;
+use crate::grid::Grid;
+use crate::plan::Variant;
+use crate::recovery::Span;
+
+/// Removed layers `[start, end)`.
+type Region = (usize, usize);
+
+/// What the recoveries of some variants read at some regions of theirs.
+pub(super) fn of<'v>(
+    grid: &Grid,
+    variants: impl Iterator<Item = (&'v Variant, Vec<Region>)>,
+) -> Result<BTreeSet<HookPoint>> {
+    let mut sites = BTreeSet::new();
+    for (variant, regions) in variants {
+        let recovery = recovery_of(&grid.cells[variant.cell])?;
+        let spans = regions.into_iter().flat_map(|(start, end)| recovery.spans(Span { start, end }));
+        sites.extend(spans.flat_map(|span| recovery.sites(span)));
+    }
+    Ok(sites)
+}
+
+/// The first pass: all of some sites where they fit the limit, or where there is no choice to wait for.
+pub(super) fn first_pass(job: &CalibrationJob<'_>, pairs: BTreeSet<Pair>, sites: BTreeSet<HookPoint>) -> PassRequest {
+    let mut request = PassRequest { pairs, sites };
+    let bytes = job.shape.bytes() * request.sites.len() as u64;
+    let fits = bytes <= job.run.settings.spool_bytes;
+    if !request.is_empty() {
+        job.run.note(format!(
+            "{}: {} sites, {:.1} MB of activations, {}",
+            job.label,
+            request.sites.len(),
+            bytes as f64 / 1e6,
+            if fits { "one pass" } else { "over the limit: a second pass spools only what the selections chose" }
+        ));
+    }
+    if !fits && !request.pairs.is_empty() {
+        request.sites.clear();
+    }
+    request
+}

@@ -1,0 +1,75 @@
+//! Solving: a variant's operators from activations.
+
+use std::time::Instant;
+
+use crate::calibrate::Activations;
+use crate::criterion::Selection;
+use crate::error::{Error, Result};
+use crate::exec::operator::{self, BoundaryResult, PlacedRepair};
+use crate::grid::Cell;
+use crate::model::Engine;
+use crate::plan::payload::FIGURES;
+use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
+use crate::store::{Key, Store};
+
+/// The recovery of a cell that is not the dense one.
+pub(super) fn recovery_of(cell: &Cell) -> Result<Box<dyn Recovery>> {
+    let method = cell.recovery.as_ref();
+    let method = method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))?;
+    recovery::build(&method.name, &method.options)
+}
+
+/// Solves a cell's operators and stores them.
+///
+/// # Errors
+/// Kind `Job`: the cell cannot be repaired, and why.
+pub(super) fn solve(
+    cell: &Cell,
+    selection: &Selection,
+    engine: &dyn Engine,
+    activations: &Activations,
+    store: &Store,
+    key: &Key,
+) -> Result<()> {
+    let started = Instant::now();
+    let recovery = recovery_of(cell)?;
+    let sequences = activations.shape().sequences;
+    let regions = selection.regions().into_iter();
+    let spans: Vec<Span> = regions.flat_map(|(start, end)| recovery.spans(Span { start, end })).collect();
+    let first = cell.calibration.as_ref().map_or(sequences, |c| c.operator_sequences);
+    let fitted = recovery.fitted_on(spans.len() == 1).count(sequences, first);
+    let (mut results, mut matrices) = (Vec::new(), Vec::new());
+    for &span in &spans {
+        let boundary = Boundary { backbone: engine, activations, span, fitted };
+        let place = |error: Error| error.at(format!("boundary of layer {}", span.start));
+        let began = Instant::now();
+        let solution = recovery.solve(&boundary).map_err(place)?;
+        let solve_seconds = began.elapsed().as_secs_f64();
+        let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
+        let placed = match &solution.repair {
+            Repair::Cut => None,
+            Repair::Stream(_) => Some(PlacedRepair::Stream),
+            Repair::Branches { attention: false, .. } => Some(PlacedRepair::Mlp),
+            Repair::Branches { attention: true, .. } => Some(PlacedRepair::AttentionAndMlp),
+        };
+        let operator = solution.repair.operator();
+        if let Some(operator) = operator {
+            matrices.push(operator::payload(results.len(), operator)?);
+        }
+        results.push(BoundaryResult {
+            region: (span.start, span.end),
+            operator: operator.map(|operator| operator.key()),
+            placed,
+            notes: solution.notes,
+            rank: solution.system.map(|_| rank),
+            condition: condition.is_finite().then_some(condition),
+            losses: solution.losses,
+            solve_seconds,
+            numbers: RepairMetrics::of(&boundary, &solution.repair)?,
+        });
+    }
+    let figures = operator::figures_payload(&results)?;
+    let payloads = matrices.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+    let payloads: Vec<(&str, &[u8])> = payloads.chain([(FIGURES, figures.as_slice())]).collect();
+    store.put(key, started.elapsed().as_secs_f64(), &payloads).map(drop)
+}

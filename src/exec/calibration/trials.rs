@@ -1,0 +1,56 @@
+//! Trials: perplexities on the calibration windows without some layers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::job::CalibrationJob;
+use crate::error::Result;
+use crate::evaluate::perplexity::{Losses, PerplexityEval};
+use crate::exec::score::ScoringJob;
+use crate::files::sha256;
+use crate::model::Program;
+
+/// Scores trials, each once: two rules, or two depths, may ask for the same.
+pub(super) struct Trials<'a> {
+    job: &'a CalibrationJob<'a>,
+    /// By removed layers.
+    known: BTreeMap<Vec<usize>, f64>,
+}
+
+impl<'a> Trials<'a> {
+    pub(super) fn new(job: &'a CalibrationJob<'a>) -> Self {
+        Self { job, known: BTreeMap::new() }
+    }
+
+    /// The perplexity without each of some sets of layers. `label` is the rule that asks.
+    pub(super) fn perplexities(&mut self, label: &str, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
+        let new: Vec<&Vec<usize>> = removed.iter().filter(|set| !self.known.contains_key(*set)).collect();
+        if !new.is_empty() {
+            let measured = self.measure(label, &new)?;
+            self.known.extend(new.into_iter().cloned().zip(measured));
+        }
+        Ok(removed.iter().map(|set| self.known[set]).collect())
+    }
+
+    /// All in one trie. Each is stored.
+    fn measure(&self, label: &str, removed: &[&Vec<usize>]) -> Result<Vec<f64>> {
+        let CalibrationJob { run, backbone, engine, tokens, windows, .. } = self.job;
+        let batch = run.settings.batch_tokens;
+        let trial = |set: &&Vec<usize>| {
+            let program = Program::pruned(backbone.config.layers, set, |_| None);
+            (Arc::new(backbone.trial(tokens, set, batch)), program)
+        };
+        let scoring = ScoringJob {
+            run,
+            config: &backbone.config,
+            eval_set: &PerplexityEval::new(windows, batch),
+            label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
+            journal: sha256::of_bytes(format!("{} {} {batch}", backbone.content, tokens.hash())),
+            engine: &|| Ok(Arc::clone(engine)),
+        };
+        let losses = scoring.scores(removed.iter().map(trial).collect())?;
+        // A variant that overflows is the worst there is.
+        let perplexity = |windows: Vec<f64>| Losses { windows }.perplexity();
+        Ok(losses.into_iter().map(perplexity).map(|p| if p.is_nan() { f64::INFINITY } else { p }).collect())
+    }
+}

@@ -1,0 +1,138 @@
+//! What came of one cell.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::operator::BoundaryResult;
+use crate::error::{Error, Result};
+use crate::grid::Cell;
+use crate::tasks::{self, DocumentResult, TaskResult};
+
+/// A variant's scores on one task.
+#[derive(Debug, Clone, Serialize)]
+pub struct TaskScores {
+    /// The task as the grid writes it, with its options.
+    pub label: String,
+    #[serde(flatten)]
+    pub result: TaskResult,
+    /// Every choice of every document; not part of the run's record, which would grow by megabytes.
+    #[serde(skip)]
+    pub documents: Vec<DocumentResult>,
+}
+
+/// A cell and what came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct CellResult {
+    pub cell: Cell,
+    /// Layers of the dense backbone.
+    pub layers: usize,
+    /// Removed layers, ascending.
+    pub removed: Vec<usize>,
+    /// `(candidate, score)` of the criterion.
+    pub scores: Vec<(usize, f64)>,
+    pub boundaries: Vec<BoundaryResult>,
+    /// One for each perplexity of the grid; none where the cell failed.
+    pub perplexity: Vec<Option<f64>>,
+    /// The windows' losses behind each perplexity; not part of the run's record.
+    #[serde(skip)]
+    pub losses: Vec<Option<Vec<f64>>>,
+    /// One for each task of the grid; none where the cell failed.
+    pub tasks: Vec<Option<TaskScores>>,
+    /// What its operators and scores took to make, whenever that was; steps shared with other cells count in equal parts.
+    pub seconds: f64,
+    /// Why the cell has no result.
+    pub failure: Option<String>,
+    /// The artifacts that it was made from, each with its key and who made it.
+    pub made_from: Vec<MadeFrom>,
+    /// The paths of the input files that it was made from, which are among [`GridOutcome::inputs`](super::GridOutcome::inputs).
+    #[serde(skip)]
+    pub inputs: BTreeSet<String>,
+}
+
+/// Where a number comes from.
+#[derive(Debug, Clone, Serialize)]
+pub struct MadeFrom {
+    pub kind: &'static str,
+    /// The hash of its key; `ghostlab explain` and the store's `meta.json` have it in words.
+    pub key: String,
+    pub seconds: f64,
+    /// Program, commit, command line, machine.
+    pub made: Value,
+}
+
+impl CellResult {
+    /// A cell of which nothing is known but, perhaps, why. `layers` are those of the dense backbone.
+    pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
+        Self {
+            cell,
+            layers,
+            removed: Vec::new(),
+            scores: Vec::new(),
+            boundaries: Vec::new(),
+            perplexity: Vec::new(),
+            losses: Vec::new(),
+            tasks: Vec::new(),
+            seconds: 0.0,
+            failure,
+            made_from: Vec::new(),
+            inputs: BTreeSet::new(),
+        }
+    }
+
+    /// What a reader has to know of this cell, each thing once.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for boundary in &self.boundaries {
+            for note in &boundary.notes {
+                let placed = format!("layer {}: {note}", boundary.region.0);
+                let note = if self.boundaries.len() == 1 { note } else { &placed };
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+        }
+        for scores in self.tasks.iter().flatten() {
+            let TaskResult { non_finite, unanswered, effective, .. } = scores.result;
+            if non_finite > 0 {
+                notes.push(format!("{non_finite} of {effective} documents of {} have no finite score", scores.label));
+            }
+            if unanswered > 0 {
+                notes.push(format!("{unanswered} of {effective} documents of {} have no answer", scores.label));
+            }
+        }
+        notes
+    }
+
+    /// The accuracies in the layout of lm-evaluation-harness' results file. It has one place for each task: where the grid
+    /// scores a task under several protocols there are several files. None where the cell has no task scores.
+    ///
+    /// # Errors
+    /// Never: no file gets a task twice.
+    pub fn lm_eval(&self) -> Result<Vec<Value>> {
+        let mut files: Vec<Vec<&TaskScores>> = Vec::new();
+        for scores in self.tasks.iter().flatten() {
+            let has_it = |file: &Vec<&TaskScores>| file.iter().any(|of| of.result.task.name == scores.result.task.name);
+            match files.iter_mut().find(|file| !has_it(file)) {
+                Some(file) => file.push(scores),
+                None => files.push(vec![scores]),
+            }
+        }
+        let export = |file: &Vec<&TaskScores>| {
+            let results: Vec<TaskResult> = file.iter().map(|scores| scores.result.clone()).collect();
+            let labels: Vec<&str> = file.iter().map(|scores| scores.label.as_str()).collect();
+            tasks::export(&results, json!({"model": "ghostlab", "model_args": self.cell.to_string(), "tasks": labels}))
+        };
+        files.iter().map(export).collect()
+    }
+
+    /// # Errors
+    /// The cell failed, with its reason.
+    pub fn ok(&self) -> Result<&Self> {
+        match &self.failure {
+            Some(reason) => Err(Error::job("a cell failed").at(self.cell.to_string()).found(reason.clone())),
+            None => Ok(self),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The backbones in memory.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::lock::lock;
+use crate::error::Result;
+use crate::model::{Decoder, Engine};
+use crate::plan::{BackbonePlan, ENGINE, Inputs};
+
+/// Engines by the names of their backbones.
+pub(super) struct Models<'a> {
+    inputs: &'a Inputs,
+    loaded: Mutex<HashMap<String, Arc<dyn Engine>>>,
+}
+
+impl<'a> Models<'a> {
+    pub(super) fn new(inputs: &'a Inputs) -> Self {
+        Self { inputs, loaded: Mutex::default() }
+    }
+
+    /// A backbone, read when it is first asked for.
+    pub(super) fn get(&self, backbone: &BackbonePlan) -> Result<Arc<dyn Engine>> {
+        let mut loaded = lock(&self.loaded);
+        if let Some(engine) = loaded.get(&backbone.name) {
+            return Ok(Arc::clone(engine));
+        }
+        let load = || Decoder::load_with(backbone.config.clone(), &backbone.folder);
+        let engine: Arc<dyn Engine> = Arc::new(self.inputs.guarded(&[&backbone.folder], load)?);
+        debug_assert_eq!(engine.id(), ENGINE, "numbers stand under keys that name their engine");
+        loaded.insert(backbone.name.clone(), Arc::clone(&engine));
+        Ok(engine)
+    }
+
+    /// Frees a backbone whose jobs are done.
+    pub(super) fn forget(&self, backbone: &BackbonePlan) {
+        lock(&self.loaded).remove(&backbone.name);
+    }
+}

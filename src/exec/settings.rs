@@ -1,0 +1,23 @@
+//! How to run a grid.
+
+/// How to run, as far as it may not change a result beyond rounding.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Tokens of a batch.
+    pub batch_tokens: usize,
+    /// Most bytes of activations to spool in one pass. Where all sites that a selection may need are more, a second
+    /// pass spools only those that the selections chose.
+    pub spool_bytes: u64,
+    /// Jobs at a time.
+    pub jobs: usize,
+    /// Bytes of memory that jobs may take together; most of what is free where none is given.
+    pub memory: Option<u64>,
+    /// How often a job that failed is tried again.
+    pub retries: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { batch_tokens: 2048, spool_bytes: 32 << 30, jobs: 1, memory: None, retries: 0 }
+    }
+}

@@ -1,0 +1,208 @@
+//! What came of a grid, read from the store: the store alone says what is done.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::cell_result::{CellResult, MadeFrom, TaskScores};
+use super::operator::figures;
+use super::outcome::{GridOutcome, TaskProtocol, TextProtocol};
+use super::tokens::{SHEET, extent};
+use crate::corpus::Rule;
+use crate::error::Result;
+use crate::evaluate::choices;
+use crate::evaluate::perplexity::Losses;
+use crate::plan::payload::{from_json, selection, values};
+use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
+use crate::store::{Key, Lookup, Store, StoredArtifact};
+use crate::tasks::{AnswerKey, Score};
+
+impl GridOutcome {
+    /// Reads what is stored of a plan. A cell that lacks something has failed: with the reason given, or for want of it.
+    ///
+    /// # Errors
+    /// Damage that appeared since the run looked.
+    pub fn read(plan: &Plan<'_>, store: &Store, failures: &BTreeMap<usize, String>) -> Result<Self> {
+        let inputs = plan.inputs.by_path();
+        let mut cells = Vec::new();
+        for backbone in &plan.backbones {
+            let reader = Reader::new(backbone, store, &inputs)?;
+            for variant in &backbone.variants {
+                cells.push(reader.cell(plan, variant, failures.get(&variant.cell))?);
+            }
+        }
+        let tasks = plan.backbones.first().map_or(Ok(Vec::new()), |backbone| protocols(plan, backbone, store))?;
+        let mut texts = BTreeMap::new();
+        for backbone in &plan.backbones {
+            texts.insert(backbone.name.clone(), texts_of(plan, backbone, store)?);
+        }
+        Ok(Self { cells, inputs, texts, tasks })
+    }
+}
+
+/// Reads one backbone's results; the tasks' sheets are read once.
+struct Reader<'a> {
+    backbone: &'a BackbonePlan,
+    store: &'a Store,
+    sheets: Vec<Option<AnswerKey>>,
+    /// The paths of the input files, by their hashes.
+    files: BTreeMap<&'a str, Vec<&'a str>>,
+}
+
+fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<AnswerKey>>> {
+    backbone.evaluations.iter().map(|evaluation| sheet(evaluation, store)).collect()
+}
+
+fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<AnswerKey>> {
+    match (&evaluation.subject, store.look(&evaluation.tokens)) {
+        (Subject::Task(_), Lookup::Whole(artifact)) => from_json(&artifact, SHEET).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn texts_of(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<TextProtocol>>> {
+    let mut texts = Vec::new();
+    for evaluation in &backbone.evaluations {
+        let Subject::Windows(text) = &evaluation.subject else { continue };
+        let rule: Rule = plan.grid.corpora[&text.corpus].rule.parse()?;
+        let read = match store.look(&evaluation.tokens) {
+            Lookup::Whole(artifact) => {
+                let (windows, corpus_tokens, bytes) = extent(&artifact)?;
+                Some(TextProtocol { windows, all: rule.windows(corpus_tokens, text.length), bytes })
+            }
+            _ => None,
+        };
+        texts.push(read);
+    }
+    Ok(texts)
+}
+
+fn protocols(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<TaskProtocol>> {
+    let mut protocols = Vec::new();
+    for (evaluation, sheet) in backbone.evaluations.iter().zip(sheets(backbone, store)?) {
+        let (Subject::Task(used), Some(sheet)) = (&evaluation.subject, sheet) else { continue };
+        protocols.push(TaskProtocol {
+            label: used.to_string(),
+            task: sheet.task()?,
+            bos: used.bos,
+            documents: sheet.documents(),
+            original: sheet.original,
+            whole: sheet.whole() && !plan.grid.tasks[&used.name].generated,
+        });
+    }
+    Ok(protocols)
+}
+
+impl<'a> Reader<'a> {
+    fn new(backbone: &'a BackbonePlan, store: &'a Store, inputs: &'a BTreeMap<String, String>) -> Result<Self> {
+        let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (path, hash) in inputs {
+            files.entry(hash).or_default().push(path);
+        }
+        Ok(Self { backbone, store, sheets: sheets(backbone, store)?, files })
+    }
+
+    fn cell(&self, plan: &Plan<'_>, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
+        let cell = plan.grid.cells[variant.cell].clone();
+        let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
+        let own = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
+        result.inputs.extend(own.map(|path| (*path).to_string()));
+        if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
+            let selection = selection(&artifact)?;
+            (result.removed, result.scores) = (selection.removed, selection.scores);
+        }
+        if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
+            result.boundaries = figures(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+        }
+        for (place, (evaluation, key)) in self.backbone.evaluations.iter().zip(&variant.scores).enumerate() {
+            // A variant without operators cannot have been scored: what is under the key is of another time.
+            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
+            if artifact.is_none() {
+                result.failure.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
+            }
+            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
+            let values = artifact.as_ref().map(values).transpose()?;
+            match &evaluation.subject {
+                Subject::Windows(text) => {
+                    let losses = values.map(|windows| Losses { windows });
+                    result.perplexity.push(losses.as_ref().map(Losses::perplexity));
+                    result.losses.push(losses.as_ref().map(|losses| losses.windows.clone()));
+                    if let Some(losses) = losses.filter(|losses| losses.not_finite() > 0) {
+                        let (bad, all) = (losses.not_finite(), losses.windows.len());
+                        let reason = format!("{bad} of {all} windows of {} have no finite loss", text.corpus);
+                        result.failure = Some(reason);
+                    }
+                }
+                Subject::Task(used) => {
+                    let sheet = self.sheets[place].as_ref();
+                    let scores = values.zip(sheet).map(|(values, sheet)| judge(&values, sheet, used.to_string()));
+                    result.tasks.push(scores.transpose()?);
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredArtifact> {
+        let Lookup::Whole(artifact) = self.store.look(key) else { return None };
+        let meta = artifact.meta();
+        self.read_by(&meta.key, result);
+        result.made_from.push(MadeFrom {
+            kind: key.kind().name(),
+            key: key.hash().to_string(),
+            seconds: meta.seconds,
+            made: meta.made.clone(),
+        });
+        Some(artifact)
+    }
+}
+
+impl Reader<'_> {
+    /// Notes the input files whose hashes stand in a key or in its parents'. Weights and config stand there as one hash
+    /// of several files: those of the backbone's folder count for every cell.
+    fn read_by(&self, key: &Value, result: &mut CellResult) {
+        match key {
+            Value::String(hash) => {
+                let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
+                // Another backbone's file may have the same bytes: then the own one was read.
+                let own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
+                let others = files.iter().filter(|_| !own);
+                result.inputs.extend(others.map(|path| (*path).to_string()));
+            }
+            Value::Array(values) => values.iter().for_each(|value| self.read_by(value, result)),
+            Value::Object(fields) => fields.values().for_each(|value| self.read_by(value, result)),
+            _ => {}
+        }
+    }
+}
+
+/// What some variants scored in one evaluation, as far as it is stored: a perplexity, or an accuracy in percent.
+///
+/// # Errors
+/// Damage.
+pub(super) fn scored(evaluation: &Evaluation, scores: &[(usize, &Key)], store: &Store) -> Result<Vec<(usize, f64)>> {
+    let sheet = sheet(evaluation, store)?;
+    let mut all = Vec::new();
+    for (cell, key) in scores {
+        let Lookup::Whole(artifact) = store.look(key) else { continue };
+        let values = values(&artifact)?;
+        let value = match (&evaluation.subject, &sheet) {
+            (Subject::Windows(_), _) => Losses { windows: values }.perplexity(),
+            (Subject::Task(used), Some(sheet)) => {
+                100.0 * judge(&values, sheet, used.to_string())?.result.column().value
+            }
+            (Subject::Task(_), None) => continue,
+        };
+        all.push((*cell, value));
+    }
+    Ok(all)
+}
+
+fn judge(values: &[f64], sheet: &AnswerKey, label: String) -> Result<TaskScores> {
+    let scored = choices::scored(values);
+    let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
+    let documents = sheet.judge(&scores.collect::<Vec<_>>())?;
+    Ok(TaskScores { label, result: sheet.result(&documents)?, documents })
+}

@@ -1,0 +1,247 @@
+//! Texts and tasks to tokens: made where they are not stored whole, and read.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use rayon::prelude::*;
+use serde_json::Value;
+
+use super::context::Context;
+use super::event::{Event, Reporter};
+use super::tokens::{TaskTokens, Text, read_windows, store_requests, store_windows};
+use super::wait;
+use crate::corpus::{self, Tokenizer, Windows};
+use crate::error::{Error, Result};
+use crate::evaluate::TaskEncoder;
+use crate::files::regular;
+use crate::grid::{Calibration, TaskUse};
+use crate::plan::{BackbonePlan, Plan, Subject};
+use crate::store::{Key, Lookup, Store, StoredArtifact};
+use crate::tasks::{self, DocumentLimit, Items, Task};
+
+/// Something to tokenise for one backbone.
+struct Wanted<'a> {
+    key: &'a Arc<Key>,
+    what: What<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum What<'a> {
+    Calibration(&'a Calibration),
+    Text { corpus: &'a str, length: usize },
+    Task(&'a TaskUse),
+}
+
+/// Tokenises what is not stored whole of all backbones.
+///
+/// # Errors
+/// A corpus or a task that cannot be tokenised; or that `stop` was set.
+pub(super) fn tokenise_missing(
+    plan: &Plan<'_>,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<()> {
+    let look = || -> Vec<(&BackbonePlan, Vec<Wanted<'_>>)> {
+        let all = plan.backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter)));
+        all.filter(|(_, wanted)| !wanted.is_empty()).collect()
+    };
+    if look().is_empty() {
+        return Ok(());
+    }
+    // One claim for all of them: a thread that waited for one while it makes another could wait for itself.
+    let _lease = wait::claim(store, "tokenising", "tokenising", reporter, stop)?;
+    // Another process may have made them while this one waited.
+    let missing = look();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let sources = Sources::read(plan, missing.iter().flat_map(|(_, wanted)| wanted))?;
+    let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
+    reporter.event(Event::Note { text: format!("tokenising {count} texts and tasks") });
+    for (backbone, wanted) in missing {
+        let tokenizer = tokenizer(plan, backbone)?;
+        wanted.par_iter().try_for_each(|wanted| {
+            wait::check(stop)?;
+            tokenise(plan, backbone, wanted, &tokenizer, &sources, store)
+        })?;
+    }
+    Ok(())
+}
+
+/// The tokens of a text or task; damaged ones are made anew.
+pub(super) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
+    let read = |artifact: &StoredArtifact| match subject {
+        Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
+        Subject::Task(_) => TaskTokens::read(artifact).map(Text::Task),
+    };
+    tokens(run, backbone, key, read)
+}
+
+/// The windows of a text; damaged ones are made anew.
+pub(super) fn windows(run: &Context<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
+    tokens(run, backbone, key, read_windows)
+}
+
+fn tokens<T>(
+    run: &Context<'_>,
+    backbone: &BackbonePlan,
+    key: &Key,
+    read: impl Fn(&StoredArtifact) -> Result<T>,
+) -> Result<T> {
+    if let Some(artifact) = run.get(key) {
+        return read(&artifact);
+    }
+    remake(run.plan, backbone, key, run.store)?;
+    match run.store.get(key) {
+        Lookup::Whole(artifact) => read(&artifact),
+        _ => Err(Error::job("tokens vanished from the store").at(key.short().to_string())),
+    }
+}
+
+/// Tokenises one text or task anew: what is stored under the key turned out to be damaged.
+fn remake(plan: &Plan<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
+    let wanted: Vec<Wanted<'_>> = all(backbone).into_iter().filter(|wanted| **wanted.key == *key).take(1).collect();
+    let sources = Sources::read(plan, wanted.iter())?;
+    let tokenizer = tokenizer(plan, backbone)?;
+    wanted.iter().try_for_each(|wanted| tokenise(plan, backbone, wanted, &tokenizer, &sources, store))
+}
+
+/// Everything of a backbone that has to be tokens.
+fn all(backbone: &BackbonePlan) -> Vec<Wanted<'_>> {
+    let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
+    let evaluations = backbone.evaluations.iter().map(|evaluation| {
+        let what = match &evaluation.subject {
+            Subject::Windows(text) => What::Text { corpus: &text.corpus, length: text.length },
+            Subject::Task(used) => What::Task(used),
+        };
+        (&evaluation.tokens, what)
+    });
+    calibrations.chain(evaluations).map(|(key, what)| Wanted { key, what }).collect()
+}
+
+/// What is not stored whole, each once.
+fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<Wanted<'a>> {
+    let mut missing: Vec<Wanted<'_>> = Vec::new();
+    for Wanted { key, what } in all(backbone) {
+        if missing.iter().any(|wanted| wanted.key == key) {
+            continue;
+        }
+        if !stored(key, store, reporter) {
+            missing.push(Wanted { key, what });
+        }
+    }
+    missing
+}
+
+/// Whether tokens are stored, every byte of them: results are judged by what lies beside the ids.
+fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
+    match store.get(key) {
+        Lookup::Absent => false,
+        Lookup::Damaged(error) => {
+            reporter.event(Event::Note { text: format!("tokens: {}; made anew", error.one_line()) });
+            false
+        }
+        Lookup::Whole(_) => true,
+    }
+}
+
+fn tokenizer(plan: &Plan<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
+    let path = backbone.folder.join("tokenizer.json");
+    let tokenizer = plan.inputs.guarded(&[&path], || Tokenizer::load(path.clone()))?;
+    if tokenizer.vocab_size() > backbone.config.vocab {
+        return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
+            .at(tokenizer.path().display().to_string())
+            .expected(format!("token ids below {}, the vocab_size of config.json", backbone.config.vocab))
+            .found(format!("ids up to {}", tokenizer.vocab_size() - 1))
+            .hint("tokenizer.json is of another model"));
+    }
+    Ok(tokenizer)
+}
+
+/// The corpora and tasks that have to be tokenised, read once for all backbones.
+struct Sources {
+    rows: BTreeMap<String, Vec<String>>,
+    items: BTreeMap<String, Items>,
+}
+
+impl Sources {
+    fn read<'a>(plan: &Plan<'_>, wanted: impl Iterator<Item = &'a Wanted<'a>>) -> Result<Self> {
+        let mut sources = Self { rows: BTreeMap::new(), items: BTreeMap::new() };
+        for wanted in wanted {
+            let corpus = match wanted.what {
+                What::Calibration(calibration) => &calibration.corpus,
+                What::Text { corpus, .. } => corpus,
+                What::Task(used) => {
+                    if let Entry::Vacant(free) = sources.items.entry(used.to_string()) {
+                        free.insert(items(plan, used)?);
+                    }
+                    continue;
+                }
+            };
+            if let Entry::Vacant(free) = sources.rows.entry(corpus.to_string()) {
+                let entry = &plan.grid.corpora[corpus];
+                let read = || corpus::read_rows(&entry.path, entry.column.as_deref());
+                free.insert(plan.inputs.guarded(&[&entry.path], read)?);
+            }
+        }
+        Ok(sources)
+    }
+}
+
+fn items(plan: &Plan<'_>, used: &TaskUse) -> Result<Items> {
+    let data = &plan.grid.tasks[&used.name];
+    let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
+    let limit = used.limit.map(DocumentLimit::new).transpose()?;
+    plan.inputs.guarded(&[&data.path], || Items::read(task, &data.path, limit))
+}
+
+fn tokenise(
+    plan: &Plan<'_>,
+    backbone: &BackbonePlan,
+    wanted: &Wanted<'_>,
+    tokenizer: &Tokenizer,
+    sources: &Sources,
+    store: &Store,
+) -> Result<()> {
+    let started = Instant::now();
+    let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
+        let entry = &plan.grid.corpora[corpus];
+        let (rule, rows) = (entry.rule.parse()?, &sources.rows[corpus]);
+        match calibration {
+            Some((sequences, seed)) => corpus::calibration(rule, rows, tokenizer, sequences, length, seed),
+            None => corpus::evaluation(rule, rows, tokenizer, length, entry.limit),
+        }
+        .map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
+    };
+    let windows = match wanted.what {
+        What::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
+        What::Text { corpus, length } => windows(corpus, length, None)?,
+        What::Task(used) => {
+            let items = &sources.items[&used.to_string()];
+            let files = ["config.json", "tokenizer_config.json"].map(|name| backbone.folder.join(name));
+            let read = || Ok((read_json(&files[0])?, read_json(&files[1])?));
+            let (config, tokenizer_config) = plan.inputs.guarded(&[&files[0], &files[1]], read)?;
+            let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
+            let length = tasks::max_length(&config, Some(&tokenizer_config))?;
+            let requests = tasks::requests(items, &encoder, used.bos, used.max_length.unwrap_or(length))?;
+            return store_requests(store, wanted.key, items, &requests, started.elapsed().as_secs_f64());
+        }
+    };
+    store_windows(store, wanted.key, &windows, started.elapsed().as_secs_f64())
+}
+
+/// A JSON file; null where there is none.
+fn read_json(path: &Path) -> Result<Value> {
+    if !path.exists() {
+        return Ok(Value::Null);
+    }
+    let text = regular::read(path)?;
+    serde_json::from_slice(&text).map_err(|error| {
+        Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
+    })
+}
