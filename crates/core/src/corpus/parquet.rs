@@ -5,19 +5,18 @@ use std::path::Path;
 
 use polars::prelude::{DataFrame, DataType};
 
-use super::text::pick;
 use crate::error::Result;
 use crate::files::limit::TextLimit;
 use crate::files::parquet::{self, broken};
 use crate::files::rows::bad;
 
-/// The column of text of a parquet file, `column` or the first of the usual ones.
+/// The column of text of a parquet file that `pick` chooses of the names that there are.
 ///
 /// # Errors
 /// When the file is damaged, or the column is absent, is not text or has a null.
-pub(super) fn read_parquet(file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
+pub(super) fn read_parquet(file: File, path: &Path, pick: impl Fn(&[&str]) -> Result<String>) -> Result<Vec<String>> {
     let choose = |names: &[&str]| {
-        let name = pick(column, names.iter().copied()).map_err(|error| error.at(path.display().to_string()))?;
+        let name = pick(names).map_err(|error| error.at(path.display().to_string()))?;
         Ok(vec![name])
     };
     parquet::read(file, path, TextLimit::current(), choose, |frame| texts(frame, path))

@@ -55,7 +55,7 @@ pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<Str
         RowForm::Text => read_text(file, path, column)?,
         RowForm::Json { zipped: false } => read_json(BufReader::new(file), (path, false), column)?,
         RowForm::Json { zipped: true } => read_json(gzip::reader(file, limit), (path, true), column)?,
-        RowForm::Parquet => read_parquet(file, path, column)?,
+        RowForm::Parquet => read_parquet(file, path, |names| pick(column, names.iter().copied()))?,
     };
     if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
 }
@@ -101,7 +101,7 @@ fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {
 }
 
 /// The column asked for, or the first of [`COLUMNS`] that there is.
-pub(super) fn pick<'a>(asked: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
+fn pick<'a>(asked: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
     if let Some(asked) = asked {
         return match names.clone().any(|name| name == asked) {
             true => Ok(asked.to_owned()),

@@ -6,24 +6,31 @@ use std::path::Path;
 use polars::prelude::{AnyValue, Column, DataFrame, PolarsError, Series};
 use serde_json::{Map, Number, Value};
 
-use super::row::{TaskRow, absent};
 use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 use crate::files::parquet::{self, broken};
 
-/// The named columns of a parquet file, row by row.
+/// Where a row stands, and its fields.
+type PlacedRow = (String, Map<String, Value>);
+
+/// The named columns of a parquet file, row by row; `absent` says that one is not among those that there are.
 ///
 /// # Errors
 /// When the file is damaged, a column is absent, or a type has no JSON form.
-pub(super) fn read_parquet(file: File, path: &Path, columns: &[&str]) -> Result<Vec<TaskRow>> {
+pub(super) fn read_parquet(
+    file: File,
+    path: &Path,
+    columns: &[&str],
+    absent: impl Fn(&str, &[&str]) -> Error,
+) -> Result<Vec<PlacedRow>> {
     let choose = |names: &[&str]| match columns.iter().find(|name| !names.contains(name)) {
-        Some(name) => Err(absent(name, names.iter().copied()).at(path.display().to_string())),
+        Some(name) => Err(absent(name, names).at(path.display().to_string())),
         None => Ok(columns.iter().map(|name| (*name).to_owned()).collect()),
     };
     parquet::read(file, path, TextLimit::current().of_json(), choose, |frame| rows(frame, path, columns))
 }
 
-fn rows(frame: &DataFrame, path: &Path, columns: &[&str]) -> Result<Vec<TaskRow>> {
+fn rows(frame: &DataFrame, path: &Path, columns: &[&str]) -> Result<Vec<PlacedRow>> {
     let broken = |error| broken(path, &error);
     let columns: Vec<&Column> =
         columns.iter().map(|name| frame.column(name)).collect::<Result<_, PolarsError>>().map_err(broken)?;
@@ -37,7 +44,7 @@ fn rows(frame: &DataFrame, path: &Path, columns: &[&str]) -> Result<Vec<TaskRow>
             let value = json(value).map_err(|error| error.at(format!("field `{name}`")).at(&place))?;
             fields.insert(name.to_owned(), value);
         }
-        rows.push(TaskRow { place, fields });
+        rows.push((place, fields));
     }
     Ok(rows)
 }
@@ -89,7 +96,7 @@ mod tests {
     use polars::prelude::{DataFrame, IntoSeries, NamedFrom, ParquetWriter, StructChunked};
     use serde_json::json;
 
-    use super::super::read_rows;
+    use super::super::{TaskRow, read_rows};
     use super::*;
 
     fn bytes(columns: Vec<Column>) -> Vec<u8> {

@@ -40,7 +40,10 @@ pub fn read_rows(path: impl AsRef<Path>, columns: &[&str]) -> Result<Vec<TaskRow
     let (file, form) = FILES.open(path, TextLimit::current().of_json())?;
     let rows = match form {
         RowForm::Json { zipped } => read_json(file, path, zipped)?,
-        RowForm::Parquet => read_parquet(file, path, columns)?,
+        RowForm::Parquet => {
+            let rows = read_parquet(file, path, columns, |name, names| absent(name, names.iter().copied()))?;
+            rows.into_iter().map(|(place, fields)| TaskRow { place, fields }).collect()
+        }
         RowForm::Text => Vec::new(),
     };
     if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
@@ -99,7 +102,7 @@ fn read_list(bytes: &[u8], path: &Path) -> Result<Vec<TaskRow>> {
 }
 
 /// A field that is not there: its path, and the fields found in its place, one of which was perhaps meant.
-pub(super) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
+fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
     let error = Error::bad_input(format!("the field `{wanted}` is missing"))
         .expected(format!("a field `{wanted}`"))
