@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ghostlab::page::{
+use ghostlab::artifact::page::{
     BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow, Part,
     TableView, render,
 };

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::DType;
 use common::{fixture, flat, json, tensors};
-use ghostlab::claims::{self, ArtifactNumbers, Artifacts};
+use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
 use ghostlab::exec::{self, CellResult, Event, GridOutcome, Methods, Reporter, Settings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};

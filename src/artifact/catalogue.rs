@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::artifact::paper;
 use crate::error::{Error, Result, nearest};
 use crate::exec::Methods;
 use crate::grid::{Cell, Description, Grid, Shown};
 use crate::metric::{self, Metric};
-use crate::paper;
 use crate::results::stem;
 
 /// A table or figure, as its file describes it.

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::exec::{CellResult, GridOutcome};
-use crate::figure::{
+use crate::artifact::figure::{
     Axis, Bars, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Point, Scale, Series, Theme, Value,
     Width,
 };
+use crate::artifact::paper::backbone_label;
+use crate::error::{Error, Result};
+use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Description, FigureEntry, FigureKind};
 use crate::metric::Metric;
-use crate::paper::backbone_label;
 use crate::results::record::{Condition, DENSE};
 use crate::results::{Measurement, distinct};
 use crate::{criterion, recovery};

@@ -2,10 +2,10 @@
 //! from it is not run.
 
 use super::comparison::{Gate, GateFailure};
+use crate::artifact::paper;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Cell, Description, Grid};
-use crate::paper;
 use crate::results::collect;
 use crate::results::record::Record;
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::comparison::compare;
+use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
 use crate::grid::{Description, Lead, TableEntry};
 use crate::metric::Metric;
-use crate::paper::backbone_label;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{Column, Lead as TableLead, Measurement, Row, Shown, Table, distinct, protocol_line};
 use crate::{criterion, recovery};

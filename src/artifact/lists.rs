@@ -4,9 +4,9 @@ use std::path::Path;
 
 use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
+use crate::artifact::paper::backbone_label;
 use crate::error::Result;
 use crate::options::Described;
-use crate::paper::backbone_label;
 use crate::results::{TextColumn, TextTable, escaped, failed};
 use crate::{criterion, grid, recovery};
 

@@ -1,10 +1,19 @@
-//! Floor 4: making the paper's tables and figures (design §11). Which there are (`catalogue`), how one is made
-//! (`pipeline`), what the dense backbones have to hold first (`gate`), and the folder that holds what came of one run
-//! (`folder`, `files`, `provenance`). Who runs a grid is passed in, so that all of it can be tried without a model.
+//! Floor 4: making the paper's tables and figures (design §11).
+//!
+//! Which there are (`catalogue`), how one is made (`pipeline`), what the dense backbones have to hold first (`gate`), how a
+//! table is laid out (`layout`) beside the paper's values (`comparison`, where `other_protocol` allows a verdict), what is
+//! drawn (`draw`), and the folder that holds what came of one run (`folder`, `files`, `provenance`, `sheet`). Who runs a
+//! grid is passed in, so that all of it can be tried without a model.
+//!
+//! Rooms of their own, which know nothing of a run: [`figure`] draws data, [`page`] is the page of all artifacts,
+//! [`paper`] has the paper's values, [`claims`] its sentences as checks, [`audit`] holds its tables against themselves.
 
+pub mod audit;
 mod catalogue;
+pub mod claims;
 mod comparison;
 mod draw;
+pub mod figure;
 mod files;
 mod folder;
 #[cfg(test)]
@@ -13,6 +22,8 @@ mod gate;
 mod layout;
 mod lists;
 mod other_protocol;
+pub mod page;
+pub mod paper;
 mod pipeline;
 #[cfg(test)]
 mod pipeline_test;

@@ -14,12 +14,12 @@ use super::gate::{gate, open, stopped_by, with_stopped};
 use super::layout::{layout, noted};
 use super::lists::{self, List};
 use super::sheet::{self, PageSheet};
+use crate::artifact::page::FigureView;
+use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings};
 use crate::files::atomic::ensure_writable;
 use crate::grid::{Cell, Grid, ListEntry};
-use crate::page::FigureView;
-use crate::paper::{self, backbone_label};
 use crate::plan::warnings;
 use crate::results::{
     Origin, Provenance, Results, Table, collect, latex, markdown, tidy_frame, write_csv, write_frame,

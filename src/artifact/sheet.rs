@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::lists::List;
+use crate::artifact::page::{
+    BesideView, Cell, CellNote, Column, FigureView, Mark, PageArtifact, PageRow, Part, TableView,
+};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::grid::Description;
-use crate::page::{BesideView, Cell, CellNote, Column, FigureView, Mark, PageArtifact, PageRow, Part, TableView};
 use crate::recovery;
 use crate::results::{PaperComparison, Row, Shown, Table};
 

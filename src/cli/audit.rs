@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
+use crate::artifact::{audit, paper};
 use crate::error::Result;
-use crate::{audit, paper};
 
 #[derive(Args)]
 pub(super) struct Arguments {

@@ -8,14 +8,15 @@ use std::time::SystemTime;
 use clap::Args;
 
 use super::home;
+use crate::artifact::claims::{self, ArtifactNumbers, Artifacts, Judged, Run};
+use crate::artifact::page::{CellNote, ClaimRow, FindingRow, Page};
 use crate::artifact::{PageSheet, order};
-use crate::claims::{self, ArtifactNumbers, Artifacts, Judged, Run};
+use crate::artifact::{audit, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
-use crate::page::{CellNote, ClaimRow, FindingRow, Page};
+use crate::machine;
 use crate::results::StoredResults;
-use crate::{audit, machine, page, paper};
 
 #[derive(Args)]
 pub(super) struct Arguments {

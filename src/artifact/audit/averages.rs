@@ -3,8 +3,8 @@
 use super::accuracy::counts;
 use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, EPSILON};
+use crate::artifact::paper::PaperNumber;
 use crate::metric;
-use crate::paper::PaperNumber;
 
 /// Each printed part is within half a unit of its last digit of the true value, hence so is the mean of the parts, and
 /// the printed mean is within half a unit of the true mean. With two decimals everywhere: 0.005 + 0.005.
@@ -67,7 +67,7 @@ fn number(count: usize) -> f64 {
 mod tests {
     use super::super::row::AuditRow;
     use super::*;
-    use crate::audit::paper_test::entries;
+    use crate::artifact::audit::paper_test::entries;
 
     fn found(metrics: &[(&str, &str)]) -> Vec<Finding> {
         let entries = entries("t", "b,32,7,sleb,none,false,c4", metrics);

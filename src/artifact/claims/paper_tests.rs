@@ -8,9 +8,9 @@ use crate::results::record::Record;
 
 /// The paper's tables as they are printed.
 fn paper() -> Artifacts {
-    let records = |table: &crate::paper::PaperTable| crate::paper::records(table.name).unwrap();
+    let records = |table: &crate::artifact::paper::PaperTable| crate::artifact::paper::records(table.name).unwrap();
     let artifact = |table| ArtifactNumbers { records: records(table), run: None };
-    crate::paper::tables().iter().map(|table| (table.name.to_owned(), artifact(table))).collect()
+    crate::artifact::paper::tables().iter().map(|table| (table.name.to_owned(), artifact(table))).collect()
 }
 
 fn on(paper: &Artifacts, ours: &Artifacts) -> Vec<Judged<'static>> {

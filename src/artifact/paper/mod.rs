@@ -7,7 +7,7 @@
 //! | `backbone` | how it prints its backbones |
 //!
 //! The data is `data/paper/*.csv`, transcribed from the paper's source, one number a line, errors and all: what is
-//! wrong in the paper is wrong here too, and the audit ([`crate::audit`]) says so. Units are the paper's: percent for
+//! wrong in the paper is wrong here too, and the audit ([`crate::artifact::audit`]) says so. Units are the paper's: percent for
 //! accuracies and memory, milliseconds for latencies. Some tables call the mean accuracy `average`; here it is
 //! `acc_average` everywhere, as in [`crate::record`].
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::row::words;
-use crate::paper::PaperNumber;
+use crate::artifact::paper::PaperNumber;
 use crate::results::record::Condition;
 
 /// What was checked.

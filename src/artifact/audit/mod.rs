@@ -30,10 +30,10 @@ mod speedup;
 pub use finding::{Check, Finding, FindingKind};
 pub use render::{csv, json, text};
 
-use crate::paper::PaperNumber;
+use crate::artifact::paper::PaperNumber;
 use row::AuditRow;
 
-/// All findings in the tables whose numbers are given ([`crate::paper::all`] for the whole paper), by check and then
+/// All findings in the tables whose numbers are given ([`crate::artifact::paper::all`] for the whole paper), by check and then
 /// in the order of the tables.
 ///
 /// Entries without a value take part in no check but that for duplicates.

@@ -2,7 +2,7 @@
 
 use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, EPSILON};
-use crate::paper::PaperNumber;
+use crate::artifact::paper::PaperNumber;
 use crate::results::record::DENSE;
 
 /// In a table that gives both, a speedup is the dense latency by the row's own. Each latency is within half a unit of
@@ -42,7 +42,7 @@ fn bounds((entry, value): (&PaperNumber, f64)) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::paper_test::entries;
+    use crate::artifact::audit::paper_test::entries;
 
     fn found(latency: &str, speedup: &str) -> usize {
         let dense = entries("t", "b,32,0,dense,none,false,c4", &[("prefill_ms", "362.6"), ("speedup", "1.00")]);

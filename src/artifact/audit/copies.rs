@@ -3,8 +3,8 @@
 use super::accuracy::both_at_chance;
 use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, agree, loose, words};
+use crate::artifact::paper::PaperNumber;
 use crate::metric;
-use crate::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::Condition;
 
@@ -142,7 +142,7 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::paper_test::entries;
+    use crate::artifact::audit::paper_test::entries;
 
     type Cells<'a> = (&'a str, &'a str, [&'a str; 4]);
 

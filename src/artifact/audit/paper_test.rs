@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::{Check, Finding, FindingKind, run};
-use crate::paper::{self, PaperNumber};
+use crate::artifact::paper::{self, PaperNumber};
 
 /// One row of one table; a value may carry its deviation: `9.0,0.1`.
 pub(super) fn entries(artifact: &str, condition: &str, metrics: &[(&str, &str)]) -> Vec<PaperNumber> {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 /// For sums of decimal fractions, which a binary number does not hold exactly.
 pub(super) const EPSILON: f64 = 1e-9;
 
+use crate::artifact::paper::PaperNumber;
 use crate::metric;
-use crate::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::{Condition, DENSE};
 

@@ -21,7 +21,7 @@ macro_rules! table {
             name: $name,
             about: $about,
             aliases: $aliases,
-            text: include_str!(concat!("../../data/paper/", $name, ".csv")),
+            text: include_str!(concat!("../../../data/paper/", $name, ".csv")),
         }
     };
 }

@@ -2,8 +2,8 @@
 
 use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, EPSILON, agree};
+use crate::artifact::paper::PaperNumber;
 use crate::metric;
-use crate::paper::PaperNumber;
 use crate::tasks::{TASKS, Task};
 
 /// The task whose accuracies a column of the paper shows.
@@ -142,7 +142,7 @@ pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::paper_test::entries;
+    use crate::artifact::audit::paper_test::entries;
 
     fn count_kind(task: &str, printed: &str) -> Option<(FindingKind, String)> {
         let mut findings = Vec::new();

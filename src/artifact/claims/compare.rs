@@ -8,7 +8,7 @@ use super::claim::Claim;
 use super::judge::ClaimVerdict;
 use super::outcome::Judgement;
 use super::run::Artifacts;
-use crate::paper::PaperTable;
+use crate::artifact::paper::PaperTable;
 
 /// A claim, judged on the paper's own numbers and on ours.
 #[derive(Debug, Clone, Serialize)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::finding::{Check, Finding, FindingKind, listed};
 use super::row::{EPSILON, agree, exact, loose};
-use crate::paper::PaperNumber;
+use crate::artifact::paper::PaperNumber;
 use crate::results::record::{Condition, DENSE};
 
 /// The first entry of a value, and all entries of it.
@@ -151,7 +151,7 @@ fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::paper_test::{entries, entry};
+    use crate::artifact::audit::paper_test::{entries, entry};
 
     const CONDITION: &str = "b,32,7,sleb,ghosted,false,c4";
 

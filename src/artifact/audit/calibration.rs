@@ -46,7 +46,7 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::paper_test::entries;
+    use crate::artifact::audit::paper_test::entries;
 
     fn found(own: &str) -> Vec<Finding> {
         let row = |table, calibration: &str, perplexity| {

@@ -12,7 +12,7 @@
 //! it. Numbers that are not finite are missing numbers. The same data gives the same bytes.
 //!
 //! ```
-//! use ghostlab::figure::{Axis, Bars, Figure, Series, Theme, Width};
+//! use ghostlab::artifact::figure::{Axis, Bars, Figure, Series, Theme, Width};
 //! let figure = Figure::Bars(Bars {
 //!     title: "Boundary error".into(),
 //!     description: "The error with and without a Ghosted Layer.".into(),

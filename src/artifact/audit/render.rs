@@ -79,7 +79,7 @@ pub fn json(findings: &[Finding]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::paper_test::entry;
+    use crate::artifact::audit::paper_test::entry;
 
     fn findings() -> Vec<Finding> {
         let (one, two) = (
