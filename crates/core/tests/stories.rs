@@ -6,13 +6,13 @@ mod common;
 
 use common::stories::{LAYERS, oracle, perplexities};
 use common::{assert_close, flat, numbers, relative_error, tensors};
-use ghostlab::calibrate::{Pair, SimilarityAxis};
-use ghostlab::corpus::{PythonRandom, Rule, Tokenizer, calibration};
-use ghostlab::criterion::{self, CalibrationEvidence, PruneSpec, Selection};
-use ghostlab::linalg::hadamard;
-use ghostlab::linalg::solve::NormalEquations;
-use ghostlab::linalg::streaming_qr::StreamingQr;
-use ghostlab::model::{Batch, Decoder, Model, Program, Step};
+use ghostlab_core::calibrate::{Pair, SimilarityAxis};
+use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, calibration};
+use ghostlab_core::criterion::{self, CalibrationEvidence, PruneSpec, Selection};
+use ghostlab_core::linalg::hadamard;
+use ghostlab_core::linalg::solve::NormalEquations;
+use ghostlab_core::linalg::streaming_qr::StreamingQr;
+use ghostlab_core::model::{Batch, Decoder, Model, Program, Step};
 use serde_json::{Value, json};
 
 #[test]

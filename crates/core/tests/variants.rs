@@ -4,7 +4,7 @@
 mod common;
 
 use common::fixture;
-use ghostlab::model::{Batch, Decoder, Operator, Program, Trie};
+use ghostlab_core::model::{Batch, Decoder, Operator, Program, Trie};
 
 /// Some operators that are neither the identity nor symmetric.
 fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {

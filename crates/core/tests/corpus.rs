@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 
 use common::{json, shared};
-use ghostlab::corpus::{PythonRandom, Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
+use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use serde_json::Value;
 
 fn whole_numbers(value: &Value) -> Vec<u64> {

@@ -1,7 +1,7 @@
 //! Values that no data set has, put where a data set has others: an error or a request comes of it, never a panic.
 
-use ghostlab::error::Result;
-use ghostlab::tasks::{Bos, Document, Encoder, Items, Prefix, TASKS, Task, TaskRow, read_rows, requests};
+use ghostlab_core::error::Result;
+use ghostlab_core::tasks::{Bos, Document, Encoder, Items, Prefix, TASKS, Task, TaskRow, read_rows, requests};
 use serde_json::{Map, Value, json};
 
 use super::{documents_of, golden};

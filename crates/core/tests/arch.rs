@@ -6,7 +6,7 @@ mod common;
 
 use candle_core::{DType, Device, Tensor};
 use common::{fixture, flat, relative_error, tensors};
-use ghostlab::model::{Batch, Config, Decoder, Model, Step};
+use ghostlab_core::model::{Batch, Config, Decoder, Model, Step};
 
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 4] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2"];

@@ -6,10 +6,10 @@ mod common;
 
 use common::stories::{Calibrated, LAYERS, calibrated, oracle, perplexities, recovery};
 use common::{assert_close, fixture, flat, numbers, relative_error, tensors};
-use ghostlab::calibrate::HookPoint;
-use ghostlab::corpus::{Start, Windows};
-use ghostlab::model::{Batch, Decoder, Model, Operator, Program, Repairs, Step, Sublayer, elements};
-use ghostlab::recovery::{Repair, RepairMetrics, Solution};
+use ghostlab_core::calibrate::HookPoint;
+use ghostlab_core::corpus::{Start, Windows};
+use ghostlab_core::model::{Batch, Decoder, Model, Operator, Program, Repairs, Step, Sublayer, elements};
+use ghostlab_core::recovery::{Repair, RepairMetrics, Solution};
 use serde_json::{Value, json};
 
 /// Name, options, key in the oracle's numbers, key in its operators.
@@ -412,7 +412,7 @@ fn options_that_make_no_sense_are_refused_with_what_would() {
         ("ghosted", json!({"boundary": "none"}), "layer"),
         ("none", json!({"solver": "svd"}), "solver"),
     ] {
-        let error = ghostlab::recovery::build(name, options.as_object().unwrap()).err().unwrap();
+        let error = ghostlab_core::recovery::build(name, options.as_object().unwrap()).err().unwrap();
         assert!(error.to_string().contains(words), "{name}: {error}");
         assert_eq!(error.exit_code(), 2);
     }

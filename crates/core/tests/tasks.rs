@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use common::{fixture, json, shared};
-use ghostlab::error::{Error, Result};
-use ghostlab::tasks::{
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::tasks::{
     AccuracyKind, Bos, Document, DocumentLimit, DocumentResult, Encoder, Items, Prefix, Request, Score, Split, TASKS,
     Task, TaskResult, average, document_results, export, max_length, read_rows, requests,
 };

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use ghostlab::calibrate::{
+use ghostlab_core::calibrate::{
     self, ActivationShape, Activations, HookPoint, InMemory, Pair, PassRequest, Similarities, SimilarityAxis,
 };
-use ghostlab::corpus::{Start, Windows};
-use ghostlab::evaluate::perplexity;
-use ghostlab::model::{Decoder, Program, Trie};
-use ghostlab::options::Options;
-use ghostlab::recovery::{self, Boundary, Recovery, Span};
+use ghostlab_core::corpus::{Start, Windows};
+use ghostlab_core::evaluate::perplexity;
+use ghostlab_core::model::{Decoder, Program, Trie};
+use ghostlab_core::options::Options;
+use ghostlab_core::recovery::{self, Boundary, Recovery, Span};
 use serde_json::Value;
 
 use super::{json, numbers, shared};
@@ -112,6 +112,6 @@ pub fn perplexities(decoder: &Decoder, programs: &[Program], windows: &Windows) 
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
     let exam = perplexity::PerplexityEval::new(windows, 1024);
-    let losses = ghostlab::evaluate::score(&exam, decoder, &trie, &mut seconds, |_| Ok(())).unwrap();
+    let losses = ghostlab_core::evaluate::score(&exam, decoder, &trie, &mut seconds, |_| Ok(())).unwrap();
     losses.into_iter().map(|windows| perplexity::Losses { windows }.perplexity()).collect()
 }

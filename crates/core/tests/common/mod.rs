@@ -1,0 +1,72 @@
+//! Shared by the integration tests of all crates: where the oracles lie, and how far two vectors are apart.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part, and stops at what it lacks"
+)]
+
+pub mod stories;
+
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+
+/// The checkout, whichever of its crates is tested.
+pub fn checkout() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if own.ends_with("crates/core") { own.join("../..") } else { own.to_owned() }
+}
+
+/// A path below the shared folder beside the checkout. Absent: the test says so and is skipped, but fails in CI.
+pub fn shared(relative: &str) -> Option<PathBuf> {
+    let path = checkout().join("../shared").join(relative);
+    if path.exists() {
+        return Some(path);
+    }
+    let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
+    assert!(!in_ci, "{} is absent: in CI the oracle tests may not be skipped", path.display());
+    #[allow(clippy::disallowed_macros)]
+    {
+        eprintln!("skipped: {} is absent", path.display());
+    }
+    None
+}
+
+/// A file that is committed with the tests.
+pub fn fixture(relative: &str) -> PathBuf {
+    checkout().join("tests/fixtures").join(relative)
+}
+
+pub fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+pub fn tensors(path: &Path) -> std::collections::HashMap<String, Tensor> {
+    candle_core::safetensors::load(path, &Device::Cpu).unwrap()
+}
+
+/// All elements as f64.
+pub fn flat(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// ‖a − b‖ / ‖b‖
+pub fn relative_error(ours: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(ours.len(), expected.len(), "unlike lengths");
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    norm(&mut ours.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied())
+}
+
+/// Fails unless two numbers agree within a relative tolerance.
+pub fn assert_close(what: &str, ours: f64, expected: f64, relative: f64) {
+    let error = ((ours - expected) / expected).abs();
+    assert!(error <= relative, "{what}: ours {ours}, expected {expected}, relative error {error:e} > {relative:e}");
+}
+
+/// A JSON array of numbers.
+pub fn numbers(value: &serde_json::Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
