@@ -38,6 +38,52 @@ fn a_grid_runs_and_a_second_run_gives_the_same_table() {
 }
 
 #[test]
+fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
+    let world = World::new();
+    world.runs(&[]);
+    let whole = table(&world.path("results/grid/results.csv"));
+    let stored = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let (head, rest) = stored.split_once("criterion:").unwrap();
+    let dense = format!("{head}{}", &rest[rest.find("evaluate:").unwrap()..]);
+    world.write("dense.yaml", &dense);
+    let said = |arguments: &[&str]| {
+        let output = world.ghostlab(arguments);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text}");
+        text
+    };
+    // The pruned grid has scored it already.
+    let plan = said(&["plan", "dense.yaml"]);
+    assert!(plan.contains("1 complete, 0 to run") && !plan.contains("operator"), "{plan}");
+    let store = ["--store", "other"];
+    let plan = said(&[&["plan", "dense.yaml"], &store[..]].concat());
+    assert!(plan.contains("0 complete, 1 to run") && plan.contains("score tiny on test@64: 1 cell"), "{plan}");
+    let (run, again) = ([&["run", "dense.yaml"], &store[..]].concat(), "1 of 1 cells are stored already");
+    let first = said(&run);
+    assert!(!first.contains(again) && first.contains("ppl test@64"), "{first}");
+    let rows = table(&world.path("results/dense/results.csv"));
+    let seconds = rows[0].iter().position(|name| name == "seconds");
+    let values = |row: &[String]| {
+        let values = row.iter().enumerate().filter(|(place, _)| Some(*place) != seconds);
+        values.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(rows.len(), 2, "a header and the dense backbone: {rows:?}");
+    assert_eq!(values(&rows[1]), values(&whole[1]), "as in a grid that prunes");
+    assert!(said(&run).contains(again));
+    assert!(said(&[&["plan", "dense.yaml"], &store[..]].concat()).contains("1 complete, 0 to run"));
+    assert!(said(&[&run[..], &["--layout", "wide"]].concat()).contains("Dense"));
+    let explained = said(&[&["explain", "dense.yaml", "dense"], &store[..]].concat());
+    assert!(explained.starts_with("tiny/dense") && !explained.contains("selection"), "{explained}");
+    assert!(said(&[&["status"], &store[..]].concat()).contains("1 of 1 cells complete"));
+    let compared = said(&["compare", "results/dense", "results/grid"]);
+    assert!(compared.contains("depth") && compared.contains("all 1 that both have are the same"), "{compared}");
+    // A part of a cut is none.
+    world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
+    std::fs::remove_dir_all(world.path("results/grid")).unwrap();
+    world.refuses(&[], 2, &["grid.yaml:1:1", "lacks the key `depth`", "all four", "scores its dense backbones"]);
+}
+
+#[test]
 fn an_override_changes_the_grid() {
     let world = World::new();
     let output = world.run(&["--set", "depth=2", "--set", "recovery=ghosted", "--set", "name=small"]);

@@ -1,19 +1,20 @@
-//! The values on an axis: none twice, none missing, and lists inside entries multiplied out.
-
-use std::fmt::Display;
+//! The axes of a grid, or of an entry of `include`, as they were written: lists inside entries multiplied out, nothing
+//! filled in.
 
 use serde_json::Value;
 
-use super::Calibration;
-use super::check::{Checker, MOST_CELLS, MOST_TOKENS, Placed};
+use super::at::{At, Placed};
+use super::cell::{CUT_AXES, Calibration};
 use super::depth::{Depth, DepthEntry};
+use super::limits::{self, MOST_TOKENS};
+use super::list::{self, combinations};
 use super::many::Many;
-use super::method::{Method, MethodEntry};
-use super::node::Step;
-use super::node::Step::{Item, Key};
-use super::schema::CalibrationEntry;
+use super::method::{MethodEntry, WrittenMethod};
+use super::node::Place;
+use super::registry::Registry;
+use super::schema::{CalibrationEntry, IncludeEntry, Schema};
 use crate::error::{Error, Result};
-use crate::options::{Described, Options};
+use crate::options::Described;
 
 /// Which of the two axes of methods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,234 +32,163 @@ impl Role {
     }
 }
 
-impl Checker<'_> {
-    /// The values at `steps` with their places; at least one, and none twice.
-    pub(super) fn axis<T: PartialEq + Display + Clone>(
-        &self,
-        steps: &[Step<'_>],
-        values: &[T],
-    ) -> Result<Vec<Placed<T>>> {
-        let placed =
-            |(i, value): (usize, &T)| Placed { value: value.clone(), place: self.place(&[steps, &[Item(i)]].concat()) };
-        let values: Vec<Placed<T>> = values.iter().enumerate().map(placed).collect();
-        self.distinct(steps, &values)?;
-        Ok(values)
+/// The methods that there are, and their options: which lists are axes depends on them.
+pub(super) struct KnownMethods {
+    criteria: Vec<Described>,
+    recoveries: Vec<Described>,
+}
+
+impl KnownMethods {
+    pub(super) fn of(registry: &dyn Registry) -> Self {
+        Self { criteria: registry.criteria(), recoveries: registry.recoveries() }
     }
 
-    /// Refuses what would be multiplied out to more than can be planned.
-    pub(super) fn few_enough(&self, sizes: &[usize], steps: &[Step<'_>]) -> Result<()> {
-        if sizes.iter().copied().fold(1, usize::saturating_mul) <= MOST_CELLS {
-            return Ok(());
-        }
-        let product: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-        Err(self
-            .bad("the grid's lists multiply out to too many cells", steps)
-            .expected(format!("at most {MOST_CELLS}"))
-            .found(product.join(" × "))
-            .hint("make several grids of it"))
-    }
-
-    /// At least one value, and none twice.
-    pub(super) fn distinct<T: PartialEq + Display>(&self, steps: &[Step<'_>], values: &[Placed<T>]) -> Result<()> {
-        self.few_enough(&[values.len()], steps)?;
-        if values.is_empty() {
-            return Err(self
-                .bad(format!("the axis `{}` is empty", name(steps)), steps)
-                .expected("at least one value")
-                .found("an empty list")
-                .hint("without a value on each axis there is no cell to run"));
-        }
-        for (i, Placed { value, place }) in values.iter().enumerate() {
-            if let Some(first) = values[..i].iter().find(|earlier| earlier.value == *value) {
-                return Err(Error::bad_input(format!("the axis `{}` has the same value twice", name(steps)))
-                    .at(place.clone())
-                    .expected("each value once")
-                    .found(format!("`{value}`, which stands already at {}", first.place))
-                    .hint("remove one of the two"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Depths, not yet counted out on a backbone.
-    pub(super) fn depths(&self, steps: &[Step<'_>], entries: &[DepthEntry]) -> Result<Vec<Placed<Depth>>> {
-        let depths = entries
-            .iter()
-            .enumerate()
-            .map(|(i, entry)| Depth::read(entry).map_err(|error| error.at(self.place(&[steps, &[Item(i)]].concat()))));
-        self.axis(steps, &depths.collect::<Result<Vec<_>>>()?)
-    }
-
-    /// Methods that the registry accepts, resolved. Of two ways to write one method the first stays.
-    pub(super) fn methods(
-        &self,
-        steps: &[Step<'_>],
-        entries: &[MethodEntry],
-        role: Role,
-    ) -> Result<Vec<Placed<Method>>> {
-        let written = self.expand_methods(steps, entries, role)?;
-        let mut methods: Vec<Placed<Method>> = Vec::new();
-        for Placed { value: method, place } in &written {
-            let (name, options) = (&method.name, &method.options);
-            let resolved = match role {
-                Role::Criterion => self.registry.resolve_criterion(name, options),
-                Role::Recovery => self.registry.resolve_recovery(name, options),
-            };
-            let resolved = resolved.map_err(|error| {
-                // Of several methods at one place the message has to say which one it means.
-                let shared = written.iter().filter(|other| other.place == *place).count() > 1;
-                if shared { error.at(method.to_string()).at(place.clone()) } else { error.at(place.clone()) }
-            })?;
-            let method = Method { resolved, ..method.clone() };
-            if methods.iter().all(|known| known.value != method) {
-                methods.push(Placed { value: method, place: place.clone() });
-            }
-        }
-        // The same words twice are a mistake.
-        let label = |of: &Placed<Method>| Placed { value: of.value.to_string(), place: of.place.clone() };
-        self.distinct(steps, &written.iter().map(label).collect::<Vec<_>>())?;
-        Ok(methods)
-    }
-
-    /// Methods as they are written, not resolved. An option that takes a single value and is given a list stands for a
-    /// method for each value; one that takes a list does where it is given a list of lists.
-    pub(super) fn expand_methods(
-        &self,
-        steps: &[Step<'_>],
-        entries: &[MethodEntry],
-        role: Role,
-    ) -> Result<Vec<Placed<Method>>> {
-        let known = match role {
+    fn find(&self, role: Role, name: &str) -> Option<&Described> {
+        let all = match role {
             Role::Criterion => &self.criteria,
             Role::Recovery => &self.recoveries,
         };
-        let mut methods = Vec::new();
-        for (i, entry) in entries.iter().enumerate() {
-            let described = known.iter().find(|described| described.name == entry.name);
-            let at = [steps, &[Item(i)]].concat();
-            methods.extend(self.expand_method(&at, entry, described)?);
-        }
-        Ok(methods)
-    }
-
-    fn expand_method(
-        &self,
-        steps: &[Step<'_>],
-        entry: &MethodEntry,
-        described: Option<&Described>,
-    ) -> Result<Vec<Placed<Method>>> {
-        let mut options = Vec::new();
-        for (key, value) in &entry.options {
-            let values = match value {
-                Value::Array(values) if described.is_some_and(|described| is_axis(described, key, values)) => {
-                    let at = [steps, &[Key(key.as_str())]].concat();
-                    self.axis(&at, values)?.into_iter().map(|v| (v.value, Some(v.place))).collect()
-                }
-                single => vec![(single.clone(), None)],
-            };
-            options.push((key, values));
-        }
-        let sizes: Vec<usize> = options.iter().map(|(_, values)| values.len()).collect();
-        self.few_enough(&sizes, steps)?;
-        let lists = options.iter().filter(|(_, values)| values.iter().any(|(_, place)| place.is_some())).count();
-        let method = |combination: Vec<usize>| {
-            let chosen = options.iter().zip(combination).map(|((key, values), i)| (key, &values[i]));
-            let own_place = chosen.clone().find_map(|(_, (_, place))| place.clone()).filter(|_| lists == 1);
-            let options = chosen.map(|(key, (value, _))| ((*key).clone(), value.clone())).collect();
-            let place = own_place.unwrap_or_else(|| self.place(steps));
-            let name = entry.name.clone();
-            Placed { value: Method { name, options, resolved: Options::new() }, place }
-        };
-        Ok(combinations(&sizes).into_iter().map(method).collect())
-    }
-
-    pub(super) fn calibrations(
-        &self,
-        steps: &[Step<'_>],
-        entries: &[CalibrationEntry],
-    ) -> Result<Vec<Placed<Calibration>>> {
-        let mut calibrations = Vec::new();
-        for (i, entry) in entries.iter().enumerate() {
-            calibrations.extend(self.calibration(&[steps, &[Item(i)]].concat(), entry)?);
-        }
-        self.distinct(steps, &calibrations)?;
-        Ok(calibrations)
-    }
-
-    /// The product of an entry's lists.
-    fn calibration(&self, steps: &[Step<'_>], entry: &CalibrationEntry) -> Result<Vec<Placed<Calibration>>> {
-        let at = |key: &'static str| [steps, &[Key(key)]].concat();
-        let corpora = self.axis(&at("corpus"), &entry.corpus)?;
-        for (i, corpus) in corpora.iter().enumerate() {
-            self.known_corpus(&corpus.value, &[&at("corpus")[..], &[Item(i)]].concat())?;
-        }
-        let counts = |key: &'static str, values: &Many<usize>, least: usize, what: &str| {
-            let values = self.axis(&at(key), values)?;
-            values.iter().try_for_each(|count| self.at_least(least, count.value, what, &count.place))?;
-            Ok::<_, Error>(values)
-        };
-        let sequences = counts("sequences", &entry.sequences, 1, "the number of calibration sequences")?;
-        let lengths = counts("length", &entry.length, 2, "the length of a calibration sequence")?;
-        let left_out = |place: &str| Placed { value: None, place: place.to_owned() };
-        let written = |place: Placed<usize>| Placed { value: Some(place.value), place: place.place };
-        let entry_place = self.place(steps);
-        let seeds = if self.has(steps, "seed") {
-            self.axis(&at("seed"), &entry.seed)?
-        } else {
-            vec![Placed { value: 0, place: entry_place.clone() }]
-        };
-        let operators: Vec<Placed<Option<usize>>> = if self.has(steps, "operator_sequences") {
-            let what = "the number of sequences for the operator";
-            counts("operator_sequences", &entry.operator_sequences, 1, what)?.into_iter().map(written).collect()
-        } else {
-            vec![left_out(&entry_place)]
-        };
-
-        let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
-        self.few_enough(&sizes, steps)?;
-        let lists = sizes.iter().filter(|&&size| size > 1).count();
-        let mut calibrations = Vec::new();
-        for combination in combinations(&sizes) {
-            let [c, n, t, s, o] = combination[..] else { continue };
-            let (corpus, count, length, seed, operator) =
-                (&corpora[c], &sequences[n], &lengths[t], &seeds[s], &operators[o]);
-            let value = Calibration {
-                corpus: corpus.value.clone(),
-                sequences: count.value,
-                length: length.value,
-                seed: seed.value,
-                // Filled in, so that two ways to write the same thing are the same.
-                operator_sequences: operator.value.unwrap_or(count.value),
-            };
-            if value.sequences.saturating_mul(value.length) > MOST_TOKENS {
-                return Err(Error::bad_input("a calibration has too many tokens")
-                    .at(count.place.clone())
-                    .expected(format!("sequences × length of {MOST_TOKENS} or less"))
-                    .found(format!("{} × {}", value.sequences, value.length)));
-            }
-            if value.operator_sequences > value.sequences {
-                return Err(too_many_for_the_operator(&value, &operator.place, lists > 0));
-            }
-            let places = [&corpus.place, &count.place, &length.place, &seed.place, &operator.place];
-            let own = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
-            let place = own.map_or(&entry_place, |(place, _)| place).clone();
-            calibrations.push(Placed { value, place });
-        }
-        Ok(calibrations)
+        all.iter().find(|described| described.name == name)
     }
 }
 
-fn too_many_for_the_operator(calibration: &Calibration, place: &str, of_lists: bool) -> Error {
-    let Calibration { sequences, operator_sequences, .. } = calibration;
-    let error = Error::bad_input("the operator wants more sequences than there are")
-        .at(place)
-        .expected(format!("at most {sequences}, the entry's `sequences`"));
-    if !of_lists {
-        return error.found(operator_sequences.to_string()).hint("leave `operator_sequences` out to use all");
+/// An entry of `calibration` with one value of each of its lists; none for what follows from the others.
+#[derive(Debug, Clone)]
+pub(super) struct WrittenCalibration {
+    pub(super) corpus: Placed<String>,
+    pub(super) sequences: usize,
+    pub(super) length: usize,
+    pub(super) seed: Option<u64>,
+    pub(super) operator_sequences: Option<usize>,
+}
+
+impl WrittenCalibration {
+    /// With the defaults, so that two ways to write the same thing are the same.
+    pub(super) fn filled(&self) -> Calibration {
+        let Self { corpus, sequences, length, seed, operator_sequences } = self;
+        Calibration {
+            corpus: corpus.value.clone(),
+            sequences: *sequences,
+            length: *length,
+            seed: seed.unwrap_or(0),
+            operator_sequences: operator_sequences.unwrap_or(*sequences),
+        }
     }
-    error
-        .found(format!("{operator_sequences}, in the combination `{calibration}` of the entry's lists"))
-        .hint("write the combinations that there are as entries of their own")
+}
+
+/// Axes as they were written, each none where its key is not.
+#[derive(Debug)]
+pub(super) struct WrittenAxes {
+    /// What messages call the map that holds them; empty for the grid itself.
+    pub(super) name: String,
+    /// Where that map stands.
+    pub(super) place: Place,
+    pub(super) backbone: Option<Vec<Placed<String>>>,
+    pub(super) criterion: Option<Vec<Placed<WrittenMethod>>>,
+    pub(super) depth: Option<Vec<Placed<Depth>>>,
+    pub(super) recovery: Option<Vec<Placed<WrittenMethod>>>,
+    pub(super) calibration: Option<Vec<Placed<WrittenCalibration>>>,
+}
+
+/// The keys of a map that hold axes.
+pub(super) struct AxisEntries<'a> {
+    backbone: &'a Many<String>,
+    criterion: &'a Many<MethodEntry>,
+    depth: &'a Many<DepthEntry>,
+    recovery: &'a Many<MethodEntry>,
+    calibration: &'a Many<CalibrationEntry>,
+}
+
+impl<'a> From<&'a Schema> for AxisEntries<'a> {
+    fn from(schema: &'a Schema) -> Self {
+        let Schema { backbone, criterion, depth, recovery, calibration, .. } = schema;
+        Self { backbone, criterion, depth, recovery, calibration }
+    }
+}
+
+impl<'a> From<&'a IncludeEntry> for AxisEntries<'a> {
+    fn from(entry: &'a IncludeEntry) -> Self {
+        let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entry;
+        Self { backbone, criterion, depth, recovery, calibration }
+    }
+}
+
+impl WrittenAxes {
+    /// Those of the map that stands at `at`.
+    pub(super) fn read(at: &At<'_>, entries: &AxisEntries<'_>, known: &KnownMethods) -> Result<Self> {
+        let AxisEntries { backbone, criterion, depth, recovery, calibration } = entries;
+        let methods = |role: Role, entries: &[MethodEntry]| {
+            let (at, methods) = (at.key(role.key()), methods(&at.key(role.key()), entries, role, known)?);
+            list::each_once(&at, &methods)?;
+            Ok::<_, Error>(methods)
+        };
+        Ok(Self {
+            name: at.name(),
+            place: at.place(),
+            backbone: backbone.written().map(|names| list::values(&at.key("backbone"), names)).transpose()?,
+            criterion: criterion.written().map(|entries| methods(Role::Criterion, entries)).transpose()?,
+            depth: depth.written().map(|entries| depths(&at.key("depth"), entries)).transpose()?,
+            recovery: recovery.written().map(|entries| methods(Role::Recovery, entries)).transpose()?,
+            calibration: calibration.written().map(|of| calibrations(&at.key("calibration"), of)).transpose()?,
+        })
+    }
+
+    /// The axes of a cut that are written, and those that are not.
+    pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
+        let Self { criterion, depth, recovery, calibration, .. } = self;
+        let written = [criterion.is_some(), depth.is_some(), recovery.is_some(), calibration.is_some()];
+        let of = |wanted: bool| {
+            let keys = CUT_AXES.into_iter().zip(written).filter(|(_, written)| *written == wanted);
+            keys.map(|(key, _)| key).collect()
+        };
+        (of(true), of(false))
+    }
+}
+
+/// Depths, not yet counted out on a backbone.
+pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Placed<Depth>>> {
+    let read =
+        |(i, entry): (usize, &DepthEntry)| Depth::read(entry).map_err(|error| error.at(at.item(i).place().to_string()));
+    list::values(at, &entries.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?)
+}
+
+/// Methods as they are written. An option that takes a single value and is given a list stands for a method for each value;
+/// one that takes a list does where it is given a list of lists.
+pub(super) fn methods(
+    at: &At<'_>,
+    entries: &[MethodEntry],
+    role: Role,
+    known: &KnownMethods,
+) -> Result<Vec<Placed<WrittenMethod>>> {
+    let mut methods = Vec::new();
+    for (i, entry) in entries.iter().enumerate() {
+        methods.extend(method(&at.item(i), entry, known.find(role, &entry.name))?);
+    }
+    Ok(methods)
+}
+
+fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Result<Vec<Placed<WrittenMethod>>> {
+    let mut options = Vec::new();
+    for (key, value) in &entry.options {
+        let values = match value {
+            Value::Array(values) if described.is_some_and(|described| is_axis(described, key, values)) => {
+                list::values(&at.key(key), values)?.into_iter().map(|of| (of.value, Some(of.place))).collect()
+            }
+            single => vec![(single.clone(), None)],
+        };
+        options.push((key, values));
+    }
+    let lengths: Vec<usize> = options.iter().map(|(_, values)| values.len()).collect();
+    limits::few_enough(&lengths, &at.place())?;
+    let lists = options.iter().filter(|(_, values)| values.iter().any(|(_, place)| place.is_some())).count();
+    let method = |combination: Vec<usize>| {
+        let chosen = options.iter().zip(combination).map(|((key, values), i)| (key, &values[i]));
+        let own_place = chosen.clone().find_map(|(_, (_, place))| place.clone()).filter(|_| lists == 1);
+        let options = chosen.map(|(key, (value, _))| ((*key).clone(), value.clone())).collect();
+        let value = WrittenMethod { name: entry.name.clone(), options };
+        Placed { value, place: own_place.unwrap_or_else(|| at.place()) }
+    };
+    Ok(combinations(&lengths).into_iter().map(method).collect())
 }
 
 /// Whether the values of an option are those of an axis. Of an unknown option the registry says that it is unknown.
@@ -267,22 +197,81 @@ fn is_axis(described: &Described, option: &str, values: &[Value]) -> bool {
     described.has(option) && (!described.takes_list(option) || of_lists)
 }
 
-/// Every choice of one index below each size, the first changing slowest.
-pub(super) fn combinations(sizes: &[usize]) -> Vec<Vec<usize>> {
-    sizes.iter().fold(vec![Vec::new()], |all, &size| {
-        all.iter().flat_map(|chosen| (0..size).map(move |i| [&chosen[..], &[i]].concat())).collect()
-    })
+fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Vec<Placed<WrittenCalibration>>> {
+    let mut calibrations = Vec::new();
+    for (i, entry) in entries.iter().enumerate() {
+        calibrations.extend(calibration(&at.item(i), entry)?);
+    }
+    list::neither_empty_nor_long(at, &calibrations)?;
+    Ok(calibrations)
 }
 
-/// `evaluate.perplexity`, `include[0].depth`
-pub(super) fn name(steps: &[Step<'_>]) -> String {
-    let mut name = String::new();
-    for step in steps {
-        match step {
-            Key(key) if name.is_empty() => name.push_str(key),
-            Key(key) => name.push_str(&format!(".{key}")),
-            Item(item) => name.push_str(&format!("[{item}]")),
+/// The product of an entry's lists.
+fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Vec<Placed<WrittenCalibration>>> {
+    let corpora = list::values(&at.key("corpus"), &entry.corpus)?;
+    let counts = |key: &str, values: &[usize], least: usize, what: &str| {
+        let values = list::values(&at.key(key), values)?;
+        values.iter().try_for_each(|of| limits::count(least, of.value, what, &of.place))?;
+        Ok::<_, Error>(values)
+    };
+    let sequences = counts("sequences", &entry.sequences, 1, "the number of calibration sequences")?;
+    let lengths = counts("length", &entry.length, 2, "the length of a calibration sequence")?;
+    let seeds = entry.seed.written().map(|seeds| list::values(&at.key("seed"), seeds)).transpose()?;
+    let operators = entry
+        .operator_sequences
+        .written()
+        .map(|values| counts("operator_sequences", values, 1, "the number of sequences for the operator"));
+    let (seeds, operators) = (optional(at, seeds), optional(at, operators.transpose()?));
+
+    let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
+    limits::few_enough(&sizes, &at.place())?;
+    let lists = sizes.iter().filter(|&&size| size > 1).count();
+    let mut calibrations = Vec::new();
+    for combination in combinations(&sizes) {
+        let [c, n, t, s, o] = combination[..] else { continue };
+        let (corpus, count, length, seed, operator) =
+            (&corpora[c], &sequences[n], &lengths[t], &seeds[s], &operators[o]);
+        let value = WrittenCalibration {
+            corpus: corpus.clone(),
+            sequences: count.value,
+            length: length.value,
+            seed: seed.value,
+            operator_sequences: operator.value,
+        };
+        if value.sequences.saturating_mul(value.length) > MOST_TOKENS {
+            return Err(Error::bad_input("a calibration has too many tokens")
+                .at(count.place.to_string())
+                .expected(format!("sequences × length of {MOST_TOKENS} or less"))
+                .found(format!("{} × {}", value.sequences, value.length)));
         }
+        if value.operator_sequences.is_some_and(|operator| operator > value.sequences) {
+            return Err(too_many_for_the_operator(&value.filled(), &operator.place, lists > 0));
+        }
+        let places = [&corpus.place, &count.place, &length.place, &seed.place, &operator.place];
+        let own = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
+        let place = own.map_or_else(|| at.place(), |(place, _)| place.clone());
+        calibrations.push(Placed { value, place });
     }
-    name
+    Ok(calibrations)
+}
+
+/// The values of a key, or one that is none where it is not written.
+fn optional<T>(at: &At<'_>, values: Option<Vec<Placed<T>>>) -> Vec<Placed<Option<T>>> {
+    match values {
+        Some(values) => values.into_iter().map(|of| Placed { value: Some(of.value), place: of.place }).collect(),
+        None => vec![at.placed(None)],
+    }
+}
+
+fn too_many_for_the_operator(calibration: &Calibration, place: &Place, of_lists: bool) -> Error {
+    let Calibration { sequences, operator_sequences, .. } = calibration;
+    let error = Error::bad_input("the operator wants more sequences than there are")
+        .at(place.to_string())
+        .expected(format!("at most {sequences}, the entry's `sequences`"));
+    if !of_lists {
+        return error.found(operator_sequences.to_string()).hint("leave `operator_sequences` out to use all");
+    }
+    error
+        .found(format!("{operator_sequences}, in the combination `{calibration}` of the entry's lists"))
+        .hint("write the combinations that there are as entries of their own")
 }

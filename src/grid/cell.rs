@@ -4,12 +4,17 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Method;
+use super::method::Method;
+
+/// The keys of the axes that say how layers are cut out: a grid has all of them or none.
+pub(super) const CUT_AXES: [&str; 4] = ["criterion", "depth", "recovery", "calibration"];
+/// The keys of all axes, in the order in which a cell's name has them.
+pub(super) const AXES: [&str; 5] = ["backbone", CUT_AXES[0], CUT_AXES[1], CUT_AXES[2], CUT_AXES[3]];
 
 /// Which text the activations come from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Calibration {
-    /// A name in [`Grid::corpora`].
+    /// A name in [`Grid::corpora`](super::Grid::corpora).
     pub corpus: String,
     pub sequences: usize,
     /// Tokens of a sequence.
@@ -32,7 +37,7 @@ impl fmt::Display for Calibration {
 /// One variant of the grid. The dense backbone is the one without criterion, recovery and calibration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Cell {
-    /// A name in [`Grid::backbones`].
+    /// A name in [`Grid::backbones`](super::Grid::backbones).
     pub backbone: String,
     pub criterion: Option<Method>,
     /// How many layers are removed.

@@ -6,14 +6,21 @@ use std::ops::Deref;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
 
-/// One value, written alone, or several in a list of at least `LEAST`. Where the key is not written there are none;
-/// that nothing is written after it is refused by `typed`, as a list that is not there.
+/// One value, written alone, or several in a list of at least `LEAST`; none where the key is not written. That nothing is
+/// written after it is refused by `typed`, as a list that is not there.
 #[derive(Debug, Clone)]
-pub(super) struct Many<T, const LEAST: usize = 1>(Vec<T>);
+pub(super) struct Many<T, const LEAST: usize = 1>(Option<Vec<T>>);
+
+impl<T, const LEAST: usize> Many<T, LEAST> {
+    /// The values, where the key is written, even with an empty list after it.
+    pub(super) fn written(&self) -> Option<&[T]> {
+        self.0.as_deref()
+    }
+}
 
 impl<T, const LEAST: usize> Default for Many<T, LEAST> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self(None)
     }
 }
 
@@ -21,14 +28,14 @@ impl<T, const LEAST: usize> Deref for Many<T, LEAST> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        &self.0
+        self.written().unwrap_or_default()
     }
 }
 
 impl<'de, T: Deserialize<'de>, const LEAST: usize> Deserialize<'de> for Many<T, LEAST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // The grid's deserializer takes a single value for a list of one.
-        Vec::deserialize(deserializer).map(Self)
+        Vec::deserialize(deserializer).map(|values| Self(Some(values)))
     }
 }
 

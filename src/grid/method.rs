@@ -47,17 +47,33 @@ impl Hash for Method {
 /// the file, so that equal methods have equal labels.
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut options: Vec<_> = self.options.iter().collect();
-        options.sort_by_key(|(name, _)| *name);
-        let options: Vec<String> = options
-            .into_iter()
-            .map(|(name, value)| match value {
-                Value::String(text) => format!("{name}={text}"),
-                other => format!("{name}={other}"),
-            })
-            .collect();
-        f.write_str(&self.name)?;
-        if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
+        f.write_str(&label(&self.name, &self.options))
+    }
+}
+
+fn label(name: &str, options: &Options) -> String {
+    let mut options: Vec<_> = options.iter().collect();
+    options.sort_by_key(|(name, _)| *name);
+    let options: Vec<String> = options
+        .into_iter()
+        .map(|(name, value)| match value {
+            Value::String(text) => format!("{name}={text}"),
+            other => format!("{name}={other}"),
+        })
+        .collect();
+    if options.is_empty() { name.to_owned() } else { format!("{name}({})", options.join(",")) }
+}
+
+/// A method with the options that are written, of each list one value.
+#[derive(Debug, Clone)]
+pub(super) struct WrittenMethod {
+    pub(super) name: String,
+    pub(super) options: Options,
+}
+
+impl fmt::Display for WrittenMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&label(&self.name, &self.options))
     }
 }
 

@@ -1,18 +1,25 @@
 //! Grid files: what one YAML file asks for, checked before anything runs, and the cells it stands for.
 //!
-//! The text becomes a tree in which every value knows its place (`source`, `node`). Four layers make it up, each laid upon
+//! The text becomes a tree in which every value knows its place (`source`, `yaml`, `node`). Four layers make it up, each laid upon
 //! the one before: the files of named entries (`named`), the grid itself, a profile (`profile`), overrides (`overrides`).
-//! Typed structs are read from the tree (`typed`, `schema`), their meaning is checked (`check`, `axes`, `depth`), and the
-//! axes become cells (`expand`, `pattern`). `artifact` is what a table or figure shows of them. `schema_json` shows the
-//! same structs to editors.
+//! From the tree a grid is made in four steps, each a function of the one before. Read: typed structs (`typed`, `schema`).
+//! Checked: every value is sound by itself and keeps its place (`check`, with `axes`, `pattern`, `definitions`). Resolved:
+//! every default is filled in (`resolve`). Cells: the axes multiplied out (`cells`), once it is known how many layers the
+//! backbones have (`disk`). `artifact` is what a table or figure shows of them. `schema_json` shows the typed structs to
+//! editors.
 
 mod artifact;
+mod at;
 mod axes;
 mod cell;
+mod cells;
 mod check;
+mod definitions;
 mod depth;
+mod disk;
 mod evaluate;
-mod expand;
+mod limits;
+mod list;
 mod many;
 mod method;
 mod named;
@@ -21,68 +28,30 @@ mod overrides;
 mod pattern;
 mod profile;
 mod references;
+mod registry;
+mod resolve;
 mod schema;
 mod schema_json;
 mod source;
 mod typed;
+mod yaml;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, TableEntry, Tolerance};
 pub use cell::{Calibration, Cell};
+pub use disk::Backbone;
 pub use evaluate::{Evaluate, Perplexity, TaskUse};
 pub use method::Method;
 pub use named::{BackboneFile, backbone_files};
+pub use registry::Registry;
 pub use schema::{Corpus, TaskData};
 pub use schema_json::json_schema;
 
 use crate::error::{Error, Result};
-use crate::options::{Described, Options};
-
-/// What the grid has to ask other floors to be able to refuse a cell before anything runs.
-pub trait Registry {
-    /// The number of decoder layers of the backbone in a folder.
-    ///
-    /// # Errors
-    /// When the folder holds no backbone that can be read.
-    fn layers(&self, backbone_folder: &Path) -> Result<usize>;
-
-    /// The criteria and their options.
-    fn criteria(&self) -> Vec<Described>;
-
-    /// The recoveries and their options.
-    fn recoveries(&self) -> Vec<Described>;
-
-    /// A criterion's options with every default filled in.
-    ///
-    /// # Errors
-    /// An unknown criterion, unknown or wrong options, saying what is wrong; the grid adds the place.
-    fn resolve_criterion(&self, name: &str, options: &Options) -> Result<Options>;
-
-    /// A recovery's options with every default filled in.
-    ///
-    /// # Errors
-    /// An unknown recovery, unknown or wrong options, saying what is wrong; the grid adds the place.
-    fn resolve_recovery(&self, name: &str, options: &Options) -> Result<Options>;
-
-    /// The names of the window rules.
-    fn rules(&self) -> &[&str];
-
-    /// The names of the multiple-choice tasks that can be scored.
-    fn tasks(&self) -> Vec<&str>;
-
-    /// Refuses a depth that a criterion cannot select on a backbone (its name in the grid) of `layers` layers, though it
-    /// is below `layers`.
-    ///
-    /// # Errors
-    /// Saying what is wrong; the grid adds the place.
-    fn check_depth(&self, _criterion: &Method, _backbone: &str, _depth: usize, _layers: usize) -> Result<()> {
-        Ok(())
-    }
-}
 
 /// Which of a grid's evaluations are wanted.
 pub struct Shown<'a> {
@@ -90,16 +59,6 @@ pub struct Shown<'a> {
     pub text: &'a dyn Fn(&str) -> bool,
     /// Whether this task is.
     pub task: &'a dyn Fn(&str) -> bool,
-}
-
-/// A backbone that the grid uses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Backbone {
-    /// Its folder, absolute or relative to the current folder.
-    #[serde(serialize_with = "crate::files::shown::path")]
-    pub path: PathBuf,
-    /// How many decoder layers it has.
-    pub layers: usize,
 }
 
 /// A checked grid. Everything it names exists, and every cell it expands to can be tried.
@@ -165,27 +124,45 @@ impl Grid {
         registry: &dyn Registry,
         shown: &Shown<'_>,
     ) -> Result<Grid> {
-        let mut root = source::read(path, &SHAPE)?;
-        artifact::take(&mut root);
-        let library = named::Library::around(path);
-        let profile = profile::take(&mut root, profile, &library)?;
-
-        // Which files are needed is known only after profile and overrides; what they change is, once the files are read.
-        let mut preview = root.clone();
-        if let Some(profile) = &profile {
-            preview.merge(profile.changes.clone());
-        }
-        overrides::try_apply(&mut preview, overrides);
-        let entries = library.load(&mut root, &preview)?;
-
-        let name = profile.map(|profile| {
-            root.merge(profile.changes);
-            profile.name
-        });
-        overrides::apply(&mut root, overrides)?;
+        let Layers { root, library, entries, profile } = Layers::read(path, profile, overrides)?;
         let schema = schema::Schema::deserialize(typed::FromNode::root(&root)).map_err(typed::Fault::into_error)?;
-        let source = check::Source { file: path.to_owned(), around: library, entries, profile: name };
-        check::check(&schema, &root, &source, registry, shown)
+        let checked = check::check(&schema, &root, path, &library, registry)?;
+        let axes = resolve::resolve(&checked.axes, None, registry)?;
+        let includes = checked.includes.iter().map(|include| resolve::resolve(include, Some(&axes), registry));
+        let includes = includes.collect::<Result<Vec<_>>>()?;
+        let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
+        let mut backbones = disk::backbones(backbones, path, registry)?;
+        let cells = cells::cells(&axes, &includes, &checked.excludes, &backbones)?;
+        cells::selectable(&cells, &backbones, registry)?;
+
+        // What is used is known now; the rest need not be there.
+        let cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
+        let Evaluate { mut perplexity, tasks: mut scored } = checked.evaluate;
+        perplexity.retain(|text| (shown.text)(&text.corpus));
+        scored.retain(|task| (shown.task)(&task.name));
+        let backbone = list::distinct(cells.iter().map(|cell| &cell.backbone));
+        let calibration = list::distinct(cells.iter().filter_map(|cell| cell.calibration.as_ref()));
+        let texts = perplexity.iter().map(|text| &text.corpus);
+        let texts: BTreeSet<&String> = calibration.iter().map(|of| &of.corpus).chain(texts).collect();
+        backbones.retain(|name, _| backbone.contains(name));
+        corpora.retain(|name, _| texts.contains(name));
+        tasks.retain(|name, _| scored.iter().any(|task| task.name == *name));
+        Ok(Grid {
+            name: checked.name,
+            file: path.to_owned(),
+            entries,
+            profile,
+            backbones,
+            corpora: disk::corpora(corpora, path)?,
+            tasks: disk::tasks(tasks, path)?,
+            backbone,
+            criterion: list::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
+            depth: list::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
+            recovery: list::distinct(cells.iter().filter_map(|cell| cell.recovery.as_ref())),
+            calibration,
+            evaluate: Evaluate { perplexity, tasks: scored },
+            cells,
+        })
     }
 
     /// The names of the profiles of the grid file at `path`; none where it has none.
@@ -203,5 +180,39 @@ impl Grid {
     pub fn resolved(&self) -> Result<serde_json::Value> {
         serde_json::to_value(self)
             .map_err(|error| Error::bad_input("the grid has no JSON form").found(error.to_string()))
+    }
+}
+
+/// The layers of a grid, laid upon each other.
+struct Layers {
+    root: node::Node,
+    library: named::Library,
+    /// The files of named entries that were read.
+    entries: Vec<PathBuf>,
+    /// The profile's name.
+    profile: Option<String>,
+}
+
+impl Layers {
+    fn read(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
+        let mut root = source::read(path, &SHAPE)?;
+        artifact::take(&mut root);
+        let library = named::Library::around(path);
+        let profile = profile::take(&mut root, profile, &library)?;
+
+        // Which files are needed is known only after profile and overrides; what they change is, once the files are read.
+        let mut preview = root.clone();
+        if let Some(profile) = &profile {
+            preview.merge(profile.changes.clone());
+        }
+        overrides::try_apply(&mut preview, overrides);
+        let entries = library.load(&mut root, &preview)?;
+
+        let profile = profile.map(|profile| {
+            root.merge(profile.changes);
+            profile.name
+        });
+        overrides::apply(&mut root, overrides)?;
+        Ok(Self { root, library, entries, profile })
     }
 }

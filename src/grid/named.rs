@@ -23,7 +23,7 @@ pub(super) enum EntryKind {
 }
 
 impl EntryKind {
-    const ALL: [EntryKind; 3] = [EntryKind::Backbone, EntryKind::Corpus, EntryKind::Task];
+    pub(super) const ALL: [EntryKind; 3] = [EntryKind::Backbone, EntryKind::Corpus, EntryKind::Task];
 
     /// The key of a grid that holds entries of this kind, and the folder that holds their files.
     pub(super) fn key(self) -> &'static str {

@@ -7,11 +7,6 @@ use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{Error as YamlError, MessageFormatter, Spanned, UserMessageFormatter};
-
-use crate::error::{Error, Result};
-
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
@@ -138,7 +133,7 @@ impl Node {
     }
 
     /// Changes the place of this value and of all keys and values in it.
-    fn relocate(&mut self, place: &impl Fn(&Place) -> Place) {
+    pub(super) fn relocate(&mut self, place: &impl Fn(&Place) -> Place) {
         self.place = place(&self.place);
         match &mut self.value {
             Value::List(nodes) => nodes.iter_mut().for_each(|node| node.relocate(place)),
@@ -159,161 +154,10 @@ impl Node {
     }
 }
 
-/// Reads the YAML text of a file.
-pub(super) fn parse_file(text: &str, path: &Path) -> Result<Node> {
-    let mut root = parse(text, &path.display().to_string())?;
-    let file: Rc<Path> = path.into();
-    root.relocate(&|place| match place {
-        &Place::File { line, column, .. } => Place::File { file: Rc::clone(&file), line, column },
-        set @ Place::Set(_) => set.clone(),
-    });
-    Ok(root)
-}
-
-/// Reads YAML text; `file` is how messages name it. The places in it name no file yet: serde has no way to tell them.
-pub(super) fn parse(text: &str, file: &str) -> Result<Node> {
-    let options = serde_saphyr::options! {
-        // `no`, `on` and `off` are words here: a recovery or a corpus may be called so.
-        strict_booleans: true,
-        // The message shows the line itself, in the shape of all other messages.
-        with_snippet: false,
-    };
-    let tree: Spanned<Value> =
-        serde_saphyr::from_str_with_options(text, options).map_err(|e| explain(&e, text, file))?;
-    Ok(node_of(tree))
-}
-
-/// A message of the YAML parser in the house's form, with the offending line and a caret below the column.
-fn explain(error: &YamlError, text: &str, file: &str) -> Error {
-    let error = error.without_snippet();
-    let message = match error {
-        YamlError::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("the key `{key}` stands twice in the same map")
-        }
-        other => format!("this is not valid YAML: {}", UserMessageFormatter.format_message(other)),
-    };
-    let hint = match error {
-        YamlError::DuplicateMappingKey { .. } => "keep one of the two, or make the values a list",
-        // The parser points at the value before the tab, where nothing wrong is to be seen.
-        _ if message.contains("found a tab") => {
-            "indent with spaces: there is a tab here or at the start of the next line"
-        }
-        _ => "check the indentation, the brackets and the quotes up to this place",
-    };
-    let bad = Error::bad_input(message).hint(hint);
-    let Some(location) = error.location() else {
-        return bad.at(file);
-    };
-    let (line, column) = (location.line(), location.column());
-    let bad = bad.at(format!("{file}:{line}:{column}"));
-    match usize::try_from(line - 1).ok().and_then(|skip| text.lines().nth(skip)) {
-        Some(shown) if !shown.trim().is_empty() => bad.found(with_caret(shown, column)),
-        _ => bad,
-    }
-}
-
-/// The line and, below it, a caret under its `column` (from 1). Only the part around the column of a long line.
-fn with_caret(line: &str, column: u64) -> String {
-    const AROUND: usize = 50;
-    let caret = usize::try_from(column.saturating_sub(1)).unwrap_or(usize::MAX).min(line.chars().count());
-    let skipped = caret.saturating_sub(AROUND);
-    // A tab would put the caret under another character than the one meant.
-    let shown: String =
-        line.chars().skip(skipped).take(2 * AROUND).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    format!("{shown}\n{}^", " ".repeat(caret - skipped))
-}
-
-fn node_of(spanned: Spanned<Value>) -> Node {
-    Node { place: place_of(&spanned), value: spanned.value }
-}
-
-fn place_of<T>(spanned: &Spanned<T>) -> Place {
-    // For an alias this is the line that uses the value, which is the one the user has to think about.
-    Place::File { file: Path::new("").into(), line: spanned.referenced.line(), column: spanned.referenced.column() }
-}
-
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor)
-    }
-}
-
-struct ValueVisitor;
-
-impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value, a list or a map")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        serde_json::Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number must be finite"))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::Text(value.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut nodes = Vec::new();
-        while let Some(item) = items.next_element::<Spanned<Value>>()? {
-            nodes.push(node_of(item));
-        }
-        Ok(Value::List(nodes))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(key) = map.next_key::<Spanned<String>>()? {
-            let node = node_of(map.next_value()?);
-            let key_place = place_of(&key);
-            entries.push(MapEntry { key: key.value, key_place, node });
-        }
-        Ok(Value::Map(entries))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_value_and_key_knows_its_line_and_column() {
-        let root = parse_file("a: 1\nb:\n  - {c: x, d: no}\n", Path::new("g.yaml")).unwrap();
-        let place = |steps: &[Step<'_>]| root.deepest(steps).place.to_string();
-        assert_eq!(place(&[Step::Key("a")]), "g.yaml:1:4");
-        assert_eq!(place(&[Step::Key("b"), Step::Item(0), Step::Key("c")]), "g.yaml:3:9");
-        let Value::Map(entries) = &root.deepest(&[Step::Key("b"), Step::Item(0)]).value else { panic!("no map") };
-        assert_eq!(entries[1].key_place.to_string(), "g.yaml:3:12");
-        assert!(matches!(&entries[1].node.value, Value::Text(text) if text == "no"));
-    }
-
-    #[test]
-    fn the_place_of_an_absent_key_is_that_of_its_map() {
-        let root = parse_file("a: {b: 1}\n", Path::new("g.yaml")).unwrap();
-        assert_eq!(root.deepest(&[Step::Key("a"), Step::Key("z")]).place.to_string(), "g.yaml:1:4");
-    }
+    use crate::grid::yaml::parse_file;
 
     #[test]
     fn maps_are_merged_key_by_key_and_everything_else_is_replaced() {
@@ -330,15 +174,5 @@ mod tests {
         assert_eq!(shown(["n", "name"]), "the text `x` at g.yaml:3:11");
         assert_eq!(shown(["n", "o"]), "the number 2 at p.yaml:3:8");
         assert!(root.get("m").unwrap().get("o").is_none(), "another method's options stayed");
-    }
-
-    #[test]
-    fn the_caret_stands_below_its_column_even_in_a_long_line() {
-        assert_eq!(with_caret("a: [", 4), "a: [\n   ^");
-        let long = format!("{}!{}", "x".repeat(300), "y".repeat(300));
-        let shown = with_caret(&long, 301);
-        let (line, caret) = shown.split_once('\n').unwrap();
-        assert_eq!(line.chars().nth(caret.len() - 1), Some('!'));
-        assert!(line.len() <= 100);
     }
 }

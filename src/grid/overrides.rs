@@ -5,7 +5,8 @@
 //! that a shell needs no quoting; a value that really holds a comma is written in quotes. Paths to files given this way
 //! are taken from the current folder, as everywhere on a command line.
 
-use super::node::{MapEntry, Node, Place, Value, parse};
+use super::node::{MapEntry, Node, Place, Value};
+use super::yaml::parse;
 use crate::error::{Error, Result, nearest};
 
 /// Applies `overrides` in order; a later one wins.

@@ -2,98 +2,87 @@
 
 use serde_json::Value;
 
-use super::axes::{Role, name};
-use super::check::{Checker, Placed};
+use super::at::{At, Placed};
+use super::axes::{self, KnownMethods, Role};
+use super::cell::{AXES, Calibration, Cell};
 use super::depth::Depth;
+use super::list::distinct;
 use super::many::Many;
-use super::node::Step;
-use super::node::Step::{Item, Key};
+use super::method::{Method, MethodEntry, WrittenMethod};
+use super::node::Place;
 use super::schema::{CalibrationPattern, PatternEntry};
-use super::{Calibration, Cell, Method, expand};
 use crate::error::{Error, Result, nearest};
 
-/// The keys of a pattern, which are the axes.
-const KEYS: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
-
 /// A cell is meant where it has one of the values of each axis that is not empty here.
+#[derive(Debug)]
 pub(super) struct Pattern {
-    place: String,
+    place: Place,
     backbone: Vec<Placed<String>>,
-    criterion: Vec<Placed<Method>>,
+    criterion: Vec<Placed<WrittenMethod>>,
     depth: Vec<Placed<Depth>>,
-    recovery: Vec<Placed<Method>>,
+    recovery: Vec<Placed<WrittenMethod>>,
     calibration: Vec<Placed<CalibrationPattern>>,
 }
 
-impl Checker<'_> {
-    pub(super) fn pattern(&self, i: usize, entry: &PatternEntry) -> Result<Pattern> {
-        let steps = [Key("exclude"), Item(i)];
-        let at = |key| [steps[0], steps[1], Key(key)];
-        if !KEYS.iter().any(|key| self.has(&steps, key)) {
-            return Err(self
-                .bad("a pattern is empty", &steps)
-                .expected(format!("one or more of {}", KEYS.join(", ")))
-                .found("an empty map")
-                .hint("it would mean every cell; name what is to be left out"));
-        }
-        let lengths = [
-            entry.backbone.len(),
-            entry.criterion.len(),
-            entry.depth.len(),
-            entry.recovery.len(),
-            entry.calibration.len(),
-        ];
-        for (key, length) in KEYS.into_iter().zip(lengths) {
-            if length == 0 && self.has(&steps, key) {
-                return Err(self.no_values(&at(key)));
-            }
-        }
-        let place = |key: &'static str, i: usize| self.place(&[&at(key)[..], &[Item(i)]].concat());
-        let methods = |key, entries, role| self.expand_methods(&at(key), entries, role);
-        let mut calibration = Vec::new();
-        for (i, entry) in entry.calibration.iter().enumerate() {
-            self.calibration_pattern(&[&at("calibration")[..], &[Item(i)]].concat(), entry)?;
-            calibration.push(Placed { value: entry.clone(), place: place("calibration", i) });
-        }
-        let backbone = entry.backbone.iter().enumerate();
-        Ok(Pattern {
-            place: self.place(&steps),
-            backbone: backbone.map(|(i, name)| Placed { value: name.clone(), place: place("backbone", i) }).collect(),
-            criterion: methods("criterion", &entry.criterion, Role::Criterion)?,
-            depth: if entry.depth.is_empty() { Vec::new() } else { self.depths(&at("depth"), &entry.depth)? },
-            recovery: methods("recovery", &entry.recovery, Role::Recovery)?,
-            calibration,
+impl Pattern {
+    /// Reads the entry of `exclude` that stands at `at`.
+    pub(super) fn read(at: &At<'_>, entry: &PatternEntry, known: &KnownMethods) -> Result<Self> {
+        let PatternEntry { backbone, criterion, depth, recovery, calibration } = entry;
+        let lengths = [length(backbone), length(criterion), length(depth), length(recovery), length(calibration)];
+        let hint = "it would mean every cell; name what is to be left out";
+        some_values(at, &AXES, &lengths, "a pattern", hint)?;
+        let methods = |role: Role, entries: &[MethodEntry]| axes::methods(&at.key(role.key()), entries, role, known);
+        let names = backbone.iter().enumerate().map(|(i, name)| at.key("backbone").item(i).placed(name.clone()));
+        let calibration = calibration.iter().enumerate().map(|(i, entry)| {
+            let at = at.key("calibration").item(i);
+            check_calibration(&at, entry)?;
+            Ok(at.placed(entry.clone()))
+        });
+        Ok(Self {
+            place: at.place(),
+            backbone: names.collect(),
+            criterion: methods(Role::Criterion, criterion)?,
+            depth: depth.written().map_or(Ok(Vec::new()), |depths| axes::depths(&at.key("depth"), depths))?,
+            recovery: methods(Role::Recovery, recovery)?,
+            calibration: calibration.collect::<Result<_>>()?,
         })
     }
+}
 
-    fn calibration_pattern(&self, steps: &[Step<'_>], entry: &CalibrationPattern) -> Result<()> {
-        let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = entry;
-        let lengths = [
-            ("corpus", corpus.len()),
-            ("sequences", sequences.len()),
-            ("length", length.len()),
-            ("seed", seed.len()),
-            ("operator_sequences", operator_sequences.len()),
-        ];
-        if lengths.iter().all(|(key, _)| !self.has(steps, key)) {
-            return Err(self
-                .bad("a calibration in a pattern is empty", steps)
-                .expected("one or more of corpus, sequences, length, seed, operator_sequences")
-                .found("an empty map")
-                .hint("leave the key `calibration` out to mean all of them"));
-        }
-        match lengths.iter().find(|(key, length)| *length == 0 && self.has(steps, key)) {
-            Some((key, _)) => Err(self.no_values(&[steps, &[Key(key)]].concat())),
-            None => Ok(()),
-        }
-    }
+fn check_calibration(at: &At<'_>, entry: &CalibrationPattern) -> Result<()> {
+    const KEYS: [&str; 5] = ["corpus", "sequences", "length", "seed", "operator_sequences"];
+    let CalibrationPattern { corpus, sequences, length: of_tokens, seed, operator_sequences } = entry;
+    let lengths = [length(corpus), length(sequences), length(of_tokens), length(seed), length(operator_sequences)];
+    some_values(
+        at,
+        &KEYS,
+        &lengths,
+        "a calibration in a pattern",
+        "leave the key `calibration` out to mean all of them",
+    )
+}
 
-    fn no_values(&self, steps: &[Step<'_>]) -> Error {
-        self.bad(format!("`{}` is empty", name(steps)), steps)
-            .expected("at least one value")
-            .found("an empty list")
-            .hint("leave the key out to mean all of its axis")
+/// How many values a key has; none where it is not written.
+fn length<T>(values: &Many<T>) -> Option<usize> {
+    values.written().map(<[T]>::len)
+}
+
+/// Refuses a map none of whose keys is written, and a key with an empty list.
+fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], subject: &str, hint: &str) -> Result<()> {
+    if lengths.iter().all(Option::is_none) {
+        return Err(at
+            .bad(format!("{subject} is empty"))
+            .expected(format!("one or more of {}", keys.join(", ")))
+            .found("an empty map")
+            .hint(hint));
     }
+    let Some((key, _)) = keys.iter().zip(lengths).find(|(_, length)| **length == Some(0)) else { return Ok(()) };
+    let at = at.key(key);
+    Err(at
+        .bad(format!("`{}` is empty", at.name()))
+        .expected("at least one value")
+        .found("an empty list")
+        .hint("leave the key out to mean all of its axis"))
 }
 
 impl Pattern {
@@ -104,7 +93,7 @@ impl Pattern {
         else {
             return backbone && self.names_only_backbones();
         };
-        let method = |patterns: &[Placed<Method>], method: &Method| {
+        let method = |patterns: &[Placed<WrittenMethod>], method: &Method| {
             patterns.is_empty() || patterns.iter().any(|pattern| means(&pattern.value, method))
         };
         backbone
@@ -122,10 +111,14 @@ impl Pattern {
     /// Refuses a value that no cell of the product has, and a combination of values that none has: mostly it is a typing
     /// error, and a table with cells too many would not show it.
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
-        let missing = |key: &str, place: &str, shown: String, known: Vec<String>| {
+        let missing = |key: &str, place: &Place, shown: String, known: Vec<String>| {
+            let expected = match known.as_slice() {
+                [] => "no such key: the product of the axes has dense cells only".to_owned(),
+                known => format!("one of {}", known.join(", ")),
+            };
             let error = Error::bad_input(format!("`{key}` in a pattern matches no cell"))
-                .at(place)
-                .expected(format!("one of {}", known.join(", ")))
+                .at(place.to_string())
+                .expected(expected)
                 .found(format!("`{shown}`"));
             match nearest(&shown, known.iter().map(String::as_str)).filter(|near| **near != *shown) {
                 Some(near) => error.hint(format!("did you mean `{near}`?")),
@@ -133,7 +126,7 @@ impl Pattern {
             }
         };
         let pruned = || product.iter().filter(|(cell, _)| !cell.is_dense());
-        let shown = |values: Vec<String>| expand::distinct(values.iter());
+        let shown = |values: Vec<String>| distinct(values.iter());
         for Placed { value, place } in &self.backbone {
             if !product.iter().any(|(cell, _)| cell.backbone == *value) {
                 let known = shown(product.iter().map(|(cell, _)| cell.backbone.clone()).collect());
@@ -145,8 +138,7 @@ impl Pattern {
                 Role::Criterion => cell.criterion.clone(),
                 Role::Recovery => cell.recovery.clone(),
             };
-            let known: Vec<Method> =
-                expand::distinct(pruned().filter_map(|(cell, _)| of(cell)).collect::<Vec<_>>().iter());
+            let known: Vec<Method> = distinct(pruned().filter_map(|(cell, _)| of(cell)).collect::<Vec<_>>().iter());
             for Placed { value, place } in patterns {
                 if !known.iter().any(|method| means(value, method)) {
                     let known = known.iter().map(ToString::to_string).collect();
@@ -160,7 +152,7 @@ impl Pattern {
                 return Err(missing("depth", place, value.to_string(), known));
             }
         }
-        let calibrations = expand::distinct(pruned().filter_map(|(cell, _)| cell.calibration.as_ref()));
+        let calibrations = distinct(pruned().filter_map(|(cell, _)| cell.calibration.as_ref()));
         for Placed { value, place } in &self.calibration {
             if !calibrations.iter().any(|calibration| means_calibration(value, calibration)) {
                 let known = calibrations.iter().map(ToString::to_string).collect();
@@ -171,15 +163,24 @@ impl Pattern {
             return Ok(());
         }
         Err(Error::bad_input("a pattern matches no cell")
-            .at(self.place.clone())
+            .at(self.place.to_string())
             .expected("values that a cell of the product has together")
             .found("values that are there, but never together")
             .hint("remove the pattern; `exclude` is about the product of the axes, before `include`"))
     }
+
+    /// The complaint about patterns of which this is the first, that no cell is left.
+    pub(super) fn leaves_nothing(&self) -> Error {
+        Error::bad_input("no cell is left")
+            .at(self.place.to_string())
+            .expected("at least one backbone that no pattern leaves out")
+            .found("patterns that leave out every backbone")
+            .hint("a pattern with nothing but `backbone` leaves out its dense cell too")
+    }
 }
 
 /// By its name a method is meant with any options; an option that is given has to be equal, written out or not.
-fn means(pattern: &Method, method: &Method) -> bool {
+fn means(pattern: &WrittenMethod, method: &Method) -> bool {
     let has = |(key, value): (&String, &Value)| {
         let known = [&method.options, &method.resolved].into_iter().filter_map(|options| options.get(key));
         known.into_iter().any(|known| equal(value, known))

@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use super::check::is_plain;
+use super::limits::is_plain;
 use super::named::Library;
 use super::node::{Node, Value};
 use super::source::{self, FileShape};
 use super::typed::unknown_key;
 use crate::error::{Error, Result, nearest};
 
+/// The keys that belong to the grid as a whole, which a profile cannot set.
+pub(super) const OF_THE_WHOLE: [&str; 4] = ["name", "artifact", "profile", "profiles"];
 /// The keys of a grid that a profile may set.
 const KEYS: [&str; 11] = [
     "backbones",
@@ -148,7 +150,7 @@ fn check(profiles: &Node) -> Result<()> {
 fn check_keys(changes: &Node, subject: &str) -> Result<()> {
     for change in changes.entries() {
         let key = change.key.as_str();
-        if matches!(key, "name" | "artifact" | "profile" | "profiles") {
+        if OF_THE_WHOLE.contains(&key) {
             return Err(Error::bad_input(format!("{subject} cannot set `{key}`"))
                 .at(change.key_place.to_string())
                 .expected(format!("one of {}", KEYS.join(", ")))

@@ -1,8 +1,16 @@
 //! Where the schema of a grid points to what only the registry knows, and counts that may be lists.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value};
 
+use super::cell::CUT_AXES;
 use super::many::one_or_list;
+
+/// Each axis of a cut asks for the other three.
+pub(super) fn all_or_none() -> Map<String, Value> {
+    let others = |key: &str| CUT_AXES.into_iter().filter(|other| *other != key).collect::<Vec<_>>();
+    CUT_AXES.into_iter().map(|key| (key.to_owned(), others(key).into())).collect()
+}
 
 /// A definition that `schema_json` adds, by its name there.
 fn to(name: &str) -> Schema {

@@ -19,6 +19,7 @@ use super::references;
 /// A grid of ghostlab: backbone × criterion × depth × recovery × calibration. Every axis takes a single value or a list.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("dependencies" = references::all_or_none()))]
 pub(super) struct Schema {
     /// The results' folder is called so; by default the file's name without its ending.
     pub(super) name: Option<String>,
@@ -33,15 +34,19 @@ pub(super) struct Schema {
     pub(super) tasks: BTreeMap<String, TaskData>,
     /// Axis: the models.
     pub(super) backbone: Many<String>,
-    /// Axis: the rules that pick the layers to remove.
+    /// Axis: the rules that pick the layers to remove. A grid has this and the three below, or only its dense backbones.
+    #[serde(default)]
     #[schemars(schema_with = "references::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// Axis: how many layers go, as a count or as a share of the backbone's layers.
+    #[serde(default)]
     pub(super) depth: Many<DepthEntry>,
     /// Axis: what is put at the cut.
+    #[serde(default)]
     #[schemars(schema_with = "references::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// Axis: the text that selections and operators are computed from.
+    #[serde(default)]
     pub(super) calibration: Many<CalibrationEntry>,
     /// Patterns of cells that are left out of the product of the axes.
     #[serde(default)]
@@ -65,7 +70,7 @@ pub(super) struct Schema {
 }
 
 /// A model.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BackboneEntry {
     /// Its folder, with config.json, tokenizer.json and *.safetensors; from the folder of the file that says so.

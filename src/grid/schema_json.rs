@@ -3,7 +3,9 @@
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::Registry;
+use super::named::EntryKind;
+use super::profile::OF_THE_WHOLE;
+use super::registry::Registry;
 use super::schema::Schema;
 use crate::options::Described;
 
@@ -12,17 +14,17 @@ use crate::options::Described;
 pub fn json_schema(registry: &dyn Registry) -> Value {
     let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<Schema>().to_value();
     let names = |names: Vec<&str>, what: &str| json!({"description": what, "type": "string", "enum": names});
-    for key in ["backbones", "corpora", "tasks"] {
+    for kind in EntryKind::ALL {
         // An entry may leave to its file what it does not change.
         let definitions = schema["definitions"].clone();
-        partial(&mut schema["properties"][key], &definitions);
+        partial(&mut schema["properties"][kind.key()], &definitions);
     }
     let profile = profile(&schema);
     schema["title"] = json!("A grid of ghostlab");
     let of_registry = json!({
         "Criterion": methods(&registry.criteria(), "A rule that picks the layers to remove."),
         "Recovery": methods(&registry.recoveries(), "What is put at the cut."),
-        "WindowRule": names(registry.rules().to_vec(), "How rows are joined and windows drawn."),
+        "WindowRule": names(registry.rules(), "How rows are joined and windows drawn."),
         "Task": names(registry.tasks(), "A multiple-choice task."),
         "Profile": profile,
     });
@@ -79,7 +81,7 @@ fn profile(grid: &Value) -> Value {
     let mut profile = json!({"description": "Changes to the grid.", "type": "object", "additionalProperties": false});
     let mut properties = grid["properties"].clone();
     if let Some(keys) = properties.as_object_mut() {
-        keys.retain(|key, _| !matches!(key.as_str(), "name" | "artifact" | "profile" | "profiles"));
+        keys.retain(|key, _| !OF_THE_WHOLE.contains(&key.as_str()));
         keys.values_mut().for_each(|key| partial(key, &grid["definitions"]));
     }
     profile["properties"] = properties;

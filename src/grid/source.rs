@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::node::{self, Node, Value};
+use super::node::{Node, Value};
+use super::yaml;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
@@ -19,7 +20,7 @@ pub(super) fn read(path: &Path, shape: &FileShape<'_>) -> Result<Node> {
     let FileShape { what, expected, hint } = shape;
     let bytes = regular::read(path)?;
     let text = String::from_utf8(bytes).map_err(|error| not_utf8(what, path, &error))?;
-    let root = if is_blank(&text) { None } else { Some(node::parse_file(&text, path)?) };
+    let root = if is_blank(&text) { None } else { Some(yaml::parse_file(&text, path)?) };
     let Some(root) = root.filter(|root| !matches!(root.value, Value::Null)) else {
         let error = Error::bad_input(format!("{what} is empty")).at(path.display().to_string());
         return Err(error.expected(*expected).hint(*hint));

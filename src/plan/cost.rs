@@ -130,8 +130,8 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     let (layers, cell) = (backbone.config.layers, &grid.cells[variant.cell]);
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
     let removed = known.map_or_else(|| middle(layers, cell.depth), |selection| selection.removed.clone());
-    let bare = cell.recovery.as_ref().is_none_or(|recovery| recovery.name == recovery::NONE);
-    let operator = if bare { None } else { Some(place_holder(variant.cell)?) };
+    let recovery = cell.recovery.as_ref().map(|method| recovery::build(&method.name, &method.options)).transpose()?;
+    let operator = recovery.filter(|recovery| recovery.repairs()).map(|_| place_holder(variant.cell)).transpose()?;
     Ok(Program::pruned(layers, &removed, |_| operator.clone()))
 }
 

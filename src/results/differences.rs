@@ -58,8 +58,13 @@ const ASIDE: [&str; 3] = ["file", "entries", "cells"];
 /// A condition and a metric.
 type Subject = (Condition, String);
 
+/// A dense backbone is the same whatever others in its grid are calibrated on.
 fn subject(number: &StoredNumber) -> Subject {
-    (number.record.condition.clone(), number.record.metric.clone())
+    let mut condition = number.record.condition.clone();
+    if condition.depth == 0 {
+        condition.calibration.clear();
+    }
+    (condition, number.record.metric.clone())
 }
 
 impl Differences {

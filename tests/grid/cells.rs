@@ -1,6 +1,6 @@
 //! From axes to cells: shares of the layers, and lists.
 
-use super::house::{Place, good_but, labels, with};
+use super::house::{Place, dense_with, good_but, labels, with};
 
 const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
 
@@ -47,6 +47,49 @@ fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
     // What no cell uses is not kept.
     let grid = place.load(with("exclude: {depth: 3}\n"), &["evaluate.perplexity=[{corpus: wiki, length: 8}]"]).unwrap();
     assert_eq!((grid.depth, grid.corpora.len()), (vec![5], 1));
+}
+
+#[test]
+fn without_the_axes_of_a_cut_a_grid_has_its_dense_cells() {
+    let place = Place::new();
+    place.backbone("deep", 32);
+    let text = dense_with("").replace("models/english}", "models/english}\n  deep: {path: models/deep}");
+    let grid = place.load(text.replace("backbone: english", "backbone: [deep, english]"), &[]).unwrap();
+    assert_eq!(labels(&grid.cells), ["deep/dense", "english/dense"]);
+    assert!(grid.criterion.is_empty() && grid.depth.is_empty() && grid.calibration.is_empty());
+    assert_eq!(grid.resolved().unwrap()["recovery"], serde_json::json!([]));
+    assert_eq!(grid.corpora.len(), 2, "what is evaluated");
+}
+
+#[test]
+fn an_include_of_a_dense_grid_says_all_of_its_cut() {
+    let place = Place::new();
+    place.backbone("deep", 32);
+    let whole = "criterion: llm-streamline, depth: 25%, recovery: [none, ghosted], calibration: {corpus: wiki, sequences: 2, length: 8}";
+    let cells = place.cells(&dense_with(&format!("include: {{{whole}}}\n")), &[]);
+    let cut = ["english/llm-streamline/4/none/wiki:2x8@0", "english/llm-streamline/4/ghosted/wiki:2x8@0"];
+    assert_eq!(cells, [&["english/dense"][..], &cut].concat());
+    let more = format!("include: {{{whole}, backbone: deep}}\nexclude: {{backbone: english}}\n");
+    let text = dense_with(&more).replace("models/english}", "models/english}\n  deep: {path: models/deep}");
+    assert_eq!(place.cells(&text, &[])[..2], ["deep/dense", "deep/llm-streamline/8/none/wiki:2x8@0"]);
+    for (more, at, parts) in [
+        (
+            "include: [{criterion: llm-streamline, depth: 3}]",
+            "11:11",
+            &[
+                "an entry of `include` lacks the keys `recovery`, `calibration`",
+                "found:    only criterion, depth",
+                "the grid has none of these",
+            ][..],
+        ),
+        ("include: [{backbone: english}]", "11:11", &["found:    none of them"]),
+        ("include: [{}]", "11:11", &["an entry of `include` is empty"]),
+        ("exclude: [{depth: 3}]", "11:19", &["`depth` in a pattern matches no cell", "dense cells only"]),
+        ("exclude: [{backbone: english}]", "11:11", &["no cell is left"]),
+        ("recovery: ghosted", "1:1", &["the grid lacks the keys `criterion`, `depth`, `calibration`"]),
+    ] {
+        place.refuses(&dense_with(&format!("{more}\n")), &[], at, parts);
+    }
 }
 
 #[test]

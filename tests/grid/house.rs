@@ -77,8 +77,8 @@ impl Registry for House {
         }
     }
 
-    fn rules(&self) -> &[&str] {
-        &["wikitext2", "ptb", "c4"]
+    fn rules(&self) -> Vec<&str> {
+        vec!["wikitext2", "ptb", "c4"]
     }
 
     fn tasks(&self) -> Vec<&str> {
@@ -183,6 +183,13 @@ pub fn good_but(from: &str, to: &str) -> String {
 
 pub fn labels(cells: &[Cell]) -> Vec<String> {
     cells.iter().map(ToString::to_string).collect()
+}
+
+/// The good grid without the axes of a cut, and with more keys at its end.
+pub fn dense_with(more: &str) -> String {
+    let cuts = "criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n\
+                calibration:\n  - {corpus: wiki, sequences: 32, length: 512}\n";
+    good_but(cuts, "") + more
 }
 
 /// The good grid with more keys at its end.

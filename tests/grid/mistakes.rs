@@ -22,7 +22,24 @@ fn a_wrong_value_is_refused_where_it_stands() {
             "11:20",
             &["unknown key `sequence` in `calibration[0]`", "did you mean `sequences`?"],
         ),
-        ("depth: [3, 5]\n", "", "1:1", &["the grid lacks the key `depth`"]),
+        (
+            "depth: [3, 5]\n",
+            "",
+            "1:1",
+            &[
+                "the grid lacks the key `depth`",
+                "all four of criterion, depth, recovery, calibration, or none of them",
+                "found:    only criterion, recovery, calibration",
+                "scores its dense backbones",
+            ],
+        ),
+        (
+            "criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n",
+            "",
+            "1:1",
+            &["the grid lacks the keys `criterion`, `depth`, `recovery`", "found:    only calibration"],
+        ),
+        ("backbone: english\n", "", "1:1", &["the grid lacks the key `backbone`"]),
         ("{corpus: c4, length: 512}", "{corpus: c4}", "15:7", &["`evaluate.perplexity[1]` lacks the key `length`"]),
         ("criterion: llm-streamline", "criterion: {cosine: token}", "7:12", &["`criterion` lacks the key `name`"]),
         (

@@ -9,7 +9,7 @@ use ghostlab::exec::Methods;
 use ghostlab::grid::{Grid, Method, Registry};
 use ghostlab::options::{Described, Options};
 
-use super::house::{GOOD, House, Place, examples, good_but};
+use super::house::{GOOD, House, Place, examples, good_but, labels};
 
 #[test]
 fn a_good_grid_is_read_with_its_defaults() {
@@ -143,7 +143,7 @@ impl Registry for Deep {
         Methods.resolve_recovery(name, options)
     }
 
-    fn rules(&self) -> &[&str] {
+    fn rules(&self) -> Vec<&str> {
         Methods.rules()
     }
 
@@ -172,11 +172,11 @@ fn the_examples_of_the_documents_can_be_run() {
         place.write(&format!("grids/{file}"), "");
     }
     fs::create_dir_all(place.root.path().join("grids/tasks/arc_easy")).unwrap();
-    let load = |document: &str, profile: Option<&str>| {
-        let text = examples(document).remove(0);
-        place.write("grids/grid.yaml", &text);
+    let load_nth = |document: &str, nth: usize, profile: Option<&str>| {
+        place.write("grids/grid.yaml", &examples(document)[nth]);
         Grid::load(&place.root.path().join("grids/grid.yaml"), profile, &[], &Deep).unwrap()
     };
+    let load = |document: &str, profile: Option<&str>| load_nth(document, 0, profile);
     // 3 criteria, 3 depths (25 % is 8), 5 recoveries; the dense backbone.
     assert_eq!(load("README.md", None).cells.len(), 1 + 3 * 3 * 5);
     let grid = load("docs/grid.md", None);
@@ -185,6 +185,7 @@ fn the_examples_of_the_documents_can_be_run() {
     assert_eq!(grid.cells.len(), 2 + 3 * (4 + 3) * (2 + 6 + 6) + 2 * 6);
     assert_eq!((grid.depth, grid.profile.as_deref()), (vec![7, 8, 12], Some("full")));
     assert_eq!(load("docs/grid.md", Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
+    assert_eq!(labels(&load_nth("docs/grid.md", 1, None).cells), ["small/dense", "large/dense"]);
 }
 
 /// A copy of the paper's grids with all that they name; models and data are empty.

@@ -160,6 +160,16 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                 let absent = |key: &&Value| value.is_object() && value.get(key.as_str().unwrap()).is_none();
                 rule.as_array().unwrap().iter().find(absent).map(|key| format!("{value} lacks {key}"))
             }
+            "dependencies" => rule
+                .as_object()
+                .unwrap()
+                .iter()
+                .filter(|(key, _)| value.get(key.as_str()).is_some())
+                .find_map(|(key, others)| {
+                    let absent =
+                        others.as_array().unwrap().iter().find(|other| value.get(other.as_str().unwrap()).is_none());
+                    absent.map(|other| format!("{key} without {other}"))
+                }),
             "properties" => value.as_object().into_iter().flatten().find_map(|(key, inner)| {
                 rule.get(key).and_then(|schema| problem(schema, inner, root)).map(|text| format!("{key}: {text}"))
             }),
@@ -225,6 +235,7 @@ fn the_schema_refuses_what_the_reader_refuses() {
         ("depth: [3, 5]", "depth: [0]"),
         ("depth: [3, 5]", "depth: []"),
         ("depth: [3, 5]", "dpeth: 3"),
+        ("depth: [3, 5]\n", ""),
         ("depth: [3, 5]", "depth: 3\nexclude: {dpeth: 3}"),
         ("depth: [3, 5]", "depth: 3\nprofiles: {p: {name: x}}"),
         ("criterion: llm-streamline", "criterion: {name: llm-streamline, cosine: tokn}"),

@@ -16,6 +16,11 @@ pub trait Recovery: Send + Sync {
         Ok(())
     }
 
+    /// Whether anything is put at a cut.
+    fn repairs(&self) -> bool {
+        true
+    }
+
     /// The spans of a removed region that get an operator each: by default the region as a whole.
     fn spans(&self, region: Span) -> Vec<Span> {
         vec![region]

@@ -26,7 +26,25 @@ fn build(options: &Options) -> Result<Box<dyn Recovery>> {
 }
 
 impl Recovery for None {
+    fn repairs(&self) -> bool {
+        false
+    }
+
     fn solve(&self, _: &Boundary<'_>) -> Result<Solution> {
         Ok(Solution::of(Repair::Cut))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::options::Options;
+    use crate::recovery::{build, described};
+
+    #[test]
+    fn no_other_recovery_leaves_a_cut_as_it_is() {
+        for method in described() {
+            let repairs = build(&method.name, &Options::new()).unwrap().repairs();
+            assert_eq!(repairs, method.name != super::NAME, "{}", method.name);
+        }
     }
 }

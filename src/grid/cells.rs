@@ -1,0 +1,149 @@
+//! From axes to cells: the product, less what `exclude` means, and what `include` adds.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::at::Placed;
+use super::cell::Cell;
+use super::depth::Depth;
+use super::disk::Backbone;
+use super::limits;
+use super::node::Place;
+use super::pattern::Pattern;
+use super::registry::Registry;
+use super::resolve::Axes;
+use crate::error::{Error, Result};
+
+/// A pruned cell, its depth as it was written, and where.
+struct Candidate {
+    cell: Cell,
+    depth: Depth,
+    place: Place,
+}
+
+/// All cells: backbone by backbone the dense one, the product without what is excluded, what is included. None twice.
+///
+/// # Errors
+/// Too many cells or none, a pattern that means none, or a depth that leaves nothing of a backbone. A cell that is excluded
+/// need not be possible.
+pub(super) fn cells(
+    axes: &Axes,
+    includes: &[Axes],
+    excludes: &[Pattern],
+    backbones: &BTreeMap<String, Backbone>,
+) -> Result<Vec<Placed<Cell>>> {
+    for axes in [axes].into_iter().chain(includes) {
+        axes.few_enough()?;
+    }
+    let product = axes.product(backbones);
+    let dense: Vec<Placed<Cell>> = axes.backbone.iter().map(dense_of).collect();
+    let layers = |cell: &Cell| backbones[&cell.backbone].layers;
+    let all = dense.iter().map(|of| &of.value).chain(product.iter().map(|candidate| &candidate.cell));
+    let all: Vec<(&Cell, usize)> = all.map(|cell| (cell, layers(cell))).collect();
+    excludes.iter().try_for_each(|pattern| pattern.check(&all))?;
+
+    let stays = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layers(cell)));
+    let added: Vec<Candidate> = includes.iter().flat_map(|axes| axes.product(backbones)).collect();
+    let kept = product.iter().filter(|candidate| stays(&candidate.cell)).chain(&added).collect::<Vec<_>>();
+    let named = dense.iter().filter(|of| stays(&of.value)).map(|of| (&of.value.backbone, &of.place));
+    let named = named.chain(kept.iter().map(|candidate| (&candidate.cell.backbone, &candidate.place)));
+
+    let (mut cells, mut backbones_seen, mut seen) = (Vec::new(), HashSet::new(), HashSet::new());
+    for (backbone, place) in named.filter(|(backbone, _)| backbones_seen.insert(*backbone)) {
+        cells.push(Placed { value: Cell::dense(backbone), place: place.clone() });
+        for candidate in kept.iter().filter(|candidate| candidate.cell.backbone == *backbone) {
+            if seen.insert(&candidate.cell) {
+                candidate.leaves_something(layers(&candidate.cell))?;
+                cells.push(Placed { value: candidate.cell.clone(), place: candidate.place.clone() });
+            }
+        }
+    }
+    match (cells.is_empty(), excludes.first()) {
+        (true, Some(pattern)) => Err(pattern.leaves_nothing()),
+        _ => Ok(cells),
+    }
+}
+
+/// Asks the registry whether the criteria can select so many layers.
+pub(super) fn selectable(
+    cells: &[Placed<Cell>],
+    backbones: &BTreeMap<String, Backbone>,
+    registry: &dyn Registry,
+) -> Result<()> {
+    let mut asked = HashSet::new();
+    for Placed { value: Cell { backbone, criterion, depth, .. }, place } in cells {
+        let Some(criterion) = criterion else { continue };
+        if asked.insert((backbone, criterion, depth)) {
+            let checked = registry.check_depth(criterion, backbone, *depth, backbones[backbone].layers);
+            checked.map_err(|error| error.at(place.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+fn dense_of(backbone: &Placed<String>) -> Placed<Cell> {
+    Placed { value: Cell::dense(&backbone.value), place: backbone.place.clone() }
+}
+
+impl Candidate {
+    /// Refuses a cut of a whole backbone.
+    fn leaves_something(&self, layers: usize) -> Result<()> {
+        let Cell { backbone, depth, .. } = &self.cell;
+        if *depth < layers {
+            return Ok(());
+        }
+        let found = match self.depth {
+            Depth::Count(count) => count.to_string(),
+            Depth::Share { .. } => format!("`{}`, which is {depth} layers of `{backbone}`", self.depth),
+        };
+        Err(Error::bad_input(format!("a depth would leave nothing of the backbone `{backbone}`"))
+            .at(self.place.to_string())
+            .expected(format!("a number below {layers}, the layers of `{backbone}`"))
+            .found(found)
+            .hint(format!("remove at most {} layers", layers.saturating_sub(1))))
+    }
+}
+
+impl Axes {
+    fn few_enough(&self) -> Result<()> {
+        let Self { place, backbone, criterion, depth, recovery, calibration } = self;
+        let sizes = [backbone.len(), criterion.len(), depth.len(), recovery.len(), calibration.len()];
+        limits::few_enough(&sizes, place)
+    }
+
+    /// For each backbone criterion by criterion, in it depth by depth, then recovery, then calibration.
+    fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        for backbone in self.backbone.iter().map(|backbone| &backbone.value) {
+            let depths = self.depths(backbones[backbone].layers);
+            for criterion in &self.criterion {
+                for (count, depth) in &depths {
+                    for recovery in &self.recovery {
+                        for calibration in &self.calibration {
+                            let cell = Cell {
+                                backbone: backbone.clone(),
+                                criterion: Some(criterion.value.clone()),
+                                depth: *count,
+                                recovery: Some(recovery.value.clone()),
+                                calibration: Some(calibration.value.clone()),
+                            };
+                            candidates.push(Candidate { cell, depth: depth.value, place: depth.place.clone() });
+                        }
+                    }
+                }
+            }
+        }
+        candidates
+    }
+
+    /// The axis counted out; of entries that come to the same count the first one stays.
+    fn depths(&self, layers: usize) -> Vec<(usize, &Placed<Depth>)> {
+        let mut counts: Vec<(usize, &Placed<Depth>)> = Vec::new();
+        for depth in &self.depth {
+            let count = depth.value.of(layers);
+            if counts.iter().all(|(known, _)| *known != count) {
+                counts.push((count, depth));
+            }
+        }
+        counts
+    }
+}
