@@ -1,4 +1,4 @@
-//! Floor 4: running a grid. Order, preflight, limits, events, interruption; what a job computes is the science's business.
+//! Floor 2: running a grid. Order, preflight, limits, events, interruption; what a job computes is the science's business.
 //!
 //! A run makes the artifacts that its plan names and the store lacks, and reads its outcome from the store.
 

@@ -1,4 +1,4 @@
-//! Floor 3: cells to keys: what a grid needs, what is stored, what is missing and why, and what that will cost. Nothing
+//! Floor 1: cells to keys: what a grid needs, what is stored, what is missing and why, and what that will cost. Nothing
 //! is made here.
 
 mod cost;

@@ -5,7 +5,7 @@
 //! | rooms | what |
 //! | --- | --- |
 //! | [`error`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | messages, options, looks, files, numbers |
-//! | [`model`], [`corpus`], [`tasks`] | backbones as programs, text as windows, questions as requests |
+//! | [`model`], [`corpus`], [`tasks`] | backbones as programs and the engines that run them, text as windows, questions as requests |
 //! | [`metric`] | what each kind of number is called, and which way it is better |
 //! | [`calibrate`] | one dense pass: similarities and activations |
 //! | [`criterion`], [`recovery`], [`evaluate`] | which layers go, what takes their place, what that costs |
