@@ -41,7 +41,7 @@ pub(super) fn layout(
     let asked = table.metrics.iter().map(metric).collect::<Result<Vec<_>>>()?;
     // Beside perplexities of unlike vocabularies stand the bits per byte, where there are any.
     let beside = |metric: &Metric| {
-        let id = metric.id.strip_prefix("ppl_").map(|text| Metric::bits_per_byte(text).id)?;
+        let id = Metric::text_of(&metric.id).map(|text| Metric::bits_per_byte(text).id)?;
         numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
     };
     let metrics: Vec<Metric> = asked.iter().flat_map(|of| [Some(of.clone()), beside(of)]).flatten().collect();

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::grid_args::GridArgs;
 use super::progress;
-use super::units::{bytes, columns, flops, seconds};
+use super::units::{bytes, cells, columns, flops, seconds};
 use crate::error::Result;
 use crate::exec::{self, RunRecord, Settings};
 use crate::grid::Grid;
@@ -61,7 +61,7 @@ fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
     let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
 
     let profile = grid.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
-    println!("grid {} ({}{profile}): {} cells", grid.name, grid.file.display(), grid.cells.len());
+    println!("grid {} ({}{profile}): {}", grid.name, grid.file.display(), cells(grid.cells.len()));
     println!("{} complete, {} to run\n", grid.cells.len() - left.len(), left.len());
     print!("{}", artifacts(&plan, &state, &reasons, store)?);
     if !left.is_empty() {
@@ -88,7 +88,6 @@ fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
 /// The jobs of one backbone, in the order in which they run.
 fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &Store) -> Result<Vec<String>> {
     let mut jobs = Vec::new();
-    let cells = |count: usize| if count == 1 { "1 cell".to_string() } else { format!("{count} cells") };
     let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
         let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));

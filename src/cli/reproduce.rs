@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::grid_args::{LimitArgs, start_threads};
 use super::home::{self, Place};
-use super::units::{columns, seconds};
+use super::units::{self, columns, seconds};
 use super::{out, progress, report, stop};
 use crate::artifact::claims;
 use crate::artifact::{self, Artifact, GateFailure, Gated, Made, ResultsFolder, Runner};
@@ -148,7 +148,7 @@ fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<
                     let left = match (complete == cells, flops.zip(rate)) {
                         (true, _) => "nothing".to_owned(),
                         (false, Some((flops, rate))) => format!("about {}", seconds(flops / rate)),
-                        (false, None) => format!("{} cells", cells - complete),
+                        (false, None) => units::cells(cells - complete),
                     };
                     let profile = grids.last().and_then(|grid| grid.profile.clone()).unwrap_or_default();
                     let record = target(artifact, &profile, arguments, folders).path().join(Provenance::FILE);
@@ -208,9 +208,9 @@ fn made_one(
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     eprintln!(
-        "{}: {} cells in {}; written: {}",
+        "{}: {} in {}; written: {}",
         artifact.name,
-        grid.cells.len(),
+        units::cells(grid.cells.len()),
         seconds(clock.elapsed().as_secs_f64()),
         written.join(", ")
     );

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 use clap::{Args, ValueEnum};
 
 use super::grid_args::{GridArgs, LimitArgs};
+use super::units::cells;
 use super::{home, out, progress, stop};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::error::Result;
@@ -66,9 +67,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     let seconds = clock.elapsed().as_secs_f64();
-    eprintln!("{} cells in {seconds:.1} s; written: {}", grid.cells.len(), written.join(", "));
+    eprintln!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
     if outcome.failed() > 0 {
-        eprintln!("{} of {} cells failed; the table tells why", outcome.failed(), grid.cells.len());
+        eprintln!("{} of {} failed; the table tells why", outcome.failed(), cells(grid.cells.len()));
         return Ok(ExitCode::from(4));
     }
     Ok(ExitCode::SUCCESS)

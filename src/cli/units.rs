@@ -5,6 +5,11 @@ pub(super) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, "B")
 }
 
+/// `1 cell`, `57 cells`
+pub(super) fn cells(count: usize) -> String {
+    if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
+}
+
 /// `2.3 TFLOP`
 pub(super) fn flops(flops: f64) -> String {
     scaled(flops, "FLOP")

@@ -12,6 +12,7 @@ use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
 use crate::error::Result;
 use crate::files::sha256;
+use crate::metric::Metric;
 
 /// What is not the same in two runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +89,7 @@ impl Differences {
         let same_items = |metric: &str, backbone: &str| {
             let tokenizer = format!("tokenizers.{backbone}");
             // A text becomes other windows under another tokenizer; a task's documents are what they are.
-            let same_tokens = !metric.starts_with("ppl_") || data.iter().all(|of| of.path != tokenizer);
+            let same_tokens = Metric::text_of(metric).is_none() || data.iter().all(|of| of.path != tokenizer);
             data_known && one.contains_key(metric) && protocols.iter().all(|of| of.path != metric) && same_tokens
         };
         let of_second: BTreeMap<Subject, &StoredNumber> =

@@ -8,6 +8,7 @@ use super::record::Condition;
 use super::stem;
 use super::stored::StoredResults;
 use crate::error::{Error, Result, nearest};
+use crate::metric::Metric;
 
 /// How names of the first run are read.
 pub(super) struct Renamed(BTreeMap<String, String>);
@@ -55,8 +56,8 @@ impl Renamed {
 
     pub(super) fn metric(&self, metric: &str) -> Option<String> {
         let corpus = |name: &str| self.0.iter().find(|(from, _)| stem(from) == name).map(|(_, to)| stem(to).to_owned());
-        match metric.strip_prefix("ppl_") {
-            Some(name) => Some(format!("ppl_{}", corpus(name).unwrap_or_else(|| name.to_owned()))),
+        match Metric::text_of(metric) {
+            Some(name) => Some(Metric::perplexity(&corpus(name).unwrap_or_else(|| name.to_owned())).id),
             None => self.name(metric),
         }
     }

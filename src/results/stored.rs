@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
-use crate::metric::Metric;
+use crate::metric::{ACCURACY, Metric, PERPLEXITY};
 
 /// The numbers of one run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -158,7 +158,7 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
             "limit": corpus.limit,
         });
         texts.insert(text.corpus.clone(), protocol.clone());
-        all.insert(format!("ppl_{}", stem(&text.corpus)), protocol);
+        all.insert(Metric::perplexity(stem(&text.corpus)).id, protocol);
     }
     for used in &grid.evaluate.tasks {
         let Some(of) = outcome.task(used) else { continue };
@@ -170,7 +170,7 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         all.insert(of.task.name.to_owned(), protocol.clone());
         all.insert(used.name.clone(), protocol);
     }
-    for (average, parts) in [("ppl_average", texts), ("acc_average", tasks)] {
+    for (average, parts) in [(PERPLEXITY.id, texts), (ACCURACY.id, tasks)] {
         if parts.len() > 1 {
             all.insert(average.to_owned(), parts.into());
         }

@@ -182,6 +182,11 @@ impl Metric {
         Self::new(name, known.map_or(name, |task| task.label), PERCENT)
     }
 
+    /// What a perplexity of this id is taken over: a text, or the average of all. None of another metric's id.
+    pub fn text_of(id: &str) -> Option<&str> {
+        id.strip_prefix("ppl_")
+    }
+
     /// The perplexity on a text that a grid calls `name`.
     pub fn perplexity(name: &str) -> Self {
         let id = format!("ppl_{name}");
