@@ -16,9 +16,13 @@ reproduce *arguments:
 report *arguments:
     cargo run --release -- report {{arguments}}
 
-# All tests.
+# The tests but for the slow ones.
 test:
     cargo test --release --workspace
+
+# The slow tests alone: whole grids, hundreds of windows.
+test-slow:
+    cargo test --release --workspace -- --ignored
 
 # Everything that decides whether a change lands.
 check:

@@ -387,15 +387,12 @@ fn kills_at_chosen_moments_leave_a_store_that_goes_on_to_the_same_tables() {
     let undisturbed = World::large();
     undisturbed.runs(&SMALL);
     let places =
-        ["draft:1", "draft:4", "record:2", "commit:1", "commit:3", "commit:6", "journal:1", "journal:2", "score:2"];
+        ["draft:1", "draft:4", "record:2", "commit:1", "commit:3", "commit:6", "score:1", "journal:1", "score:1"];
     let world = World::large();
-    let mut killed = 0;
     for place in places {
         let (code, log) = with_fault(&world, &SMALL, &format!("kill@{place}"));
-        assert!(code.is_none() || code == Some(0), "{place}: {log}");
-        killed += usize::from(code.is_none());
+        assert_eq!(code, None, "{place} was not reached: {log}");
     }
-    assert!(killed >= 6, "only {killed} of {} runs were killed", places.len());
     world.runs(&SMALL);
     assert!(world.tables() == undisturbed.tables());
     assert_eq!(verified(&world), Some(0));

@@ -33,6 +33,7 @@ fn calibration_and_evaluation_windows_are_the_reference_s() {
 }
 
 #[test]
+#[ignore = "slow: nine cells on 911 windows"]
 fn the_grid_equals_the_reference_on_all_windows() {
     let Some(folder) = shared("real") else { return };
     let reference = json(&folder.join("reference.json"));
