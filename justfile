@@ -40,6 +40,6 @@ plan grid *arguments:
 status *arguments:
     cargo run --release -- status {{arguments}}
 
-# Attack what reads one kind of file until something breaks (cargo-fuzz, nightly): `just fuzz tokenizer -max_total_time=600`.
+# Attack what reads one kind of file until something breaks (cargo install cargo-fuzz): `just fuzz tokenizer -max_total_time=600`.
 fuzz target *arguments:
-    cargo +nightly fuzz run {{target}} -- {{arguments}}
+    RUSTC_BOOTSTRAP=1 cargo fuzz run --sanitizer none {{target}} -- {{arguments}}
