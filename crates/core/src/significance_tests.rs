@@ -1,0 +1,190 @@
+//! The tests of differences, against values by hand.
+
+use super::*;
+
+#[track_caller]
+fn close(found: f64, wanted: f64) {
+    assert!((found - wanted).abs() <= 1e-12 * wanted.abs(), "{found} is not {wanted}");
+}
+
+#[test]
+fn mcnemar_is_the_binomial_by_hand() {
+    // 2 (1 + 12 + 66) / 2¹².
+    close(mcnemar_exact(10, 2), 0.038_574_218_75);
+    close(mcnemar_exact(2, 10), 0.038_574_218_75);
+    // 2 / 2⁶, and 2 (1 + 5) / 2⁵.
+    close(mcnemar_exact(0, 6), 0.031_25);
+    close(mcnemar_exact(1, 4), 0.375);
+    assert_eq!(mcnemar_exact(0, 0), 1.0);
+    assert_eq!(mcnemar_exact(7, 7), 1.0);
+    close(mcnemar_exact(4, 5), 1.0);
+}
+
+#[test]
+fn mcnemar_holds_for_thousands() {
+    // Sums of exact integers, by Python: 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n.
+    close(mcnemar_exact(4800, 5200), 6.593515598672442e-05);
+    close(mcnemar_exact(1000, 1200), 2.1817026407914712e-05);
+    close(mcnemar_exact(100, 900), 1.3403435580012592e-161);
+    // Below the smallest number it is zero, not an error.
+    assert_eq!(mcnemar_exact(0, 1_000_000), 0.0);
+    let huge = mcnemar_exact(5_000_000_000, 5_000_100_000);
+    // The normal tail at z = (100000 − 1) / √10¹⁰ ≈ 1 is 0.3173.
+    assert!((huge - 0.3173).abs() < 1e-4, "{huge}");
+}
+
+#[test]
+fn mcnemar_falls_as_the_counts_part() {
+    let row: Vec<f64> = (0..=500).map(|few| mcnemar_exact(few, 1000 - few)).collect();
+    assert!(row.windows(2).all(|pair| pair[0] < pair[1] || pair[1] == 1.0));
+    assert!(row.iter().all(|p| (0.0..=1.0).contains(p)));
+}
+
+fn task(questions: u64, only_a: u64, only_b: u64) -> Discordant {
+    Discordant { questions, only_a, only_b }
+}
+
+#[test]
+fn on_one_task_or_tasks_of_one_size_flipping_signs_is_mcnemars_test() {
+    close(sign_flips(&[task(50, 10, 2)], 10, 0), mcnemar_exact(10, 2));
+    close(sign_flips(&[task(50, 7, 2), task(50, 3, 0), task(9, 0, 0)], 10, 0), mcnemar_exact(10, 2));
+    assert_eq!(sign_flips(&[task(50, 0, 0), task(9, 0, 0)], 10, 0), 1.0);
+}
+
+#[test]
+fn flipping_signs_counts_every_assignment_where_they_are_few() {
+    // Weights 1/2 and 1/3, observed 1/2 + 1/3: of the four assignments two are as far. By hand 2/4.
+    close(sign_flips(&[task(2, 1, 0), task(3, 1, 0)], 10, 0), 0.5);
+    // Observed 1/2 − 1/3: all four are at least as far.
+    close(sign_flips(&[task(2, 1, 0), task(3, 0, 1)], 10, 0), 1.0);
+    // Weights 1/2, 1/2 and 1/3 (twice one way, once the other): |1 − 1/3| = 2/3. The sums ±1 ± 1/3 are far, ±1/3 are
+    // not: 4 of 8.
+    close(sign_flips(&[task(2, 2, 0), task(3, 0, 1)], 10, 0), 0.5);
+}
+
+#[test]
+fn one_large_task_does_not_decide_a_mean_of_tasks() {
+    // Eight tasks of 100 gain 6 questions each, one of 10,000 loses 200: the mean of tasks gains 5.1 points, all
+    // questions together lose 152.
+    let mut tasks = vec![task(100, 8, 2); 8];
+    tasks.push(task(10_000, 300, 500));
+    let p = sign_flips(&tasks, 10_000, 0);
+    assert!(p < 1e-3, "{p}");
+    // The pooled test, whose answer is about something else: it finds the loss.
+    assert!(mcnemar_exact(300 + 64, 500 + 16) < 1e-6);
+}
+
+#[test]
+fn drawn_and_counted_assignments_agree_and_a_seed_decides_the_draws() {
+    let tasks = [task(100, 9, 4), task(150, 12, 6), task(210, 3, 7)];
+    let exact = sign_flips(&tasks, 10, 0);
+    // Sizes that differ in nothing that matters, but make too many outcomes to count: each task split in parts.
+    let many: Vec<Discordant> = (0..12).map(|at| task(1_000 + at, 6 + at % 3, 4)).collect();
+    let drawn = |seed| sign_flips(&many, 20_000, seed);
+    assert_eq!(drawn(1), drawn(1));
+    assert!((drawn(1) - drawn(2)).abs() < 0.02);
+    // With nearly equal weights it is nearly McNemar's test on all of them.
+    let (a, b) = many.iter().fold((0, 0), |(a, b), of| (a + of.only_a, b + of.only_b));
+    assert!((drawn(1) - mcnemar_exact(a, b)).abs() < 0.02, "{} and {}", drawn(1), mcnemar_exact(a, b));
+    // Sums of exact integers, by Python: comb(13, i) · comb(18, j) · comb(10, k) over the far assignments, over 2⁴¹.
+    close(exact, 0.14217691735848348);
+}
+
+#[test]
+fn above_chance_is_the_binomial_by_hand() {
+    // (1 + 10 + 45) / 2¹⁰.
+    close(binomial_above_chance(8, 10, 0.5), 56.0 / 1024.0);
+    // 1 − (3/4)⁴, and (1/4)⁴.
+    close(binomial_above_chance(1, 4, 0.25), 1.0 - 81.0 / 256.0);
+    close(binomial_above_chance(4, 4, 0.25), 1.0 / 256.0);
+    assert_eq!(binomial_above_chance(0, 10, 0.25), 1.0);
+    assert_eq!(binomial_above_chance(0, 0, 0.25), 1.0);
+    assert_eq!(binomial_above_chance(1, 10, 0.0), 0.0);
+    assert_eq!(binomial_above_chance(10, 10, 1.0), 1.0);
+    close(binomial_above_chance(700, 2376, 0.25), 4.509393625452727e-07);
+    close(binomial_above_chance(550, 2376, 0.25), 0.9831034224752427);
+}
+
+#[test]
+fn the_two_tails_of_a_binomial_make_one() {
+    for (n, p) in [(1_u64, 0.5), (7, 0.2), (500, 0.25), (3270, 0.62)] {
+        for k in (0..n).step_by(1 + usize::try_from(n).unwrap() / 40) {
+            let sum = at_most(k, n, p) + binomial_above_chance(k + 1, n, p);
+            assert!((sum - 1.0).abs() < 1e-12, "{k} of {n}: {sum}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_nan() {
+    assert!(binomial_above_chance(3, 2, 0.5).is_nan());
+    assert!(binomial_above_chance(1, 2, 1.5).is_nan());
+    assert!(binomial_above_chance(1, 2, f64::NAN).is_nan());
+}
+
+/// Losses with a spread of 1 and a difference of `shift` with a spread of its own.
+fn losses(shift: f64) -> (Vec<f64>, Vec<f64>) {
+    let b: Vec<f64> = (0..200).map(|i| 3.0 + (f64::from(i) * 0.7).sin()).collect();
+    let a = b.iter().zip(0..).map(|(b, i)| b + shift + 0.1 * (f64::from(i) * 1.3).cos()).collect();
+    (a, b)
+}
+
+#[test]
+fn a_difference_in_every_pair_is_seen_through_the_spread_of_windows() {
+    let (a, b) = losses(0.05);
+    let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
+    assert!(interval.low > 0.0 && interval.low < interval.difference && interval.difference < interval.high);
+    // The differences have a spread of 0.1 / √2, so ±1.96 standard errors of 200 are a width of 0.0196.
+    assert!((interval.high - interval.low - 0.0196).abs() < 0.003, "{interval:?}");
+    // No sample was on the other side.
+    close(interval.p, 2.0 / 2001.0);
+}
+
+#[test]
+fn without_a_difference_the_interval_holds_zero() {
+    let (a, b) = losses(0.0);
+    let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
+    assert!(interval.low < 0.0 && interval.high > 0.0 && interval.p > 0.3, "{interval:?}");
+    let same = paired_bootstrap(&b, &b, 100, 1).unwrap();
+    assert_eq!(same, Interval { difference: 0.0, low: 0.0, high: 0.0, p: 1.0 });
+}
+
+#[test]
+fn swapped_variants_have_the_mirrored_interval() {
+    let (a, b) = losses(0.003);
+    let (one, other) = (paired_bootstrap(&a, &b, 999, 5).unwrap(), paired_bootstrap(&b, &a, 999, 5).unwrap());
+    assert!((one.low + other.high).abs() < 1e-12 && (one.high + other.low).abs() < 1e-12);
+    assert_eq!(one.p, other.p);
+}
+
+#[test]
+fn a_seed_decides_the_samples() {
+    let (a, b) = losses(0.01);
+    let draw = |seed| paired_bootstrap(&a, &b, 300, seed).unwrap();
+    assert_eq!(draw(3), draw(3));
+    assert_ne!(draw(3), draw(4));
+}
+
+#[test]
+fn a_quantile_lies_between_its_neighbours() {
+    let sorted = [0.0, 10.0, 20.0, 30.0, 40.0];
+    for (share, wanted) in [(0.0, 0.0), (0.025, 1.0), (0.5, 20.0), (0.975, 39.0), (1.0, 40.0)] {
+        close(quantile(&sorted, share), wanted);
+    }
+    assert_eq!(quantile(&[3.0], 0.975), 3.0);
+}
+
+#[test]
+fn losses_that_are_no_pairs_are_refused() {
+    for (a, b, samples, word) in [
+        (&[1.0, 2.0][..], &[1.0][..], 10, "2 and 1"),
+        (&[], &[], 10, "0 and 0"),
+        (&[1.0], &[2.0], 0, "samples"),
+        (&[1.0, f64::NAN], &[2.0, 2.0], 10, "window 1"),
+        (&[f64::INFINITY], &[f64::INFINITY], 10, "window 0"),
+    ] {
+        let error = paired_bootstrap(a, b, samples, 1).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
