@@ -1,7 +1,6 @@
 //! The machine that a run is on, as far as it tells. Floor 0.
 
 use std::fs;
-use std::path::Path;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -81,17 +80,6 @@ pub fn peak_memory() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM")
 }
 
-/// Bytes that can still be written to the disk of a folder; none where the system does not tell.
-pub fn free_disk(folder: &Path) -> Option<u64> {
-    #[cfg(unix)]
-    {
-        let disk = rustix::fs::statvfs(folder).ok()?;
-        Some(disk.f_bavail * disk.f_frsize)
-    }
-    #[cfg(not(unix))]
-    None
-}
-
 /// This program: name, version and the commit that it was built from.
 pub fn program() -> String {
     let commit = env!("GHOSTLAB_COMMIT").get(..12).unwrap_or_default();
@@ -122,7 +110,6 @@ mod tests {
     #[test]
     fn the_system_tells_what_is_free_and_what_was_held() {
         assert!(free_memory() > 1 << 20);
-        assert!(free_disk(Path::new("/")).is_some());
         assert!(peak_memory().unwrap() > 1 << 16);
     }
 }

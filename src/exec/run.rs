@@ -13,6 +13,7 @@ use super::settings::Settings;
 use super::stored::scored;
 use super::{calibration, evaluation, wait};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::disk;
 use crate::grid::Grid;
 use crate::machine;
 use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, warnings};
@@ -75,7 +76,7 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
 
 /// Refuses to begin what the store's disk has no room for.
 fn enough_room(estimate: &Estimate, store: &Store) -> Result<()> {
-    let (wanted, free) = (estimate.disk + estimate.spool, machine::free_disk(store.root()));
+    let (wanted, free) = (estimate.disk + estimate.spool, disk::free(store.root()));
     match free {
         Some(free) if free < wanted => Err(Error::missing("the store's disk has not enough room for this grid")
             .at(store.root().display().to_string())
