@@ -34,6 +34,9 @@ fn a_grid_runs_and_a_second_run_gives_the_same_table() {
     let hash = &record["inputs"]["train.txt"];
     assert_eq!(hash.as_str().map(str::len), Some(64), "{}", record["inputs"]);
     assert_eq!(record["cells"].as_array().map(Vec::len), Some(9));
+    let boundary = &record["cells"][1]["boundaries"][0];
+    assert!(boundary["boundary_mae"].is_f64() && boundary["boundary_mae_by_channel"].is_null(), "{boundary}");
+    assert!(record["files"]["channels.parquet"].is_string(), "{}", record["files"]);
     assert!(record["crates"]["candle-core"].is_string(), "{}", record["crates"]);
 }
 
