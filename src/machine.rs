@@ -72,7 +72,12 @@ pub fn command() -> Vec<String> {
 
 /// Bytes of memory that new work can take; 8 GiB where the system does not tell.
 pub fn free_memory() -> u64 {
-    kilobytes("/proc/meminfo", "MemAvailable").unwrap_or(8 << 30)
+    told_free_memory().unwrap_or(8 << 30)
+}
+
+/// The same; none where the system does not tell.
+pub fn told_free_memory() -> Option<u64> {
+    kilobytes("/proc/meminfo", "MemAvailable")
 }
 
 /// The most bytes of memory that this process has held; none where the system does not tell.

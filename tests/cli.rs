@@ -313,6 +313,21 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn a_job_that_never_fits_is_refused_with_figures_before_anything_is_computed() {
+    let world = World::new();
+    world.refuses(&["--memory", "0.001"], 3, &["more memory", "backbone tiny", "0.00 GB by --memory; "]);
+    let list = |world: &World| String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
+    let kinds = list(&world);
+    assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
+    // The switch that it names helps.
+    let said = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
+    let asked = said.split_once("hint:     --memory ").unwrap().1.split(' ').next().unwrap();
+    world.runs(&["--memory", asked]);
+    // What is stored needs none.
+    world.runs(&["--memory", "0.001"]);
+}
+
+#[test]
 fn other_settings_have_a_folder_of_their_own_and_no_two_runs_are_mixed() {
     let world = World::new();
     with_tasks(&world);
