@@ -60,8 +60,8 @@ struct Untrained {
     /// Where the backbone is put; nothing may be there.
     folder: PathBuf,
     /// Decoder layers, where not as many as the real one has.
-    #[arg(long)]
-    layers: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    layers: Option<u16>,
     /// Of the weights.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -111,7 +111,7 @@ fn learn(arguments: &Training) -> Result<()> {
 }
 
 fn draw(arguments: &Untrained) -> Result<()> {
-    let backbone = Backbone::new(shape::like(&arguments.like, arguments.layers)?, arguments.seed)?;
+    let backbone = Backbone::new(shape::like(&arguments.like, arguments.layers.map(usize::from))?, arguments.seed)?;
     let (started, stop) = (Instant::now(), on_ctrl_c()?);
     let (is_shown, mut shown) = (std::io::stderr().is_terminal(), Instant::now());
     let mut progress = |done: u64, total: u64| {

@@ -21,8 +21,8 @@ pub(super) struct Tensor {
     pub(super) deviation: Option<f64>,
 }
 
-/// Bytes that are drawn before they are written.
-const BLOCK: usize = 32 << 20;
+/// Bytes that are drawn before they are written: few enough to stay in the cache.
+const BLOCK: usize = 4 << 20;
 /// Bytes that a thread draws at a time.
 const SHARE: usize = 1 << 18;
 
