@@ -1,7 +1,6 @@
 //! The machine that a run is on, as far as it tells. Floor 0.
 
 use std::fs;
-use std::path::Path;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -73,23 +72,17 @@ pub fn command() -> Vec<String> {
 
 /// Bytes of memory that new work can take; 8 GiB where the system does not tell.
 pub fn free_memory() -> u64 {
-    kilobytes("/proc/meminfo", "MemAvailable").unwrap_or(8 << 30)
+    told_free_memory().unwrap_or(8 << 30)
+}
+
+/// The same; none where the system does not tell.
+pub fn told_free_memory() -> Option<u64> {
+    kilobytes("/proc/meminfo", "MemAvailable")
 }
 
 /// The most bytes of memory that this process has held; none where the system does not tell.
 pub fn peak_memory() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM")
-}
-
-/// Bytes that can still be written to the disk of a folder; none where the system does not tell.
-pub fn free_disk(folder: &Path) -> Option<u64> {
-    #[cfg(unix)]
-    {
-        let disk = rustix::fs::statvfs(folder).ok()?;
-        Some(disk.f_bavail * disk.f_frsize)
-    }
-    #[cfg(not(unix))]
-    None
 }
 
 /// This program: name, version and the commit that it was built from.
@@ -122,7 +115,6 @@ mod tests {
     #[test]
     fn the_system_tells_what_is_free_and_what_was_held() {
         assert!(free_memory() > 1 << 20);
-        assert!(free_disk(Path::new("/")).is_some());
         assert!(peak_memory().unwrap() > 1 << 16);
     }
 }

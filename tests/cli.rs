@@ -34,6 +34,9 @@ fn a_grid_runs_and_a_second_run_gives_the_same_table() {
     let hash = &record["inputs"]["train.txt"];
     assert_eq!(hash.as_str().map(str::len), Some(64), "{}", record["inputs"]);
     assert_eq!(record["cells"].as_array().map(Vec::len), Some(9));
+    let boundary = &record["cells"][1]["boundaries"][0];
+    assert!(boundary["boundary_mae"].is_f64() && boundary["boundary_mae_by_channel"].is_null(), "{boundary}");
+    assert!(record["files"]["channels.parquet"].is_string(), "{}", record["files"]);
     assert!(record["crates"]["candle-core"].is_string(), "{}", record["crates"]);
 }
 
@@ -307,6 +310,21 @@ fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = listing.map(|item| item.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+#[test]
+fn a_job_that_never_fits_is_refused_with_figures_before_anything_is_computed() {
+    let world = World::new();
+    world.refuses(&["--memory", "0.001"], 3, &["more memory", "backbone tiny", "0.00 GB by --memory; "]);
+    let list = |world: &World| String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
+    let kinds = list(&world);
+    assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
+    // The switch that it names helps.
+    let said = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
+    let asked = said.split_once("hint:     --memory ").unwrap().1.split(' ').next().unwrap();
+    world.runs(&["--memory", asked]);
+    // What is stored needs none.
+    world.runs(&["--memory", "0.001"]);
 }
 
 #[test]

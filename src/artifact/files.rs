@@ -1,5 +1,5 @@
-//! What every run leaves beside its tables: each choice of each document, accuracies for other tools, the numbers, and the
-//! record of how they were made.
+//! What every run leaves beside its tables: each choice of each document, accuracies for other tools, the errors of each
+//! channel, the numbers, and the record of how they were made.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use crate::grid::Grid;
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
-    Answers, Provenance, Results, StoredResults, collect, long, markdown, run_frame, screen, wide, write_documents,
-    write_frame, write_lm_eval,
+    Answers, Provenance, Results, StoredResults, collect, long, markdown, run_frame, screen, wide, write_channels,
+    write_documents, write_frame, write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -77,6 +77,7 @@ pub(super) fn finish(
     started: SystemTime,
 ) -> Result<(Vec<PathBuf>, Provenance)> {
     files.extend(write_tasks(staging.path(), outcome)?);
+    files.extend(write_channels(staging.path(), &outcome.cells)?);
     let stored = StoredResults::of(name, grid, outcome, gated, results, &machine::program())?;
     files.push(stored.write(staging.path())?);
     let record = provenance::provenance(grid, outcome, results.protocols.clone(), &files, started)?;

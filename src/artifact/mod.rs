@@ -29,6 +29,8 @@ mod pipeline;
 mod pipeline_test;
 mod provenance;
 mod sheet;
+#[cfg(test)]
+mod size_test;
 
 pub use catalogue::{Artifact, all, chosen, order};
 pub use comparison::{Gate, GateFailure};

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use serde_json::Value;
+
 use crate::clock::utc;
 use crate::error::{Error, Result};
-use crate::exec::GridOutcome;
+use crate::exec::{CellResult, GridOutcome};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine::{self, Machine};
@@ -55,9 +57,18 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     files.iter().filter(|file| file.is_file()).map(hash).collect()
 }
 
-fn cells_json(outcome: &GridOutcome) -> Result<serde_json::Value> {
-    serde_json::to_value(&outcome.cells)
-        .map_err(|error| Error::job("the cells have no JSON form").found(error.to_string()))
+/// The cells without the errors of their channels, which are thousands a boundary and stand in a file of their own.
+fn cells_json(outcome: &GridOutcome) -> Result<Value> {
+    let cell = |result: &CellResult| {
+        let mut cell = serde_json::to_value(result).map_err(|error| {
+            Error::job("a cell has no JSON form").at(result.cell.to_string()).found(error.to_string())
+        })?;
+        for boundary in cell["boundaries"].as_array_mut().into_iter().flatten() {
+            boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
+        }
+        Ok(cell)
+    };
+    outcome.cells.iter().map(cell).collect()
 }
 
 /// The versions, from the lock file, of the crates whose code makes numbers.

@@ -13,6 +13,7 @@ use super::progress;
 use super::units::{bytes, cells, columns, flops, seconds};
 use crate::error::Result;
 use crate::exec::{self, RunRecord, Settings};
+use crate::files::disk;
 use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
@@ -205,7 +206,7 @@ fn costs(estimate: &Estimate, store: &Store) -> String {
         };
         lines.push(format!("time: about {} at {}/s ({how})", seconds(left / rate), flops(rate)));
         lines.push(format!("memory: about {} at the peak; {} are free", bytes(memory), bytes(machine::free_memory())));
-        let room = machine::free_disk(store.root()).map_or(String::new(), |free| format!("; {} are free", bytes(free)));
+        let room = disk::free(store.root()).map_or(String::new(), |free| format!("; {} are free", bytes(free)));
         lines.push(format!("disk: about {} to stay, {} for a while{room}", bytes(disk), bytes(spool)));
     }
     lines.join("\n")

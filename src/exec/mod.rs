@@ -15,6 +15,7 @@ mod prepare;
 mod programs;
 mod record;
 mod registry;
+mod room;
 mod run;
 mod schedule;
 mod score;

@@ -8,11 +8,12 @@ use super::models::Models;
 use super::outcome::GridOutcome;
 use super::prepare::prepare;
 use super::programs::Programs;
+use super::room::{self, Needs};
 use super::schedule::{self, Limits, Task};
 use super::settings::Settings;
 use super::stored::scored;
 use super::{calibration, evaluation, wait};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::machine;
 use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, warnings};
@@ -40,7 +41,7 @@ pub fn run(
     let complete: Vec<usize> =
         plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
     let estimate = Estimate::of(&plan, &state, settings.spool_bytes)?;
-    enough_room(&estimate, store)?;
+    room::on_disk(estimate.disk + estimate.spool, store)?;
     let flops = estimate.left;
     let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
     reporter.event(Event::Planned {
@@ -73,19 +74,6 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
     wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
 }
 
-/// Refuses to begin what the store's disk has no room for.
-fn enough_room(estimate: &Estimate, store: &Store) -> Result<()> {
-    let (wanted, free) = (estimate.disk + estimate.spool, machine::free_disk(store.root()));
-    match free {
-        Some(free) if free < wanted => Err(Error::missing("the store's disk has not enough room for this grid")
-            .at(store.root().display().to_string())
-            .expected(format!("about {:.1} GB free", wanted as f64 / 1e9))
-            .found(format!("{:.1} GB", free as f64 / 1e9))
-            .hint("`ghostlab cache gc` shows what could go; or name another folder with --store")),
-        _ => Ok(()),
-    }
-}
-
 /// Makes what is missing.
 fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
     let (models, programs) = (&Models::new(&context.plan.inputs), &Programs::default());
@@ -93,6 +81,7 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         let made = |variant: &Variant| variant.selection.iter().chain(&variant.operator).all(|key| state.has(key));
         let matrix = 4 * (backbone.config.hidden * backbone.config.hidden) as u64;
+        let batch = backbone.config.batch_bytes(context.settings.batch_tokens, 4);
         let mut repairs = Vec::new();
         for (place, calibration) in backbone.calibrations.iter().enumerate() {
             let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
@@ -107,7 +96,8 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
                 context.look_complete(&own);
                 Ok(())
             };
-            tasks.push(Task { after: Vec::new(), model, bytes: 8 * matrix, run: Box::new(work) });
+            // Four matrices in f64 are the most that solving holds.
+            tasks.push(Task { after: Vec::new(), model, bytes: batch + 8 * matrix, run: Box::new(work) });
         }
         for (place, evaluation) in backbone.evaluations.iter().enumerate() {
             let own: Vec<&Variant> =
@@ -115,7 +105,7 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             if own.is_empty() {
                 continue;
             }
-            let bytes = backbone.config.batch_bytes(context.settings.batch_tokens, 4) + own.len() as u64 * matrix;
+            let bytes = batch + own.len() as u64 * matrix;
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
                 attempt(context, &cells, || evaluation::score(context, models, programs, backbone, place, &own))?;
@@ -132,6 +122,12 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
         }
     }
     let sizes: Vec<u64> = context.plan.backbones.iter().map(|backbone| backbone.config.weight_bytes()).collect();
+    let free = machine::told_free_memory();
+    for (model, backbone) in context.plan.backbones.iter().enumerate() {
+        let most = tasks.iter().filter(|task| task.model == model).map(|task| task.bytes).max();
+        let needs = |beside| Needs { backbone: &backbone.name, weights: sizes[model], beside };
+        most.map_or(Ok(()), |beside| room::in_memory(&needs(beside), context.settings.memory, free))?;
+    }
     let memory = context.settings.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4);
     let limits = Limits { tasks: context.settings.jobs, memory };
     schedule::run(&tasks, &sizes, limits, |model| {

@@ -4,13 +4,17 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use polars::prelude::{DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
+use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
-use super::csv::{failed, unwritten};
+use super::csv::failed;
+use super::parquet::write_parts;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::files::name;
 use crate::tasks::DocumentResult;
+
+/// A results folder's answers.
+pub const DOCUMENTS: &str = "documents.parquet";
 
 /// The documents of one cell on one task.
 #[derive(Debug, Clone, Copy)]
@@ -23,11 +27,18 @@ pub struct Answers<'a> {
 /// The columns that a choice has of its own.
 type Numbers<'a> = (&'a str, &'a dyn Fn(&crate::tasks::ChoiceResult) -> u64);
 
-/// Writes `documents.parquet` into `dir`: one row for each choice, in order, so that any metric can be derived later.
+/// Writes `documents.parquet` into `dir`: one row for each choice, in order, so that any metric can be derived later. Only
+/// one cell's rows are made at a time; `answers` of a cell stand together.
 ///
 /// # Errors
 /// Exit code 3 when the folder cannot be written to.
 pub fn write_documents(dir: &Path, answers: &[Answers<'_>]) -> Result<PathBuf> {
+    let path = dir.join(DOCUMENTS);
+    write_parts(&path, &frame(&[])?, answers.chunk_by(|a, b| a.cell == b.cell).map(frame))?;
+    Ok(path)
+}
+
+fn frame(answers: &[Answers<'_>]) -> Result<DataFrame> {
     let choices = || {
         answers.iter().flat_map(|of| {
             of.documents.iter().flat_map(move |document| {
@@ -56,12 +67,7 @@ pub fn write_documents(dir: &Path, answers: &[Answers<'_>]) -> Result<PathBuf> {
         let values: Vec<u64> = choices().map(|(.., choice)| number(choice)).collect();
         columns.push(Series::new(name.into(), values).into_column());
     }
-    let mut frame = DataFrame::new(choices().count(), columns).map_err(|error| failed(&error))?;
-    let path = dir.join("documents.parquet");
-    write_atomically(&path, |file| {
-        ParquetWriter::new(file).finish(&mut frame).map(|_| ()).map_err(|error| unwritten(&path, &error))
-    })?;
-    Ok(path)
+    DataFrame::new(choices().count(), columns).map_err(|error| failed(&error))
 }
 
 /// Writes results files in the layout of lm-evaluation-harness, named after their cells, into `dir/lm_eval`; the folder.
@@ -82,4 +88,50 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
         write_atomically(&path, |file| file.write_all(&text).map_err(|error| Error::io("write", &path, &error)))?;
     }
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use polars::prelude::{ParquetReader, SerReader};
+
+    use super::*;
+    use crate::tasks::ChoiceResult;
+
+    fn documents(count: usize, seed: usize) -> Vec<DocumentResult> {
+        let choice = |at: usize| ChoiceResult {
+            log_likelihood: -((at * 37 + seed) as f64).sqrt(),
+            characters: at % 50,
+            bytes: at % 60,
+            tokens: at % 9,
+            truncated_left: at % 2,
+            greedy: at.is_multiple_of(3),
+        };
+        (0..count).map(|id| DocumentResult::new(id, 1, (0..id % 4).map(|at| choice(4 * id + at)).collect())).collect()
+    }
+
+    #[test]
+    fn answers_are_written_cell_by_cell_and_read_back_as_one_table_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let (many, few) = (documents(300, 1), documents(20, 2));
+        let of = |cell, task, documents| Answers { cell, task, documents };
+        let all = [of("a", "copa", &many), of("a", "rte", &few), of("none", "copa", &few[..1]), of("b", "copa", &many)];
+        let path = write_documents(folder.path(), &all).unwrap();
+        let mut reader = ParquetReader::new(File::open(&path).unwrap());
+        let groups: Vec<u64> =
+            reader.get_metadata().unwrap().row_groups.iter().map(|group| group.num_rows() as u64).collect();
+        let rows = |documents: &[DocumentResult]| -> u64 {
+            documents.iter().map(|document| document.choices.len() as u64).sum()
+        };
+        assert_eq!(groups, [rows(&many) + rows(&few), rows(&many)], "a cell without choices has no rows");
+        assert_eq!(reader.finish().unwrap(), frame(&all).unwrap());
+    }
+
+    #[test]
+    fn no_answers_are_a_table_without_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = write_documents(folder.path(), &[]).unwrap();
+        assert_eq!(ParquetReader::new(File::open(&path).unwrap()).finish().unwrap(), frame(&[]).unwrap());
+    }
 }

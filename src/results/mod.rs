@@ -6,6 +6,7 @@
 //! paired tests are made there, once, and each form writes the same table: `screen`, `markdown`, `latex`, `frame` (CSV and
 //! Parquet). `stored` is the JSON form, which `differences` compares.
 
+mod channels;
 mod collect;
 mod comparison;
 mod csv;
@@ -17,6 +18,7 @@ mod long;
 mod markdown;
 mod measurement;
 mod paired;
+mod parquet;
 mod protocol;
 mod protocol_line;
 mod provenance;
@@ -30,11 +32,12 @@ mod table;
 mod text;
 mod wide;
 
+pub use channels::{CHANNELS, write_channels};
 pub use collect::collect;
 pub use comparison::{PaperComparison, PaperVerdict};
 pub use csv::{failed, write_csv};
 pub use differences::{Differences, SettingDifference, ValueDifference, settings_that_differ};
-pub use documents::{Answers, write_documents, write_lm_eval};
+pub use documents::{Answers, DOCUMENTS, write_documents, write_lm_eval};
 pub use frame::{Origin, run_frame, tidy_frame, write_frame};
 pub use latex::latex;
 pub use long::long;

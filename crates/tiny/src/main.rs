@@ -1,15 +1,19 @@
-//! `ghostlab-tiny write FOLDER` and `ghostlab-tiny train ARCHITECTURE FOLDER`.
+//! `ghostlab-tiny write FOLDER`, `ghostlab-tiny train ARCHITECTURE FOLDER`, `ghostlab-tiny random --like SHAPE FOLDER`.
 #![allow(clippy::disallowed_macros, reason = "a tool prints")]
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::{Command as Process, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
 
 use clap::{Args, Parser};
 
 use ghostlab_core::error::{Error, Result, nearest};
 use ghostlab_core::model::architecture::ARCHITECTURES;
+use ghostlab_tiny::random::folder::{Backbone, SHARD, Writing};
+use ghostlab_tiny::random::shape;
 use ghostlab_tiny::train::recipe::Recipe;
 use ghostlab_tiny::train::run::{Habits, train};
 use ghostlab_tiny::train::world;
@@ -30,6 +34,8 @@ enum Command {
     },
     /// Train a backbone on the world's text, from nothing.
     Train(Training),
+    /// Write an untrained backbone in the shape of a real one: bf16 shards with an index, to measure with.
+    Random(Untrained),
 }
 
 #[derive(Args)]
@@ -46,10 +52,26 @@ struct Training {
     seed: Option<u64>,
 }
 
+#[derive(Args)]
+struct Untrained {
+    /// llama-3.1-8b, qwen3-14b or olmo-2-7b.
+    #[arg(long, value_name = "SHAPE")]
+    like: String,
+    /// Where the backbone is put; nothing may be there.
+    folder: PathBuf,
+    /// Decoder layers, where not as many as the real one has.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    layers: Option<u16>,
+    /// Of the weights.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Write { folder } => write(&World::new(SEED), &folder),
         Command::Train(arguments) => learn(&arguments),
+        Command::Random(arguments) => draw(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -86,6 +108,29 @@ fn learn(arguments: &Training) -> Result<()> {
         Error::interrupted("stopped before the training was finished")
             .hint("nothing is lost: the same command goes on from here")
     })
+}
+
+fn draw(arguments: &Untrained) -> Result<()> {
+    let backbone = Backbone::new(shape::like(&arguments.like, arguments.layers.map(usize::from))?, arguments.seed)?;
+    let (started, stop) = (Instant::now(), on_ctrl_c()?);
+    let (is_shown, mut shown) = (std::io::stderr().is_terminal(), Instant::now());
+    let mut progress = |done: u64, total: u64| {
+        if is_shown && (done == total || shown.elapsed().as_millis() > 200) {
+            shown = Instant::now();
+            let end = if done == total { "\n" } else { "" };
+            eprint!("\r{:.1} of {:.1} GB{end}", done as f64 / 1e9, total as f64 / 1e9);
+        }
+    };
+    let mut writing = Writing { shard: SHARD, stop: &stop, progress: &mut progress };
+    let files = backbone.write(&arguments.folder, &mut writing)?;
+    let (bytes, seconds) = (backbone.bytes() as f64, started.elapsed().as_secs_f64());
+    println!(
+        "{}: {:.2} GB of weights in {files} files, {seconds:.1} s, {:.0} MB/s",
+        arguments.folder.display(),
+        bytes / 1e9,
+        bytes / 1e6 / seconds
+    );
+    Ok(())
 }
 
 /// The first Ctrl-C saves a checkpoint and stops; the second stops at once.

@@ -1,4 +1,4 @@
-//! Files that are either whole or not there.
+//! Files and folders that are either whole or not there.
 
 use std::cell::OnceCell;
 use std::fs::{self, File};
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 use super::owner::Owner;
 use crate::error::{Error, Result};
@@ -44,7 +44,7 @@ pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(ENDING)
 }
 
-/// Removes the temporary files that killed processes left in a folder.
+/// Removes the temporary files and folders that killed processes left in a folder.
 pub fn sweep(dir: &Path) {
     let left: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().collect();
     let now = OnceCell::new();
@@ -56,7 +56,7 @@ pub fn sweep(dir: &Path) {
             None => age(&entry.path(), *now.get_or_init(|| clock(dir))).is_some_and(|age| age > PATIENCE),
         };
         if dead {
-            fs::remove_file(entry.path()).ok();
+            fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path())).ok();
         }
     }
 }
@@ -102,15 +102,33 @@ pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>)
 /// # Errors
 /// It cannot be made.
 pub fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
+    named(name, 0o666, |builder| builder.tempfile_in(dir))
+}
+
+/// A folder as [`temporary`] makes files; it stays once it is renamed and kept ([`TempDir::keep`]).
+///
+/// # Errors
+/// It cannot be made.
+pub fn temporary_folder(dir: &Path, name: &str) -> std::io::Result<TempDir> {
+    named(name, 0o777, |builder| builder.tempdir_in(dir))
+}
+
+fn named<T>(
+    name: &str,
+    mode: u32,
+    make: impl FnOnce(&mut tempfile::Builder<'_, '_>) -> std::io::Result<T>,
+) -> std::io::Result<T> {
     // Names have an end: 255 bytes on most systems.
     let name: String = name.chars().take(40).collect();
     let prefix = format!(".{name}.{}.", Owner::this().tag());
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(ENDING);
-    // Temporary files are private by default; a result is as readable as any other file the user makes.
+    // What is temporary is private by default; a result is as readable as anything else the user makes.
     #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(dir)
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
+    #[cfg(not(unix))]
+    let _ = mode;
+    make(&mut builder)
 }
 
 fn refused(dir: &Path, error: &std::io::Error) -> Error {
@@ -177,8 +195,12 @@ mod tests {
         }
         let old = File::options().append(true).open(&far_dead).unwrap();
         old.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
+        let folder = of(&Owner { pid: 99_999_999, ..this.clone() }, "backbone");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("config.json"), "half").unwrap();
         ensure_writable(root.path(), &[]).unwrap();
         let left = |path: &Path| path.exists();
+        assert!(!left(&folder), "a folder goes with what is in it");
         assert!(!left(&killed) && !left(&far_dead), "the dead have no use for them");
         assert!(left(&own) && left(&far_living) && left(&others), "the living have, and others' files are theirs");
     }

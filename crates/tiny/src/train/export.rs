@@ -123,11 +123,11 @@ impl Manifest {
     }
 }
 
-pub(super) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))
 }
 
-fn pretty(value: &Value) -> Result<String> {
+pub(crate) fn pretty(value: &Value) -> Result<String> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::job("JSON cannot be written").found(error.to_string()))?;
     Ok(text + "\n")

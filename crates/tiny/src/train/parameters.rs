@@ -123,22 +123,27 @@ impl Parameters {
         Self { list: to.list, total: to.total, layers, embedding, final_norm, head }
     }
 
-    /// The start: norms 1, the rest normal of deviation 0.02; what adds to the residual stream is smaller by `sqrt(2L)`,
-    /// so that the stream does not grow with the depth.
+    /// The deviation of a kind's first values; none for norms, which start at 1. It is 0.02, and what adds to the residual
+    /// stream is smaller by `sqrt(2L)`, so that the stream does not grow with the depth.
+    pub fn deviation(&self, kind: ParameterKind) -> Option<f64> {
+        match kind {
+            ParameterKind::Norm => None,
+            ParameterKind::Embedding | ParameterKind::Matrix => Some(0.02),
+            ParameterKind::Residual => Some(0.02 / (2.0 * self.layers.len() as f64).sqrt()),
+        }
+    }
+
+    /// The start: normal of each kind's deviation.
     pub fn start(&self, seed: u64) -> Vec<f32> {
         let mut random = Mt64::new(seed);
-        let residual = 0.02 / (2.0 * self.layers.len() as f64).sqrt();
         let mut values = Vec::with_capacity(self.total);
         for parameter in &self.list {
-            let deviation = match parameter.kind {
-                ParameterKind::Norm => {
-                    values.resize(parameter.range.end, 1.0);
-                    continue;
+            match self.deviation(parameter.kind) {
+                None => values.resize(parameter.range.end, 1.0),
+                Some(deviation) => {
+                    values.extend(parameter.range.clone().map(|_| (normal(&mut random) * deviation) as f32));
                 }
-                ParameterKind::Embedding | ParameterKind::Matrix => 0.02,
-                ParameterKind::Residual => residual,
-            };
-            values.extend(parameter.range.clone().map(|_| (normal(&mut random) * deviation) as f32));
+            }
         }
         values
     }

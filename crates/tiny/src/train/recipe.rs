@@ -1,12 +1,10 @@
 //! All that decides what a trained backbone is.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
 use super::lessons::Lessons;
 use super::optimizer::Optimizer;
-use super::shape::Shape;
+use super::shape::{self, Shape};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 use ghostlab_core::model::Config;
@@ -114,11 +112,7 @@ impl Recipe {
     /// # Errors
     /// A shape that the reader of configs refuses.
     pub fn config(&self, end: u32) -> Result<Config> {
-        let file = tempfile::NamedTempFile::new()
-            .map_err(|error| Error::missing("no temporary file can be made").found(error.to_string()))?;
-        let path: &Path = file.path();
-        std::fs::write(path, self.shape.config(end).to_string()).map_err(|error| Error::io("write", path, &error))?;
-        Config::read_file(path)
+        shape::parsed(&self.shape.config(end))
     }
 
     /// Names the run: two runs of one fingerprint are the same run.

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::model::Config;
 use ghostlab_core::model::architecture::{ARCHITECTURES, Architecture};
 
 /// Everything that `config.json` says.
@@ -100,4 +102,16 @@ impl Shape {
         }
         Value::Object(map)
     }
+}
+
+/// A `config.json` as the decoder reads it.
+///
+/// # Errors
+/// What the decoder does not take.
+pub fn parsed(config: &Value) -> Result<Config> {
+    // The decoder reads files only.
+    let file = tempfile::NamedTempFile::new()
+        .map_err(|error| Error::missing("no temporary file can be made").found(error.to_string()))?;
+    std::fs::write(file.path(), config.to_string()).map_err(|error| Error::io("write", file.path(), &error))?;
+    Config::read_file(file.path())
 }

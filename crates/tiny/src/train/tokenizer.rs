@@ -67,6 +67,11 @@ impl Tokens {
         Ok(Self { inner, end })
     }
 
+    /// How many tokens there are.
+    pub fn size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
     /// The text of `tokenizer.json`.
     ///
     /// # Errors

@@ -1,0 +1,157 @@
+//! A weight file in bf16, written block by block: memory stays small whatever its size.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+
+use half::bf16;
+use rayon::prelude::*;
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+
+use ghostlab_core::error::{Error, Result};
+
+/// A tensor to be drawn.
+pub(super) struct Tensor {
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    /// Decides its numbers.
+    pub(super) key: u64,
+    /// Of a uniform distribution around 0; without one, all numbers are 1.
+    pub(super) deviation: Option<f64>,
+}
+
+/// Bytes that are drawn before they are written: few enough to stay in the cache.
+const BLOCK: usize = 4 << 20;
+/// Bytes that a thread draws at a time.
+const SHARE: usize = 1 << 18;
+
+impl Tensor {
+    pub(super) fn bytes(&self) -> usize {
+        2 * self.shape.iter().product::<usize>()
+    }
+
+    /// Its bytes from an offset, both a multiple of eight unless the tensor ends.
+    fn draw(&self, offset: usize, bytes: &mut [u8]) {
+        let Some(deviation) = self.deviation else {
+            bytes.as_chunks_mut::<2>().0.fill(bf16::ONE.to_le_bytes());
+            return;
+        };
+        // The most of a uniform distribution of this deviation, for each of 2^15 steps to either side.
+        let step = (deviation * 3_f64.sqrt() / 32_768.0) as f32;
+        bytes.par_chunks_mut(SHARE).enumerate().for_each(|(share, bytes)| {
+            let first = ((offset + share * SHARE) / 8) as u64;
+            let (words, rest) = bytes.as_chunks_mut::<8>();
+            let last = first + words.len() as u64;
+            for (word, counter) in words.iter_mut().zip(first..) {
+                *word = four(random(self.key, counter), step);
+            }
+            let end = four(random(self.key, last), step);
+            rest.copy_from_slice(&end[..rest.len()]);
+        });
+    }
+}
+
+/// Four bf16 numbers of 16 random bits each. Zero is none of them, so that both signs are as frequent.
+fn four(bits: u64, step: f32) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    for (place, number) in bytes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        let whole = (bits >> (16 * place)) as u16 as i16;
+        *number = bf16::from_f32((f32::from(whole) + 0.5) * step).to_le_bytes();
+    }
+    bytes
+}
+
+/// SplitMix64 at one place of its sequence, so that any part can be drawn by any thread. Source: Steele, Lea and Flood,
+/// "Fast splittable pseudorandom number generators", 2014.
+fn random(key: u64, counter: u64) -> u64 {
+    let mut z = key.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Writes a safetensors file. `wrote` is told of every block's bytes.
+///
+/// # Errors
+/// What `wrote` reports, or the system; `failed` says where.
+pub(super) fn write(
+    file: &mut File,
+    tensors: &[Tensor],
+    failed: impl Fn(&std::io::Error) -> Error,
+    wrote: &mut dyn FnMut(usize) -> Result<()>,
+) -> Result<()> {
+    let put = |file: &mut File, bytes: &[u8]| file.write_all(bytes).map_err(|error| failed(&error));
+    let header = header(tensors)?;
+    put(file, &(header.len() as u64).to_le_bytes())?;
+    put(file, &header)?;
+    let mut block = Vec::new();
+    for tensor in tensors {
+        let bytes = tensor.bytes();
+        for offset in (0..bytes).step_by(BLOCK) {
+            block.resize(BLOCK.min(bytes - offset), 0);
+            tensor.draw(offset, &mut block);
+            put(file, &block)?;
+            wrote(block.len())?;
+        }
+    }
+    Ok(())
+}
+
+/// What stands before the numbers, filled up with spaces to a multiple of eight. transformers asks for `format`.
+fn header(tensors: &[Tensor]) -> Result<Vec<u8>> {
+    let failed = |found: String| Error::job("the header of a weight file cannot be made").found(found);
+    let mut end = 0;
+    let infos = tensors.iter().map(|tensor| {
+        let start = end;
+        end += tensor.bytes();
+        let info = TensorInfo { dtype: Dtype::BF16, shape: tensor.shape.clone(), data_offsets: (start, end) };
+        (tensor.name.clone(), info)
+    });
+    let format = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let metadata = Metadata::new(Some(format), infos.collect()).map_err(|error| failed(error.to_string()))?;
+    let mut header = serde_json::to_vec(&metadata).map_err(|error| failed(error.to_string()))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(numbers: usize, deviation: Option<f64>) -> Tensor {
+        Tensor { name: "w".into(), shape: vec![numbers], key: 7, deviation }
+    }
+
+    fn numbers(tensor: &Tensor) -> Vec<f32> {
+        let mut bytes = vec![0; tensor.bytes()];
+        tensor.draw(0, &mut bytes);
+        bytes.as_chunks::<2>().0.iter().map(|word| bf16::from_le_bytes(*word).to_f32()).collect()
+    }
+
+    #[test]
+    fn numbers_have_the_deviation_and_neighbours_are_unlike() {
+        let drawn = numbers(&tensor(200_003, Some(0.02)));
+        let count = drawn.len() as f64;
+        let mean = drawn.iter().map(|&x| f64::from(x)).sum::<f64>() / count;
+        let square = drawn.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / count;
+        assert!(mean.abs() < 2e-4 && (square.sqrt() / 0.02 - 1.0).abs() < 0.01, "{mean} {square}");
+        for lag in 1..9 {
+            let product: f64 = drawn.iter().zip(&drawn[lag..]).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+            assert!((product / count / square).abs() < 0.02, "{lag}");
+        }
+        assert!(numbers(&tensor(5, None)).iter().all(|&x| x == 1.0));
+    }
+
+    #[test]
+    fn a_part_drawn_by_itself_is_that_part_of_the_whole() {
+        let tensor = tensor((SHARE + 11) / 2 * 3, Some(1.0));
+        let mut whole = vec![0; tensor.bytes()];
+        tensor.draw(0, &mut whole);
+        for offset in [8, SHARE, SHARE + 64] {
+            let mut part = vec![0; tensor.bytes() - offset];
+            tensor.draw(offset, &mut part);
+            assert!(part == whole[offset..], "{offset}");
+        }
+    }
+}

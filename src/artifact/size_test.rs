@@ -1,0 +1,131 @@
+//! What a results folder comes to at the size of the paper's largest table.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::page::{self, Page};
+use super::sheet::{self, PageSheet, sheet};
+use super::{ResultsFolder, TableShape, write_run};
+use crate::exec::{BoundaryResult, CellResult, GridOutcome, MadeFrom, Methods, TaskProtocol, TaskScores, TextProtocol};
+use crate::grid::{Cell, Description, Grid};
+use crate::machine;
+use crate::tasks::{Bos, ChoiceResult, DocumentResult, Task, TaskResult};
+
+const CELLS: usize = 129;
+const CHANNELS: usize = 4096;
+/// Of each task. What is looked at here does not grow with them.
+const DOCUMENTS: usize = 10;
+const TASKS: [&str; 9] =
+    ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
+
+/// Two texts and nine tasks.
+fn grid(root: &Path) -> Grid {
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let data = checkout.join("data/tiny/tasks");
+    let tasks: String =
+        TASKS.iter().map(|name| format!("  {name}: {{path: {}/{name}.jsonl.gz}}\n", data.display())).collect();
+    fs::write(root.join("text.jsonl"), "{\"text\": \"a b\"}\n").unwrap();
+    let text = format!(
+        "backbones:\n  llama: {{path: {}}}\ncorpora:\n  c4: {{path: text.jsonl, rule: c4}}\n  wikitext2: {{path: \
+         text.jsonl, rule: wikitext2}}\ntasks:\n{tasks}backbone: llama\ncriterion: llm-streamline\ndepth: [1]\nrecovery: \
+         [ghosted]\ncalibration: {{corpus: c4, sequences: 8, length: 64}}\nevaluate:\n  perplexity: [{{corpus: c4, \
+         length: 2048}}, {{corpus: wikitext2, length: 2048}}]\n  tasks: [{}]\n",
+        checkout.join("tests/fixtures/arch/llama-gqa").display(),
+        TASKS.join(", ")
+    );
+    fs::write(root.join("large.yaml"), text).unwrap();
+    Grid::load(&root.join("large.yaml"), None, &[], &Methods).unwrap()
+}
+
+/// A number with all its digits.
+fn number(at: usize) -> f64 {
+    (at as f64 + 2.0).sqrt()
+}
+
+fn boundary(cell: usize) -> BoundaryResult {
+    let errors: Vec<f64> = (0..CHANNELS).map(|channel| number(cell * CHANNELS + channel)).collect();
+    serde_json::from_value(serde_json::json!({
+        "region": [1, 2], "operator": "0123456789abcdef".repeat(4), "placed": "stream", "notes": [], "rank": CHANNELS,
+        "condition": number(cell), "losses": [], "solve_seconds": number(cell), "boundary_mae": number(cell),
+        "boundary_mae_by_channel": errors, "relative_residual": number(cell), "delta_norm": number(cell),
+        "m_norm": number(cell), "m_symmetric_norm": number(cell), "m_antisymmetric_norm": number(cell)
+    }))
+    .unwrap()
+}
+
+fn scores(name: &str, cell: usize) -> TaskScores {
+    let choice = |at: usize| ChoiceResult {
+        log_likelihood: -number(at),
+        characters: at % 90,
+        bytes: at % 90,
+        tokens: at % 20,
+        truncated_left: 0,
+        greedy: at.is_multiple_of(3),
+    };
+    let document = |id: usize| DocumentResult::new(id, 1, (0..3).map(|at| choice(cell + 3 * id + at)).collect());
+    let documents: Vec<DocumentResult> = (0..DOCUMENTS).map(document).collect();
+    let result = TaskResult::of(Task::find(name).unwrap(), documents.len(), &documents).unwrap();
+    TaskScores { label: name.to_owned(), result, documents }
+}
+
+/// The grid's last cell over and over, with another seed each time.
+fn outcome(grid: &Grid) -> GridOutcome {
+    let inputs: BTreeMap<String, String> =
+        (0..25).map(|at| (format!("models/llama/file-{at}.safetensors"), "0123456789abcdef".repeat(4))).collect();
+    let made = machine::signature();
+    let result = |at: usize| {
+        let mut cell: Cell = grid.cells.last().unwrap().clone();
+        cell.calibration.as_mut().unwrap().seed = at as u64;
+        let kinds = ["selection", "operator"].into_iter().chain([&"scores"; 11].map(|kind| *kind));
+        let key = "0123456789abcdef".repeat(4);
+        let part = |kind| MadeFrom { kind, key: key.clone(), seconds: number(at), made: made.clone() };
+        CellResult {
+            removed: (1..10).collect(),
+            scores: (0..24).map(|layer| (layer, number(layer))).collect(),
+            boundaries: vec![boundary(at)],
+            perplexity: vec![Some(number(at)); 2],
+            losses: vec![Some((0..256).map(|window| number(at + window)).collect()); 2],
+            tasks: TASKS.iter().map(|name| Some(scores(name, at))).collect(),
+            made_from: kinds.map(part).collect(),
+            inputs: inputs.keys().cloned().collect(),
+            ..CellResult::unmeasured(cell, 32, None)
+        }
+    };
+    let task = |name: &&str| TaskProtocol {
+        label: (*name).to_owned(),
+        task: Task::find(name).unwrap(),
+        bos: Bos::Tokenizer,
+        documents: DOCUMENTS,
+        original: DOCUMENTS,
+        whole: true,
+    };
+    let read = Some(TextProtocol { windows: 256, all: 256, bytes: 1 << 20 });
+    GridOutcome {
+        cells: (0..CELLS).map(result).collect(),
+        inputs: inputs.clone(),
+        texts: BTreeMap::from([("llama".to_owned(), vec![read; 2])]),
+        tasks: TASKS.iter().map(task).collect(),
+    }
+}
+
+#[test]
+fn the_record_and_the_page_of_a_large_run_stay_small() {
+    let root = tempfile::tempdir().unwrap();
+    let grid = grid(root.path());
+    let outcome = outcome(&grid);
+    let target = ResultsFolder::new(root.path(), "large", None, &[]);
+    write_run(&grid, &outcome, &target, SystemTime::now(), &TableShape::Long, None).unwrap();
+    let bytes = |name: &str| fs::metadata(target.path().join(name)).unwrap().len() as usize;
+
+    let description: Description = serde_json::from_value(serde_json::json!({"title": "Large"})).unwrap();
+    let made =
+        sheet::Made { name: "large", profile: "", file: &grid.file, description: &description, outcome: &outcome };
+    let PageSheet { artifact, cells } = sheet(made, None, Vec::new());
+    let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
+    assert!(bytes("run.json") < 25_000 * CELLS, "{}", bytes("run.json"));
+    assert!(page < 10_000 * CELLS, "{page}");
+    // A number of full precision and little for what it belongs to.
+    assert!(bytes("channels.parquet") < 10 * CELLS * CHANNELS, "{}", bytes("channels.parquet"));
+}
