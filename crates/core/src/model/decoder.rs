@@ -12,7 +12,7 @@ use super::kernels::{self, Heads, Norm};
 use super::program::{Matrix, Operator, Step, Sublayer};
 use super::rope::Rotary;
 use super::slice::{elements, tensor};
-use super::tensors::{EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, check_weights, name, parts};
+use super::tensors::{EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, checked, name, parts};
 use super::trie::Model;
 use super::weights::Weights;
 use crate::error::{Error, Result};
@@ -62,19 +62,15 @@ impl Decoder {
 
     /// Reads the weights of a folder under a config that was read before.
     pub fn load_with(config: Config, folder: &Path) -> Result<Self> {
-        check_weights(&config, folder)?;
-        let mut weights = Weights::open(folder)?;
+        let weights = checked(&config, folder)?;
         let (c, vocab) = (config.hidden, config.vocab);
-        let embedding = weights.take(EMBEDDING, &[vocab, c])?;
-        let layers = (0..config.layers).map(|l| Layer::read(&config, &mut weights, l)).collect::<Result<Vec<_>>>()?;
+        let embedding = tensor(weights.take(EMBEDDING, &[vocab, c])?, &[vocab, c])?;
+        let layers = (0..config.layers).map(|l| Layer::read(&config, &weights, l)).collect::<Result<Vec<_>>>()?;
         let final_norm = tensor(weights.take(FINAL_NORM, &[c])?, &[c])?;
-        let head = if config.tied_embeddings {
-            tensor(transpose(&[(&embedding, vocab)], c), &[c, vocab])?
-        } else {
-            tensor(transpose(&[(&weights.take(HEAD, &[vocab, c])?, vocab)], c), &[c, vocab])?
-        };
+        let head = if config.tied_embeddings { EMBEDDING } else { HEAD };
+        let head = tensor(weights.transposed(&[(head, vocab)], c)?, &[c, vocab])?;
         let rotary = Arc::new(Rotary::new(&config.rope, config.head_dim));
-        Ok(Self { embedding: tensor(embedding, &[vocab, c])?, layers, final_norm, head, rotary, config })
+        Ok(Self { embedding, layers, final_norm, head, rotary, config })
     }
 
     pub fn config(&self) -> &Config {
@@ -229,25 +225,24 @@ impl Layer {
         }
     }
 
-    fn read(config: &Config, weights: &mut Weights, index: usize) -> Result<Self> {
+    fn read(config: &Config, weights: &Weights, index: usize) -> Result<Self> {
         let parts = parts(config);
-        let mut take = |part: &str| match parts.iter().find(|(known, _)| *known == part) {
-            Some((_, shape)) => weights.take(&name(index, part), shape).map(|values| Some((values, shape[0]))),
-            None => Ok(None),
+        let width = |part: &str| parts.iter().find(|(known, _)| *known == part).map(|(_, shape)| shape[0]);
+        let norm = |part: &str| -> Result<Option<Tensor>> {
+            let Some(width) = width(part) else { return Ok(None) };
+            Ok(Some(tensor(weights.take(&name(index, part), &[width])?, &[width])?))
         };
-        let norm =
-            |values: Option<(Vec<f32>, usize)>| values.map(|(values, width)| tensor(values, &[width])).transpose();
-        let (query_norm, key_norm) = (norm(take(QUERY_NORM)?)?, norm(take(KEY_NORM)?)?);
+        let (query_norm, key_norm) = (norm(QUERY_NORM)?, norm(KEY_NORM)?);
         let mut norms = [None, None, None, None];
         for (slot, part) in norms.iter_mut().zip(config.architecture.norms) {
-            *slot = part.map(|part| norm(take(part)?)).transpose()?.flatten();
+            *slot = part.map(norm).transpose()?.flatten();
         }
         // Several projections of the same input side by side, as one `[inner, Σ outer]` matrix: one product instead of three.
-        let mut join = |names: &[&str], inner: usize| {
-            let stored: Vec<_> = names.iter().map(|part| take(part)).collect::<Result<_>>()?;
-            let stored: Vec<(&Vec<f32>, usize)> = stored.iter().flatten().map(|(data, outer)| (data, *outer)).collect();
-            let outer = stored.iter().map(|(_, outer)| outer).sum();
-            tensor(transpose(&stored, inner), &[inner, outer])
+        let join = |names: &[&str], inner: usize| {
+            let of = |part: &&str| Some((name(index, part), width(part)?));
+            let matrices: Vec<(String, usize)> = names.iter().filter_map(of).collect();
+            let outer = matrices.iter().map(|(_, outer)| outer).sum();
+            tensor(weights.transposed(&matrices, inner)?, &[inner, outer])
         };
         let (c, f, q) = (config.hidden, config.intermediate, config.heads * config.head_dim);
         Ok(Self {
@@ -260,22 +255,6 @@ impl Layer {
             key_norm,
         })
     }
-}
-
-/// Stored `[outer, inner]` matrices to one `[inner, Σ outer]`.
-fn transpose(parts: &[(&Vec<f32>, usize)], inner: usize) -> Vec<f32> {
-    let total: usize = parts.iter().map(|(_, outer)| outer).sum();
-    let mut out = vec![0.0; inner * total];
-    let mut first = 0;
-    for (data, outer) in parts {
-        for (row, values) in data.chunks_exact(inner).enumerate() {
-            for (column, &value) in values.iter().enumerate() {
-                out[column * total + first + row] = value;
-            }
-        }
-        first += outer;
-    }
-    out
 }
 
 fn slices(tensor: Option<&Tensor>) -> Result<Option<impl Deref<Target = [f32]> + Sync + '_>> {
