@@ -58,7 +58,7 @@ fn planning() {
         let plan = Plan::new(&grid, &store, Settings::default().batch_tokens).unwrap();
         prepare(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
         let state = StoreState::read(&plan, &store);
-        let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes).unwrap();
+        let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes, u64::MAX).unwrap();
         let reasons = Reasons::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
         let reasons: Vec<Reason> = missing.map(|key| reasons.of(key, &state)).collect();

@@ -1,6 +1,7 @@
 //! The machine that a run is on, as far as it tells. Floor 0.
 
 use std::fs;
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -70,14 +71,48 @@ pub fn command() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Bytes of memory that new work can take; 8 GiB where the system does not tell.
+/// Bytes of memory that new work can take, within the limits of this process's control groups; 8 GiB where the system
+/// does not tell.
 pub fn free_memory() -> u64 {
     told_free_memory().unwrap_or(8 << 30)
 }
 
 /// The same; none where the system does not tell.
 pub fn told_free_memory() -> Option<u64> {
-    kilobytes("/proc/meminfo", "MemAvailable")
+    let free = kilobytes("/proc/meminfo", "MemAvailable");
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let left = left_in_groups(&groups, Path::new("/sys/fs/cgroup"));
+    free.into_iter().chain(left).min()
+}
+
+/// What the memory limits of control groups leave, those of the groups around them included; none without a limit.
+/// `groups` lists them as the system does, a line `number:controllers:path` each; below `root` lie their files.
+fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
+    let number = |file: &Path| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    // Of one group. Cached files make room for others.
+    let left = |group: &Path, [limit, used, prefix]: [&str; 3]| {
+        let (limit, used) = (number(&group.join(limit))?, number(&group.join(used))?);
+        let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+        let cached = ["inactive_file ", "active_file "].map(|name| {
+            let value = |line: &str| line.strip_prefix(prefix)?.strip_prefix(name)?.trim().parse::<u64>().ok();
+            stat.lines().find_map(value).unwrap_or(0)
+        });
+        Some(limit.saturating_sub(used.saturating_sub(cached.iter().sum())))
+    };
+    let of_line = |line: &str| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let (base, files) = match controllers {
+            "" => (root.to_owned(), ["memory.max", "memory.current", ""]),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                (root.join("memory"), ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"])
+            }
+            _ => return None,
+        };
+        let own = base.join(path.trim_start_matches('/'));
+        // In a container the path may be one outside: then the topmost is its own group.
+        own.ancestors().take_while(|group| group.starts_with(&base)).filter_map(|group| left(group, files)).min()
+    };
+    groups.lines().filter_map(of_line).min()
 }
 
 /// The most bytes of memory that this process has held; none where the system does not tell.
@@ -116,5 +151,29 @@ mod tests {
     fn the_system_tells_what_is_free_and_what_was_held() {
         assert!(free_memory() > 1 << 20);
         assert!(peak_memory().unwrap() > 1 << 16);
+    }
+
+    #[test]
+    fn the_limits_of_control_groups_and_of_those_around_them_leave_the_least() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |group: &str, files: &[(&str, &str)]| {
+            let folder = root.path().join(group);
+            fs::create_dir_all(&folder).unwrap();
+            files.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+        };
+        write("a", &[("memory.max", "5000\n"), ("memory.current", "4500\n")]);
+        write("a/b", &[("memory.max", "max\n"), ("memory.current", "400\n")]);
+        write("c", &[("memory.max", "3000\n"), ("memory.current", "1000\n")]);
+        fs::write(root.path().join("a/memory.stat"), "anon 9\ninactive_file 1000\nactive_file 500\n").unwrap();
+        let left = |groups: &str| left_in_groups(groups, root.path());
+        assert_eq!(left("0::/a/b\n"), Some(2000), "of 5000 are 4500 used, of which 1500 are cached files");
+        assert_eq!(left("0::/c\n"), Some(2000));
+        assert_eq!(left("0::/elsewhere/x\n"), None);
+        let limits = [("memory.limit_in_bytes", "900\n"), ("memory.usage_in_bytes", "300\n")];
+        write("memory/d", &limits);
+        fs::write(root.path().join("memory/d/memory.stat"), "inactive_file 1\ntotal_inactive_file 100\n").unwrap();
+        assert_eq!(left("9:name=systemd:/\n4:cpu,memory:/d\n0::/c\n"), Some(700));
+        write("memory", &[("memory.limit_in_bytes", "600\n"), ("memory.usage_in_bytes", "0\n")]);
+        assert_eq!(left("4:memory:/outside/of/this\n"), Some(600));
     }
 }

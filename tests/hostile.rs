@@ -187,7 +187,7 @@ fn a_file_that_unpacks_to_more_than_the_limit_is_refused_and_the_switch_raises_i
 fn weights_that_become_shorter_while_they_are_read_are_an_error_that_names_the_file() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
-    let mut weights = ghostlab::model::weights::Weights::open(&world.path("backbone")).unwrap();
+    let weights = ghostlab::model::weights::Weights::open(&world.path("backbone")).unwrap();
     assert_eq!(weights.take("model.norm.weight", &[64]).unwrap().len(), 64);
     let length = path.metadata().unwrap().len();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(length / 4).unwrap();

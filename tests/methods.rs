@@ -286,7 +286,7 @@ fn an_activation_that_is_not_finite_is_named_and_the_dense_backbone_is_scored() 
 }
 
 #[test]
-fn a_second_pass_and_separate_runs_give_the_same_perplexities() {
+fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
     use ghostlab::exec::{Methods, Settings, run};
     use ghostlab::grid::{Cell, Grid};
     let world = World::new();
@@ -301,6 +301,8 @@ fn a_second_pass_and_separate_runs_give_the_same_perplexities() {
     let expected = perplexities(&grid.cells, Settings::default());
     let separate = grid.cells.chunks(1).flat_map(|cell| perplexities(cell, Settings::default()));
     assert_eq!(separate.collect::<Vec<_>>(), expected, "a chunk's result depends on no other variant");
+    let starved = perplexities(&grid.cells, Settings { memory: Some(20_000_000), ..Settings::default() });
+    assert_eq!(starved, expected, "weights that are made by need are the same weights");
     for settings in [
         Settings { spool_bytes: 0, ..Settings::default() },
         Settings { jobs: 3, ..Settings::default() },

@@ -34,7 +34,8 @@ pub(super) struct LimitArgs {
     /// Jobs at a time (each uses all threads where it can).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
-    /// Memory that jobs may take together, in GB; four fifths of what is free by default.
+    /// Memory that jobs may take together, in GB; four fifths of what is free by default. Of a backbone that exceeds it,
+    /// layers are made from the weight files whenever they are needed.
     #[arg(long, value_name = "GB")]
     memory: Option<f64>,
     /// How often a job that fails is tried again.

@@ -58,7 +58,8 @@ fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
     exec::prepare(&plan, store, &*progress::reporter(false), &AtomicBool::new(false))?;
     let state = StoreState::read(&plan, store);
-    let (reasons, estimate) = (Reasons::new(store, &plan), Estimate::of(&plan, &state, settings.spool_bytes)?);
+    let (reasons, estimate) =
+        (Reasons::new(store, &plan), Estimate::of(&plan, &state, settings.spool_bytes, settings.memory_bytes())?);
     let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
 
     let profile = grid.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));

@@ -169,7 +169,7 @@ fn progress_of(grid: &Grid, store: &Store) -> Result<(usize, Option<f64>)> {
     let plan = Plan::new(grid, store, Settings::default().batch_tokens)?;
     let state = StoreState::read(&plan, store);
     let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
-    let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes)?;
+    let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes, u64::MAX)?;
     let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
     Ok((complete, known.then_some(estimate.left)))
 }

@@ -11,12 +11,14 @@ use crate::plan::{BackbonePlan, ENGINE, Inputs};
 /// Engines by the names of their backbones.
 pub(super) struct Models<'a> {
     inputs: &'a Inputs,
+    /// Bytes of weights that each backbone may have in memory, by name.
+    budgets: HashMap<&'a str, u64>,
     loaded: Mutex<HashMap<String, Arc<dyn Engine>>>,
 }
 
 impl<'a> Models<'a> {
-    pub(super) fn new(inputs: &'a Inputs) -> Self {
-        Self { inputs, loaded: Mutex::default() }
+    pub(super) fn new(inputs: &'a Inputs, budgets: HashMap<&'a str, u64>) -> Self {
+        Self { inputs, budgets, loaded: Mutex::default() }
     }
 
     /// A backbone, read when it is first asked for.
@@ -25,7 +27,8 @@ impl<'a> Models<'a> {
         if let Some(engine) = loaded.get(&backbone.name) {
             return Ok(Arc::clone(engine));
         }
-        let load = || Decoder::load_with(backbone.config.clone(), &backbone.folder);
+        let budget = self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX);
+        let load = || Decoder::load_within(backbone.config.clone(), &backbone.folder, budget);
         let engine: Arc<dyn Engine> = Arc::new(self.inputs.guarded(&[&backbone.folder], load)?);
         debug_assert_eq!(engine.id(), ENGINE, "numbers stand under keys that name their engine");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));

@@ -16,7 +16,7 @@ use super::{calibration, evaluation, wait};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, warnings};
+use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, held_weights, warnings};
 use crate::store::{Key, Store};
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
@@ -40,7 +40,7 @@ pub fn run(
     let state = StoreState::read(&plan, store);
     let complete: Vec<usize> =
         plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
-    let estimate = Estimate::of(&plan, &state, settings.spool_bytes)?;
+    let estimate = Estimate::of(&plan, &state, settings.spool_bytes, settings.memory_bytes())?;
     room::on_disk(estimate.disk + estimate.spool, store)?;
     let flops = estimate.left;
     let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
@@ -76,7 +76,11 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
 
 /// Makes what is missing.
 fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
-    let (models, programs) = (&Models::new(&context.plan.inputs), &Programs::default());
+    let memory = context.settings.memory_bytes();
+    let held = |backbone| held_weights(context.plan, backbone, state, memory);
+    let sizes: Vec<u64> = context.plan.backbones.iter().map(held).collect();
+    let budgets = context.plan.backbones.iter().zip(&sizes).map(|(backbone, &bytes)| (&*backbone.name, bytes));
+    let (models, programs) = (&Models::new(&context.plan.inputs, budgets.collect()), &Programs::default());
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         let made = |variant: &Variant| variant.selection.iter().chain(&variant.operator).all(|key| state.has(key));
@@ -121,14 +125,13 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             tasks.push(Task { after: repairs.clone(), model, bytes, run: Box::new(work) });
         }
     }
-    let sizes: Vec<u64> = context.plan.backbones.iter().map(|backbone| backbone.config.weight_bytes()).collect();
     let free = machine::told_free_memory();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         let most = tasks.iter().filter(|task| task.model == model).map(|task| task.bytes).max();
-        let needs = |beside| Needs { backbone: &backbone.name, weights: sizes[model], beside };
+        // Of the weights no more than the largest part has to be there.
+        let needs = |beside| Needs { backbone: &backbone.name, weights: backbone.config.held_bytes(0), beside };
         most.map_or(Ok(()), |beside| room::in_memory(&needs(beside), context.settings.memory, free))?;
     }
-    let memory = context.settings.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4);
     let limits = Limits { tasks: context.settings.jobs, memory };
     schedule::run(&tasks, &sizes, limits, |model| {
         models.forget(&context.plan.backbones[model]);

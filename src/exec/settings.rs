@@ -1,5 +1,7 @@
 //! How to run a grid.
 
+use crate::machine;
+
 /// How to run, as far as it may not change a result beyond rounding.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
@@ -10,7 +12,8 @@ pub struct Settings {
     pub spool_bytes: u64,
     /// Jobs at a time.
     pub jobs: usize,
-    /// Bytes of memory that jobs may take together; most of what is free where none is given.
+    /// Bytes of memory that jobs may take together, with the weights that they run; most of what is free where none is
+    /// given.
     pub memory: Option<u64>,
     /// How often a job that failed is tried again.
     pub retries: u32,
@@ -19,5 +22,12 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self { batch_tokens: 2048, spool_bytes: 32 << 30, jobs: 1, memory: None, retries: 0 }
+    }
+}
+
+impl Settings {
+    /// Bytes of memory that jobs may take together.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)
     }
 }

@@ -38,11 +38,11 @@ pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
 }
 
 impl Estimate {
-    /// `spool_bytes` bounds what one calibration pass writes.
-    pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64) -> Result<Self> {
+    /// `spool_bytes` bounds what one calibration pass writes, `memory` what jobs and weights take.
+    pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         let mut total = Self::default();
         for backbone in &plan.backbones {
-            let one = of_backbone(plan, backbone, state, spool_bytes)?;
+            let one = of_backbone(plan, backbone, state, spool_bytes, memory)?;
             total.naive += one.naive;
             total.shared += one.shared;
             total.left += one.left;
@@ -55,7 +55,23 @@ impl Estimate {
     }
 }
 
-fn of_backbone(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, spool_bytes: u64) -> Result<Estimate> {
+/// Bytes of a backbone's weights that are in memory while its jobs run: all of them, if `memory` has room for them beside
+/// what one job takes.
+pub fn held_weights(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
+    let config = &backbone.config;
+    let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
+    // Four matrices in f64 are the most that solving holds; scoring holds an operator for each variant.
+    let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
+    config.held_bytes(memory.saturating_sub(PROGRAM + config.batch_bytes(plan.batch_tokens, 4) + matrices))
+}
+
+fn of_backbone(
+    plan: &Plan<'_>,
+    backbone: &BackbonePlan,
+    state: &StoreState,
+    spool_bytes: u64,
+    memory: u64,
+) -> Result<Estimate> {
     let config = &backbone.config;
     let cost = |trie: &Trie, load: &Load| trie.cost(|step| config.flops(step, load));
     let mut total = Estimate::default();
@@ -112,7 +128,9 @@ fn of_backbone(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, spo
         let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
         let batch = config.batch_bytes(plan.batch_tokens, 4);
         let scoring = left as u64 * matrix + batch;
-        total.memory = PROGRAM + config.weight_bytes() / 2 * 3 + (solving + batch).max(scoring);
+        let held = held_weights(plan, backbone, state, memory);
+        let weights = if held < config.weight_bytes() { held } else { held / 2 * 3 };
+        total.memory = PROGRAM + weights + (solving + batch).max(scoring);
     }
     Ok(total)
 }

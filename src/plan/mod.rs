@@ -9,7 +9,7 @@ mod reason;
 mod recipe;
 mod state;
 
-pub use cost::{Estimate, Trials, place_holder};
+pub use cost::{Estimate, Trials, held_weights, place_holder};
 pub use inputs::{Inputs, warnings};
 pub use kept::KeptKeys;
 use payload::{FIGURES, selection};

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::eval_set::{Clock, EvalSet, in_parts};
+use super::eval_set::{EvalSet, Part, in_parts};
 use crate::error::{Error, Result};
-use crate::model::{Batch, Engine, Load, ScoredRow, Trie};
+use crate::model::{Batch, Engine, Load, Prediction, ScoredRow, Trie};
 
 /// One choice as the model gets it.
 #[derive(Debug, Clone, Copy)]
@@ -105,14 +105,8 @@ impl<'a> MultipleChoiceEval<'a> {
         Ok(Self { documents, trees, batches })
     }
 
-    /// The values of each program on some documents, in their order.
-    fn answer(
-        &self,
-        engine: &dyn Engine,
-        trie: &Trie,
-        documents: &[usize],
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<f64>>> {
+    /// Some documents as a batch, and the values of its predictions.
+    fn part(&self, documents: &[usize]) -> Part<'_> {
         let mut batch = Batch::default();
         // Row → token and the place of its choice among the chunk's, in ascending rows.
         let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
@@ -134,17 +128,19 @@ impl<'a> MultipleChoiceEval<'a> {
         }
         let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
         batch.targets = flat().map(|(row, (token, _))| ScoredRow { row, token }).collect();
-        let outputs = engine.run(trie, &batch, &mut Clock(seconds))?;
-        let mut values = vec![[0.0, 1.0].repeat(choices); trie.programs()];
-        for (values, output) in values.iter_mut().zip(outputs) {
-            for ((_, (_, choice)), prediction) in flat().zip(output.unwrap_or_default()) {
+        // In the order of the targets.
+        let of_target: Vec<usize> = flat().map(|(_, (_, choice))| choice).collect();
+        let values = move |predictions: &[Prediction]| {
+            let mut values = [0.0, 1.0].repeat(choices);
+            for (choice, prediction) in of_target.iter().zip(predictions) {
                 values[2 * choice] += f64::from(prediction.log_probability);
                 if !prediction.likeliest {
                     values[2 * choice + 1] = 0.0;
                 }
             }
-        }
-        Ok(values)
+            values
+        };
+        Part { batch, values: Box::new(values) }
     }
 }
 
@@ -170,9 +166,7 @@ impl EvalSet for MultipleChoiceEval<'_> {
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
         let tokens = |&document: &usize| self.trees[document].tokens();
-        in_parts(engine.part_tokens(), &self.batches[chunk], tokens, seconds, |documents, seconds| {
-            self.answer(engine, trie, documents, seconds)
-        })
+        in_parts(engine, trie, &self.batches[chunk], tokens, seconds, |documents| self.part(documents))
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {

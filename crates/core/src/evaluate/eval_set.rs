@@ -2,10 +2,8 @@
 
 use std::time::Instant;
 
-use rayon::prelude::*;
-
 use crate::error::Result;
-use crate::model::{Engine, Load, Observer, Trie};
+use crate::model::{Batch, Engine, Load, Prediction, Trie};
 
 /// A text or a task, cut into chunks. A chunk's values depend on the backbone, the program and the chunk alone: not on
 /// the other programs of the trie, nor on other chunks.
@@ -28,28 +26,45 @@ pub trait EvalSet: Sync {
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64>;
 }
 
-/// Adds up the seconds of each node.
-pub(super) struct Clock<'a>(pub(super) &'a mut [f64]);
+/// The values that one program's predictions amount to.
+type Values<'a> = dyn Fn(&[Prediction]) -> Vec<f64> + 'a;
 
-impl<S: ?Sized> Observer<S> for Clock<'_> {
-    fn after(&mut self, node: usize, _: Option<&S>, seconds: f64) -> Result<()> {
-        self.0[node] += seconds;
-        Ok(())
-    }
+/// A part of a chunk: what is run, and how values come of it.
+pub(super) struct Part<'a> {
+    pub(super) batch: Batch,
+    pub(super) values: Box<Values<'a>>,
 }
 
-/// Runs a chunk's members (windows or documents) in parts of `part_tokens` or a little more, side by side: the values of
-/// each program, in the members' order.
+/// Runs a chunk's members (windows or documents) in parts of the engine's size or a little more, side by side: the values
+/// of each program, in the members' order.
 ///
-/// `run` is given a part and adds up the time of each node; `seconds` grows by these times' shares of the time that passed.
-pub(super) fn in_parts<M: Sync>(
-    part_tokens: usize,
-    members: &[M],
+/// `part` makes one of some members; `seconds` grows by each node's share of the time that passed.
+pub(super) fn in_parts<'a, M>(
+    engine: &dyn Engine,
+    trie: &Trie,
+    members: &'a [M],
     tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
-    run: impl Fn(&[M], &mut [f64]) -> Result<Vec<Vec<f64>>> + Sync,
+    part: impl Fn(&'a [M]) -> Part<'a>,
 ) -> Result<Vec<Vec<f64>>> {
     let started = Instant::now();
+    let parts = split(engine.part_tokens(), members, tokens).into_iter().map(part);
+    let (batches, values): (Vec<_>, Vec<_>) = parts.map(|part| (part.batch, part.values)).unzip();
+    let mut nodes = vec![0.0; trie.len()];
+    let done = engine.score(trie, &batches, &mut nodes)?;
+    let share = started.elapsed().as_secs_f64() / nodes.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node * share);
+    let mut of_programs: Vec<Vec<f64>> = vec![Vec::new(); trie.programs()];
+    for (outputs, values) in done.into_iter().zip(values) {
+        for (all, output) in of_programs.iter_mut().zip(outputs) {
+            all.extend(values(&output.unwrap_or_default()));
+        }
+    }
+    Ok(of_programs)
+}
+
+/// Members one after the other in parts of `part_tokens` tokens or a little more.
+fn split<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> Vec<&[M]> {
     let mut parts = Vec::new();
     let (mut first, mut size) = (0, 0);
     for (index, member) in members.iter().enumerate() {
@@ -59,24 +74,7 @@ pub(super) fn in_parts<M: Sync>(
             (first, size) = (index + 1, 0);
         }
     }
-    let of_part = |part: &&[M]| {
-        let mut nodes = vec![0.0; seconds.len()];
-        run(part, &mut nodes).map(|values| (values, nodes))
-    };
-    let done = parts.par_iter().map(of_part).collect::<Result<Vec<_>>>()?;
-    let busy: f64 = done.iter().flat_map(|(_, nodes)| nodes).sum();
-    let share = started.elapsed().as_secs_f64() / busy.max(f64::MIN_POSITIVE);
-    let mut of_programs: Vec<Vec<f64>> = Vec::new();
-    for (values, nodes) in done {
-        for (sum, node) in seconds.iter_mut().zip(nodes) {
-            *sum += node * share;
-        }
-        of_programs.resize(values.len(), Vec::new());
-        for (all, values) in of_programs.iter_mut().zip(values) {
-            all.extend(values);
-        }
-    }
-    Ok(of_programs)
+    parts
 }
 
 /// Scores all programs of a trie on all of an eval set, without storing anything: the values of each program.
@@ -103,32 +101,38 @@ pub fn score(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::engine::tests::Adding;
+    use crate::model::{Operator, Program};
 
     #[test]
     fn parts_hold_every_member_once_and_in_order() {
-        let members = [300, 300, 10, 600, 1];
-        let mut seconds = [1.0, 0.0];
-        let values = in_parts(
-            512,
-            &members,
-            |&tokens| tokens,
-            &mut seconds,
-            |part, nodes| {
-                nodes[1] += 1.0;
-                let sizes: Vec<f64> = part.iter().map(|&tokens| tokens as f64).collect();
-                Ok(vec![sizes, vec![part.len() as f64]])
-            },
-        );
-        assert_eq!(values.unwrap(), [vec![300.0, 300.0, 10.0, 600.0, 1.0], vec![2.0, 2.0, 1.0]]);
-        assert!(seconds[0] == 1.0 && seconds[1] > 0.0 && seconds[1] < 1.0, "of the time that passed: {seconds:?}");
+        let parts = split(512, &[300, 300, 10, 600, 1], |&tokens| tokens);
+        assert_eq!(parts, [&[300, 300][..], &[10, 600], &[1]]);
+    }
+
+    /// The loss of each member, which is the first of two tokens, under a program: members in two parts.
+    fn run(program: Program, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
+        let part = |ids: &[u32]| {
+            let windows: Vec<[u32; 2]> = ids.iter().map(|&id| [id, 0]).collect();
+            let losses = |of: &[Prediction]| of.iter().map(|of| -f64::from(of.log_probability)).collect();
+            Part { batch: Batch::windows(windows.iter().map(<[u32; 2]>::as_slice)), values: Box::new(losses) }
+        };
+        in_parts(&Adding::new(), &Trie::new(&[program]), &[5, 6, 7], |_| 2, seconds, part)
+    }
+
+    #[test]
+    fn the_values_of_all_parts_stand_in_order_and_the_time_is_what_passed() {
+        let mut seconds = vec![1.0; 10];
+        let started = Instant::now();
+        // Each of four layers adds 11.
+        assert_eq!(run(Program::dense(4), &mut seconds).unwrap(), [[49.0, 50.0, 51.0]]);
+        let added = seconds.iter().sum::<f64>() - 10.0;
+        assert!(added > 0.0 && added < started.elapsed().as_secs_f64(), "{seconds:?}");
     }
 
     #[test]
     fn the_error_of_a_part_is_the_chunks() {
-        let failing = |part: &[usize], _: &mut [f64]| match part {
-            [700] => Err(crate::error::Error::job("no")),
-            _ => Ok(vec![vec![0.0]]),
-        };
-        assert!(in_parts(512, &[600, 700, 800], |&tokens| tokens, &mut [0.0], failing).is_err());
+        let patch = Operator::diagonal(vec![1.0; 64]).unwrap();
+        assert!(run(Program::pruned(4, &[1], |_| Some(patch.clone())), &mut [0.0; 16]).is_err());
     }
 }

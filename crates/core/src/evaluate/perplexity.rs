@@ -3,7 +3,7 @@
 //! Non-overlapping windows of T tokens. A window's loss is the mean negative log-likelihood of its T − 1 predicted
 //! tokens; the perplexity is `exp` of the mean over windows. All variants are scored in one run of their trie.
 
-use super::eval_set::{Clock, EvalSet, in_parts, score};
+use super::eval_set::{EvalSet, Part, in_parts, score};
 use crate::corpus::Windows;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Load, Prediction, Program, Trie};
@@ -79,25 +79,18 @@ impl EvalSet for PerplexityEval<'_> {
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
         let members: Vec<usize> = self.members(chunk).collect();
-        in_parts(
-            engine.part_tokens(),
-            &members,
-            |_| self.windows.length,
-            seconds,
-            |members, seconds| {
-                let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));
-                let outputs = engine.run(trie, &batch, &mut Clock(seconds))?;
-                let means = outputs.into_iter().map(|output| {
-                    let predictions = output.unwrap_or_default();
-                    let predicted = predictions.len() / members.len();
-                    let mean = |window: &[Prediction]| {
-                        window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64
-                    };
-                    predictions.chunks_exact(predicted.max(1)).map(mean).collect()
-                });
-                Ok(means.collect())
-            },
-        )
+        let length = |_: &usize| self.windows.length;
+        in_parts(engine, trie, &members, length, seconds, |members| {
+            let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));
+            let values = |predictions: &[Prediction]| {
+                let predicted = predictions.len() / members.len();
+                let mean = |window: &[Prediction]| {
+                    window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64
+                };
+                predictions.chunks_exact(predicted.max(1)).map(mean).collect()
+            };
+            Part { batch, values: Box::new(values) }
+        })
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {

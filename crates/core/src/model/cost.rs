@@ -44,10 +44,24 @@ impl Config {
 
     /// Bytes of the weights in memory, in f32; a tied output projection has its own copy in another layout.
     pub fn weight_bytes(&self) -> u64 {
+        self.layers as u64 * self.layer_bytes() + 2 * self.head_bytes()
+    }
+
+    /// Bytes of one layer's weights, without its norms.
+    pub fn layer_bytes(&self) -> u64 {
         let (c, f) = (self.hidden, self.intermediate);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let layer = c * (2 * q + 2 * kv) + 3 * c * f;
-        (4 * (self.layers * layer + 2 * self.vocab * c)) as u64
+        4 * (c * (2 * q + 2 * kv) + 3 * c * f) as u64
+    }
+
+    /// Bytes of the output projection; the embedding has as many.
+    pub fn head_bytes(&self) -> u64 {
+        4 * (self.vocab * self.hidden) as u64
+    }
+
+    /// Bytes of weights that are in memory within a budget. The largest part has to be there whatever the budget.
+    pub fn held_bytes(&self, budget: u64) -> u64 {
+        self.weight_bytes().min(budget.max(self.layer_bytes()).max(self.head_bytes()))
     }
 
     /// About how many bytes a batch of so many tokens takes while a trie runs that keeps `depth` streams for later

@@ -9,35 +9,21 @@ use candle_core::Tensor;
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::kernels::{self, Heads, Norm};
+use super::parts::{Layer, Parts};
 use super::program::{Matrix, Operator, Step, Sublayer};
 use super::rope::Rotary;
 use super::slice::{elements, tensor};
-use super::tensors::{EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, check_weights, name, parts};
+use super::tensors::{FINAL_NORM, checked};
 use super::trie::Model;
-use super::weights::Weights;
 use crate::error::{Error, Result};
 
-/// A backbone's weights, ready to run. Linear weights stand as `[in, out]`: the layout in which the product is fastest.
+/// A backbone's weights, ready to run.
 #[derive(Clone)]
 pub struct Decoder {
     config: Config,
-    embedding: Tensor, // [vocab, C]
-    layers: Vec<Layer>,
+    parts: Parts,
     final_norm: Tensor, // [C]
-    head: Tensor,       // [C, vocab]
     rotary: Arc<Rotary>,
-}
-
-#[derive(Clone)]
-struct Layer {
-    /// Before and after attention, before and after the MLP; each `[C]`.
-    norms: [Option<Tensor>; 4],
-    qkv: Tensor, // [C, (H + 2K)·D]
-    query_norm: Option<Tensor>,
-    key_norm: Option<Tensor>,
-    output: Tensor,  // [H·D, C]
-    gate_up: Tensor, // [C, 2F]
-    down: Tensor,    // [F, C]
 }
 
 /// How far a half of a layer is computed.
@@ -55,30 +41,38 @@ impl Decoder {
     /// Reads a backbone's folder: config and weights.
     ///
     /// # Errors
-    /// See [`Config::read`] and [`Weights`]: whatever is missing, misshapen, not finite or left over is named.
+    /// See [`Config::read`] and [`super::check_weights`]: whatever is missing, misshapen, not finite or left over is
+    /// named.
     pub fn load(folder: &Path) -> Result<Self> {
         Self::load_with(Config::read(folder)?, folder)
     }
 
     /// Reads the weights of a folder under a config that was read before.
     pub fn load_with(config: Config, folder: &Path) -> Result<Self> {
-        check_weights(&config, folder)?;
-        let mut weights = Weights::open(folder)?;
-        let (c, vocab) = (config.hidden, config.vocab);
-        let embedding = weights.take(EMBEDDING, &[vocab, c])?;
-        let layers = (0..config.layers).map(|l| Layer::read(&config, &mut weights, l)).collect::<Result<Vec<_>>>()?;
-        let final_norm = tensor(weights.take(FINAL_NORM, &[c])?, &[c])?;
-        let head = if config.tied_embeddings {
-            tensor(transpose(&[(&embedding, vocab)], c), &[c, vocab])?
-        } else {
-            tensor(transpose(&[(&weights.take(HEAD, &[vocab, c])?, vocab)], c), &[c, vocab])?
-        };
+        Self::load_within(config, folder, u64::MAX)
+    }
+
+    /// As [`Self::load_with`], with weights of `budget` bytes in memory: where all are more, each layer and the head are
+    /// made from the weight files when a step needs them, the next one while the one before computes, and the least
+    /// recently used goes. Rows of the embedding are read when they are asked for. Results do not depend on the budget.
+    ///
+    /// # Errors
+    /// Of weights that are made by need, a number that is not finite is found when it is used, as is a file that changed.
+    pub fn load_within(config: Config, folder: &Path, budget: u64) -> Result<Self> {
+        let weights = checked(&config, folder)?;
+        let final_norm = tensor(weights.take(FINAL_NORM, &[config.hidden])?, &[config.hidden])?;
+        let parts = Parts::new(&config, weights, budget)?;
         let rotary = Arc::new(Rotary::new(&config.rope, config.head_dim));
-        Ok(Self { embedding: tensor(embedding, &[vocab, c])?, layers, final_norm, head, rotary, config })
+        Ok(Self { parts, final_norm, rotary, config })
     }
 
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Whether all weights are in memory.
+    pub(super) fn keeps_all(&self) -> bool {
+        self.parts.kept()
     }
 
     /// Every logit of the given rows.
@@ -86,7 +80,8 @@ impl Decoder {
     /// # Shapes
     /// `state [tokens, C]`; result `[rows, vocab]`.
     pub fn logits(&self, state: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        let (x, weight, norm) = (elements(state)?, elements(&self.head)?, elements(&self.final_norm)?);
+        let head = self.parts.get(self.config.layers)?;
+        let (x, weight, norm) = (elements(state)?, elements(head.head()?)?, elements(&self.final_norm)?);
         let norm = Norm { weight: &norm, eps: self.config.norm_eps };
         let logits = kernels::logits(&x, self.config.hidden, norm, &weight, rows);
         tensor(logits, &[rows.len(), self.config.vocab])
@@ -98,10 +93,9 @@ impl Decoder {
     /// projection, before a norm where the branch ends in one.
     ///
     /// # Errors
-    /// A dense operator on a branch that ends in a norm: no weight can take it in.
+    /// A dense operator on a branch that ends in a norm: no weight can take it in. Weights that are made by need.
     pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
-        let mut folded = self.clone();
-        let weights = &mut folded.layers[layer];
+        let mut weights = self.parts.get(layer)?.layer()?.clone();
         if matches!(operator.matrix, Matrix::Dense(_)) && weights.norm_after(half).is_some() {
             return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
                 .at(format!("layer {layer}, {half:?}"))
@@ -114,12 +108,13 @@ impl Decoder {
         let shape = target.dims().to_vec();
         let product = operator.apply(&elements(target)?)?;
         *target = tensor(product, &shape)?;
+        let mut folded = self.clone();
+        folded.parts.replace(layer, weights)?;
         Ok(folded)
     }
 
     /// One half of a layer, as far as is asked for.
-    fn half(&self, half: Sublayer, layer: usize, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
-        let weights = &self.layers[layer];
+    fn half(&self, half: Sublayer, weights: &Layer, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
         match half {
             Sublayer::Attention => self.attention(weights, batch, x, end),
             Sublayer::Mlp => self.mlp(weights, batch, x, end),
@@ -163,7 +158,9 @@ impl Decoder {
 
     /// `x + branch(x)·T`; a diagonal stands before a norm that the branch ends in, a dense map after it.
     fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, batch: &Batch, x: &Tensor) -> Result<Tensor> {
-        let last = slices(self.layers[layer].norm_after(half))?;
+        let part = self.parts.get(layer)?;
+        let layer = part.layer()?;
+        let last = slices(layer.norm_after(half))?;
         let before = self.norm(last.as_deref()).filter(|_| matches!(operator.matrix, Matrix::Diagonal(_)));
         let end = if before.is_some() { End::Projection } else { End::Branch };
         let branch = self.half(half, layer, batch, x, end)?; // [tokens, C]
@@ -187,26 +184,26 @@ impl Model for Decoder {
     /// One for each target of the batch.
     type Output = Vec<Prediction>;
 
+    fn expect(&self, steps: [Option<&Step>; 3]) {
+        self.parts.expect(&self.config, steps);
+    }
+
     fn begin(&self, batch: &Batch) -> Result<Tensor> {
-        let (c, table) = (self.config.hidden, elements(&self.embedding)?);
-        let mut x = Vec::with_capacity(batch.tokens() * c);
-        for &id in &batch.ids {
-            let start = id as usize * c;
-            let row = table.get(start..start + c).ok_or_else(|| {
-                Error::bad_input("a token id exceeds the embedding")
-                    .expected(format!("ids below {}", self.config.vocab))
-                    .found(id.to_string())
-                    .hint("the tokenizer is of another model")
-            })?;
-            x.extend_from_slice(row);
+        if let Some(id) = batch.ids.iter().find(|&&id| id as usize >= self.config.vocab) {
+            return Err(Error::bad_input("a token id exceeds the embedding")
+                .expected(format!("ids below {}", self.config.vocab))
+                .found(id.to_string())
+                .hint("the tokenizer is of another model"));
         }
-        tensor(x, &[batch.tokens(), c])
+        tensor(self.parts.embeddings(&self.config, &batch.ids)?, &[batch.tokens(), self.config.hidden])
     }
 
     fn advance(&self, batch: &Batch, step: &Step, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => self.half(Sublayer::Attention, *layer, batch, x, End::Stream),
-            Step::Mlp(layer) => self.half(Sublayer::Mlp, *layer, batch, x, End::Stream),
+            Step::Attention(layer) => {
+                self.half(Sublayer::Attention, self.parts.get(*layer)?.layer()?, batch, x, End::Stream)
+            }
+            Step::Mlp(layer) => self.half(Sublayer::Mlp, self.parts.get(*layer)?.layer()?, batch, x, End::Stream),
             Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, batch, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, &[batch.tokens(), self.config.hidden]),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
@@ -214,68 +211,11 @@ impl Model for Decoder {
     }
 
     fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
-        let (x, weight, norm) = (elements(x)?, elements(&self.head)?, elements(&self.final_norm)?);
+        let head = self.parts.get(self.config.layers)?;
+        let (x, weight, norm) = (elements(x)?, elements(head.head()?)?, elements(&self.final_norm)?);
         let norm = Norm { weight: &norm, eps: self.config.norm_eps };
         Ok(kernels::predictions(&x, self.config.hidden, norm, &weight, &batch.targets))
     }
-}
-
-impl Layer {
-    /// The norm that a half's branch ends in.
-    fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
-        match half {
-            Sublayer::Attention => self.norms[1].as_ref(),
-            Sublayer::Mlp => self.norms[3].as_ref(),
-        }
-    }
-
-    fn read(config: &Config, weights: &mut Weights, index: usize) -> Result<Self> {
-        let parts = parts(config);
-        let mut take = |part: &str| match parts.iter().find(|(known, _)| *known == part) {
-            Some((_, shape)) => weights.take(&name(index, part), shape).map(|values| Some((values, shape[0]))),
-            None => Ok(None),
-        };
-        let norm =
-            |values: Option<(Vec<f32>, usize)>| values.map(|(values, width)| tensor(values, &[width])).transpose();
-        let (query_norm, key_norm) = (norm(take(QUERY_NORM)?)?, norm(take(KEY_NORM)?)?);
-        let mut norms = [None, None, None, None];
-        for (slot, part) in norms.iter_mut().zip(config.architecture.norms) {
-            *slot = part.map(|part| norm(take(part)?)).transpose()?.flatten();
-        }
-        // Several projections of the same input side by side, as one `[inner, Σ outer]` matrix: one product instead of three.
-        let mut join = |names: &[&str], inner: usize| {
-            let stored: Vec<_> = names.iter().map(|part| take(part)).collect::<Result<_>>()?;
-            let stored: Vec<(&Vec<f32>, usize)> = stored.iter().flatten().map(|(data, outer)| (data, *outer)).collect();
-            let outer = stored.iter().map(|(_, outer)| outer).sum();
-            tensor(transpose(&stored, inner), &[inner, outer])
-        };
-        let (c, f, q) = (config.hidden, config.intermediate, config.heads * config.head_dim);
-        Ok(Self {
-            qkv: join(&["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], c)?,
-            output: join(&["self_attn.o_proj"], q)?,
-            gate_up: join(&["mlp.gate_proj", "mlp.up_proj"], c)?,
-            down: join(&["mlp.down_proj"], f)?,
-            norms,
-            query_norm,
-            key_norm,
-        })
-    }
-}
-
-/// Stored `[outer, inner]` matrices to one `[inner, Σ outer]`.
-fn transpose(parts: &[(&Vec<f32>, usize)], inner: usize) -> Vec<f32> {
-    let total: usize = parts.iter().map(|(_, outer)| outer).sum();
-    let mut out = vec![0.0; inner * total];
-    let mut first = 0;
-    for (data, outer) in parts {
-        for (row, values) in data.chunks_exact(inner).enumerate() {
-            for (column, &value) in values.iter().enumerate() {
-                out[column * total + first + row] = value;
-            }
-        }
-        first += outer;
-    }
-    out
 }
 
 fn slices(tensor: Option<&Tensor>) -> Result<Option<impl Deref<Target = [f32]> + Sync + '_>> {

@@ -4,6 +4,7 @@
 use std::ops::Deref;
 
 use candle_core::{DType, Device, Tensor};
+use rayon::prelude::*;
 
 use super::batch::{Batch, Prediction};
 use super::config::Config;
@@ -44,11 +45,46 @@ pub trait Engine: Send + Sync {
         observer: &mut dyn Observer<dyn ResidualStream>,
     ) -> Result<Vec<Option<Vec<Prediction>>>>;
 
+    /// Runs several batches through all programs of a trie, side by side: for each batch what [`Self::run`] gives.
+    /// `seconds[node]` grows by the time that workers were at a step, all workers together.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+        side_by_side(self, trie, parts, seconds)
+    }
+
     /// Runs some steps, neither embedding nor head, on a residual stream that is given.
     ///
     /// # Shapes
     /// `stream [tokens, C]`; result the same.
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows>;
+}
+
+/// Each part through the whole trie by itself: parts wait for each other at the end only.
+pub(super) fn side_by_side<E: Engine + ?Sized>(
+    engine: &E,
+    trie: &Trie,
+    parts: &[Batch],
+    seconds: &mut [f64],
+) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+    let of_part = |batch: &Batch| {
+        let mut nodes = vec![0.0; trie.len()];
+        engine.run(trie, batch, &mut Clock(&mut nodes)).map(|outputs| (outputs, nodes))
+    };
+    let done = parts.par_iter().map(of_part).collect::<Result<Vec<_>>>()?;
+    done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
+    Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
+}
+
+/// Adds up the seconds of each node.
+pub(super) struct Clock<'a>(pub(super) &'a mut [f64]);
+
+impl<S: ?Sized> Observer<S> for Clock<'_> {
+    fn after(&mut self, node: usize, _: Option<&S>, seconds: f64) -> Result<()> {
+        self.0[node] += seconds;
+        Ok(())
+    }
 }
 
 /// A residual stream, `[tokens, C]`, where the engine holds it.

@@ -2,6 +2,7 @@
 
 pub mod architecture;
 pub mod batch;
+mod cache;
 pub mod config;
 mod cost;
 mod cpu;
@@ -9,9 +10,12 @@ pub mod decoder;
 pub(crate) mod engine;
 mod entries;
 mod kernels;
+mod parts;
 pub mod program;
 mod rope;
+mod shard;
 mod slice;
+mod stored;
 mod tensors;
 pub mod trie;
 pub mod weights;

@@ -19,6 +19,11 @@ pub(super) const KEY_NORM: &str = "self_attn.k_norm";
 /// # Errors
 /// A tensor that is missing, misshapen, of no float type, or left over, named with its file.
 pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
+    checked(config, folder).map(drop)
+}
+
+/// The weights of a folder, compared with a config as in [`check_weights`].
+pub(super) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
     let (c, vocab, tied) = (config.hidden, config.vocab, config.tied_embeddings);
     weights.check(EMBEDDING, &[vocab, c])?;
@@ -31,7 +36,8 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
         weights.check(HEAD, &[vocab, c])?;
     }
     // Files of a tied model may hold a copy of the embedding; old ones hold the rotary table.
-    weights.finish(|name| (tied && name == HEAD) || name.ends_with("rotary_emb.inv_freq"))
+    weights.finish(|name| (tied && name == HEAD) || name.ends_with("rotary_emb.inv_freq"))?;
+    Ok(weights)
 }
 
 pub(super) fn name(layer: usize, part: &str) -> String {

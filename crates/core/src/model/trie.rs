@@ -12,6 +12,9 @@ pub trait Model {
     type Residual;
     type Output;
 
+    /// Is told a step that is about to run and the two that come after it, none where its path ends.
+    fn expect(&self, _: [Option<&Step>; 3]) {}
+
     /// `Step::Embed`.
     fn begin(&self, batch: &Self::Batch) -> Result<Self::Residual>;
 
@@ -193,6 +196,10 @@ impl Trie {
         M::Output: Clone,
     {
         let started = Instant::now();
+        let first_child = |node: usize| self.nodes[node].children.first().copied();
+        let next = first_child(node);
+        let steps = [Some(node), next, next.and_then(first_child)];
+        model.expect(steps.map(|node| node.map(|node| &self.nodes[node].step)));
         if self.nodes[node].step == Step::Head {
             let output = model.finish(batch, state)?;
             observer.after(node, None, started.elapsed().as_secs_f64())?;

@@ -4,15 +4,10 @@
 //! word, and a file that is read is an error with its name.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use half::{bf16, f16};
-use rayon::prelude::*;
-use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
-
+use super::shard::Shard;
+use super::stored::{Float, Stored};
 use crate::error::{Error, Result};
 use crate::files::regular;
 
@@ -27,19 +22,6 @@ pub struct Weights {
     holder: BTreeMap<String, usize>,
     taken: BTreeSet<String>,
 }
-
-struct Shard {
-    path: PathBuf,
-    file: File,
-    metadata: Metadata,
-    /// Where the tensor bytes begin: the header's length field and the header.
-    data_start: u64,
-}
-
-/// Longer headers are refused, as the format's own reader does.
-const MOST_HEADER: u64 = 100_000_000;
-/// Numbers that are read at a time.
-const BLOCK: usize = 1 << 22;
 
 impl Weights {
     /// Opens the weight files of a folder.
@@ -93,52 +75,56 @@ impl Weights {
     /// # Errors
     /// The tensor is missing, of another shape or of no float type, or holds a value that is not finite, or its file
     /// changed: named with file and place.
-    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let (at, info) = self.locate(name, shape)?;
-        let shard = &mut self.shards[at];
-        let place = format!("{}, tensor {name}", shard.path.display());
-        let values = shard.read(&info).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => Error::bad_input("a weight file became shorter while it was read")
-                .at(&place)
-                .expected(format!("{} bytes of it", info.data_offsets.1 - info.data_offsets.0))
-                .found("the end of the file")
-                .hint("leave the weights alone while a run goes on; fetch the file again"),
-            _ => Error::io("read", &shard.path, &error),
-        })?;
-        if let Some(at) = values.par_iter().position_first(|v| !v.is_finite()) {
-            return Err(Error::bad_input("a weight is not a finite number")
-                .at(place)
-                .found(format!("{} at element {at} of {shape:?}", values[at]))
-                .hint("the file is damaged, or the model overflowed its float type when it was saved"));
-        }
-        self.taken.insert(name.to_string());
-        Ok(values)
+    pub fn take(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        self.locate(name, shape)?.values()
     }
 
-    fn locate(&self, name: &str, shape: &[usize]) -> Result<(usize, TensorInfo)> {
+    /// Some rows of a matrix as f32, one after the other.
+    ///
+    /// # Errors
+    /// As [`Self::take`]; only what is read can be found not finite. A row beyond the last is a programming error.
+    pub fn rows(&self, name: &str, shape: [usize; 2], rows: &[u32]) -> Result<Vec<f32>> {
+        self.locate(name, &shape)?.rows(rows)
+    }
+
+    /// Stored matrices `[outer, inner]` as one `[inner, Σ outer]` in f32: name and `outer` of each.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn transposed<N: AsRef<str>>(&self, matrices: &[(N, usize)], inner: usize) -> Result<Vec<f32>> {
+        let total: usize = matrices.iter().map(|(_, outer)| outer).sum();
+        let mut out = vec![0.0; inner * total];
+        let mut first = 0;
+        for (name, outer) in matrices {
+            self.locate(name.as_ref(), &[*outer, inner])?.transpose(&mut out, total, first)?;
+            first += outer;
+        }
+        Ok(out)
+    }
+
+    fn locate<'a>(&'a self, name: &'a str, shape: &[usize]) -> Result<Stored<'a>> {
         let missing = || self.missing_tensor(name, shape);
         let at = *self.holder.get(name).ok_or_else(missing)?;
         let shard = &self.shards[at];
-        let place = || format!("{}, tensor {name}", shard.path.display());
         let info = shard.metadata.info(name).ok_or_else(missing)?;
         if info.shape != shape {
             return Err(Error::bad_input("a tensor has the wrong shape")
-                .at(place())
+                .at(shard.place(name))
                 .expected(format!("{shape:?}"))
                 .found(format!("{:?}", info.shape))
                 .hint("config.json and the weight file are of different models, or the config was edited"));
         }
-        if !matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+        let Some(float) = Float::of(info.dtype) else {
             return Err(Error::bad_input("a tensor has a type that the decoder does not read")
-                .at(place())
+                .at(shard.place(name))
                 .expected("F32, F16 or BF16")
                 .found(format!("{:?}", info.dtype)));
-        }
-        Ok((at, info.clone()))
+        };
+        Ok(Stored { shard, name, info: info.clone(), float })
     }
 
     /// Refuses tensors that nothing asked for: a bias left out would be a wrong result without a word.
-    pub fn finish(self, ignorable: impl Fn(&str) -> bool) -> Result<()> {
+    pub fn finish(&self, ignorable: impl Fn(&str) -> bool) -> Result<()> {
         let left: Vec<&str> = self
             .holder
             .keys()
@@ -211,57 +197,4 @@ fn files_of(folder: &Path) -> Result<(Vec<String>, Option<ShardIndex>)> {
         }
     }
     Ok((files.into_iter().collect(), Some(entries)))
-}
-
-impl Shard {
-    fn open(path: &Path) -> Result<Self> {
-        let damaged = |found: String| {
-            Error::bad_input("a weight file is truncated or damaged")
-                .at(path.display().to_string())
-                .expected("a safetensors header that covers the file exactly")
-                .found(found)
-                .hint("fetch the file again")
-        };
-        let mut file = regular::open(path)?;
-        let bytes = file.metadata().map_err(|error| Error::io("read", path, &error))?.len();
-        let short = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => damaged(format!("{bytes} bytes")),
-            _ => Error::io("read", path, &error),
-        };
-        let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(short)?;
-        let length = u64::from_le_bytes(length);
-        if length > MOST_HEADER || length + 8 > bytes {
-            return Err(damaged(format!("a header of {length} bytes in a file of {bytes}")));
-        }
-        let mut header = vec![0; length as usize];
-        file.read_exact(&mut header).map_err(short)?;
-        let metadata: Metadata =
-            serde_json::from_slice(&header).map_err(|error| damaged(format!("{error} ({bytes} bytes)")))?;
-        if metadata.data_len() as u64 != bytes - 8 - length {
-            let (found, wanted) = (bytes - 8 - length, metadata.data_len());
-            return Err(damaged(format!("{found} bytes of tensors where the header says {wanted}")));
-        }
-        Ok(Self { path: path.to_path_buf(), file, metadata, data_start: 8 + length })
-    }
-
-    /// The numbers of a tensor whose type was checked.
-    fn read(&mut self, info: &TensorInfo) -> std::io::Result<Vec<f32>> {
-        let count = info.shape.iter().product();
-        let width = if info.dtype == Dtype::F32 { 4 } else { 2 };
-        self.file.seek(SeekFrom::Start(self.data_start + info.data_offsets.0 as u64))?;
-        let mut values = vec![0.0; count];
-        let mut bytes = vec![0; width * BLOCK.min(count)];
-        for block in values.chunks_mut(BLOCK) {
-            let bytes = &mut bytes[..width * block.len()];
-            self.file.read_exact(bytes)?;
-            let numbers = block.par_iter_mut().zip(bytes.par_chunks_exact(width));
-            match info.dtype {
-                Dtype::F32 => numbers.for_each(|(v, b)| *v = f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
-                Dtype::F16 => numbers.for_each(|(v, b)| *v = f16::from_le_bytes([b[0], b[1]]).to_f32()),
-                _ => numbers.for_each(|(v, b)| *v = bf16::from_le_bytes([b[0], b[1]]).to_f32()),
-            }
-        }
-        Ok(values)
-    }
 }

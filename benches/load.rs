@@ -1,0 +1,146 @@
+//! Gigabytes of stored weights a second that become a decoder, beside the plain way: each tensor read whole, made f32
+//! whole, looked through for what is not finite, and transposed row by row.
+//!
+//! Two layers at C = 4096, F = 14336, 32 and 8 heads of 128, of random bf16 in a temporary folder, so that the file is in
+//! the page cache; the vocabulary has 4,096 entries only, as the layers are what counts. The seconds that all threads
+//! computed tell more than those that passed where others use the machine too.
+//!
+//! `cargo bench --bench load`
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use ghostlab::model::Decoder;
+use half::bf16;
+use rayon::prelude::*;
+use serde_json::{Map, Value, json};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const LAYERS: usize = 2;
+const C: usize = 4096;
+const F: usize = 14336;
+const KEYS: usize = 1024;
+const VOCAB: usize = 4096;
+
+fn main() {
+    let folder = tempfile::tempdir().unwrap();
+    let tensors = tensors();
+    let bytes = write(folder.path(), &tensors);
+    println!("{:.2} GB of bf16, {} threads", bytes as f64 / 1e9, rayon::current_num_threads());
+    let file = folder.path().join("model.safetensors");
+    // The best of three rounds: others on the machine can only slow a round down.
+    let best = |load: &dyn Fn()| {
+        let round = || {
+            let (started, computed) = (Instant::now(), computed());
+            load();
+            (started.elapsed().as_secs_f64(), self::computed() - computed)
+        };
+        (0..3).map(|_| round()).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
+    };
+    let ways: [(&str, &dyn Fn()); 2] = [
+        ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
+        ("the plain way", &|| drop(plain(&file, bytes, &tensors))),
+    ];
+    for (name, load) in ways {
+        let (seconds, computed) = best(load);
+        let rate = bytes as f64 / 1e9 / seconds;
+        println!("{name:>14} {seconds:>8.2} s {rate:>8.2} GB/s {computed:>8.2} s computed");
+    }
+}
+
+/// Seconds that this process's threads have computed; NaN where the system does not tell.
+fn computed() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    let ticks: Vec<f64> = times.filter_map(|ticks| ticks.parse().ok()).collect();
+    if ticks.len() == 2 { (ticks[0] + ticks[1]) / 100.0 } else { f64::NAN }
+}
+
+/// Name and stored shape of each tensor, in the order of the file.
+fn tensors() -> Vec<(String, Vec<usize>)> {
+    let mut tensors = vec![("model.embed_tokens".to_owned(), vec![VOCAB, C])];
+    for layer in 0..LAYERS {
+        let parts = [
+            ("input_layernorm", vec![C]),
+            ("post_attention_layernorm", vec![C]),
+            ("self_attn.q_proj", vec![C, C]),
+            ("self_attn.k_proj", vec![KEYS, C]),
+            ("self_attn.v_proj", vec![KEYS, C]),
+            ("self_attn.o_proj", vec![C, C]),
+            ("mlp.gate_proj", vec![F, C]),
+            ("mlp.up_proj", vec![F, C]),
+            ("mlp.down_proj", vec![C, F]),
+        ];
+        tensors.extend(parts.map(|(part, shape)| (format!("model.layers.{layer}.{part}"), shape)));
+    }
+    tensors.extend([("model.norm".to_owned(), vec![C]), ("lm_head".to_owned(), vec![VOCAB, C])]);
+    tensors
+}
+
+/// Writes config and weights; the bytes of the weights.
+fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,
+        "hidden_size": C, "intermediate_size": F, "num_hidden_layers": LAYERS, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": VOCAB, "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": false,
+    });
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let (mut header, mut bytes) = (Map::new(), 0);
+    for (name, shape) in tensors {
+        let end = bytes + 2 * shape.iter().product::<usize>();
+        header.insert(format!("{name}.weight"), json!({"dtype": "BF16", "shape": shape, "data_offsets": [bytes, end]}));
+        bytes = end;
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = BufWriter::new(File::create(folder.join("model.safetensors")).unwrap());
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(header.as_bytes()).unwrap();
+    let mut state = 1u32;
+    let mut block = vec![0u8; 1 << 20];
+    for first in (0..bytes).step_by(block.len()) {
+        for number in block.as_chunks_mut::<2>().0 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *number = bf16::from_f32((state >> 8) as f32 / (1 << 24) as f32 - 0.5).to_le_bytes();
+        }
+        file.write_all(&block[..(bytes - first).min(1 << 20)]).unwrap();
+    }
+    file.flush().unwrap();
+    bytes
+}
+
+/// How weights were made before: the sums of lengths keep the compiler from leaving it out.
+fn plain(file: &Path, bytes: usize, tensors: &[(String, Vec<usize>)]) -> Vec<Vec<f32>> {
+    let mut file = File::open(file).unwrap();
+    let mut position = file.metadata().unwrap().len() - bytes as u64;
+    let mut kept = Vec::new();
+    for (_, shape) in tensors {
+        let mut values = vec![0.0f32; shape.iter().product()];
+        file.seek(SeekFrom::Start(position)).unwrap();
+        let mut buffer = vec![0; 2 * values.len().min(1 << 22)];
+        for block in values.chunks_mut(1 << 22) {
+            let buffer = &mut buffer[..2 * block.len()];
+            file.read_exact(buffer).unwrap();
+            let numbers = block.par_iter_mut().zip(buffer.par_chunks_exact(2));
+            numbers.for_each(|(v, b)| *v = bf16::from_le_bytes([b[0], b[1]]).to_f32());
+        }
+        assert!(values.par_iter().position_first(|v| !v.is_finite()).is_none());
+        position += 2 * values.len() as u64;
+        if let [outer, inner] = shape[..] {
+            let mut out = vec![0.0; values.len()];
+            for (row, values) in values.chunks_exact(inner).enumerate() {
+                for (column, &value) in values.iter().enumerate() {
+                    out[column * outer + row] = value;
+                }
+            }
+            values = out;
+        }
+        kept.push(values);
+    }
+    kept
+}

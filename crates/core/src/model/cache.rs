@@ -1,0 +1,256 @@
+//! Values that are made when they are first asked for, and kept within a number of bytes: the least recently used goes
+//! first, and none that somebody works with.
+//!
+//! Makers are threads of their own. Who waits for a value is often a worker of the shared pool, and holds it up: if
+//! making needed a free worker there, all could wait for each other.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::error::{Error, Result};
+use crate::files::caught;
+
+pub(super) struct Cache<T> {
+    shared: Arc<Shared<T>>,
+    makers: ThreadPool,
+}
+
+struct Shared<T> {
+    make: Box<dyn Fn(usize) -> Result<T> + Send + Sync>,
+    /// Of each value.
+    bytes: Vec<u64>,
+    budget: u64,
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T> {
+    slots: Vec<Slot<T>>,
+    /// Bytes of what is kept and of what is being made.
+    held: u64,
+    /// Counts uses.
+    clock: u64,
+}
+
+enum Slot<T> {
+    Absent,
+    Making,
+    /// Until somebody asks.
+    Failed(Error),
+    Kept {
+        value: Arc<T>,
+        used: u64,
+    },
+}
+
+impl<T: Send + Sync + 'static> Cache<T> {
+    /// One value for each of `bytes`, which says how large it is. What is in use at a time is kept, even if it is more
+    /// than the budget.
+    ///
+    /// # Errors
+    /// No threads can be started.
+    pub(super) fn new(
+        bytes: Vec<u64>,
+        budget: u64,
+        make: impl Fn(usize) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let makers = ThreadPoolBuilder::new().num_threads(rayon::current_num_threads()).build();
+        let makers = makers.map_err(|error| Error::job("cannot start threads").found(error.to_string()))?;
+        let slots = bytes.iter().map(|_| Slot::Absent).collect();
+        let state = Mutex::new(State { slots, held: 0, clock: 0 });
+        let shared = Shared { make: Box::new(make), bytes, budget, state, changed: Condvar::new() };
+        Ok(Self { shared: Arc::new(shared), makers })
+    }
+
+    /// A value, made if it is not there.
+    ///
+    /// # Errors
+    /// What making it gave.
+    pub(super) fn get(&self, index: usize) -> Result<Arc<T>> {
+        let mut state = self.shared.lock();
+        loop {
+            state.clock += 1;
+            let now = state.clock;
+            match &mut state.slots[index] {
+                Slot::Kept { value, used } => {
+                    *used = now;
+                    return Ok(Arc::clone(value));
+                }
+                slot @ Slot::Failed(_) => {
+                    if let Slot::Failed(error) = std::mem::replace(slot, Slot::Absent) {
+                        return Err(error);
+                    }
+                }
+                Slot::Absent => {
+                    self.shared.make_room(&mut state, index, None);
+                    self.begin(&mut state, index);
+                }
+                Slot::Making => {
+                    state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    /// Begins to make what is asked for next, if there is room beside what is asked for `now`.
+    pub(super) fn ahead(&self, now: Option<usize>, next: usize) {
+        let mut state = self.shared.lock();
+        // Whoever asks for it comes in a moment: it shall not wait for the next one.
+        if let Some(now) = now.filter(|&now| matches!(state.slots[now], Slot::Absent)) {
+            self.shared.make_room(&mut state, now, None);
+            self.begin(&mut state, now);
+        }
+        if matches!(state.slots[next], Slot::Absent)
+            && state.held - self.shared.freeable(&state, now) + self.shared.bytes[next] <= self.shared.budget
+        {
+            self.shared.make_room(&mut state, next, now);
+            self.begin(&mut state, next);
+        }
+    }
+
+    fn begin(&self, state: &mut State<T>, index: usize) {
+        state.held += self.shared.bytes[index];
+        state.slots[index] = Slot::Making;
+        let shared = Arc::clone(&self.shared);
+        self.makers.spawn(move || {
+            let made = caught::catch(|| (shared.make)(index)).unwrap_or_else(|panic| {
+                Err(Error::job("making a part of a backbone panicked, which is a fault of the program").found(panic))
+            });
+            let mut state = shared.lock();
+            state.clock += 1;
+            state.slots[index] = match made {
+                Ok(value) => Slot::Kept { value: Arc::new(value), used: state.clock },
+                Err(error) => {
+                    state.held -= shared.bytes[index];
+                    Slot::Failed(error)
+                }
+            };
+            drop(state);
+            shared.changed.notify_all();
+        });
+    }
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When a value was last used, if nobody works with it.
+    fn idle(&self, slot: &Slot<T>) -> Option<u64> {
+        match slot {
+            // Others get theirs under the lock: nobody can begin to use it meanwhile.
+            Slot::Kept { value, used } if Arc::strong_count(value) == 1 => Some(*used),
+            _ => None,
+        }
+    }
+
+    fn freeable(&self, state: &State<T>, spared: Option<usize>) -> u64 {
+        let slots = state.slots.iter().zip(&self.bytes).enumerate();
+        slots.filter(|&(at, (slot, _))| Some(at) != spared && self.idle(slot).is_some()).map(|(_, (_, of))| of).sum()
+    }
+
+    /// Drops what was used longest ago until a value fits, or nothing is left to drop.
+    fn make_room(&self, state: &mut State<T>, index: usize, spared: Option<usize>) {
+        while state.held + self.bytes[index] > self.budget {
+            let slots = state.slots.iter().enumerate().filter(|&(at, _)| Some(at) != spared);
+            let oldest = slots.filter_map(|(at, slot)| Some((self.idle(slot)?, at))).min();
+            let Some((_, at)) = oldest else { return };
+            state.slots[at] = Slot::Absent;
+            state.held -= self.bytes[at];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::time::Duration;
+
+    use rayon::prelude::*;
+
+    use super::*;
+
+    /// Values of 10 bytes that are their own index, and how often each was made.
+    fn counting(count: usize, budget: u64) -> (Cache<usize>, Arc<Vec<AtomicUsize>>) {
+        let made: Arc<Vec<AtomicUsize>> = Arc::new((0..count).map(|_| AtomicUsize::new(0)).collect());
+        let counts = Arc::clone(&made);
+        let make = move |index: usize| {
+            counts[index].fetch_add(1, SeqCst);
+            Ok(index)
+        };
+        (Cache::new(vec![10; count], budget, make).unwrap(), made)
+    }
+
+    fn counts(made: &[AtomicUsize]) -> Vec<usize> {
+        made.iter().map(|count| count.load(SeqCst)).collect()
+    }
+
+    /// Waits until nothing is being made.
+    fn settle<T>(cache: &Cache<T>) {
+        while cache.shared.lock().slots.iter().any(|slot| matches!(slot, Slot::Making)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first_and_what_stays_is_made_once() {
+        let (cache, made) = counting(4, 30);
+        for index in [0, 1, 2, 0, 3, 0, 2, 1] {
+            assert_eq!(*cache.get(index).unwrap(), index);
+            assert!(cache.shared.lock().held <= 30);
+        }
+        assert_eq!(counts(&made), [1, 2, 1, 1], "1 had to go for 3");
+    }
+
+    #[test]
+    fn what_is_in_use_stays_even_beyond_the_budget_and_goes_after_that() {
+        let (cache, made) = counting(3, 10);
+        let (first, second) = (cache.get(0).unwrap(), cache.get(1).unwrap());
+        assert_eq!((*first, *second, cache.shared.lock().held), (0, 1, 20));
+        drop((first, second));
+        assert_eq!((*cache.get(2).unwrap(), cache.shared.lock().held), (2, 10));
+        assert_eq!(counts(&made), [1, 1, 1]);
+    }
+
+    #[test]
+    fn what_is_made_ahead_is_there_and_takes_no_room_from_what_is_used_now() {
+        let (cache, made) = counting(3, 20);
+        cache.ahead(Some(0), 1);
+        settle(&cache);
+        assert_eq!(counts(&made), [1, 1, 0]);
+        let held = cache.get(1).unwrap();
+        cache.ahead(Some(0), 2);
+        settle(&cache);
+        assert_eq!(counts(&made), [1, 1, 0], "0 is asked for now, and 1 is in use");
+        cache.ahead(Some(1), 2);
+        settle(&cache);
+        drop(held);
+        assert_eq!((counts(&made), cache.shared.lock().held), (vec![1, 1, 1], 20));
+    }
+
+    #[test]
+    fn threads_that_ask_together_wait_for_one_maker() {
+        let (cache, made) = counting(1, 10);
+        (0..64).into_par_iter().for_each(|_| assert_eq!(*cache.get(0).unwrap(), 0));
+        assert_eq!(counts(&made), [1]);
+    }
+
+    #[test]
+    fn an_error_or_a_panic_of_making_is_the_askers_and_the_next_one_tries_again() {
+        let tried = AtomicUsize::new(0);
+        let make = move |_| match tried.fetch_add(1, SeqCst) {
+            0 => Err(Error::bad_input("not finite")),
+            1 => panic!("no such tensor"),
+            tried => Ok(tried),
+        };
+        let cache = Cache::new(vec![10], 10, make).unwrap();
+        cache.ahead(None, 0);
+        settle(&cache);
+        assert!(cache.get(0).unwrap_err().to_string().contains("not finite"));
+        assert!(cache.get(0).unwrap_err().to_string().contains("no such tensor"));
+        assert_eq!(*cache.get(0).unwrap(), 2);
+        assert_eq!(cache.shared.lock().held, 10);
+    }
+}

@@ -1,0 +1,110 @@
+//! One weight file: its header, and the bytes of its tensors by their position.
+
+use std::fs::{File, Metadata as FileMetadata};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use safetensors::tensor::{Metadata, TensorInfo};
+
+use crate::error::{Error, Result};
+use crate::files::regular;
+
+/// Longer headers are refused, as the format's own reader does.
+const MOST_HEADER: u64 = 100_000_000;
+
+pub(super) struct Shard {
+    pub(super) path: PathBuf,
+    pub(super) metadata: Metadata,
+    file: File,
+    /// Where the tensor bytes begin: the header's length field and the header.
+    data_start: u64,
+    /// Length and time of the last change, as they were when the file was opened.
+    opened: (u64, Option<SystemTime>),
+}
+
+impl Shard {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let damaged = |found: String| {
+            Error::bad_input("a weight file is truncated or damaged")
+                .at(path.display().to_string())
+                .expected("a safetensors header that covers the file exactly")
+                .found(found)
+                .hint("fetch the file again")
+        };
+        let mut file = regular::open(path)?;
+        let opened = stamp(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
+        let bytes = opened.0;
+        let short = |error: std::io::Error| match error.kind() {
+            ErrorKind::UnexpectedEof => damaged(format!("{bytes} bytes")),
+            _ => Error::io("read", path, &error),
+        };
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(short)?;
+        let length = u64::from_le_bytes(length);
+        if length > MOST_HEADER || length + 8 > bytes {
+            return Err(damaged(format!("a header of {length} bytes in a file of {bytes}")));
+        }
+        let mut header = vec![0; length as usize];
+        file.read_exact(&mut header).map_err(short)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|error| damaged(format!("{error} ({bytes} bytes)")))?;
+        if metadata.data_len() as u64 != bytes - 8 - length {
+            let (found, wanted) = (bytes - 8 - length, metadata.data_len());
+            return Err(damaged(format!("{found} bytes of tensors where the header says {wanted}")));
+        }
+        Ok(Self { path: path.to_path_buf(), metadata, file, data_start: 8 + length, opened })
+    }
+
+    /// File and tensor, for messages.
+    pub(super) fn place(&self, tensor: &str) -> String {
+        format!("{}, tensor {tensor}", self.path.display())
+    }
+
+    /// Fills `bytes` with those of a tensor from `first` on. Several threads may read at a time.
+    pub(super) fn read(&self, tensor: &str, info: &TensorInfo, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let position = self.data_start + (info.data_offsets.0 + first) as u64;
+        read_exact_at(&self.file, bytes, position).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => Error::bad_input("a weight file became shorter while it was read")
+                .at(self.place(tensor))
+                .expected(format!("{} bytes of it", info.data_offsets.1 - info.data_offsets.0))
+                .found("the end of the file")
+                .hint("leave the weights alone while a run goes on; fetch the file again"),
+            _ => Error::io("read", &self.path, &error),
+        })
+    }
+
+    /// Refuses a file that is not as it was when it was opened: what was read of it may be of another backbone.
+    pub(super) fn unchanged(&self) -> Result<()> {
+        let now = stamp(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
+        if now == self.opened {
+            return Ok(());
+        }
+        Err(Error::bad_input("a weight file changed after it was opened")
+            .at(self.path.display().to_string())
+            .expected(format!("the {} bytes that were there when the run began", self.opened.0))
+            .found(format!("{} bytes, changed since", now.0))
+            .hint("leave the weights alone while a run goes on; fetch the file again"))
+    }
+}
+
+fn stamp(about: &FileMetadata) -> (u64, Option<SystemTime>) {
+    (about.len(), about.modified().ok())
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, bytes: &mut [u8], position: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, position)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut bytes: &mut [u8], mut position: u64) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let count = std::os::windows::fs::FileExt::seek_read(file, bytes, position)?;
+        if count == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        (bytes, position) = (&mut bytes[count..], position + count as u64);
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! A stored tensor made f32: as it is, some rows of it, or transposed.
+//!
+//! Bytes are read, checked and converted a block at a time while they are in the caches, by all threads: there is never
+//! a second whole copy of a tensor.
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
+
+use super::shard::Shard;
+use crate::error::{Error, Result};
+use crate::linalg::simd;
+
+/// Bytes that a thread reads at a time.
+const READ: usize = 1 << 18;
+/// Bytes of the rows that are transposed at a time: they stay in a shared cache.
+const BLOCK: usize = 1 << 22;
+/// Rows and columns of a tile: a cache line of f32 is written, and one of bf16 read, at a time.
+const TILE_ROWS: usize = 16;
+const TILE_COLUMNS: usize = 32;
+
+/// A float type of weight files; little-endian.
+#[derive(Clone, Copy)]
+pub(super) enum Float {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Float {
+    /// None for types that are not read.
+    pub(super) fn of(dtype: Dtype) -> Option<Self> {
+        match dtype {
+            Dtype::F32 => Some(Self::F32),
+            Dtype::F16 => Some(Self::F16),
+            Dtype::BF16 => Some(Self::Bf16),
+            _ => None,
+        }
+    }
+
+    fn width(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    #[inline(always)]
+    fn convert(self, bytes: &[u8], out: &mut [f32]) {
+        fn each<const W: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; W]) -> f32) {
+            out.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, &bytes)| *v = number(bytes));
+        }
+        match self {
+            Self::F32 => each(bytes, out, f32::from_le_bytes),
+            Self::F16 => each(bytes, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
+            Self::Bf16 => each(bytes, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        }
+    }
+
+    /// Infinities and NaNs are the numbers whose exponent is all ones.
+    fn finite(self, bytes: &[u8]) -> bool {
+        #[inline(always)]
+        fn none<const W: usize>(bytes: &[u8], not_finite: impl Fn([u8; W]) -> bool) -> bool {
+            // No early end: a loop without one runs on whole vectors.
+            !bytes.as_chunks().0.iter().fold(false, |any, &bytes| any | not_finite(bytes))
+        }
+        let half = |exponent: u16| move |bytes| u16::from_le_bytes(bytes) & exponent == exponent;
+        simd::widest(
+            #[inline(always)]
+            || match self {
+                Self::F32 => none(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7f80_0000 == 0x7f80_0000),
+                Self::F16 => none(bytes, half(0x7c00)),
+                Self::Bf16 => none(bytes, half(0x7f80)),
+            },
+        )
+    }
+}
+
+/// A tensor of a weight file whose shape and type were checked.
+pub(super) struct Stored<'a> {
+    pub(super) shard: &'a Shard,
+    pub(super) name: &'a str,
+    pub(super) info: TensorInfo,
+    pub(super) float: Float,
+}
+
+impl Stored<'_> {
+    /// All numbers in their stored order.
+    pub(super) fn values(&self) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; self.info.shape.iter().product()];
+        let each = READ / self.float.width();
+        let blocks = values.par_chunks_mut(each).enumerate();
+        first_error(blocks.map(|(block, values)| self.convert(block * each, values)))?;
+        self.shard.unchanged()?;
+        Ok(values)
+    }
+
+    /// Some rows, one after the other. A row that is not there is a programming error and panics.
+    pub(super) fn rows(&self, rows: &[u32]) -> Result<Vec<f32>> {
+        let [count, inner] = self.matrix();
+        let mut values = vec![0.0; rows.len() * inner];
+        for (&row, values) in rows.iter().zip(values.chunks_exact_mut(inner.max(1))) {
+            assert!((row as usize) < count, "row {row} of {count}");
+            self.convert(row as usize * inner, values)?;
+        }
+        self.shard.unchanged()?;
+        Ok(values)
+    }
+
+    /// Writes a matrix `[outer, inner]` into `out [inner, total]`, from column `first` on.
+    pub(super) fn transpose(&self, out: &mut [f32], total: usize, first: usize) -> Result<()> {
+        let [outer, inner] = self.matrix();
+        let (width, float) = (self.float.width(), self.float);
+        let stride = inner * width;
+        let most = (BLOCK / stride.max(1)).max(1).next_multiple_of(TILE_ROWS).min(outer);
+        let mut bytes = vec![0; most * stride];
+        for top in (0..outer).step_by(most.max(1)) {
+            let rows = most.min(outer - top);
+            let bytes = &mut bytes[..rows * stride];
+            let pieces = bytes.par_chunks_mut(READ).enumerate();
+            first_error(pieces.map(|(piece, bytes)| self.read((top * stride + piece * READ) / width, bytes)))?;
+            // Lines of `out` that stay at hand while all rows of the block go into them.
+            out.par_chunks_mut((TILE_COLUMNS * total).max(1)).enumerate().for_each(|(band, lines)| {
+                let (column, columns) = (band * TILE_COLUMNS, lines.len() / total);
+                simd::widest(
+                    #[inline(always)]
+                    || {
+                        for (index, tile) in bytes.chunks(TILE_ROWS * stride).enumerate() {
+                            let mut numbers = [[0.0; TILE_COLUMNS]; TILE_ROWS];
+                            let high = tile.len() / stride;
+                            for (row, numbers) in tile.chunks_exact(stride).zip(&mut numbers) {
+                                float.convert(&row[column * width..][..columns * width], &mut numbers[..columns]);
+                            }
+                            let at = first + top + index * TILE_ROWS;
+                            for (j, line) in lines.chunks_exact_mut(total).enumerate() {
+                                let line = &mut line[at..at + high];
+                                line.iter_mut().zip(&numbers).for_each(|(v, row)| *v = row[j]);
+                            }
+                        }
+                    },
+                );
+            });
+        }
+        self.shard.unchanged()
+    }
+
+    fn matrix(&self) -> [usize; 2] {
+        let inner = self.info.shape.last().copied().unwrap_or(1);
+        [self.info.shape.iter().product::<usize>() / inner.max(1), inner]
+    }
+
+    /// The numbers from element `first` on, as many as fit.
+    fn convert(&self, first: usize, values: &mut [f32]) -> Result<()> {
+        let mut bytes = vec![0; values.len() * self.float.width()];
+        self.read(first, &mut bytes)?;
+        simd::widest(
+            #[inline(always)]
+            || self.float.convert(&bytes, values),
+        );
+        Ok(())
+    }
+
+    /// The bytes from element `first` on, as many as fit, if they are of finite numbers.
+    fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let width = self.float.width();
+        self.shard.read(self.name, &self.info, first * width, bytes)?;
+        if self.float.finite(bytes) {
+            return Ok(());
+        }
+        let mut values = vec![0.0; bytes.len() / width];
+        self.float.convert(bytes, &mut values);
+        let at = values.iter().position(|v| !v.is_finite()).unwrap_or_default();
+        Err(Error::bad_input("a weight is not a finite number")
+            .at(self.shard.place(self.name))
+            .found(format!("{} at element {} of {:?}", values[at], first + at, self.info.shape))
+            .hint("the file is damaged, or the model overflowed its float type when it was saved"))
+    }
+}
+
+/// The first error in the order of the blocks, whichever thread is first.
+fn first_error(blocks: impl IndexedParallelIterator<Item = Result<()>>) -> Result<()> {
+    let results: Vec<Result<()>> = blocks.collect();
+    results.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::model::weights::Weights;
+
+    /// A file of one tensor `w`.
+    fn file(folder: &Path, dtype: &str, shape: [usize; 2], bytes: &[u8]) {
+        let header = json!({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, bytes.len()]}}).to_string();
+        let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), bytes].concat();
+        std::fs::write(folder.join("model.safetensors"), parts).unwrap();
+    }
+
+    /// Small whole numbers, which every float type holds.
+    fn number(index: usize) -> f32 {
+        (index % 253) as f32 - 100.0
+    }
+
+    fn stored(dtype: &str, value: f32) -> Vec<u8> {
+        match dtype {
+            "F32" => value.to_le_bytes().to_vec(),
+            "F16" => f16::from_f32(value).to_le_bytes().to_vec(),
+            _ => bf16::from_f32(value).to_le_bytes().to_vec(),
+        }
+    }
+
+    #[test]
+    fn every_float_type_is_read_whole_by_rows_and_transposed_whatever_the_shape() {
+        let folder = TempDir::new().unwrap();
+        // Less than a tile, ragged tiles, and several blocks of which the last is shorter.
+        for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
+            for dtype in ["F32", "F16", "BF16"] {
+                let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
+                file(folder.path(), dtype, [outer, inner], &bytes);
+                let weights = Weights::open(folder.path()).unwrap();
+                let values = weights.take("w", &[outer, inner]).unwrap();
+                assert!(values.iter().enumerate().all(|(i, &v)| v == number(i)), "{dtype} [{outer}, {inner}]");
+                let last = outer as u32 - 1;
+                let rows = weights.rows("w", [outer, inner], &[last, 0]).unwrap();
+                assert!(rows[..inner] == values[(outer - 1) * inner..] && rows[inner..] == values[..inner]);
+                let twice = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap();
+                let right = |(at, &v): (usize, &f32)| v == number(at % (2 * outer) % outer * inner + at / (2 * outer));
+                assert!(twice.iter().enumerate().all(right), "{dtype} [{outer}, {inner}]");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_number_that_is_not_finite_is_named_whichever_way_it_is_read() {
+        let folder = TempDir::new().unwrap();
+        let [outer, inner] = [50, 70_001];
+        for (dtype, value) in [("F32", f32::NAN), ("F16", f32::INFINITY), ("BF16", f32::NEG_INFINITY)] {
+            let mut bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
+            let width = bytes.len() / (outer * inner);
+            let first = 40 * inner + 7;
+            for at in [first, first + 2, outer * inner - 1] {
+                bytes[at * width..(at + 1) * width].copy_from_slice(&stored(dtype, value));
+            }
+            file(folder.path(), dtype, [outer, inner], &bytes);
+            let weights = Weights::open(folder.path()).unwrap();
+            let errors = [
+                weights.take("w", &[outer, inner]).unwrap_err(),
+                weights.rows("w", [outer, inner], &[0, 40]).unwrap_err(),
+                weights.transposed(&[("w", outer)], inner).unwrap_err(),
+            ];
+            let expected = format!("{value} at element {first} of [50, 70001]");
+            for error in errors.map(|error| error.to_string()) {
+                assert!(error.contains(&expected) && error.contains("tensor w"), "{error}");
+            }
+            assert!(weights.rows("w", [outer, inner], &[0, 39]).is_ok(), "other rows are sound");
+        }
+    }
+
+    #[test]
+    fn a_file_that_changed_since_it_was_opened_is_refused_by_name() {
+        let folder = TempDir::new().unwrap();
+        let bytes: Vec<u8> = (0..6).flat_map(|i| stored("F32", number(i))).collect();
+        file(folder.path(), "F32", [2, 3], &bytes);
+        let weights = Weights::open(folder.path()).unwrap();
+        let path = folder.path().join("model.safetensors");
+        let later = path.metadata().unwrap().modified().unwrap() + std::time::Duration::from_secs(2);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+        let errors = [
+            weights.take("w", &[2, 3]).unwrap_err(),
+            weights.rows("w", [2, 3], &[1]).unwrap_err(),
+            weights.transposed(&[("w", 2)], 3).unwrap_err(),
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(error.exit_code() == 2 && text.contains("changed after it was opened"), "{text}");
+            assert!(text.contains("model.safetensors"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Weights that are made by need: the same numbers as with all of them in memory, and errors when they are used.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use common::{checkout, fixture, tensors};
+use ghostlab_core::calibrate::{HookPoint, in_memory};
+use ghostlab_core::corpus::{Start, Windows};
+use ghostlab_core::evaluate::perplexity::PerplexityEval;
+use ghostlab_core::evaluate::{EvalSet, score};
+use ghostlab_core::model::{Config, Decoder, Engine, Operator, Program, Trie};
+
+fn windows(vocab: usize, count: usize, length: usize) -> Windows {
+    let ids: Vec<u32> = (0..count * length).map(|i| (i * 7919 % vocab) as u32).collect();
+    let starts = (0..count).map(|window| Start { document: 0, token: window * length }).collect();
+    Windows { corpus_tokens: ids.len(), ids, length, starts, bytes: 0 }
+}
+
+/// Scores of a dense, a pruned and a repaired program, and the activations at every boundary, bit by bit.
+fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
+    let config = engine.config();
+    let patch = Operator::diagonal((0..config.hidden).map(|c| 0.8 + c as f32 / 500.0).collect()).unwrap();
+    let programs = [
+        Program::dense(config.layers),
+        Program::pruned(config.layers, &[1], |_| None),
+        Program::pruned(config.layers, &[1], |_| Some(patch.clone())),
+    ];
+    let trie = Trie::new(&programs);
+    let text = windows(config.vocab, 13, 128);
+    let eval_set = PerplexityEval::new(&text, 2048);
+    assert_eq!((eval_set.chunks(), eval_set.tokens(0)), (1, 13 * 128), "a chunk of four parts, the last one shorter");
+    let scores = score(&eval_set, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap();
+    let sites: Vec<HookPoint> = (0..=config.layers).map(HookPoint::Stream).collect();
+    let activations = in_memory(engine, &windows(config.vocab, 10, 64), sites.iter().copied()).unwrap();
+    let rows = sites.iter().flat_map(|&site| activations.rows(site, 0..10).unwrap().to_vec());
+    (scores.concat().into_iter().map(f64::to_bits).collect(), rows.map(f32::to_bits).collect())
+}
+
+fn within(folder: &Path, budget: impl Fn(&Config) -> u64) -> Decoder {
+    let config = Config::read(folder).unwrap();
+    let budget = budget(&config);
+    Decoder::load_within(config, folder, budget).unwrap()
+}
+
+#[test]
+fn scores_and_activations_do_not_depend_on_the_memory_for_weights() {
+    let mut folders: Vec<_> =
+        ["llama-gqa", "llama3-rope", "qwen3", "olmo2"].map(|name| fixture(&format!("arch/{name}"))).into();
+    folders.push(checkout().join("data/tiny/llama"));
+    for folder in folders {
+        let all = numbers(&Decoder::load(&folder).unwrap());
+        assert!(all.0.len() == 3 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..]);
+        for layers in [3, 0] {
+            let of = within(&folder, |config| {
+                assert!(config.weight_bytes() > 3 * config.layer_bytes());
+                layers * config.layer_bytes()
+            });
+            assert!(numbers(&of) == all, "{}: a budget of {layers} layers", folder.display());
+        }
+    }
+}
+
+#[test]
+fn a_weight_that_is_not_finite_is_named_when_its_layer_is_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(fixture("arch/llama-gqa/config.json"), folder.path().join("config.json")).unwrap();
+    let mut weights = tensors(&fixture("arch/llama-gqa/model.safetensors"));
+    let name = "model.layers.2.mlp.down_proj.weight";
+    let shape = weights[name].dims().to_vec();
+    let mut values: Vec<f32> = weights[name].to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+    values[11] = f32::NAN;
+    weights.insert(name.into(), Tensor::from_vec(values, shape, &Device::Cpu).unwrap());
+    candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
+    let decoder = within(folder.path(), |config| 2 * config.layer_bytes());
+    let text = windows(320, 2, 32);
+    let run = |removed: &[usize]| {
+        let trie = Trie::new(&[Program::pruned(4, removed, |_| None)]);
+        score(&PerplexityEval::new(&text, 2048), &decoder, &trie, &mut vec![0.0; trie.len()], |_| Ok(()))
+    };
+    for _ in 0..2 {
+        let error = run(&[]).unwrap_err();
+        let text = error.to_string();
+        assert!(error.exit_code() == 2 && text.contains("not a finite number"), "{text}");
+        assert!(text.contains(name) && text.contains("element 11"), "{text}");
+    }
+    assert!(run(&[2]).is_ok(), "nobody needs the layer");
+}
+
+#[test]
+fn a_weight_file_that_changes_between_two_uses_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture("arch/llama-gqa").join(name), folder.path().join(name)).unwrap();
+    }
+    let decoder = within(folder.path(), |config| 2 * config.layer_bytes());
+    let text = windows(320, 2, 32);
+    let trie = Trie::new(&[Program::dense(4)]);
+    let run = || score(&PerplexityEval::new(&text, 2048), &decoder, &trie, &mut vec![0.0; trie.len()], |_| Ok(()));
+    run().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 64].fill(0);
+    // In place: the file that was opened is the one that changes.
+    std::fs::write(&path, &bytes).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(5)).unwrap();
+    let error = run().unwrap_err();
+    let text = error.to_string();
+    assert!(error.exit_code() == 2 && text.contains("changed after it was opened"), "{text}");
+    assert!(text.contains("model.safetensors"), "{text}");
+}
