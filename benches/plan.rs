@@ -55,7 +55,7 @@ fn planning() {
         let started = Instant::now();
         let grid = Grid::load(&path("grid.yaml"), None, &[], &Methods).unwrap();
         let read = started.elapsed().as_secs_f64();
-        let plan = Plan::new(&grid, &store, Settings::default().batch_tokens).unwrap();
+        let plan = Plan::new(&grid, &store, Settings::default().engine, Settings::default().batch_tokens).unwrap();
         prepare(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
         let state = StoreState::read(&plan, &store);
         let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes, u64::MAX).unwrap();

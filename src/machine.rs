@@ -36,6 +36,13 @@ impl Machine {
     }
 }
 
+/// What tells machines apart that share a store, as far as their speed goes: host, processor, threads.
+pub fn name() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let cpu = field("/proc/cpuinfo", "model name").unwrap_or_default();
+    format!("{}, {cpu}, {} threads", host.trim(), rayon::current_num_threads())
+}
+
 fn cpu_features() -> Vec<&'static str> {
     let mut features = Vec::new();
     #[cfg(target_arch = "x86_64")]
@@ -136,7 +143,6 @@ pub fn signature() -> Value {
         "dirty": option_env!("GHOSTLAB_DIRTY") == Some("true"),
         "command": command(),
         "machine": Machine::this(),
-        "dtype": "f32",
         "finished": clock::utc(SystemTime::now()),
         "peak_memory_bytes": peak_memory(),
     })

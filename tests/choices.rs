@@ -6,17 +6,17 @@ mod common;
 
 use std::path::Path;
 
-use common::{fixture, shared};
+use common::{engines, fixture, shared};
 use ghostlab::error::Result;
 use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice};
 use ghostlab::evaluate::{EvalSet, score};
-use ghostlab::model::{Decoder, Operator, Program, Trie};
+use ghostlab::model::{Engine, Operator, Program, Trie};
 use serde_json::Value;
 
 /// A document's choices: input, continuation.
 type Document = Vec<(Vec<u32>, Vec<u32>)>;
 
-fn scored(decoder: &Decoder, programs: &[Program], documents: &[Document], budget: usize) -> Vec<Vec<Vec<Scored>>> {
+fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], budget: usize) -> Vec<Vec<Vec<Scored>>> {
     let borrowed: Vec<Vec<TokenisedChoice<'_>>> = documents
         .iter()
         .map(|choices| choices.iter().map(|(input, continuation)| TokenisedChoice { input, continuation }).collect())
@@ -29,7 +29,7 @@ fn scored(decoder: &Decoder, programs: &[Program], documents: &[Document], budge
         Ok(())
     };
     let exam = MultipleChoiceEval::new(&borrowed, budget).unwrap();
-    let of_programs = score(&exam, decoder, &trie, &mut seconds, progress).unwrap();
+    let of_programs = score(&exam, engine, &trie, &mut seconds, progress).unwrap();
     assert_eq!(tokens, (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum::<usize>());
     let by_document = |values: Vec<f64>| {
         let mut scores = ghostlab::evaluate::choices::scored(&values).into_iter();
@@ -57,8 +57,8 @@ fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
 #[test]
 fn log_likelihoods_equal_the_harness() {
     let Some(folder) = shared("oracles/lm_eval") else { return };
-    let decoder = Decoder::load(&folder.join("model")).unwrap();
-    let mut requests = 0;
+    let engines = engines(&folder.join("model"));
+    let mut requests = vec![0; engines.len()];
     for part in ["requests", "nobos/requests", "requests_legacy"] {
         for entry in std::fs::read_dir(folder.join(part)).unwrap() {
             let path = entry.unwrap().path();
@@ -66,19 +66,23 @@ fn log_likelihoods_equal_the_harness() {
                 continue;
             }
             let (documents, expected) = golden(&path);
-            let ours = &scored(&decoder, &[Program::dense(decoder.config().layers)], &documents, 512)[0];
-            for (document, (ours, expected)) in ours.iter().zip(&expected).enumerate() {
-                for (ours, (log_likelihood, greedy)) in ours.iter().zip(expected) {
-                    let difference = (ours.log_likelihood - log_likelihood).abs();
-                    assert!(difference <= 1e-3, "{} document {document}: {difference:e}", path.display());
-                    assert_eq!(ours.greedy, *greedy, "{} document {document}", path.display());
-                    requests += 1;
+            for (engine, requests) in engines.iter().zip(&mut requests) {
+                let name = engine.id().name;
+                let ours = &scored(&**engine, &[Program::dense(engine.config().layers)], &documents, 512)[0];
+                for (document, (ours, expected)) in ours.iter().zip(&expected).enumerate() {
+                    for (ours, (log_likelihood, greedy)) in ours.iter().zip(expected) {
+                        let difference = (ours.log_likelihood - log_likelihood).abs();
+                        let place = format!("{name}: {} document {document}", path.display());
+                        assert!(difference <= 1e-3, "{place}: {difference:e}");
+                        assert_eq!(ours.greedy, *greedy, "{place}");
+                        *requests += 1;
+                    }
                 }
             }
         }
     }
     // 180 with BOS, 180 without, 20 of the older race.
-    assert_eq!(requests, 380);
+    assert_eq!(requests, [380; 2]);
 }
 
 #[test]
@@ -142,8 +146,8 @@ fn documents(vocab: u32) -> Vec<Document> {
     ]
 }
 
-fn programs(decoder: &Decoder) -> Vec<Program> {
-    let (layers, channels) = (decoder.config().layers, decoder.config().hidden);
+fn programs(engine: &dyn Engine) -> Vec<Program> {
+    let (layers, channels) = (engine.config().layers, engine.config().hidden);
     let scale = Operator::diagonal((0..channels).map(|c| 0.9 + c as f32 / 300.0).collect()).unwrap();
     vec![
         Program::dense(layers),
@@ -155,18 +159,20 @@ fn programs(decoder: &Decoder) -> Vec<Program> {
 #[test]
 fn shared_contexts_and_variants_change_nothing() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
-        let decoder = Decoder::load(&fixture(&format!("arch/{name}"))).unwrap();
-        let documents = documents(decoder.config().vocab as u32);
-        let programs = programs(&decoder);
-        let together = scored(&decoder, &programs, &documents, 512);
-        for (program, together) in programs.iter().zip(&together) {
-            for (document, together) in documents.iter().zip(together) {
-                for (choice, together) in document.iter().zip(together) {
-                    // Alone: one program, one choice, no branch.
-                    let alone = scored(&decoder, std::slice::from_ref(program), &[vec![choice.clone()]], 512)[0][0][0];
-                    let difference = (alone.log_likelihood - together.log_likelihood).abs();
-                    assert!(difference <= 1e-4, "{name}: {alone:?} {together:?}");
-                    assert_eq!(alone.greedy, together.greedy);
+        for engine in engines(&fixture(&format!("arch/{name}"))) {
+            let documents = documents(engine.config().vocab as u32);
+            let programs = programs(&*engine);
+            let together = scored(&*engine, &programs, &documents, 512);
+            for (program, together) in programs.iter().zip(&together) {
+                for (document, together) in documents.iter().zip(together) {
+                    for (choice, together) in document.iter().zip(together) {
+                        // Alone: one program, one choice, no branch.
+                        let alone =
+                            scored(&*engine, std::slice::from_ref(program), &[vec![choice.clone()]], 512)[0][0][0];
+                        let difference = (alone.log_likelihood - together.log_likelihood).abs();
+                        assert!(difference <= 1e-4, "{name}: {alone:?} {together:?}");
+                        assert_eq!(alone.greedy, together.greedy);
+                    }
                 }
             }
         }
@@ -175,37 +181,39 @@ fn shared_contexts_and_variants_change_nothing() {
 
 #[test]
 fn the_budget_changes_nothing_but_rounding_and_a_repeat_nothing_at_all() {
-    let decoder = Decoder::load(&fixture("arch/llama-gqa")).unwrap();
-    let (documents, programs) = (documents(decoder.config().vocab as u32), programs(&decoder));
-    let first = scored(&decoder, &programs, &documents, 64);
-    assert_eq!(first, scored(&decoder, &programs, &documents, 64));
-    for budget in [1, 512, 4096] {
-        let other = scored(&decoder, &programs, &documents, budget);
-        for (a, b) in first.iter().flatten().flatten().zip(other.iter().flatten().flatten()) {
-            assert!((a.log_likelihood - b.log_likelihood).abs() <= 1e-4, "{budget}: {a:?} {b:?}");
+    for engine in engines(&fixture("arch/llama-gqa")) {
+        let (documents, programs) = (documents(engine.config().vocab as u32), programs(&*engine));
+        let first = scored(&*engine, &programs, &documents, 64);
+        assert_eq!(first, scored(&*engine, &programs, &documents, 64));
+        for budget in [1, 512, 4096] {
+            let other = scored(&*engine, &programs, &documents, budget);
+            for (a, b) in first.iter().flatten().flatten().zip(other.iter().flatten().flatten()) {
+                assert!((a.log_likelihood - b.log_likelihood).abs() <= 1e-4, "{budget}: {a:?} {b:?}");
+            }
         }
     }
 }
 
 #[test]
 fn what_the_model_itself_would_write_is_greedy() {
-    let decoder = Decoder::load(&fixture("arch/llama-gqa")).unwrap();
-    let dense = [Program::dense(decoder.config().layers)];
-    let vocab = decoder.config().vocab as u32;
-    let mut text = vec![3, 1, 4, 1, 5];
-    for _ in 0..4 {
-        // The likeliest next token is the one that alone is greedy.
-        let all: Document = (0..vocab).map(|token| (text.clone(), vec![token])).collect();
-        let scores = &scored(&decoder, &dense, &[all], 2048)[0][0];
-        let greedy: Vec<usize> = (0..scores.len()).filter(|&token| scores[token].greedy).collect();
-        let best = scores.iter().map(|s| s.log_likelihood).fold(f64::NEG_INFINITY, f64::max);
-        assert_eq!(greedy.len(), 1);
-        assert_eq!(scores[greedy[0]].log_likelihood, best);
-        text.push(greedy[0] as u32);
+    for engine in engines(&fixture("arch/llama-gqa")) {
+        let dense = [Program::dense(engine.config().layers)];
+        let vocab = engine.config().vocab as u32;
+        let mut text = vec![3, 1, 4, 1, 5];
+        for _ in 0..4 {
+            // The likeliest next token is the one that alone is greedy.
+            let all: Document = (0..vocab).map(|token| (text.clone(), vec![token])).collect();
+            let scores = &scored(&*engine, &dense, &[all], 2048)[0][0];
+            let greedy: Vec<usize> = (0..scores.len()).filter(|&token| scores[token].greedy).collect();
+            let best = scores.iter().map(|s| s.log_likelihood).fold(f64::NEG_INFINITY, f64::max);
+            assert_eq!(greedy.len(), 1);
+            assert_eq!(scores[greedy[0]].log_likelihood, best);
+            text.push(greedy[0] as u32);
+        }
+        let (input, continuation) = (text[..text.len() - 1].to_vec(), text[5..].to_vec());
+        let mut other = continuation.clone();
+        other[3] = (other[3] + 1) % vocab;
+        let scores = scored(&*engine, &dense, &[vec![(input.clone(), continuation), (input, other)]], 2048);
+        assert_eq!(scores[0][0].iter().map(|s| s.greedy).collect::<Vec<_>>(), [true, false]);
     }
-    let (input, continuation) = (text[..text.len() - 1].to_vec(), text[5..].to_vec());
-    let mut other = continuation.clone();
-    other[3] = (other[3] + 1) % vocab;
-    let scores = scored(&decoder, &dense, &[vec![(input.clone(), continuation), (input, other)]], 2048);
-    assert_eq!(scores[0][0].iter().map(|s| s.greedy).collect::<Vec<_>>(), [true, false]);
 }

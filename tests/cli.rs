@@ -541,3 +541,60 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     assert_eq!((record.complete, record.cells), (5, 9));
     assert_eq!((record.scored, record.scores), (5 * 3 + 4, 9 * 3));
 }
+
+#[test]
+fn each_engine_and_float_type_has_results_of_its_own_that_can_be_compared() {
+    let world = World::new();
+    world.runs(&["--results", "own"]);
+    let candle = ["--engine", "candle", "--results"];
+    // Nothing that another engine stored is used.
+    let log = world.runs(&[&candle[..], &["other"]].concat());
+    assert!(!log.contains("stored already"), "{log}");
+    let log = world.runs(&[&candle[..], &["again"]].concat());
+    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    world.runs(&["--dtype", "bf16", "--results", "half"]);
+    let read = |results: &str| common::json(&world.path(results).join("grid/numbers.json"));
+    let [own, other, half] = ["own", "other", "half"].map(read);
+    assert_eq!(own["engines"]["tiny"], json!({"name": "cpu", "dtype": "f32", "device": "cpu"}));
+    assert_eq!(other["engines"]["tiny"], json!({"name": "candle", "dtype": "f32", "device": "cpu"}));
+    assert_eq!(half["engines"]["tiny"], json!({"name": "candle", "dtype": "bf16", "device": "cpu"}));
+    let perplexities = |of: &Value| -> Vec<f64> {
+        let numbers = of["numbers"].as_array().unwrap().iter();
+        numbers.filter(|n| n["metric"] == "ppl_test").map(|n| n["value"].as_f64().unwrap()).collect()
+    };
+    let [own, other, half] = [&own, &other, &half].map(perplexities);
+    assert_eq!(own.len(), 9);
+    for ((own, other), half) in own.iter().zip(&other).zip(&half) {
+        assert!(((own - other) / own).abs() < 1e-4, "{own} {other}");
+        assert!(half != own && ((own - half) / own).abs() < 0.05, "{own} {half}");
+    }
+    let said = |arguments: &[&str]| {
+        let output = world.ghostlab(arguments);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text}");
+        text
+    };
+    let compared = said(&["compare", "own/grid", "half/grid"]);
+    for words in
+        ["backbones.tiny", "cpu f32 on cpu", "candle bf16 on cpu", "beyond the tolerance", "settings: the same"]
+    {
+        assert!(compared.contains(words), "`{words}` is not in {compared}");
+    }
+    let plan = said(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "f16"]);
+    assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: candle f16 on cpu"), "{plan}");
+    assert!(said(&["plan", "grid.yaml", "--dtype", "bf16"]).contains("9 complete, 0 to run"));
+}
+
+#[test]
+fn an_engine_that_cannot_run_here_is_refused_with_what_can() {
+    let world = World::new();
+    world.refuses(&["--engine", "cpu", "--dtype", "f16"], 2, &["f16 on cpu", "--engine candle"]);
+    if cfg!(not(feature = "cuda")) {
+        world.refuses(&["--device", "cuda:1"], 3, &["device cuda:1", "tools/cuda_build.sh"]);
+    }
+    for (option, value) in [("--device", "gpu"), ("--dtype", "f8"), ("--engine", "torch")] {
+        let output = world.run(&[option, value]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && text.contains(option) && text.contains("none of"), "{text}");
+    }
+}

@@ -32,6 +32,7 @@ pub(super) fn provenance(
         protocols,
         inputs: outcome.inputs.clone(),
         seeds: seeds(grid),
+        engines: outcome.engines.clone(),
         machine: Machine::this(),
         peak_memory_bytes: machine::peak_memory(),
         files: hashes(files)?,

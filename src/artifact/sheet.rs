@@ -160,6 +160,7 @@ fn beside(of: &PaperComparison) -> BesideView {
 fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) -> CellNote {
     let cell = result.cell.to_string();
     let mut lines = vec![("layers removed".to_owned(), format!("{:?}", result.removed))];
+    lines.extend(outcome.engines.get(&result.cell.backbone).map(|engine| ("engine".to_owned(), engine.to_string())));
     lines.extend(result.failure.iter().map(|reason| ("failed".to_owned(), reason.clone())));
     lines.extend(result.notes().into_iter().map(|note| ("note".to_owned(), note)));
     for boundary in &result.boundaries {
@@ -217,7 +218,6 @@ fn maker(made: &Value) -> Vec<(String, String)> {
         ("commit", text(&made["commit"]).map(|commit| format!("{commit}{dirty}"))),
         ("command", words.filter(|words| !words.is_empty()).map(|words| words.join(" "))),
         ("machine", Some(machine.join(", ")).filter(|text| !text.is_empty())),
-        ("float type", text(&made["dtype"])),
     ];
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }

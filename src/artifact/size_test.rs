@@ -107,6 +107,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
         inputs: inputs.clone(),
         texts: BTreeMap::from([("llama".to_owned(), vec![read; 2])]),
         tasks: TASKS.iter().map(task).collect(),
+        engines: BTreeMap::new(),
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use rayon::prelude::*;
 
+use super::grid_args::EngineArgs;
 use super::home::Place;
 use super::progress;
 use super::units::{bytes, columns, seconds};
@@ -62,6 +63,8 @@ pub(super) struct Gc {
     /// Change a value of the kept grids, as `run` does.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "keep")]
     overrides: Vec<String>,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// Only artifacts of this kind: tokens, activations, selection, operator, scores.
     #[arg(long)]
     kind: Option<String>,
@@ -235,7 +238,7 @@ fn kept(gc: &Gc, store: &Store) -> Result<KeptKeys> {
                 _ => error,
             };
             let grid = Grid::load(file, profile, &gc.overrides, &Methods).map_err(unknown)?;
-            kept.add(&Plan::new(&grid, store, Settings::default().batch_tokens).map_err(unknown)?);
+            kept.add(&Plan::new(&grid, store, gc.engine.request(), Settings::default().batch_tokens).map_err(unknown)?);
         }
     }
     Ok(kept)

@@ -40,6 +40,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     print!("\n{}", settings(&differences));
     print!("{}", data(&differences));
     print!("{}", protocols(&differences));
+    print!("{}", engines(&differences));
     print!("\n{}", values(&differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
@@ -121,6 +122,13 @@ fn protocols(differences: &Differences) -> String {
     if text.is_empty() { text } else { format!("protocols that differ:\n{text}") }
 }
 
+fn engines(differences: &Differences) -> String {
+    match differences.engines.as_slice() {
+        [] => String::new(),
+        engines => format!("engines that differ:\n{}", listed("backbone", engines, &|value| value.to_owned())),
+    }
+}
+
 fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&str) -> String) -> String {
     let shown = |value: &Option<String>| value.as_deref().map_or("—".to_owned(), shown);
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
@@ -148,7 +156,10 @@ fn values(differences: &Differences) -> String {
         return format!("values: all {all} that both have are the same\n");
     }
     let number = |value: Option<f64>| value.map_or("failed".to_owned(), |value| format!("{value:.4}"));
-    let mut rows = vec![["condition", "metric", "A", "B", "B − A", "paired test"].map(str::to_owned).to_vec()];
+    // Only of two engines there is something to say.
+    let told = !differences.engines.is_empty();
+    let head = ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(told.then_some("tolerance"));
+    let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     for value in &differences.values {
         let (a, b) = (value.first.value, value.second.value);
         let difference = a.zip(b).map_or("—".to_owned(), |(a, b)| format!("{:+.4}", b - a));
@@ -158,9 +169,16 @@ fn values(differences: &Differences) -> String {
             None => "not the same items".to_owned(),
         };
         let row = [named(&value.first), value.first.metric.clone(), number(a), number(b), difference, paired];
-        rows.push(row.to_vec());
+        let tolerance = match value.beyond {
+            Some(true) => "beyond",
+            Some(false) => "within",
+            None => "—",
+        };
+        rows.push(row.into_iter().chain(told.then(|| tolerance.to_owned())).collect());
     }
-    format!("values that differ: {differ} of the {all} that both have\n{}", columns(&rows, &[2, 3, 4]))
+    let beyond = differences.values.iter().filter(|of| of.beyond == Some(true)).count();
+    let beyond = if told { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
+    format!("values that differ: {differ} of the {all} that both have{beyond}\n{}", columns(&rows, &[2, 3, 4]))
 }
 
 fn named(record: &Record) -> String {

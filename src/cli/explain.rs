@@ -32,7 +32,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Of an artifact's grids the last is its own.
     let mut found = None;
     for grid in grids.iter().rev() {
-        let plan = Plan::new(grid, &store, Settings::default().batch_tokens)?;
+        let plan = Plan::new(grid, &store, arguments.asked.engine(), Settings::default().batch_tokens)?;
         let cell = by_key(&plan, &arguments.cell).map_or_else(|| find(grid, &arguments.cell), Ok);
         let better = cell.is_ok() || found.is_none();
         if better {

@@ -1,6 +1,7 @@
 //! The arguments that every command about a grid takes.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args;
 
@@ -9,6 +10,7 @@ use crate::artifact::Artifact;
 use crate::error::{Error, Result};
 use crate::exec::{Methods, Settings};
 use crate::grid::Grid;
+use crate::model::{DeviceName, EngineName, EngineRequest, FloatType};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -23,9 +25,41 @@ pub(super) struct GridArgs {
     profile: Option<String>,
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// Threads to compute with; all cores by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+}
+
+/// What computes.
+#[derive(Args)]
+pub(super) struct EngineArgs {
+    /// Where to compute: `cpu`, `cuda`, `cuda:1`, …, `metal`; `auto` is the best that this build knows and this machine has.
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>)]
+    device: Auto<DeviceName>,
+    /// What weights and activations are held in: `f32`, `bf16`, `f16`; `auto` is f32 on the CPU, elsewhere the type that the
+    /// backbone's weights are stored in.
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<FloatType>)]
+    dtype: Auto<FloatType>,
+    /// `cpu`: the program's own kernels, f32 on the CPU; `candle`: any device and float type; `auto` takes the own kernels
+    /// wherever they can.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>)]
+    engine: Auto<EngineName>,
+}
+
+/// A value, or `auto`.
+#[derive(Clone, Copy)]
+struct Auto<T>(Option<T>);
+
+fn auto<T: FromStr<Err = String>>(text: &str) -> Result<Auto<T>, String> {
+    if text == "auto" { Ok(Auto(None)) } else { text.parse().map(|value| Auto(Some(value))) }
+}
+
+impl EngineArgs {
+    pub(super) fn request(&self) -> EngineRequest {
+        EngineRequest { engine: self.engine.0, device: self.device.0, dtype: self.dtype.0 }
+    }
 }
 
 /// How much may go on at a time.
@@ -38,6 +72,10 @@ pub(super) struct LimitArgs {
     /// layers are made from the weight files whenever they are needed.
     #[arg(long, value_name = "GB")]
     memory: Option<f64>,
+    /// Memory of another device that a run may take, in GB; most of what is free there by default. Of a backbone that exceeds
+    /// it, layers are read from the weight files whenever they are needed.
+    #[arg(long, value_name = "GB")]
+    device_memory: Option<f64>,
     /// How often a job that fails is tried again.
     #[arg(long, default_value_t = 0)]
     retries: u32,
@@ -97,6 +135,10 @@ impl GridArgs {
         &self.grid
     }
 
+    pub(super) fn engine(&self) -> EngineRequest {
+        self.engine.request()
+    }
+
     pub(super) fn overrides(&self) -> &[String] {
         &self.overrides
     }
@@ -112,8 +154,10 @@ impl GridArgs {
 }
 
 impl LimitArgs {
-    pub(super) fn settings(&self) -> Settings {
-        let memory = self.memory.map(|gigabytes| (gigabytes * 1e9) as u64);
-        Settings { jobs: usize::from(self.jobs), memory, retries: self.retries, ..Settings::default() }
+    pub(super) fn settings(&self, engine: EngineRequest) -> Settings {
+        let [memory, device_memory] =
+            [self.memory, self.device_memory].map(|size| size.map(|gigabytes| (gigabytes * 1e9) as u64));
+        let jobs = usize::from(self.jobs);
+        Settings { engine, device_memory, jobs, memory, retries: self.retries, ..Settings::default() }
     }
 }

@@ -17,6 +17,7 @@ use crate::files::disk;
 use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
+use crate::model::{CPU, EngineRequest};
 use crate::plan::{BackbonePlan, Estimate, KeyState, Plan, Reason, Reasons, StoreState, Trials, Variant};
 use crate::store::{ArtifactKind, Key, Store};
 
@@ -43,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if place + 1 < grids.len() {
             println!("first whether the dense backbones are the paper's (--no-gate goes without):");
         }
-        show(grid, &store, arguments.all)?;
+        show(grid, &store, arguments.asked.engine(), arguments.all)?;
         if place + 1 < grids.len() {
             println!("\nthen:");
         }
@@ -52,9 +53,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
+fn show(grid: &Grid, store: &Store, engine: EngineRequest, all: bool) -> Result<()> {
     let settings = Settings::default();
-    let plan = Plan::new(grid, store, settings.batch_tokens)?;
+    let plan = Plan::new(grid, store, engine, settings.batch_tokens)?;
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
     exec::prepare(&plan, store, &*progress::reporter(false), &AtomicBool::new(false))?;
     let state = StoreState::read(&plan, store);
@@ -83,7 +84,7 @@ fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
             println!("  … and {} more (--all lists them)", left.len() - most);
         }
     }
-    println!("\n{}", costs(&estimate, store));
+    println!("\n{}", costs(&estimate, &plan, store));
     Ok(())
 }
 
@@ -191,7 +192,7 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
     lines
 }
 
-fn costs(estimate: &Estimate, store: &Store) -> String {
+fn costs(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> String {
     let Estimate { naive, shared, left, memory, disk, spool } = *estimate;
     let mut lines = vec![format!(
         "cost: {} cell by cell, {} shared ({:.0} %), {} left to do",
@@ -201,11 +202,18 @@ fn costs(estimate: &Estimate, store: &Store) -> String {
         flops(left)
     )];
     if left > 0.0 {
-        let (rate, how) = match RunRecord::rate(store) {
-            Some(rate) => (rate, "as in the last run with this store"),
-            None => (probe(), "guessed from a short matrix product: the first run measures"),
+        let engine = plan.engines();
+        lines.push(format!("engine: {engine}"));
+        let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().device == CPU.device);
+        let rate = match RunRecord::rate(store, &engine) {
+            Some(rate) => Some((rate, "as in the last run with this store and engine on this machine")),
+            None if on_cpu => Some((probe(), "guessed from a short matrix product: the first run measures")),
+            None => None,
         };
-        lines.push(format!("time: about {} at {}/s ({how})", seconds(left / rate), flops(rate)));
+        lines.push(match rate {
+            Some((rate, how)) => format!("time: about {} at {}/s ({how})", seconds(left / rate), flops(rate)),
+            None => "time: not known; the first run with this engine on this machine measures".to_owned(),
+        });
         lines.push(format!("memory: about {} at the peak; {} are free", bytes(memory), bytes(machine::free_memory())));
         let room = disk::free(store.root()).map_or(String::new(), |free| format!("; {} are free", bytes(free)));
         lines.push(format!("disk: about {} to stay, {} for a while{room}", bytes(disk), bytes(spool)));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::grid_args::{LimitArgs, start_threads};
+use super::grid_args::{EngineArgs, LimitArgs, start_threads};
 use super::home::{self, Place};
 use super::units::{self, columns, seconds};
 use super::{out, progress, report, stop};
@@ -15,6 +15,7 @@ use crate::artifact::{self, Artifact, GateFailure, Gated, Made, ResultsFolder, R
 use crate::error::{ErrorKind, Result};
 use crate::exec::{RunRecord, Settings};
 use crate::grid::Grid;
+use crate::model::EngineRequest;
 use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
 use crate::results::{Provenance, screen};
 use crate::store::Store;
@@ -48,6 +49,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
     limits: LimitArgs,
     /// Threads to compute with; all cores by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
@@ -76,7 +79,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let store = arguments.place.store()?;
     let (reporter, stop, clock) = (progress::reporter(arguments.events), stop::on_ctrl_c()?, Instant::now());
-    let runner = Runner { store: &store, settings: arguments.limits.settings(), reporter: &*reporter, stop: &stop };
+    let settings = arguments.limits.settings(arguments.engine.request());
+    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop };
     let (mut failed, mut errors, mut profiles) = (0, Vec::new(), Vec::new());
     for artifact in &chosen {
         match made_one(artifact, arguments, &folders, &runner) {
@@ -130,7 +134,6 @@ fn claims_about(names: &[&str], folders: &Folders, profile: &str) -> Result<Stri
 /// Title, what is stored, what is left to do, last result.
 fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<String> {
     let store = arguments.place.look_anyway()?;
-    let rate = RunRecord::rate(&store);
     let mut rows = vec![["artifact", "what", "profile", "stored", "left", "last made"].map(str::to_owned).to_vec()];
     for artifact in all {
         let mut row = vec![artifact.name.clone(), artifact.description.title.clone()];
@@ -139,15 +142,15 @@ fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<
         } else {
             match artifact.runs(arguments.profile.as_deref(), &arguments.overrides) {
                 Ok(grids) => {
-                    let (mut cells, mut complete, mut flops) = (0, 0, Some(0.0));
+                    let (mut cells, mut complete, mut time) = (0, 0, Some(0.0));
                     for grid in &grids {
-                        let (stored, left) = progress_of(grid, &store)?;
+                        let (stored, left) = progress_of(grid, &store, arguments.engine.request())?;
                         (cells, complete) = (cells + grid.cells.len(), complete + stored);
-                        flops = flops.zip(left).map(|(sum, left)| sum + left);
+                        time = time.zip(left).map(|(sum, left)| sum + left);
                     }
-                    let left = match (complete == cells, flops.zip(rate)) {
+                    let left = match (complete == cells, time) {
                         (true, _) => "nothing".to_owned(),
-                        (false, Some((flops, rate))) => format!("about {}", seconds(flops / rate)),
+                        (false, Some(time)) => format!("about {}", seconds(time)),
                         (false, None) => units::cells(cells - complete),
                     };
                     let profile = grids.last().and_then(|grid| grid.profile.clone()).unwrap_or_default();
@@ -164,14 +167,16 @@ fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<
     Ok(columns(&rows, &[]))
 }
 
-/// Complete cells, and the operations that are left; none where texts are not tokenised yet, so that nobody knows.
-fn progress_of(grid: &Grid, store: &Store) -> Result<(usize, Option<f64>)> {
-    let plan = Plan::new(grid, store, Settings::default().batch_tokens)?;
+/// Complete cells, and the seconds that are left; none where texts are not tokenised yet or the engine's speed was never
+/// measured here, so that nobody knows.
+fn progress_of(grid: &Grid, store: &Store, engine: EngineRequest) -> Result<(usize, Option<f64>)> {
+    let plan = Plan::new(grid, store, engine, Settings::default().batch_tokens)?;
     let state = StoreState::read(&plan, store);
     let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
     let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes, u64::MAX)?;
     let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
-    Ok((complete, known.then_some(estimate.left)))
+    let rate = RunRecord::rate(store, &plan.engines()).filter(|_| known);
+    Ok((complete, rate.map(|rate| estimate.left / rate)))
 }
 
 fn target(artifact: &Artifact, profile: &str, arguments: &Arguments, folders: &Folders) -> ResultsFolder {

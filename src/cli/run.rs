@@ -54,7 +54,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         eprintln!("{note}");
     }
     let stop = stop::on_ctrl_c()?;
-    let runner = Runner { store: &store, settings: arguments.limits.settings(), reporter: &*reporter, stop: &stop };
+    let runner = Runner {
+        store: &store,
+        settings: arguments.limits.settings(arguments.asked.engine()),
+        reporter: &*reporter,
+        stop: &stop,
+    };
     let outcome = runner.run(&grid, target.path())?;
 
     let shape = match arguments.layout {

@@ -29,6 +29,8 @@ pub enum Event {
         scores: usize,
         scored: usize,
         flops: f64,
+        /// What computes, where, and in which float type.
+        engine: String,
     },
     /// Something worth a line.
     Note {

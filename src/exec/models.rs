@@ -5,20 +5,22 @@ use std::sync::{Arc, Mutex};
 
 use super::lock::lock;
 use crate::error::Result;
-use crate::model::{Decoder, Engine};
-use crate::plan::{BackbonePlan, ENGINE, Inputs};
+use crate::model::Engine;
+use crate::plan::{BackbonePlan, Inputs};
 
 /// Engines by the names of their backbones.
 pub(super) struct Models<'a> {
     inputs: &'a Inputs,
     /// Bytes of weights that each backbone may have in memory, by name.
     budgets: HashMap<&'a str, u64>,
+    /// Most bytes of another device's memory.
+    device: Option<u64>,
     loaded: Mutex<HashMap<String, Arc<dyn Engine>>>,
 }
 
 impl<'a> Models<'a> {
-    pub(super) fn new(inputs: &'a Inputs, budgets: HashMap<&'a str, u64>) -> Self {
-        Self { inputs, budgets, loaded: Mutex::default() }
+    pub(super) fn new(inputs: &'a Inputs, budgets: HashMap<&'a str, u64>, device: Option<u64>) -> Self {
+        Self { inputs, budgets, device, loaded: Mutex::default() }
     }
 
     /// A backbone, read when it is first asked for.
@@ -28,9 +30,9 @@ impl<'a> Models<'a> {
             return Ok(Arc::clone(engine));
         }
         let budget = self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX);
-        let load = || Decoder::load_within(backbone.config.clone(), &backbone.folder, budget);
-        let engine: Arc<dyn Engine> = Arc::new(self.inputs.guarded(&[&backbone.folder], load)?);
-        debug_assert_eq!(engine.id(), ENGINE, "numbers stand under keys that name their engine");
+        let load = || backbone.engine.load(backbone.config.clone(), &backbone.folder, budget, self.device);
+        let engine = self.inputs.guarded(&[&backbone.folder], load)?;
+        debug_assert_eq!(engine.id(), backbone.engine.id(), "numbers stand under keys that name their engine");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)
     }

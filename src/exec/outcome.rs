@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::cell_result::CellResult;
 use crate::grid::{Grid, TaskUse};
+use crate::model::EngineId;
 use crate::tasks::{Bos, Task};
 
 /// What came of a grid.
@@ -17,6 +18,8 @@ pub struct GridOutcome {
     pub texts: BTreeMap<String, Vec<Option<TextProtocol>>>,
     /// How each task was scored, in the grid's order.
     pub tasks: Vec<TaskProtocol>,
+    /// What ran each backbone.
+    pub engines: BTreeMap<String, EngineId>,
 }
 
 impl GridOutcome {

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::grid::Grid;
 use crate::machine;
+use crate::model::CPU;
 use crate::store::Store;
 
 /// How a run stands.
@@ -61,6 +62,11 @@ pub struct RunRecord {
     pub flops: f64,
     pub flops_done: f64,
     pub seconds: f64,
+    /// What computed, and on which machine: rates of others say nothing. None in records from before they were kept.
+    #[serde(default)]
+    pub engine: Option<String>,
+    #[serde(default)]
+    pub machine: Option<String>,
 }
 
 impl RunRecord {
@@ -78,10 +84,19 @@ impl RunRecord {
         self.stage == Stage::Running && !store.living().contains(&self.process)
     }
 
-    /// Floating-point operations a second of the newest run that did some.
-    pub fn rate(store: &Store) -> Option<f64> {
-        let worked = |record: &Self| record.flops_done > 0.0 && record.seconds > 1.0;
-        Self::all(store).into_iter().find(worked).map(|record| record.flops_done / record.seconds)
+    /// Floating-point operations a second of the newest run on this machine that did some with this engine.
+    pub fn rate(store: &Store, engine: &str) -> Option<f64> {
+        let machine = machine::name();
+        let worked = |record: &Self| {
+            record.flops_done > 0.0
+                && record.seconds > 1.0
+                && record.engine.as_deref().is_none_or(|of| of == engine)
+                && record.machine.as_deref().is_none_or(|of| of == machine)
+        };
+        // A record that does not say it is of the only engine that there was.
+        let told = |record: &Self| record.engine.is_some() || engine == CPU.to_string();
+        let mut all = Self::all(store).into_iter();
+        all.find(|of| worked(of) && told(of)).map(|record| record.flops_done / record.seconds)
     }
 }
 
@@ -128,6 +143,8 @@ impl<'a> Recorder<'a> {
             flops: 0.0,
             flops_done: 0.0,
             seconds: 0.0,
+            engine: None,
+            machine: Some(machine::name()),
         };
         let path = folder.join(format!("{:012}-{}.json", record.started, record.process));
         let started = Instant::now();
@@ -171,8 +188,9 @@ impl Reporter for Recorder<'_> {
         let mut state = lock(&self.state);
         let mut now = true;
         match &event {
-            Event::Planned { cells, complete, scores, scored, flops } => {
+            Event::Planned { cells, complete, scores, scored, flops, engine } => {
                 let record = &mut state.record;
+                record.engine = Some(engine.clone());
                 (record.cells, record.complete, record.flops) = (*cells, *complete, *flops);
                 (record.scores, record.scored) = (*scores, *scored);
             }

@@ -31,7 +31,7 @@ pub fn run(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<GridOutcome> {
-    let plan = Plan::new(grid, store, settings.batch_tokens)?;
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     for text in warnings(grid, &plan.inputs.by_path()) {
         reporter.event(Event::Note { text });
     }
@@ -50,6 +50,7 @@ pub fn run(
         scores: scores().count(),
         scored: scores().filter(|key| state.has(key)).count(),
         flops,
+        engine: plan.engines(),
     });
     let context = Context::new(&plan, store, settings, reporter, stop);
     context.found_complete(complete.into_iter());
@@ -80,7 +81,8 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
     let held = |backbone| held_weights(context.plan, backbone, state, memory);
     let sizes: Vec<u64> = context.plan.backbones.iter().map(held).collect();
     let budgets = context.plan.backbones.iter().zip(&sizes).map(|(backbone, &bytes)| (&*backbone.name, bytes));
-    let (models, programs) = (&Models::new(&context.plan.inputs, budgets.collect()), &Programs::default());
+    let (models, programs) =
+        (&Models::new(&context.plan.inputs, budgets.collect(), context.settings.device_memory), &Programs::default());
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         let made = |variant: &Variant| variant.selection.iter().chain(&variant.operator).all(|key| state.has(key));
@@ -129,7 +131,11 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         let most = tasks.iter().filter(|task| task.model == model).map(|task| task.bytes).max();
         // Of the weights no more than the largest part has to be there.
-        let needs = |beside| Needs { backbone: &backbone.name, weights: backbone.config.held_bytes(0), beside };
+        let needs = |beside| Needs {
+            backbone: &backbone.name,
+            weights: backbone.engine.held_bytes(&backbone.config, 0),
+            beside,
+        };
         most.map_or(Ok(()), |beside| room::in_memory(&needs(beside), context.settings.memory, free))?;
     }
     let limits = Limits { tasks: context.settings.jobs, memory };

@@ -156,7 +156,9 @@ impl ScoringJob<'_> {
         let mut seconds = vec![0.0; trie.len()];
         fault::here("score");
         let engine = (self.engine)()?;
-        let results = self.eval_set.run(&*engine, trie, chunk, &mut seconds)?;
+        let results = self.eval_set.run(&*engine, trie, chunk, &mut seconds);
+        engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
+        let results = results?;
         for ((&index, values), seconds) in missing.iter().zip(results).zip(trie.shares(&seconds)) {
             let candidate = &mut candidates[index];
             let record = JournalRecord { key: candidate.key.hash().to_string(), chunk, values, seconds };

@@ -1,10 +1,15 @@
 //! How to run a grid.
 
 use crate::machine;
+use crate::model::EngineRequest;
 
-/// How to run, as far as it may not change a result beyond rounding.
+/// How to run, as far as it may not change a result beyond the rounding of the float type.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
+    /// What computes, where, and in which float type.
+    pub engine: EngineRequest,
+    /// Most bytes of another device's memory; most of what is free there where none is given.
+    pub device_memory: Option<u64>,
     /// Tokens of a batch.
     pub batch_tokens: usize,
     /// Most bytes of activations to spool in one pass. Where all sites that a selection may need are more, a second
@@ -21,7 +26,15 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { batch_tokens: 2048, spool_bytes: 32 << 30, jobs: 1, memory: None, retries: 0 }
+        Self {
+            engine: EngineRequest::default(),
+            device_memory: None,
+            batch_tokens: 2048,
+            spool_bytes: 32 << 30,
+            jobs: 1,
+            memory: None,
+            retries: 0,
+        }
     }
 }
 

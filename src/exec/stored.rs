@@ -37,7 +37,8 @@ impl GridOutcome {
         for backbone in &plan.backbones {
             texts.insert(backbone.name.clone(), texts_of(plan, backbone, store)?);
         }
-        Ok(Self { cells, inputs, texts, tasks })
+        let engines = plan.backbones.iter().map(|of| (of.name.clone(), of.engine.id())).collect();
+        Ok(Self { cells, inputs, texts, tasks, engines })
     }
 }
 

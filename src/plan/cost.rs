@@ -62,7 +62,8 @@ pub fn held_weights(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     // Four matrices in f64 are the most that solving holds; scoring holds an operator for each variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
-    config.held_bytes(memory.saturating_sub(PROGRAM + config.batch_bytes(plan.batch_tokens, 4) + matrices))
+    let left = memory.saturating_sub(PROGRAM + config.batch_bytes(plan.batch_tokens, 4) + matrices);
+    backbone.engine.held_bytes(config, left)
 }
 
 fn of_backbone(
@@ -129,7 +130,7 @@ fn of_backbone(
         let batch = config.batch_bytes(plan.batch_tokens, 4);
         let scoring = left as u64 * matrix + batch;
         let held = held_weights(plan, backbone, state, memory);
-        let weights = if held < config.weight_bytes() { held } else { held / 2 * 3 };
+        let weights = if held < backbone.engine.weight_bytes(config) { held } else { held / 2 * 3 };
         total.memory = PROGRAM + weights + (solving + batch).max(scoring);
     }
     Ok(total)

@@ -9,16 +9,19 @@ mod reason;
 mod recipe;
 mod state;
 
+use std::collections::BTreeSet;
+
 pub use cost::{Estimate, Trials, held_weights, place_holder};
 pub use inputs::{Inputs, warnings};
 pub use kept::KeptKeys;
 use payload::{FIGURES, selection};
 pub use reason::{Change, Reason, Reasons};
-pub use recipe::{BackbonePlan, CalibrationPlan, ENGINE, Evaluation, Subject, Variant};
+pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, Variant};
 pub use state::{KeyState, StoreState};
 
 use crate::error::Result;
 use crate::grid::Grid;
+use crate::model::EngineRequest;
 use crate::store::Store;
 
 /// Every artifact that a grid asks for.
@@ -35,14 +38,20 @@ impl<'g> Plan<'g> {
     /// Reads the inputs' hashes and builds all keys.
     ///
     /// # Errors
-    /// An input that cannot be read.
-    pub fn new(grid: &'g Grid, store: &Store, batch_tokens: usize) -> Result<Self> {
+    /// An input that cannot be read, or an engine that does not run here.
+    pub fn new(grid: &'g Grid, store: &Store, engine: EngineRequest, batch_tokens: usize) -> Result<Self> {
         let inputs = Inputs::read(grid, store)?;
         let mut names: Vec<&str> = grid.cells.iter().map(|cell| cell.backbone.as_str()).collect();
         names.dedup();
-        let backbones =
-            names.iter().map(|name| BackbonePlan::new(grid, name, &inputs, batch_tokens)).collect::<Result<_>>()?;
+        let planned = names.iter().map(|name| BackbonePlan::new(grid, name, &inputs, engine, batch_tokens));
+        let backbones = planned.collect::<Result<_>>()?;
         Ok(Self { grid, inputs, backbones, batch_tokens })
+    }
+
+    /// What runs the backbones, in words: mostly one engine.
+    pub fn engines(&self) -> String {
+        let ids: BTreeSet<String> = self.backbones.iter().map(|backbone| backbone.engine.id().to_string()).collect();
+        ids.into_iter().collect::<Vec<_>>().join(", ")
     }
 
     /// Each cell with its backbone and variant, in the grid's order.

@@ -14,7 +14,7 @@ use crate::criterion::{self, PruneSpec};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Method, Perplexity, TaskUse};
-use crate::model::{CPU, Config, EngineId};
+use crate::model::{CPU, Config, EngineChoice, EngineRequest};
 use crate::recovery::{self, Span};
 use crate::store::{ArtifactKind, Key};
 use crate::tasks::{self, Task};
@@ -27,6 +27,8 @@ pub struct BackbonePlan {
     pub config: Config,
     /// SHA-256 over the hashes of its config and weight files: what it is, whatever it is called.
     pub content: String,
+    /// What runs it.
+    pub engine: EngineChoice,
     /// The distinct calibrations of its cells.
     pub calibrations: Vec<CalibrationPlan>,
     /// The grid's evaluations, in its order: perplexities, then tasks.
@@ -92,15 +94,18 @@ pub(super) const SITE: &str = "site";
 pub(super) const PAIRS: &str = "pairs";
 pub(super) const SEQUENCES: &str = "sequences";
 
-/// The engine whose numbers stand under the keys. Keys are older than the word: the CPU's have no name in them, another
-/// engine's have its name beside float type and device.
-pub const ENGINE: EngineId = CPU;
-
 impl BackbonePlan {
-    pub(super) fn new(grid: &Grid, name: &str, inputs: &Inputs, batch_tokens: usize) -> Result<Self> {
+    pub(super) fn new(
+        grid: &Grid,
+        name: &str,
+        inputs: &Inputs,
+        engine: EngineRequest,
+        batch_tokens: usize,
+    ) -> Result<Self> {
         let folder = grid.backbones[name].path.clone();
         let config = inputs.guarded(&[&folder.join("config.json")], || Config::read(&folder))?;
         let files = inputs.of_backbone(&folder)?;
+        let engine = engine.choose(&folder)?;
         let text = |name: &str, windows: Value| {
             let entry = &grid.corpora[name];
             let of = json!({
@@ -143,13 +148,13 @@ impl BackbonePlan {
         let evaluations: Vec<Evaluation> = evaluations
             .into_iter()
             .map(|(subject, tokens)| {
-                let journal = sha256::of_bytes(format!("{} {} {batch_tokens}", files.content, tokens.hash()));
+                let journal = journal(&files.content, engine, &tokens, batch_tokens);
                 Evaluation { subject, tokens, journal }
             })
             .collect();
         let content = files.content.clone();
-        let mut plan =
-            Self { name: name.to_string(), folder, config, content, calibrations, evaluations, variants: Vec::new() };
+        let (name, variants) = (name.to_string(), Vec::new());
+        let mut plan = Self { name, folder, config, content, engine, calibrations, evaluations, variants };
         // Cells share selections: each is built once.
         let mut selections: BTreeMap<(usize, String, usize), Arc<Key>> = BTreeMap::new();
         for (index, cell) in own {
@@ -241,8 +246,21 @@ impl BackbonePlan {
         PruneSpec { backbone: &self.name, layers: self.config.layers, depth }
     }
 
+    /// The backbone and what its numbers depend on where it runs. Keys are older than the word engine: the CPU's have no
+    /// name in them, another engine's have its name beside float type and device class.
+    fn on_engine(&self) -> Value {
+        let id = self.engine.id();
+        let mut of = json!({"backbone": self.content, "dtype": id.dtype, "device": id.device});
+        if id.name != CPU.name {
+            of["engine"] = json!(id.name);
+        }
+        of
+    }
+
     fn dense(&self, batch_tokens: usize) -> Value {
-        json!({"backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device, "batch": batch_tokens})
+        let mut of = self.on_engine();
+        of["batch"] = json!(batch_tokens);
+        of
     }
 
     /// The scores of the bare backbone on a calibration's tokens. In the keys of selections it stands for those of all
@@ -261,8 +279,7 @@ impl BackbonePlan {
     /// A calibration pass. In the keys of selections and operators it stands for the activations at all sites: which of
     /// them are read is known only when the layers are chosen.
     fn pass(&self, tokens: &Arc<Key>) -> Key {
-        let of = json!({"backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device});
-        Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))])
+        Key::new(ArtifactKind::Activations, self.on_engine(), [("tokens", Arc::clone(tokens))])
     }
 
     /// The residual stream at one site over some sequences of a calibration's tokens.
@@ -276,11 +293,15 @@ impl BackbonePlan {
     }
 
     fn measured(&self, tokens: &Arc<Key>, sequences: &Range<usize>, what: &str, of_what: Value) -> Key {
-        let mut of = json!({
-            "backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device, SEQUENCES: [sequences.start, sequences.end],
-        });
+        let mut of = self.on_engine();
+        of[SEQUENCES] = json!([sequences.start, sequences.end]);
         of[what] = of_what;
         Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))])
+    }
+
+    /// The name of the journal, and of the claims, of what is scored on some tokens.
+    pub fn journal(&self, tokens: &Key, batch_tokens: usize) -> String {
+        journal(&self.content, self.engine, tokens, batch_tokens)
     }
 
     /// All token artifacts, each once.
@@ -289,4 +310,10 @@ impl BackbonePlan {
         let mut seen = BTreeSet::new();
         all.filter(|key| seen.insert(key.hash().to_string())).collect()
     }
+}
+
+/// Who scores with another engine shares no chunks.
+fn journal(content: &str, engine: EngineChoice, tokens: &Key, batch_tokens: usize) -> String {
+    let other = if engine == EngineChoice::Cpu { String::new() } else { format!(" {}", engine.id()) };
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{other}", tokens.hash()))
 }

@@ -10,6 +10,7 @@ use super::paired::{self, Paired};
 use super::record::{Condition, Record};
 use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
+use super::tolerance;
 use crate::error::Result;
 use crate::files::sha256;
 use crate::metric::Metric;
@@ -24,6 +25,8 @@ pub struct Differences {
     pub data_known: bool,
     /// Metrics that were measured in different ways.
     pub protocols: Vec<SettingDifference>,
+    /// Backbones that different engines ran, or in different float types or on different devices.
+    pub engines: Vec<SettingDifference>,
     /// Conditions and metrics that both have.
     pub compared: usize,
     /// Those whose values differ, in the first run's order.
@@ -47,6 +50,9 @@ pub struct SettingDifference {
 pub struct ValueDifference {
     pub first: Record,
     pub second: Record,
+    /// Of the same items on two engines: whether they are further apart than the engines' float types explain. None
+    /// where nothing says how far that is.
+    pub beyond: Option<bool>,
     /// Whether both are of the same items, measured in the same way.
     pub same_items: bool,
     /// The second run against the first; none without common items.
@@ -86,6 +92,7 @@ impl Differences {
         let two_protocols: BTreeMap<String, &Value> =
             second.protocols.iter().map(|(name, of)| (name.clone(), of)).collect();
         let protocols = by_name(&one, &two_protocols);
+        let engines = engines_that_differ(&renamed, first, second);
         let same_items = |metric: &str, backbone: &str| {
             let tokenizer = format!("tokenizers.{backbone}");
             // A text becomes other windows under another tokenizer; a task's documents are what they are.
@@ -107,14 +114,17 @@ impl Differences {
             if number.record.value != other.record.value {
                 let same_items = same_items(&called.1, &called.0.backbone);
                 let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
+                let ran = [first.engine(&number.record.condition.backbone), second.engine(&called.0.backbone)];
+                let same_backbone = data.iter().all(|of| of.path != format!("backbones.{}", called.0.backbone));
+                let beyond = (same_items && same_backbone).then(|| tolerance::beyond(number, other, &ran)).flatten();
                 let (first, second) = (number.record.clone(), other.record.clone());
-                values.push(ValueDifference { first, second, same_items, paired });
+                values.push(ValueDifference { first, second, beyond, same_items, paired });
             }
             known.insert(called);
         }
         let only_second = second.numbers.iter().filter(|number| !known.contains(&subject(number)));
         let only_second = only_second.map(|number| number.record.clone()).collect();
-        Ok(Self { settings, data, data_known, protocols, compared, values, only_first, only_second })
+        Ok(Self { settings, data, data_known, protocols, engines, compared, values, only_first, only_second })
     }
 }
 
@@ -137,6 +147,17 @@ fn bytes(stored: &StoredResults) -> BTreeMap<String, String> {
         }
     }
     all
+}
+
+/// The backbones of both runs that something else ran.
+fn engines_that_differ(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Vec<SettingDifference> {
+    let all =
+        |of: &StoredResults| of.numbers.iter().map(|n| n.record.condition.backbone.clone()).collect::<BTreeSet<_>>();
+    let called = |name: String| Some((renamed.dotted(&format!("backbones.{name}"))?, first.engine(&name).to_string()));
+    let one: BTreeMap<String, String> = all(first).into_iter().filter_map(called).collect();
+    let two =
+        all(second).into_iter().map(|name| (format!("backbones.{name}"), second.engine(&name).to_string())).collect();
+    by_name(&one, &two)
 }
 
 /// What both have under one name, and not the same.
@@ -192,6 +213,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::record::Condition;
+    use super::super::stored::StoredEngine;
     use super::*;
 
     fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber {
@@ -216,6 +238,7 @@ mod tests {
             gate: false,
             settings,
             inputs: BTreeMap::new(),
+            engines: BTreeMap::new(),
             protocols: BTreeMap::new(),
             numbers,
         }
@@ -281,6 +304,35 @@ mod tests {
         let differences = Differences::of(&one, &two, &[]).unwrap();
         assert_eq!(differences.protocols.len(), 1);
         assert!(!differences.values[0].same_items && differences.values[0].paired.is_none());
+    }
+
+    #[test]
+    fn of_two_engines_it_is_told_which_numbers_are_further_apart_than_their_float_types() {
+        let settings = json!({"backbones": {"llama": {"path": "m"}}});
+        let numbers = |value| vec![number("none", "rte", value, "0101"), number("ghosted", "rte", value, "0101")];
+        let (mut one, mut two) = (stored(settings.clone(), numbers(50.0)), stored(settings, numbers(75.0)));
+        two.numbers[1].right = Some("0111".into());
+        for run in [&mut one, &mut two] {
+            run.inputs.insert("m/config.json".into(), "22".into());
+            run.protocols.insert("rte".into(), json!({"data": ["44"]}));
+        }
+        let beyond = |one: &StoredResults, two: &StoredResults| {
+            let differences = Differences::of(one, two, &[]).unwrap();
+            (differences.engines, differences.values.iter().map(|of| of.beyond).collect::<Vec<_>>())
+        };
+        assert_eq!(beyond(&one, &two), (Vec::new(), vec![None, None]), "what says nothing ran on the CPU");
+        let candle = StoredEngine { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
+        two.engines.insert("llama".into(), candle);
+        let (engines, values) = beyond(&one, &two);
+        assert_eq!(engines[0].path, "backbones.llama");
+        assert_eq!(
+            (engines[0].first.as_deref(), engines[0].second.as_deref()),
+            (Some("cpu f32 on cpu"), Some("candle bf16 on cuda"))
+        );
+        assert_eq!(values, [Some(false), Some(true)]);
+        // The weights are others': nothing is known of how far apart they are.
+        two.inputs.insert("m/config.json".into(), "33".into());
+        assert_eq!(beyond(&one, &two).1, [None, None]);
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod screen;
 mod stored;
 mod table;
 mod text;
+mod tolerance;
 mod wide;
 
 pub use channels::{CHANNELS, write_channels};
@@ -48,7 +49,7 @@ pub use protocol::{Protocol, stem};
 pub use protocol_line::protocol_line;
 pub use provenance::Provenance;
 pub use screen::screen;
-pub use stored::{StoredNumber, StoredResults};
+pub use stored::{StoredEngine, StoredNumber, StoredResults};
 pub use table::{Column, Lead, Row, Shown, Table};
 pub use text::{TextColumn, TextTable, escaped};
 pub use wide::wide;

@@ -10,6 +10,7 @@ use super::Protocol;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::machine::Machine;
+use crate::model::EngineId;
 
 /// The record of a run.
 #[derive(Debug, Clone, Serialize)]
@@ -31,6 +32,8 @@ pub struct Provenance {
     /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
     pub seeds: Vec<u64>,
+    /// What ran each backbone: engine, float type, class of device.
+    pub engines: BTreeMap<String, EngineId>,
     pub machine: Machine,
     /// The most bytes of memory that the process held; none where the system does not tell.
     pub peak_memory_bytes: Option<u64>,
@@ -67,6 +70,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use crate::clock::utc;
+    use crate::model::CPU;
 
     use super::*;
 
@@ -91,6 +95,7 @@ mod tests {
             }],
             inputs: BTreeMap::from([("a".into(), "ff".into())]),
             seeds: vec![0],
+            engines: BTreeMap::from([("llama".into(), CPU)]),
             machine: Machine::this(),
             peak_memory_bytes: None,
             files: BTreeMap::new(),
@@ -103,6 +108,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["commit"], serde_json::Value::Null);
         assert_eq!(json["protocols"][0]["rule"], "c4");
+        assert_eq!(json["engines"]["llama"]["dtype"], "f32");
         assert!(json["machine"]["threads"].as_u64() > Some(0));
         assert_eq!(json["started"], "1970-01-01T00:00:00Z");
     }

@@ -1,6 +1,7 @@
 //! `numbers.json`: what a results folder has measured, to be read again by claims, comparisons and the page.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::metric::{ACCURACY, Metric, PERPLEXITY};
+use crate::model::{CPU, EngineId};
 
 /// The numbers of one run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,10 +36,34 @@ pub struct StoredResults {
     /// SHA-256 of each input file, by path; none in what was written before they were kept.
     #[serde(default)]
     pub inputs: BTreeMap<String, String>,
+    /// What ran each backbone; none in what was written before there was a choice.
+    #[serde(default)]
+    pub engines: BTreeMap<String, StoredEngine>,
     /// How each metric was measured, and on which bytes.
     #[serde(default)]
     pub protocols: BTreeMap<String, Value>,
     pub numbers: Vec<StoredNumber>,
+}
+
+/// An engine, as keys know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoredEngine {
+    pub name: String,
+    pub dtype: String,
+    pub device: String,
+}
+
+impl From<EngineId> for StoredEngine {
+    fn from(id: EngineId) -> Self {
+        Self { name: id.name.to_owned(), dtype: id.dtype.to_owned(), device: id.device.to_owned() }
+    }
+}
+
+impl fmt::Display for StoredEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} on {}", self.name, self.dtype, self.device)
+    }
 }
 
 /// A number with the items behind it.
@@ -93,6 +119,7 @@ impl StoredResults {
             gate,
             settings: grid.resolved()?,
             inputs: outcome.inputs.clone(),
+            engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
             protocols: protocols(grid, outcome),
             numbers: results.measurements.iter().map(stored).collect(),
         })
@@ -128,6 +155,11 @@ impl StoredResults {
                 .found(error.to_string())
                 .hint("run the grid again: what is stored of it is not computed again")
         })
+    }
+
+    /// What ran a backbone.
+    pub fn engine(&self, backbone: &str) -> StoredEngine {
+        self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
 
     pub fn records(&self) -> Vec<Record> {

@@ -64,9 +64,9 @@ fn measure(
     let mut drafts = Drafts::create(store, &work.sites)?;
     let batch = job.run.settings.batch_tokens;
     let progress = |tokens| job.run.advance(id, tokens);
-    let sums = calibrate::run(&*job.engine, &windows, shard.start, batch, work, &mut drafts, progress)
-        .map_err(|error| error.at(job.label.clone()))?
-        .sums();
+    let sums = calibrate::run(&*job.engine, &windows, shard.start, batch, work, &mut drafts, progress);
+    job.engine.notes().into_iter().for_each(|note| job.run.note(format!("{}: {note}", job.label)));
+    let sums = sums.map_err(|error| error.at(job.label.clone()))?.sums();
     // One pass made them all.
     let seconds = started.elapsed().as_secs_f64() / (work.sites.len() + 1) as f64;
     let mut rows = BTreeMap::new();

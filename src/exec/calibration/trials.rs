@@ -7,7 +7,6 @@ use super::job::CalibrationJob;
 use crate::error::Result;
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::exec::score::ScoringJob;
-use crate::files::sha256;
 use crate::model::Program;
 
 /// Scores trials, each once: two rules, or two depths, may ask for the same.
@@ -45,7 +44,7 @@ impl<'a> Trials<'a> {
             config: &backbone.config,
             eval_set: &PerplexityEval::new(windows, batch),
             label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
-            journal: sha256::of_bytes(format!("{} {} {batch}", backbone.content, tokens.hash())),
+            journal: backbone.journal(tokens, batch),
             engine: &|| Ok(Arc::clone(engine)),
         };
         let losses = scoring.scores(removed.iter().map(trial).collect())?;
