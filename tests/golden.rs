@@ -121,7 +121,8 @@ fn a_stage_that_gives_another_output_has_another_version() {
     let golden = if path.exists() { json(&path) } else { json!({}) };
     let outputs = outputs();
     let mut renewed = serde_json::Map::new();
-    for kind in ArtifactKind::ALL {
+    // What a machine took is never the same twice.
+    for kind in ArtifactKind::ALL.into_iter().filter(|kind| *kind != ArtifactKind::Latency) {
         let Outputs { values, stages } = &outputs[kind.name()];
         let stored = &golden[kind.name()];
         let changed: Vec<&String> = values

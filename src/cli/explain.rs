@@ -65,6 +65,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         show(&format!("tokens of {}", evaluation.subject), &evaluation.tokens);
         show(&format!("scores on {}", evaluation.subject), key);
     }
+    for (prompt, key) in backbone.latencies.iter().zip(&variant.latencies) {
+        show(&format!("latency over {prompt}"), key);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -114,6 +114,12 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
             jobs.push(format!("score {} on {}: {}", backbone.name, evaluation.subject, cells(missing)));
         }
     }
+    for (place, prompt) in backbone.latencies.iter().enumerate() {
+        if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place])) {
+            // Those of one comparison are measured together.
+            jobs.push(format!("time {} over {prompt}: {}", backbone.name, cells(backbone.variants.len())));
+        }
+    }
     Ok(jobs)
 }
 
@@ -173,6 +179,8 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
         Some(told(name, key))
     });
     let missing: Vec<_> = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key)).collect();
+    let timed = backbone.latencies.iter().zip(&variant.latencies).filter(|(_, key)| !state.has(key));
+    let timed: Vec<String> = timed.map(|(prompt, _)| prompt.to_string()).collect();
     let damaged = missing.iter().any(|(_, key)| matches!(state.of(key), KeyState::Damaged(_)));
     let mut lines: Vec<String> = first.into_iter().collect();
     if lines.is_empty() || damaged {
@@ -187,6 +195,9 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
     } else if !missing.is_empty() {
         let subjects: Vec<String> = missing.iter().map(|(of, _)| of.subject.to_string()).collect();
         lines.push(format!("then scored on {}", subjects.join(", ")));
+    }
+    if !timed.is_empty() {
+        lines.push(format!("timed over {}", timed.join(", ")));
     }
     lines
 }

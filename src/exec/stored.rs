@@ -13,7 +13,7 @@ use crate::corpus::Rule;
 use crate::error::Result;
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
-use crate::plan::payload::{from_json, selection, values};
+use crate::plan::payload::{LATENCY, from_json, selection, values};
 use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
 use crate::store::{Key, Lookup, Store, StoredArtifact};
 use crate::tasks::{AnswerKey, Score};
@@ -141,6 +141,14 @@ impl<'a> Reader<'a> {
                     result.tasks.push(scores.transpose()?);
                 }
             }
+        }
+        for (prompt, key) in self.backbone.latencies.iter().zip(&variant.latencies) {
+            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
+            if artifact.is_none() {
+                result.failure.get_or_insert_with(|| format!("not timed over {prompt}"));
+            }
+            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
+            result.latencies.push(artifact.map(|artifact| from_json(&artifact, LATENCY)).transpose()?);
         }
         Ok(result)
     }

@@ -7,6 +7,7 @@ use super::{BackbonePlan, KeyState, Plan, StoreState, Variant, payload};
 use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::Result;
 use crate::grid::Grid;
+use crate::latency::{self, Rounds};
 use crate::model::trie::Cost;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::recovery::{self, Span};
@@ -92,6 +93,15 @@ fn of_backbone(
             total.left += cost(&Trie::new(&missing), &load).shared;
             total.disk += missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
         }
+    }
+    for (place, prompt) in backbone.latencies.iter().enumerate() {
+        let load = Load::windows(prompt.length * prompt.batch, prompt.length);
+        // Each variant alone, and all of a comparison anew.
+        let passes = latency::passes(1, Rounds::PAPER) as f64 * cost(&all, &load).separate;
+        let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
+        total.naive += passes;
+        total.shared += passes;
+        total.left += if left { passes } else { 0.0 };
     }
     let c = config.hidden as f64;
     let (mut operators, mut mapped) = (0, 0);

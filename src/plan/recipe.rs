@@ -13,7 +13,9 @@ use crate::corpus;
 use crate::criterion::{self, PruneSpec};
 use crate::error::{Error, Result};
 use crate::files::sha256;
-use crate::grid::{Calibration, Cell, Grid, Method, Perplexity, TaskUse};
+use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
+use crate::latency::Rounds;
+use crate::machine;
 use crate::model::{CPU, Config, EngineId};
 use crate::recovery::{self, Span};
 use crate::store::{ArtifactKind, Key};
@@ -31,6 +33,8 @@ pub struct BackbonePlan {
     pub calibrations: Vec<CalibrationPlan>,
     /// The grid's evaluations, in its order: perplexities, then tasks.
     pub evaluations: Vec<Evaluation>,
+    /// The prompts whose latencies are measured, in the grid's order.
+    pub latencies: Vec<Latency>,
     /// Its cells, in the grid's order.
     pub variants: Vec<Variant>,
 }
@@ -76,12 +80,14 @@ pub struct Variant {
     pub operator: Option<Arc<Key>>,
     /// One for each evaluation.
     pub scores: Vec<Arc<Key>>,
+    /// One for each timed prompt.
+    pub latencies: Vec<Arc<Key>>,
 }
 
 impl Variant {
     /// All its artifacts, in the order in which they are made.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
-        self.selection.iter().chain(&self.operator).chain(&self.scores)
+        self.selection.iter().chain(&self.operator).chain(&self.scores).chain(&self.latencies)
     }
 }
 
@@ -147,16 +153,47 @@ impl BackbonePlan {
                 Evaluation { subject, tokens, journal }
             })
             .collect();
-        let content = files.content.clone();
-        let mut plan =
-            Self { name: name.to_string(), folder, config, content, calibrations, evaluations, variants: Vec::new() };
+        let mut plan = Self {
+            name: name.to_string(),
+            folder,
+            config,
+            content: files.content.clone(),
+            calibrations,
+            evaluations,
+            latencies: grid.evaluate.latency.clone(),
+            variants: Vec::new(),
+        };
         // Cells share selections: each is built once.
         let mut selections: BTreeMap<(usize, String, usize), Arc<Key>> = BTreeMap::new();
         for (index, cell) in own {
             let variant = plan.variant(index, cell, batch_tokens, &mut selections)?;
             plan.variants.push(variant);
         }
+        plan.add_latencies();
         Ok(plan)
+    }
+
+    /// The keys of latencies. Those of a prompt are measured together, so that each key says among which others, and on
+    /// which machine: no other one's times stand for its own.
+    fn add_latencies(&mut self) {
+        let of = |variant: &Variant| variant.operator.as_ref().map_or("dense", |key| key.hash()).to_owned();
+        let among: BTreeSet<String> = self.variants.iter().map(of).collect();
+        let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
+        let (machine, Rounds { warmups, timed }) = (machine::identity(), Rounds::PAPER);
+        let key = |variant: &Variant, prompt: &Latency| {
+            let of = json!({
+                "backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device, "machine": machine,
+                "length": prompt.length, "batch": prompt.batch, "warmups": warmups, "rounds": timed, "among": among,
+            });
+            let operator = variant.operator.iter().map(|key| ("operator", Arc::clone(key)));
+            Arc::new(Key::new(ArtifactKind::Latency, of, operator))
+        };
+        let keys: Vec<Vec<Arc<Key>>> = self
+            .variants
+            .iter()
+            .map(|variant| self.latencies.iter().map(|prompt| key(variant, prompt)).collect())
+            .collect();
+        self.variants.iter_mut().zip(keys).for_each(|(variant, keys)| variant.latencies = keys);
     }
 
     fn variant(
@@ -177,7 +214,14 @@ impl BackbonePlan {
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
             let scores = score(&self.dense(batch_tokens), None);
-            return Ok(Variant { cell: index, calibration: None, selection: None, operator: None, scores });
+            return Ok(Variant {
+                cell: index,
+                calibration: None,
+                selection: None,
+                operator: None,
+                scores,
+                latencies: Vec::new(),
+            });
         };
         let place = self.calibrations.iter().position(|known| known.calibration == *calibration);
         let place = place.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
@@ -196,6 +240,7 @@ impl BackbonePlan {
             selection: Some(selection),
             operator: Some(operator),
             scores,
+            latencies: Vec::new(),
         })
     }
 

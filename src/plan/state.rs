@@ -40,7 +40,7 @@ impl StoreState {
         }
         // An operator is loaded only where a score is missing.
         for variant in &variants {
-            let scoring = variant.scores.iter().any(|key| !store.has(key));
+            let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !store.has(key));
             if let Some(entry) = variant.operator.as_ref().and_then(|key| wanted.get_mut(key.hash())) {
                 entry.1 |= scoring;
             }
@@ -92,7 +92,7 @@ impl KeyState {
             Lookup::Whole(artifact) => artifact,
         };
         let checked = match key.kind() {
-            ArtifactKind::Selection | ArtifactKind::Scores => artifact.verify(),
+            ArtifactKind::Selection | ArtifactKind::Scores | ArtifactKind::Latency => artifact.verify(),
             ArtifactKind::Operator if loaded => artifact.verify(),
             // The figures are read in any case; the matrices are large.
             ArtifactKind::Operator => artifact.read(super::FIGURES).map(drop),

@@ -22,10 +22,13 @@ pub enum ArtifactKind {
     Operator,
     /// What a variant scored on one text or task.
     Scores,
+    /// How long a variant took over one prompt, on one machine.
+    Latency,
 }
 
 impl ArtifactKind {
-    pub const ALL: [Self; 5] = [Self::Tokens, Self::Activations, Self::Selection, Self::Operator, Self::Scores];
+    pub const ALL: [Self; 6] =
+        [Self::Tokens, Self::Activations, Self::Selection, Self::Operator, Self::Scores, Self::Latency];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -34,12 +37,14 @@ impl ArtifactKind {
             Self::Selection => "selection",
             Self::Operator => "operator",
             Self::Scores => "scores",
+            Self::Latency => "latency",
         }
     }
 
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
+            Self::Latency => 1,
             // 2, for operators: keys name the activations, and have every option filled in.
             // 2, for scores: the softmax divides last, which rounds otherwise.
             Self::Operator | Self::Scores => 2,
