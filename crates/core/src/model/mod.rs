@@ -3,6 +3,7 @@
 pub mod architecture;
 pub mod batch;
 mod cache;
+pub mod candle;
 pub mod config;
 mod cost;
 mod cpu;

@@ -1,0 +1,3 @@
+//! Backbones in candle's tensors, on any device that candle knows.
+
+pub mod ops;
