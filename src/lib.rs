@@ -13,7 +13,7 @@
 //! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], `ghostlab_core` |
 
 pub use ghostlab_core::{
-    calibrate, corpus, criterion, error, evaluate, files, latency, linalg, metric, model, options, recovery,
+    calibrate, corpus, criterion, distill, error, evaluate, files, latency, linalg, metric, model, options, recovery,
     significance, style, tasks,
 };
 

@@ -50,8 +50,7 @@ fn times_speedups_and_memory_stand_beside_the_scores_with_every_pass_in_parquet(
         assert!(of("none") < of("dense"), "{bytes:?}");
         for recovery in ["linearpatch-diag", "linearpatch-rotate", "ghosted"] {
             let more = 1e6 * (of(recovery) - of("none"));
-            // Beside the matrix a pass may hold another stream for a moment: 48 rows of 64 numbers.
-            assert!((4096.0 * 4.0..=4096.0 * 4.0 + 48.0 * 64.0 * 4.0 + 4096.0).contains(&more), "{recovery}: {more}");
+            assert!((more - 64.0 * 64.0 * 4.0).abs() < 1.0, "{recovery}: {more}");
             let share = 100.0 * of(recovery) / of("dense");
             assert!((number(&percent[recovery]) - share).abs() < 1e-9 * share);
         }

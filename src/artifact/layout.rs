@@ -96,7 +96,9 @@ pub(super) fn layout(
                 for (criterion, recovery) in
                     entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r)))
                 {
-                    let same = |of: &&Condition| of.criterion == *criterion && of.recovery == *recovery;
+                    let same = |of: &&Condition| {
+                        of.criterion == *criterion && of.recovery == *recovery && of.finetuned == entry.finetuned
+                    };
                     let own: Vec<&Condition> = conditions.iter().filter(same).collect();
                     for calibration in distinct(own.iter().map(|of| &of.calibration)) {
                         let at = |of: &&&Condition| of.calibration == calibration && step.contains(&of.depth);
@@ -213,8 +215,11 @@ fn lead_text(lead: Lead, at: &[Condition], table: &TableEntry) -> String {
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
         Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
         // Beside several criteria a recovery stands below the one that it repairs.
-        Lead::Method if table.across_depths => format!("+ {}", recovery::label(&condition.recovery)),
-        Lead::Method => recovery::label(&condition.recovery).to_owned(),
+        Lead::Method => {
+            let below = if table.across_depths { "+ " } else { "" };
+            let trained = if condition.finetuned { " + FT" } else { "" };
+            format!("{below}{}{trained}", recovery::label(&condition.recovery))
+        }
         Lead::Sequences => condition.calibration.split(':').nth(1).unwrap_or(&condition.calibration).to_owned(),
     }
 }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::Artifact;
 use super::comparison::{Gate, GateFailure, beside_paper};
-use super::draw::draw;
+use super::draw::{draw, losses};
 use super::files::{finish, put};
 use super::folder::{ResultsFolder, Staging};
 use super::gate::{gate, open, stopped_by, with_stopped};
@@ -150,9 +150,12 @@ fn figures(
 ) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
     let description = &artifact.description;
     let (mut files, mut figures) = (Vec::new(), Vec::new());
-    let Some(figure) = &description.figure else { return Ok((files, figures)) };
-    for (name, drawing) in draw(description, figure, outcome, &results.measurements)? {
-        let base = if name.is_empty() { artifact.name.clone() } else { format!("{}-{name}", artifact.name) };
+    let (of, drawings) = match &description.figure {
+        Some(figure) => (artifact.name.clone(), draw(description, figure, outcome, &results.measurements)?),
+        None => (format!("{}-losses", artifact.name), losses(&description.title, outcome)?),
+    };
+    for (name, drawing) in drawings {
+        let base = if name.is_empty() { of.clone() } else { format!("{of}-{name}") };
         files.push(put(&staging.path().join(format!("{base}.svg")), drawing.svg.as_bytes())?);
         files.push(put(&staging.path().join(format!("{base}.png")), &drawing.png)?);
         figures.push(FigureView { svg: drawing.svg, label: backbone_label(&name).to_owned() });

@@ -93,7 +93,8 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
     let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
         let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
-        let missing = own.filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
+        let own: Vec<&Variant> = own.collect();
+        let missing = own.iter().filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
         for Trials { criterion, needed, stored } in Trials::of(plan, backbone, place, state, store)? {
             if stored < needed {
                 jobs.push(format!(
@@ -106,6 +107,10 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
         }
         if missing > 0 {
             jobs.push(format!("calibrate {} on {}: repair {}", backbone.name, calibration.calibration, cells(missing)));
+        }
+        for trained in own.iter().filter_map(|variant| variant.trained.as_ref()).filter(|of| !state.has(&of.key)) {
+            let text = &backbone.calibrations[trained.text].calibration;
+            jobs.push(format!("fine-tune an operator of {} on {text}", backbone.name));
         }
     }
     for (place, evaluation) in backbone.evaluations.iter().enumerate() {
@@ -173,9 +178,14 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
         Reason::First => what.to_owned(),
         reason => format!("{what}: {reason}"),
     };
-    let made = [("selection", &variant.selection), ("operator", &variant.operator)];
+    let trained = variant.trained.as_ref().map(|trained| &trained.key);
+    let made = [
+        ("selection", variant.selection.as_ref()),
+        ("operator", variant.operator.as_ref()),
+        ("trained operator", trained),
+    ];
     let first = made.iter().find_map(|(name, key)| {
-        let key = key.as_ref().filter(|key| !state.has(key))?;
+        let key = key.filter(|key| !state.has(key))?;
         Some(told(name, key))
     });
     let missing: Vec<_> = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key)).collect();

@@ -43,6 +43,9 @@ pub struct CellResult {
     pub tasks: Vec<Option<TaskScores>>,
     /// One for each timed prompt of the grid; none where the cell failed.
     pub latencies: Vec<Option<LatencyResult>>,
+    /// The loss of each step of its operator's training; empty where it was not trained, and no part of the run's record.
+    #[serde(skip)]
+    pub training: Vec<f64>,
     /// What its operators and scores took to make, whenever that was; steps shared with other cells count in equal parts.
     pub seconds: f64,
     /// Why the cell has no result.
@@ -78,6 +81,7 @@ impl CellResult {
             losses: Vec::new(),
             tasks: Vec::new(),
             latencies: Vec::new(),
+            training: Vec::new(),
             seconds: 0.0,
             failure,
             made_from: Vec::new(),

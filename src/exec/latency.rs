@@ -119,7 +119,7 @@ fn candidates(run: &Context<'_>, programs: &Programs, backbone: &BackbonePlan, p
         }
         let full = in_full(&program)?;
         let by_channel = has_diagonal(&program)?.then_some(program);
-        candidates.push(Candidate { key, is_dense: variant.operator.is_none(), full, by_channel });
+        candidates.push(Candidate { key, is_dense: variant.repair().is_none(), full, by_channel });
     }
     Ok(candidates)
 }

@@ -83,7 +83,7 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
     let (models, programs) = (&Models::new(&context.plan.inputs, budgets.collect()), &Programs::default());
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
-        let made = |variant: &Variant| variant.selection.iter().chain(&variant.operator).all(|key| state.has(key));
+        let made = |variant: &Variant| variant.repairs().all(|key| state.has(key));
         let matrix = 4 * (backbone.config.hidden * backbone.config.hidden) as u64;
         let batch = backbone.config.batch_bytes(context.settings.batch_tokens, 4);
         let mut repairs = Vec::new();
@@ -93,6 +93,8 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             if own.is_empty() {
                 continue;
             }
+            let training = own.iter().filter_map(|variant| variant.trained.as_ref());
+            let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max().unwrap_or(0);
             repairs.push(tasks.len());
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
@@ -101,7 +103,8 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
                 Ok(())
             };
             // Four matrices in f64 are the most that solving holds.
-            tasks.push(Task { after: Vec::new(), model, bytes: batch + 8 * matrix, run: Box::new(work) });
+            let bytes = batch + (8 * matrix).max(training);
+            tasks.push(Task { after: Vec::new(), model, bytes, run: Box::new(work) });
         }
         for (place, evaluation) in backbone.evaluations.iter().enumerate() {
             let own: Vec<&Variant> =

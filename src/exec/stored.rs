@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::cell_result::{CellResult, MadeFrom, TaskScores};
-use super::operator::figures;
+use super::operator::{figures, losses};
 use super::outcome::{GridOutcome, TaskProtocol, TextProtocol};
 use super::tokens::{SHEET, extent};
 use crate::corpus::Rule;
@@ -114,6 +114,11 @@ impl<'a> Reader<'a> {
         }
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
             result.boundaries = figures(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+        }
+        if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, &mut result)) {
+            result.boundaries = figures(&artifact)?;
+            result.training = losses(&artifact)?;
             result.seconds += artifact.meta().seconds;
         }
         for (place, (evaluation, key)) in self.backbone.evaluations.iter().zip(&variant.scores).enumerate() {

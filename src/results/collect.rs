@@ -234,7 +234,7 @@ impl<'a> Labels<'a> {
             depth: cell.depth,
             criterion: cell.criterion.as_ref().map_or(DENSE.to_owned(), |method| self.method(method)),
             recovery: cell.recovery.as_ref().map_or(recovery::NONE.to_owned(), |method| self.method(method)),
-            finetuned: false,
+            finetuned: cell.recovery.as_ref().is_some_and(|method| method.options.contains_key(recovery::FINETUNE)),
             calibration: match &cell.calibration {
                 Some(of) if self.sequences => format!("{}:{}", stem(&of.corpus), of.operator_sequences),
                 Some(of) => stem(&of.corpus).to_owned(),

@@ -86,6 +86,14 @@ impl Config {
         count as u64
     }
 
+    /// About how many bytes the training of an operator takes on sequences of so many tokens: the layers after it, taken to
+    /// be a quarter of all, with the output projection; the matrix with its gradient and moments; the logits with what
+    /// differentiating them keeps.
+    pub fn training_bytes(&self, length: usize) -> u64 {
+        let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes() + self.head_bytes();
+        weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64
+    }
+
     /// About how many bytes a batch of so many tokens takes while a trie runs that keeps `depth` streams for later
     /// branches: streams, the widest intermediates, and blocks of logits.
     pub fn batch_bytes(&self, tokens: usize, depth: usize) -> u64 {
