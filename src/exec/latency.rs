@@ -205,11 +205,20 @@ impl Session<'_> {
         if !self.in_memory() || by_need {
             return Ok(None);
         }
-        let threads = rayon::ThreadPoolBuilder::new().num_threads(1).build();
-        let threads = threads.map_err(|error| Error::job("threads cannot be started").found(error.to_string()))?;
+        let mut ends = Vec::new();
+        let thread = rayon::ThreadPoolBuilder::new().num_threads(1).spawn_handler(|thread| {
+            ends.push(std::thread::Builder::new().spawn(|| thread.run())?);
+            Ok(())
+        });
+        let failed =
+            |error: rayon::ThreadPoolBuildError| Error::job("a thread cannot be started").found(error.to_string());
+        let thread = thread.build().map_err(failed)?;
         let batch = self.prompt.as_batch(self.config.vocab);
         let trie = Trie::new(std::slice::from_ref(program));
-        let (done, most) = heap::high_water(|| threads.install(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
+        let (done, most) = heap::high_water(|| thread.install(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
+        drop(thread);
+        // What it kept is free before the next count begins.
+        ends.into_iter().for_each(|end| drop(end.join()));
         done.map(|()| most)
     }
 }
