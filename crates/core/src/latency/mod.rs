@@ -14,5 +14,5 @@ mod spread;
 
 pub use deployed::{deployed, has_diagonal, in_full};
 pub use prompt::Prompt;
-pub use rounds::{Rounds, Timed, interleaved, is_out_of_memory, passes};
+pub use rounds::{Rounds, Timed, interleaved, passes};
 pub use spread::{Speedup, Spread};

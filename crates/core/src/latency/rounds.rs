@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::prompt::Prompt;
-use crate::error::{Error, Result};
-use crate::model::{Batch, Engine, Program, Trie};
+use crate::error::Result;
+use crate::model::{Batch, Engine, Program, Trie, is_out_of_memory};
 
 /// How often each variant reads the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,15 +77,10 @@ fn pass(engine: &dyn Engine, trie: &Trie, batch: &Batch) -> Result<f64> {
     Ok(took)
 }
 
-/// Whether a device said that its memory is used up. Devices have no code for it in common, but all say so.
-pub fn is_out_of_memory(error: &Error) -> bool {
-    let text = error.to_string().to_lowercase();
-    ["out of memory", "out_of_memory"].iter().any(|words| text.contains(words))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use crate::model::engine::tests::Adding;
     use crate::model::{Config, EngineId, HostRows, Observer, Prediction, ResidualStream, Step};
     use std::sync::Mutex;
@@ -125,6 +120,10 @@ mod tests {
 
         fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
             self.inner.resume(batch, steps, stream)
+        }
+
+        fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {
+            self.inner.logits(stream, rows)
         }
     }
 

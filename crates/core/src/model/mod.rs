@@ -24,6 +24,7 @@ pub mod trie;
 pub mod weights;
 
 pub use batch::{Batch, Prediction, ScoredRow};
+pub(crate) use candle::is_out_of_memory;
 pub use candle::{CandleEngine, DeviceName, FloatType, Placement};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
 pub use config::Config;
