@@ -16,7 +16,7 @@ pub use kept::KeptKeys;
 use payload::{FIGURES, selection};
 pub use quota::Quota;
 pub use reason::{Change, Reason, Reasons};
-pub use recipe::{BackbonePlan, CalibrationPlan, ENGINE, Evaluation, Subject, Variant};
+pub use recipe::{BackbonePlan, CalibrationPlan, ENGINE, Evaluation, Subject, TrainingPlan, Variant};
 pub use state::{KeyState, StoreState};
 
 use crate::error::Result;
