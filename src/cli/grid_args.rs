@@ -38,6 +38,10 @@ pub(super) struct LimitArgs {
     /// layers are made from the weight files whenever they are needed.
     #[arg(long, value_name = "GB")]
     memory: Option<f64>,
+    /// How large the store may be, in GB. What no part of this grid needs goes when there would be more: first what is
+    /// cheapest to make again for its bytes. Without it everything stays.
+    #[arg(long, value_name = "GB")]
+    store_limit: Option<f64>,
     /// How often a job that fails is tried again.
     #[arg(long, default_value_t = 0)]
     retries: u32,
@@ -113,7 +117,19 @@ impl GridArgs {
 
 impl LimitArgs {
     pub(super) fn settings(&self) -> Settings {
-        let memory = self.memory.map(|gigabytes| (gigabytes * 1e9) as u64);
-        Settings { jobs: usize::from(self.jobs), memory, retries: self.retries, ..Settings::default() }
+        let bytes = |gigabytes: f64| (gigabytes * 1e9) as u64;
+        let (memory, store_limit) = (self.memory.map(bytes), self.store_limit.map(bytes));
+        let mut settings = Settings {
+            jobs: usize::from(self.jobs),
+            memory,
+            store_limit,
+            retries: self.retries,
+            ..Settings::default()
+        };
+        if let Some(limit) = store_limit {
+            // Half of it for what may be thrown away in a moment; beyond that a second pass writes only what is used.
+            settings.spool_bytes = settings.spool_bytes.min(limit / 2);
+        }
+        settings
     }
 }

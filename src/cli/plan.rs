@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::grid_args::GridArgs;
+use super::grid_args::{GridArgs, LimitArgs};
 use super::progress;
 use super::units::{bytes, cells, columns, flops, seconds};
 use crate::error::Result;
@@ -17,13 +17,15 @@ use crate::files::disk;
 use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, KeyState, Plan, Reason, Reasons, StoreState, Trials, Variant};
-use crate::store::{ArtifactKind, Key, Store};
+use crate::plan::{BackbonePlan, Estimate, KeyState, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
+use crate::store::{ArtifactKind, InventoryItem, Key, Store};
 
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: GridArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// List every cell that would run, not only the first.
     #[arg(long)]
     all: bool,
@@ -43,7 +45,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if place + 1 < grids.len() {
             println!("first whether the dense backbones are the paper's (--no-gate goes without):");
         }
-        show(grid, &store, arguments.all)?;
+        show(grid, &store, arguments.limits.settings(), arguments.all)?;
         if place + 1 < grids.len() {
             println!("\nthen:");
         }
@@ -52,8 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
-    let settings = Settings::default();
+fn show(grid: &Grid, store: &Store, settings: Settings, all: bool) -> Result<()> {
     let plan = Plan::new(grid, store, settings.batch_tokens)?;
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
     exec::prepare(&plan, store, &*progress::reporter(false), &AtomicBool::new(false))?;
@@ -84,6 +85,10 @@ fn show(grid: &Grid, store: &Store, all: bool) -> Result<()> {
         }
     }
     println!("\n{}", costs(&estimate, store));
+    if let Some(limit) = settings.store_limit {
+        let quota = Quota::of(&plan, store, &store.reserved_by_others()?, limit, estimate.disk + estimate.spool);
+        print!("{}", stays(&quota));
+    }
     Ok(())
 }
 
@@ -210,6 +215,28 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
         lines.push(format!("timed over {}", timed.join(", ")));
     }
     lines
+}
+
+/// What of the store stays within its limit, and what goes.
+fn stays(quota: &Quota) -> String {
+    let Quota { limit, needed, kept, going, coming } = quota;
+    let mut text = format!(
+        "store: of {} are {} for this grid, {} to come and {} kept of others\n",
+        bytes(*limit),
+        bytes(*needed),
+        bytes(*coming),
+        bytes(*kept)
+    );
+    if quota.beyond() > 0 {
+        text += &format!("  {} too many: this grid needs them all the same\n", bytes(quota.beyond()));
+    }
+    let mut kinds: BTreeMap<&str, Vec<&InventoryItem>> = BTreeMap::new();
+    going.iter().for_each(|entry| kinds.entry(&entry.stage).or_default().push(entry));
+    for (kind, entries) in kinds {
+        let (size, time) = (entries.iter().map(|of| of.bytes()).sum(), entries.iter().map(|of| of.seconds()).sum());
+        text += &format!("  goes: {} {kind}, {}, made in {}\n", entries.len(), bytes(size), seconds(time));
+    }
+    text
 }
 
 fn costs(estimate: &Estimate, store: &Store) -> String {

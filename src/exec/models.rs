@@ -27,12 +27,27 @@ impl<'a> Models<'a> {
         if let Some(engine) = loaded.get(&backbone.name) {
             return Ok(Arc::clone(engine));
         }
-        let budget = self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX);
-        let load = || Decoder::load_within(backbone.config.clone(), &backbone.folder, budget);
+        let load = || Decoder::load_within(backbone.config.clone(), &backbone.folder, self.budget(backbone));
         let engine: Arc<dyn Engine> = Arc::new(self.inputs.guarded(&[&backbone.folder], load)?);
         debug_assert_eq!(engine.id(), ENGINE, "numbers stand under keys that name their engine");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)
+    }
+
+    /// Refuses what was computed with weights that are not those that were hashed: of a backbone whose layers are made from
+    /// its files by need, the files may have changed since.
+    ///
+    /// # Errors
+    /// Exit code 2, naming the file.
+    pub(super) fn unchanged(&self, backbone: &BackbonePlan) -> Result<()> {
+        if self.budget(backbone) >= backbone.config.weight_bytes() {
+            return Ok(());
+        }
+        self.inputs.guarded(&[&backbone.folder], || Ok(()))
+    }
+
+    fn budget(&self, backbone: &BackbonePlan) -> u64 {
+        self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX)
     }
 
     /// Frees a backbone whose jobs are done.

@@ -16,7 +16,7 @@ use super::{calibration, evaluation, latency, wait};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, held_weights, warnings};
+use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, batch_bytes, warnings, weights_budget};
 use crate::store::{Key, Store};
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
@@ -41,7 +41,12 @@ pub fn run(
     let complete: Vec<usize> =
         plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
     let estimate = Estimate::of(&plan, &state, settings.spool_bytes, settings.memory_bytes())?;
-    room::on_disk(estimate.disk + estimate.spool, store)?;
+    let coming = estimate.disk + estimate.spool;
+    // What is scored before an artifact's own grid, whose needs are not known here, takes no room from it.
+    let limit = settings.store_limit.filter(|_| plan.backbones.iter().any(|of| !of.calibrations.is_empty()));
+    let clear = |coming| room::in_store(limit, coming, &plan, store, reporter, stop);
+    clear(coming)?;
+    room::on_disk(coming, store)?;
     let flops = estimate.left;
     let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
     reporter.event(Event::Planned {
@@ -55,6 +60,9 @@ pub fn run(
     context.found_complete(complete.into_iter());
     state.damages().for_each(|error| context.damaged(error));
     let result = context.check_stop().and_then(|()| execute(&context, &state));
+    if result.is_ok() {
+        clear(0)?;
+    }
     let failures = context.failures();
     let outcome = result.and_then(|()| GridOutcome::read(&plan, store, &failures));
     let (complete, failed, interrupted) = match &outcome {
@@ -77,15 +85,16 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
 /// Makes what is missing.
 fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
     let memory = context.settings.memory_bytes();
-    let held = |backbone| held_weights(context.plan, backbone, state, memory);
-    let sizes: Vec<u64> = context.plan.backbones.iter().map(held).collect();
-    let budgets = context.plan.backbones.iter().zip(&sizes).map(|(backbone, &bytes)| (&*backbone.name, bytes));
-    let (models, programs) = (&Models::new(&context.plan.inputs, budgets.collect()), &Programs::default());
+    let backbones = || context.plan.backbones.iter();
+    let budget = |backbone| weights_budget(context.plan, backbone, state, memory);
+    let budgets = backbones().map(|backbone| (&*backbone.name, budget(backbone))).collect();
+    let sizes: Vec<u64> = backbones().map(|backbone| backbone.config.held_bytes(budget(backbone))).collect();
+    let (models, programs) = (&Models::new(&context.plan.inputs, budgets), &Programs::default());
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         let made = |variant: &Variant| variant.repairs().all(|key| state.has(key));
         let matrix = 4 * (backbone.config.hidden * backbone.config.hidden) as u64;
-        let batch = backbone.config.batch_bytes(context.settings.batch_tokens, 4);
+        let batch = batch_bytes(context.plan, backbone, state);
         let mut repairs = Vec::new();
         for (place, calibration) in backbone.calibrations.iter().enumerate() {
             let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
@@ -99,6 +108,9 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
                 attempt(context, &cells, || calibration::repair(context, models, backbone, calibration, &own))?;
+                // The next calibration may write as much again.
+                let Context { settings, plan, store, reporter, stop, .. } = context;
+                room::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
                 context.look_complete(&own);
                 Ok(())
             };

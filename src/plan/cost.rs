@@ -31,8 +31,9 @@ pub struct Estimate {
     pub spool: u64,
 }
 
-/// What the program takes by itself, with tokenizers and tables: measured on a grid of a tiny backbone.
-const PROGRAM: u64 = 40 << 20;
+/// What the program takes by itself, with tokenizers, tables, and what the allocator keeps for another time: measured on
+/// grids of tiny backbones.
+const PROGRAM: u64 = 92 << 20;
 
 /// An operator that stands for one that is not known yet, unlike the others: equal programs would count once.
 pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
@@ -57,14 +58,27 @@ impl Estimate {
     }
 }
 
-/// Bytes of a backbone's weights that are in memory while its jobs run: all of them, if `memory` has room for them beside
-/// what one job takes.
-pub fn held_weights(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
+/// Bytes that a backbone's weights may have while its jobs run, if jobs have `memory`: what one job leaves of it.
+pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let config = &backbone.config;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     // Four matrices in f64 are the most that solving holds; scoring holds an operator for each variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
-    config.held_bytes(memory.saturating_sub(PROGRAM + config.batch_bytes(plan.batch_tokens, 4) + matrices))
+    memory.saturating_sub(PROGRAM + batch_bytes(plan, backbone, state) + matrices).min(config.weight_bytes())
+}
+
+/// Bytes of the largest batch of a backbone. Branches of a trie keep a few streams, and so do comparisons of a stream with
+/// those some layers before.
+pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> u64 {
+    let bytes = |tokens: &crate::store::Key, streams: usize| {
+        let all = load(state, tokens).map_or(usize::MAX, |load| load.tokens);
+        let length = load(state, tokens).map_or(0, |load| load.length);
+        backbone.config.batch_bytes(plan.batch_tokens.max(length).min(all), streams)
+    };
+    let deepest = plan.grid.cells.iter().map(|cell| cell.depth).max().unwrap_or(0);
+    let calibrations = backbone.calibrations.iter().map(|of| bytes(&of.tokens, deepest + 2));
+    let evaluations = backbone.evaluations.iter().map(|of| bytes(&of.tokens, 4));
+    calibrations.chain(evaluations).max().unwrap_or(0)
 }
 
 fn of_backbone(
@@ -152,14 +166,10 @@ fn of_backbone(
     total.disk += operators as u64 * matrix;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
-        // Four matrices in f64 are the most that solving holds, beside the activations that it maps; branches of a trie
-        // keep a few streams. The weight files, mapped too, are about half the weights in memory.
+        // Four matrices in f64 are the most that solving holds, beside the activations that it maps.
         let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
-        let batch = config.batch_bytes(plan.batch_tokens, 4);
-        let scoring = left as u64 * matrix + batch;
-        let held = held_weights(plan, backbone, state, memory);
-        let weights = if held < config.weight_bytes() { held } else { held / 2 * 3 };
-        total.memory = PROGRAM + weights + (solving + batch).max(scoring);
+        let weights = config.held_bytes(weights_budget(plan, backbone, state, memory));
+        total.memory = PROGRAM + weights + batch_bytes(plan, backbone, state) + solving.max(left as u64 * matrix);
     }
     Ok(total)
 }

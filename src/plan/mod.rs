@@ -5,14 +5,16 @@ mod cost;
 mod inputs;
 mod kept;
 pub mod payload;
+mod quota;
 mod reason;
 mod recipe;
 mod state;
 
-pub use cost::{Estimate, Trials, held_weights, place_holder};
+pub use cost::{Estimate, Trials, batch_bytes, place_holder, weights_budget};
 pub use inputs::{Inputs, warnings};
 pub use kept::KeptKeys;
 use payload::{FIGURES, selection};
+pub use quota::Quota;
 pub use reason::{Change, Reason, Reasons};
 pub use recipe::{BackbonePlan, CalibrationPlan, ENGINE, Evaluation, Subject, TrainingPlan, Variant};
 pub use state::{KeyState, StoreState};

@@ -41,7 +41,7 @@ pub(in crate::exec) fn repair(
     let engine = models.get(backbone)?;
     let shape =
         ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
-    stages(&CalibrationJob { run, backbone, engine, tokens: &plan.tokens, windows, label, shape }, &left)
+    stages(&CalibrationJob { run, models, backbone, engine, tokens: &plan.tokens, windows, label, shape }, &left)
 }
 
 fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
@@ -71,7 +71,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     for (variant, selection) in &chosen {
         if let Some(key) = variant.operator.as_ref().filter(|key| !whole(job.run, key)) {
             let cell = &grid.cells[variant.cell];
-            match solve::solve(cell, selection, &*job.engine, &activations, job.run.store, key) {
+            match solve::solve(job, cell, selection, &activations, key) {
                 Err(error) if error.kind() == ErrorKind::Job => job.run.fail(variant.cell, error.one_line()),
                 solved => solved?,
             }

@@ -10,7 +10,7 @@ use candle_core::Device;
 
 use super::job::CalibrationJob;
 use super::shards::{KeptActivations, ROWS};
-use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Spool};
+use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Piece, Spool};
 use crate::criterion::Selection;
 use crate::distill::{Checkpoint, Finetune, Tail, Top, Training, likeliest};
 use crate::error::{Error, ErrorKind, Result};
@@ -149,6 +149,7 @@ fn store(
     let figures = operator::figures_payload(&results)?;
     let losses: Vec<u8> = state.losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
     let payloads = [(name.as_str(), &*matrix), (FIGURES, &*figures), (LOSSES, &*losses)];
+    job.unchanged()?;
     job.run.store.put(&plan.key, seconds, &payloads).map(drop)
 }
 
@@ -175,6 +176,7 @@ impl Lessons {
         let shards: Vec<Range<usize>> = shape.shards().collect();
         let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
         let text = CalibrationJob {
+            models: job.models,
             run,
             backbone,
             engine: std::sync::Arc::clone(&job.engine),
@@ -243,7 +245,8 @@ impl CalibrationJob<'_> {
         let request = PassRequest { sites: BTreeSet::from([site, last]), ..PassRequest::default() };
         let progress = |tokens| self.run.advance(id, tokens);
         let batch = self.run.settings.batch_tokens;
-        calibrate::run(&*self.engine, &windows, shard.start, batch, &request, &mut spool, progress)
+        let mut pieces = [Piece { windows, first_sequence: shard.start, spool: &mut spool }];
+        calibrate::run(&*self.engine, &mut pieces, batch, &request, progress)
             .map_err(|error| error.at(self.label.clone()))?;
         let Both { payload, ends, .. } = spool;
         payload.close().map_err(|error| unwritten(&error))?;
@@ -253,6 +256,7 @@ impl CalibrationJob<'_> {
             tokens.extend(top.tokens);
             logits.extend(top.logits);
         }
+        self.unchanged()?;
         let seconds = started.elapsed().as_secs_f64() / 2.0;
         let payloads = [(LIKELIEST, bytemuck::cast_slice(&tokens)), (LOGITS, bytemuck::cast_slice(&logits))];
         let top = store.put(&self.backbone.teacher(self.tokens, Some(shard)), seconds, &payloads)?;
