@@ -5,7 +5,7 @@
 //! the page cache; the vocabulary has 4,096 entries only, as the layers are what counts. The seconds that all threads
 //! computed tell more than those that passed where others use the machine too.
 //!
-//! `cargo bench --bench load`
+//! `cargo bench --bench load [-- BACKBONE_FOLDER]`: a folder's weights are only loaded, whatever their shapes.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
 
 use std::fs::File;
@@ -28,6 +28,18 @@ const KEYS: usize = 1024;
 const VOCAB: usize = 4096;
 
 fn main() {
+    if let Some(folder) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
+        let size = |entry: std::io::Result<std::fs::DirEntry>| {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|of| of == "safetensors") { path.metadata().unwrap().len() } else { 0 }
+        };
+        let bytes: u64 = std::fs::read_dir(&folder).unwrap().map(size).sum();
+        let (started, computed) = (Instant::now(), computed());
+        drop(Decoder::load(Path::new(&folder)).unwrap());
+        let (seconds, computed) = (started.elapsed().as_secs_f64(), self::computed() - computed);
+        println!("{seconds:>8.2} s {:>8.2} GB/s {computed:>8.2} s computed", bytes as f64 / 1e9 / seconds);
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let tensors = tensors();
     let bytes = write(folder.path(), &tensors);

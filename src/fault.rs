@@ -1,6 +1,6 @@
 //! Floor 0: faults on purpose, so that tests can see what comes of a crash at a chosen moment or of a file system without
 //! links. `GHOSTLAB_FAULT` lists them: `no-links`, `kill@commit:3` (the third time that place is passed),
-//! `panic@score:1`. Each is something that may happen anyway; none makes the program take or store anything else.
+//! `panic@score:1`, `stop@score:2` (as Ctrl-Z does). Each is something that may happen anyway; none makes the program take or store anything else.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -19,7 +19,7 @@ pub(crate) fn set(name: &str) -> bool {
     asked().iter().any(|word| word == name)
 }
 
-/// A place at which the program may be killed or panic.
+/// A place at which the program may be killed, stopped, or panic.
 #[allow(clippy::panic, reason = "that is what was asked for")]
 pub(crate) fn here(place: &str) {
     if asked().is_empty() {
@@ -35,6 +35,9 @@ pub(crate) fn here(place: &str) {
     if set(&format!("kill@{place}:{passed}")) {
         // As `kill -9`: nothing is cleaned up.
         std::process::abort();
+    }
+    if set(&format!("stop@{place}:{passed}")) {
+        std::process::Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status().ok();
     }
     if set(&format!("panic@{place}:{passed}")) {
         panic!("a fault on purpose at `{place}`");

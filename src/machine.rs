@@ -36,11 +36,13 @@ impl Machine {
     }
 }
 
-/// What tells machines apart that share a store, as far as their speed goes: host, processor, threads.
-pub fn name() -> String {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let cpu = field("/proc/cpuinfo", "model name").unwrap_or_default();
-    format!("{}, {cpu}, {} threads", host.trim(), rayon::current_num_threads())
+/// Which machine it is, for times that no other one's stand for: its name, and what of it and of this process' share of
+/// it makes it fast.
+pub fn identity() -> Value {
+    let Machine { cpu, gpu, threads, .. } = Machine::this();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
+    let host = host.map(|name| name.trim().to_owned()).unwrap_or_default();
+    json!({"host": host, "cpu": cpu, "gpu": gpu, "threads": threads})
 }
 
 fn cpu_features() -> Vec<&'static str> {
@@ -78,8 +80,8 @@ pub fn command() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Bytes of memory that new work can take, within the limits of this process's control groups; 8 GiB where the system
-/// does not tell.
+/// Bytes of memory that new work can take, within the limits of this process and of its control groups; 8 GiB where the
+/// system does not tell.
 pub fn free_memory() -> u64 {
     told_free_memory().unwrap_or(8 << 30)
 }
@@ -88,8 +90,20 @@ pub fn free_memory() -> u64 {
 pub fn told_free_memory() -> Option<u64> {
     let free = kilobytes("/proc/meminfo", "MemAvailable");
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let left = left_in_groups(&groups, Path::new("/sys/fs/cgroup"));
-    free.into_iter().chain(left).min()
+    let in_groups = left_in_groups(&groups, Path::new("/sys/fs/cgroup"));
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let own = left_in_limits(&limits, |name| kilobytes("/proc/self/status", name));
+    [free, in_groups, own].into_iter().flatten().min()
+}
+
+/// What the limits of this process (`ulimit -v`, `ulimit -d`) leave of its addresses and its data; none without a limit.
+/// `limits` lists them as the system does; `used` tells a field of the process's state.
+fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let left = |(limit, used_as): (&str, &str)| {
+        let soft = limits.lines().find_map(|line| line.strip_prefix(limit))?.split_whitespace().next()?;
+        Some(soft.parse::<u64>().ok()?.saturating_sub(used(used_as)?))
+    };
+    [("Max address space", "VmSize"), ("Max data size", "VmData")].into_iter().filter_map(left).min()
 }
 
 /// What the memory limits of control groups leave, those of the groups around them included; none without a limit.
@@ -157,6 +171,25 @@ mod tests {
     fn the_system_tells_what_is_free_and_what_was_held() {
         assert!(free_memory() > 1 << 20);
         assert!(peak_memory().unwrap() > 1 << 16);
+    }
+
+    #[test]
+    fn the_limits_of_the_process_leave_the_least() {
+        let used = |name: &str| [("VmSize", 700), ("VmData", 100)].iter().find(|(of, _)| *of == name).map(|(_, n)| *n);
+        // As /proc/self/limits has it.
+        let limits = |space: &str, data: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max cpu time              unlimited            unlimited            seconds   \n\
+                 Max data size             {data:<20} unlimited            bytes     \n\
+                 Max address space         {space:<20} 9000                 bytes     \n"
+            )
+        };
+        assert_eq!(left_in_limits(&limits("unlimited", "unlimited"), used), None);
+        assert_eq!(left_in_limits(&limits("1000", "unlimited"), used), Some(300));
+        assert_eq!(left_in_limits(&limits("1000", "350"), used), Some(250));
+        assert_eq!(left_in_limits(&limits("600", "unlimited"), used), Some(0), "more is in use than may be");
+        assert_eq!(left_in_limits("", used), None);
     }
 
     #[test]

@@ -528,6 +528,71 @@ fn inputs_that_change_during_a_run_are_refused_and_never_stored_under_the_old_ha
     }
 }
 
+/// Of these weights a part is in memory at a time: the others are read when they are needed.
+const BY_NEED: [&str; 2] = ["--memory", "0.05"];
+
+#[cfg(target_os = "linux")]
+#[test]
+fn weights_that_change_while_layers_are_made_by_need_stop_the_run_and_nothing_is_stored_under_their_old_hash() {
+    let undisturbed = World::large();
+    undisturbed.runs(&SMALL);
+    let arguments = [&SMALL[..], &BY_NEED].concat();
+    let weights = |world: &World| world.path("backbone/model.safetensors");
+    type Change<'a> = (&'a str, &'a dyn Fn(&Path));
+    // In place, of the same length, with the old time set again; cut off; another file in its place.
+    let in_place = |path: &Path| {
+        let (mut bytes, time) = (fs::read(path).unwrap(), fs::metadata(path).unwrap().modified().unwrap());
+        let last = bytes.len() - 4;
+        bytes[last] ^= 1;
+        fs::write(path, bytes).unwrap();
+        fs::File::open(path).unwrap().set_modified(time).unwrap();
+    };
+    let replaced = |path: &Path| {
+        let beside = path.with_extension("beside");
+        fs::copy(path, &beside).unwrap();
+        in_place(&beside);
+        fs::rename(beside, path).unwrap();
+    };
+    let changes: [Change<'_>; 3] = [("in place", &in_place), ("cut off", &truncate), ("replaced", &replaced)];
+    for (how, change) in changes {
+        // In the calibration pass, at the first scores, and at later ones.
+        for (place, settled) in [("activations:1", true), ("score:1", false), ("score:3", true)] {
+            let world = World::large();
+            let bytes = fs::read(weights(&world)).unwrap();
+            if settled {
+                age(&weights(&world));
+            }
+            let mut child =
+                started(&world, &[&["run", "grid.yaml"], &arguments[..]].concat(), &format!("stop@{place}"));
+            wait_until_stopped(&mut child);
+            change(&weights(&world));
+            signal(&child, "-CONT");
+            let output = ended(child);
+            let log = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{how} at {place}: {log}");
+            assert!(log.contains("model.safetensors"), "{how} at {place}: {log}");
+            assert!(!world.path("results/grid/results.csv").exists());
+            // With the old bytes back, the old results come: nothing of the others lies under their hash.
+            fs::write(weights(&world), &bytes).unwrap();
+            world.runs(&arguments);
+            assert!(world.tables() == undisturbed.tables(), "{how} at {place}");
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn wait_until_stopped(child: &mut Child) {
+    let began = Instant::now();
+    let state = |id: u32| {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().unwrap_or_default().chars().next()
+    };
+    while state(child.id()) != Some('T') {
+        assert!(child.try_wait().unwrap().is_none() && began.elapsed() < LONG, "it does not stop");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_pipe_in_the_place_of_an_input_is_refused_by_name() {

@@ -76,6 +76,10 @@ pub(super) struct LimitArgs {
     /// it, layers are read from the weight files whenever they are needed.
     #[arg(long, value_name = "GB")]
     device_memory: Option<f64>,
+    /// How large the store may be, in GB. What no part of this grid needs goes when there would be more: first what is
+    /// cheapest to make again for its bytes. Without it everything stays.
+    #[arg(long, value_name = "GB")]
+    store_limit: Option<f64>,
     /// How often a job that fails is tried again.
     #[arg(long, default_value_t = 0)]
     retries: u32,
@@ -155,9 +159,22 @@ impl GridArgs {
 
 impl LimitArgs {
     pub(super) fn settings(&self, engine: EngineRequest) -> Settings {
-        let [memory, device_memory] =
-            [self.memory, self.device_memory].map(|size| size.map(|gigabytes| (gigabytes * 1e9) as u64));
-        let jobs = usize::from(self.jobs);
-        Settings { engine, device_memory, jobs, memory, retries: self.retries, ..Settings::default() }
+        let bytes = |gigabytes: f64| (gigabytes * 1e9) as u64;
+        let [memory, device_memory, store_limit] =
+            [self.memory, self.device_memory, self.store_limit].map(|size| size.map(bytes));
+        let mut settings = Settings {
+            engine,
+            device_memory,
+            jobs: usize::from(self.jobs),
+            memory,
+            store_limit,
+            retries: self.retries,
+            ..Settings::default()
+        };
+        if let Some(limit) = store_limit {
+            // Half of it for what may be thrown away in a moment; beyond that a second pass writes only what is used.
+            settings.spool_bytes = settings.spool_bytes.min(limit / 2);
+        }
+        settings
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::grid_args::GridArgs;
+use super::grid_args::{GridArgs, LimitArgs};
 use super::progress;
 use super::units::{bytes, cells, columns, flops, seconds};
 use crate::error::Result;
@@ -17,14 +17,16 @@ use crate::files::disk;
 use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
-use crate::model::{CPU, EngineRequest};
-use crate::plan::{BackbonePlan, Estimate, KeyState, Plan, Reason, Reasons, StoreState, Trials, Variant};
-use crate::store::{ArtifactKind, Key, Store};
+use crate::model::CPU;
+use crate::plan::{BackbonePlan, Estimate, KeyState, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
+use crate::store::{ArtifactKind, InventoryItem, Key, Store};
 
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: GridArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// List every cell that would run, not only the first.
     #[arg(long)]
     all: bool,
@@ -44,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if place + 1 < grids.len() {
             println!("first whether the dense backbones are the paper's (--no-gate goes without):");
         }
-        show(grid, &store, arguments.asked.engine(), arguments.all)?;
+        show(grid, &store, arguments.limits.settings(arguments.asked.engine()), arguments.all)?;
         if place + 1 < grids.len() {
             println!("\nthen:");
         }
@@ -53,9 +55,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(grid: &Grid, store: &Store, engine: EngineRequest, all: bool) -> Result<()> {
-    let settings = Settings::default();
-    let plan = Plan::new(grid, store, engine, settings.batch_tokens)?;
+fn show(grid: &Grid, store: &Store, settings: Settings, all: bool) -> Result<()> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
     exec::prepare(&plan, store, &*progress::reporter(false), &AtomicBool::new(false))?;
     let state = StoreState::read(&plan, store);
@@ -85,6 +86,10 @@ fn show(grid: &Grid, store: &Store, engine: EngineRequest, all: bool) -> Result<
         }
     }
     println!("\n{}", costs(&estimate, &plan, store));
+    if let Some(limit) = settings.store_limit {
+        let quota = Quota::of(&plan, store, &store.reserved_by_others()?, limit, estimate.disk + estimate.spool);
+        print!("{}", stays(&quota));
+    }
     Ok(())
 }
 
@@ -94,7 +99,8 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
     let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
         let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
-        let missing = own.filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
+        let own: Vec<&Variant> = own.collect();
+        let missing = own.iter().filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
         for Trials { criterion, needed, stored } in Trials::of(plan, backbone, place, state, store)? {
             if stored < needed {
                 jobs.push(format!(
@@ -108,11 +114,21 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
         if missing > 0 {
             jobs.push(format!("calibrate {} on {}: repair {}", backbone.name, calibration.calibration, cells(missing)));
         }
+        for trained in own.iter().filter_map(|variant| variant.trained.as_ref()).filter(|of| !state.has(&of.key)) {
+            let text = &backbone.calibrations[trained.text].calibration;
+            jobs.push(format!("fine-tune an operator of {} on {text}", backbone.name));
+        }
     }
     for (place, evaluation) in backbone.evaluations.iter().enumerate() {
         let missing = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place])).count();
         if missing > 0 {
             jobs.push(format!("score {} on {}: {}", backbone.name, evaluation.subject, cells(missing)));
+        }
+    }
+    for (place, prompt) in backbone.latencies.iter().enumerate() {
+        if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place])) {
+            // Those of one comparison are measured together.
+            jobs.push(format!("time {} over {prompt}: {}", backbone.name, cells(backbone.variants.len())));
         }
     }
     Ok(jobs)
@@ -168,12 +184,19 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
         Reason::First => what.to_owned(),
         reason => format!("{what}: {reason}"),
     };
-    let made = [("selection", &variant.selection), ("operator", &variant.operator)];
+    let trained = variant.trained.as_ref().map(|trained| &trained.key);
+    let made = [
+        ("selection", variant.selection.as_ref()),
+        ("operator", variant.operator.as_ref()),
+        ("trained operator", trained),
+    ];
     let first = made.iter().find_map(|(name, key)| {
-        let key = key.as_ref().filter(|key| !state.has(key))?;
+        let key = key.filter(|key| !state.has(key))?;
         Some(told(name, key))
     });
     let missing: Vec<_> = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key)).collect();
+    let timed = backbone.latencies.iter().zip(&variant.latencies).filter(|(_, key)| !state.has(key));
+    let timed: Vec<String> = timed.map(|(prompt, _)| prompt.to_string()).collect();
     let damaged = missing.iter().any(|(_, key)| matches!(state.of(key), KeyState::Damaged(_)));
     let mut lines: Vec<String> = first.into_iter().collect();
     if lines.is_empty() || damaged {
@@ -189,7 +212,32 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
         let subjects: Vec<String> = missing.iter().map(|(of, _)| of.subject.to_string()).collect();
         lines.push(format!("then scored on {}", subjects.join(", ")));
     }
+    if !timed.is_empty() {
+        lines.push(format!("timed over {}", timed.join(", ")));
+    }
     lines
+}
+
+/// What of the store stays within its limit, and what goes.
+fn stays(quota: &Quota) -> String {
+    let Quota { limit, needed, kept, going, coming } = quota;
+    let mut text = format!(
+        "store: of {} are {} for this grid, {} to come and {} kept of others\n",
+        bytes(*limit),
+        bytes(*needed),
+        bytes(*coming),
+        bytes(*kept)
+    );
+    if quota.beyond() > 0 {
+        text += &format!("  {} too many: this grid needs them all the same\n", bytes(quota.beyond()));
+    }
+    let mut kinds: BTreeMap<&str, Vec<&InventoryItem>> = BTreeMap::new();
+    going.iter().for_each(|entry| kinds.entry(&entry.stage).or_default().push(entry));
+    for (kind, entries) in kinds {
+        let (size, time) = (entries.iter().map(|of| of.bytes()).sum(), entries.iter().map(|of| of.seconds()).sum());
+        text += &format!("  goes: {} {kind}, {}, made in {}\n", entries.len(), bytes(size), seconds(time));
+    }
+    text
 }
 
 fn costs(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> String {

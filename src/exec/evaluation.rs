@@ -44,8 +44,6 @@ pub(super) fn score(
     let label = format!("{} on {}", backbone.name, evaluation.subject);
     text.with_eval_set(run.settings.batch_tokens, |eval_set| {
         let journal = evaluation.journal.clone();
-        let engine = || models.get(backbone);
-        ScoringJob { run, config: &backbone.config, eval_set, label: &label, journal, engine: &engine }
-            .score(candidates)
+        ScoringJob { run, models, backbone, eval_set, label: &label, journal }.score(candidates)
     })
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::lock::lock;
 use crate::error::Result;
-use crate::model::Engine;
+use crate::model::{CPU, Engine};
 use crate::plan::{BackbonePlan, Inputs};
 
 /// Engines by the names of their backbones.
@@ -29,12 +29,29 @@ impl<'a> Models<'a> {
         if let Some(engine) = loaded.get(&backbone.name) {
             return Ok(Arc::clone(engine));
         }
-        let budget = self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX);
+        let budget = self.budget(backbone);
         let load = || backbone.engine.load(backbone.config.clone(), &backbone.folder, budget, self.device);
         let engine = self.inputs.guarded(&[&backbone.folder], load)?;
         debug_assert_eq!(engine.id(), backbone.engine.id(), "numbers stand under keys that name their engine");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)
+    }
+
+    /// Refuses what was computed with weights that are not those that were hashed: of a backbone whose layers are made from
+    /// its files by need, the files may have changed since.
+    ///
+    /// # Errors
+    /// Exit code 2, naming the file.
+    pub(super) fn unchanged(&self, backbone: &BackbonePlan) -> Result<()> {
+        let engine = backbone.engine;
+        if engine.id().device == CPU.device && self.budget(backbone) >= engine.weight_bytes(&backbone.config) {
+            return Ok(());
+        }
+        self.inputs.guarded(&[&backbone.folder], || Ok(()))
+    }
+
+    fn budget(&self, backbone: &BackbonePlan) -> u64 {
+        self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX)
     }
 
     /// Frees a backbone whose jobs are done.

@@ -86,7 +86,7 @@ impl RunRecord {
 
     /// Floating-point operations a second of the newest run on this machine that did some with this engine.
     pub fn rate(store: &Store, engine: &str) -> Option<f64> {
-        let machine = machine::name();
+        let machine = machine::identity().to_string();
         let worked = |record: &Self| {
             record.flops_done > 0.0
                 && record.seconds > 1.0
@@ -144,7 +144,7 @@ impl<'a> Recorder<'a> {
             flops_done: 0.0,
             seconds: 0.0,
             engine: None,
-            machine: Some(machine::name()),
+            machine: Some(machine::identity().to_string()),
         };
         let path = folder.join(format!("{:012}-{}.json", record.started, record.process));
         let started = Instant::now();

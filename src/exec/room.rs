@@ -1,9 +1,14 @@
 //! Whether there is room for a run, on the disk and in memory: what cannot fit is refused before it begins, and not killed
 //! by the system in the middle.
 
+use std::sync::atomic::AtomicBool;
+
+use super::event::{Event, Reporter};
+use super::wait;
 use crate::error::{Error, Result};
 use crate::files::disk;
-use crate::store::Store;
+use crate::plan::{Plan, Quota};
+use crate::store::{InventoryItem, Store};
 
 /// Refuses to begin what the store's disk has no room for.
 pub(super) fn on_disk(wanted: u64, store: &Store) -> Result<()> {
@@ -15,6 +20,39 @@ pub(super) fn on_disk(wanted: u64, store: &Store) -> Result<()> {
             .hint("`ghostlab cache gc` shows what could go; or name another folder with --store")),
         _ => Ok(()),
     }
+}
+
+/// Removes from the store what nobody needs, as far as it exceeds its limit with the bytes that will come; says what went,
+/// and where that is not enough.
+pub(super) fn in_store(
+    limit: Option<u64>,
+    coming: u64,
+    plan: &Plan<'_>,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<()> {
+    let Some(limit) = limit else { return Ok(()) };
+    let look = || Ok::<_, Error>(Quota::of(plan, store, &store.reserved_by_others()?, limit, coming));
+    let note = |text| reporter.event(Event::Note { text });
+    let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+    let mut quota = look()?;
+    if !quota.going.is_empty() {
+        let _clearing = wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
+        // A run that has begun since has noted what it needs.
+        quota = look()?;
+        quota.going.iter().try_for_each(|entry| store.remove(entry))?;
+        let (count, bytes) = (quota.going.len(), quota.going.iter().map(InventoryItem::bytes).sum::<u64>());
+        let seconds: f64 = quota.going.iter().map(InventoryItem::seconds).sum();
+        let (limit, bytes) = (gigabytes(limit), gigabytes(bytes));
+        note(format!(
+            "the store's limit of {limit}: {count} artifacts of {bytes} went that took {seconds:.0} s to make"
+        ));
+    }
+    if quota.beyond() > 0 {
+        note(format!("the store exceeds its limit by {}: this grid needs that much", gigabytes(quota.beyond())));
+    }
+    Ok(())
 }
 
 /// What the largest job of a backbone takes when it runs alone, in bytes.

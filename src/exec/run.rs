@@ -12,11 +12,11 @@ use super::room::{self, Needs};
 use super::schedule::{self, Limits, Task};
 use super::settings::Settings;
 use super::stored::scored;
-use super::{calibration, evaluation, wait};
+use super::{calibration, evaluation, latency, wait};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, held_weights, warnings};
+use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, batch_bytes, warnings, weights_budget};
 use crate::store::{Key, Store};
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
@@ -41,7 +41,12 @@ pub fn run(
     let complete: Vec<usize> =
         plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
     let estimate = Estimate::of(&plan, &state, settings.spool_bytes, settings.memory_bytes())?;
-    room::on_disk(estimate.disk + estimate.spool, store)?;
+    let coming = estimate.disk + estimate.spool;
+    // What is scored before an artifact's own grid, whose needs are not known here, takes no room from it.
+    let limit = settings.store_limit.filter(|_| plan.backbones.iter().any(|of| !of.calibrations.is_empty()));
+    let clear = |coming| room::in_store(limit, coming, &plan, store, reporter, stop);
+    clear(coming)?;
+    room::on_disk(coming, store)?;
     let flops = estimate.left;
     let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
     reporter.event(Event::Planned {
@@ -56,6 +61,9 @@ pub fn run(
     context.found_complete(complete.into_iter());
     state.damages().for_each(|error| context.damaged(error));
     let result = context.check_stop().and_then(|()| execute(&context, &state));
+    if result.is_ok() {
+        clear(0)?;
+    }
     let failures = context.failures();
     let outcome = result.and_then(|()| GridOutcome::read(&plan, store, &failures));
     let (complete, failed, interrupted) = match &outcome {
@@ -78,16 +86,18 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
 /// Makes what is missing.
 fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
     let memory = context.settings.memory_bytes();
-    let held = |backbone| held_weights(context.plan, backbone, state, memory);
-    let sizes: Vec<u64> = context.plan.backbones.iter().map(held).collect();
-    let budgets = context.plan.backbones.iter().zip(&sizes).map(|(backbone, &bytes)| (&*backbone.name, bytes));
-    let (models, programs) =
-        (&Models::new(&context.plan.inputs, budgets.collect(), context.settings.device_memory), &Programs::default());
+    let backbones = || context.plan.backbones.iter();
+    let budget = |backbone: &BackbonePlan| weights_budget(context.plan, backbone, state, memory);
+    let budgets = backbones().map(|backbone| (&*backbone.name, budget(backbone))).collect();
+    let held = |backbone: &BackbonePlan| backbone.engine.held_bytes(&backbone.config, budget(backbone));
+    let sizes: Vec<u64> = backbones().map(held).collect();
+    let models = &Models::new(&context.plan.inputs, budgets, context.settings.device_memory);
+    let programs = &Programs::default();
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
-        let made = |variant: &Variant| variant.selection.iter().chain(&variant.operator).all(|key| state.has(key));
+        let made = |variant: &Variant| variant.repairs().all(|key| state.has(key));
         let matrix = 4 * (backbone.config.hidden * backbone.config.hidden) as u64;
-        let batch = backbone.config.batch_bytes(context.settings.batch_tokens, 4);
+        let batch = batch_bytes(context.plan, backbone, state);
         let mut repairs = Vec::new();
         for (place, calibration) in backbone.calibrations.iter().enumerate() {
             let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
@@ -95,15 +105,21 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             if own.is_empty() {
                 continue;
             }
+            let training = own.iter().filter_map(|variant| variant.trained.as_ref());
+            let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max().unwrap_or(0);
             repairs.push(tasks.len());
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
                 attempt(context, &cells, || calibration::repair(context, models, backbone, calibration, &own))?;
+                // The next calibration may write as much again.
+                let Context { settings, plan, store, reporter, stop, .. } = context;
+                room::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
                 context.look_complete(&own);
                 Ok(())
             };
             // Four matrices in f64 are the most that solving holds.
-            tasks.push(Task { after: Vec::new(), model, bytes: batch + 8 * matrix, run: Box::new(work) });
+            let bytes = batch + (8 * matrix).max(training);
+            tasks.push(Task { after: Vec::new(), model, bytes, run: Box::new(work) });
         }
         for (place, evaluation) in backbone.evaluations.iter().enumerate() {
             let own: Vec<&Variant> =
@@ -139,10 +155,40 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
         most.map_or(Ok(()), |beside| room::in_memory(&needs(beside), context.settings.memory, free))?;
     }
     let limits = Limits { tasks: context.settings.jobs, memory };
-    schedule::run(&tasks, &sizes, limits, |model| {
+    let forget = |model: usize| {
         models.forget(&context.plan.backbones[model]);
         programs.forget(&context.plan.backbones[model]);
-    })
+    };
+    schedule::run(&tasks, &sizes, limits, forget)?;
+    drop(tasks);
+    // Nothing else runs by now, and of these no two at a time.
+    schedule::run(&timings(context, models, programs, state), &sizes, Limits { tasks: 1, memory }, forget)
+}
+
+/// The prompts whose latencies are not all stored.
+fn timings<'a>(
+    context: &'a Context<'a>,
+    models: &'a Models<'a>,
+    programs: &'a Programs,
+    state: &'a StoreState,
+) -> Vec<Task<'a>> {
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    for (model, backbone) in context.plan.backbones.iter().enumerate() {
+        for place in 0..backbone.latencies.len() {
+            if backbone.variants.iter().all(|variant| state.has(&variant.latencies[place])) {
+                continue;
+            }
+            let work = move || {
+                let cells: Vec<usize> = backbone.variants.iter().map(|variant| variant.cell).collect();
+                attempt(context, &cells, || latency::measure(context, models, programs, backbone, place))?;
+                context.look_complete(&backbone.variants.iter().collect::<Vec<_>>());
+                Ok(())
+            };
+            // What does not fit is a result of its own.
+            tasks.push(Task { after: Vec::new(), model, bytes: 0, run: Box::new(work) });
+        }
+    }
+    tasks
 }
 
 /// Runs a job as often as it may be tried. A job that fails for good fails its cells, and the others go on.

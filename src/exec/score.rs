@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
+use super::models::Models;
 use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
 use crate::fault;
-use crate::model::{Config, Engine, Program, Trie};
+use crate::model::{Program, Trie};
+use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
 use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease};
 
@@ -19,13 +21,12 @@ const FLUSH_EVERY: Duration = Duration::from_millis(250);
 /// Variants of one backbone on one text or task.
 pub(super) struct ScoringJob<'a> {
     pub(super) run: &'a Context<'a>,
-    pub(super) config: &'a Config,
+    pub(super) models: &'a Models<'a>,
+    pub(super) backbone: &'a BackbonePlan,
     pub(super) eval_set: &'a dyn EvalSet,
     pub(super) label: &'a str,
     /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
     pub(super) journal: String,
-    /// The backbone, loaded when the first chunk has to be computed.
-    pub(super) engine: &'a dyn Fn() -> Result<Arc<dyn Engine>>,
 }
 
 /// A variant that is being scored.
@@ -84,7 +85,7 @@ impl ScoringJob<'_> {
         let left: Vec<usize> = (0..chunks).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect();
         let all = Trie::new(&candidates.iter().map(|c| c.program.clone()).collect::<Vec<_>>());
         let load = self.eval_set.load(&left);
-        let flops = all.cost(|step| self.config.flops(step, &load)).shared;
+        let flops = all.cost(|step| self.backbone.config.flops(step, &load)).shared;
         let tokens = left.iter().map(|&chunk| self.eval_set.tokens(chunk)).sum();
         if left.len() < chunks {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
@@ -108,33 +109,30 @@ impl ScoringJob<'_> {
         let mut pending = Pending::default();
         while !left.is_empty() {
             let mut others = Vec::new();
+            let mut group = Group::default();
             for chunk in std::mem::take(&mut left) {
-                if !candidates.iter().any(|candidate| candidate.lacks(chunk)) {
-                    self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
-                    continue;
-                }
-                let ClaimResult::Mine(lease) = self.run.store.claim(&format!("{}-{chunk}", self.journal))? else {
-                    others.push(chunk);
+                let Some((members, lease)) = self.claim(job, chunk, journal, candidates, &mut others)? else {
                     continue;
                 };
-                // Whoever had the chunk before has written its records before giving it free.
-                self.absorb(journal, candidates);
-                if !candidates.iter().any(|candidate| candidate.lacks(chunk)) {
-                    self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
-                    continue;
+                let tokens = self.eval_set.tokens(chunk);
+                // The backbone is loaded when the first chunk has to be computed.
+                let most = self.models.get(self.backbone)?.pass_tokens(members.len());
+                if !group.chunks.is_empty() && (members != group.members || group.tokens + tokens > most) {
+                    self.compute(job, std::mem::take(&mut group), journal, candidates, &mut tries, &mut pending)?;
                 }
-                let result = self.compute(chunk, journal, candidates, &mut tries);
-                pending.leases.push(lease);
-                if result.is_err() || pending.due() {
-                    pending.flush(journal)?;
-                }
-                result?;
-                if let Err(stopped) = self.run.advance(job, self.eval_set.tokens(chunk)) {
-                    pending.flush(journal)?;
-                    return Err(stopped);
+                group.members = members;
+                group.chunks.push(chunk);
+                group.leases.push(lease);
+                group.tokens += tokens;
+                // Nothing is waited for where one chunk is enough.
+                if group.tokens >= most {
+                    self.compute(job, std::mem::take(&mut group), journal, candidates, &mut tries, &mut pending)?;
                 }
             }
-            pending.flush(journal)?;
+            if !group.chunks.is_empty() {
+                self.compute(job, group, journal, candidates, &mut tries, &mut pending)?;
+            }
+            self.flush(&mut pending, journal)?;
             left = others;
             if !left.is_empty() {
                 self.run.pause()?;
@@ -144,28 +142,94 @@ impl ScoringJob<'_> {
         Ok(())
     }
 
+    /// The candidates that lack a chunk, and the claim of it; none where nobody lacks it, or another process is at it,
+    /// which puts it among `others`.
+    fn claim(
+        &self,
+        job: usize,
+        chunk: usize,
+        journal: &mut Journal,
+        candidates: &mut [Candidate],
+        others: &mut Vec<usize>,
+    ) -> Result<Option<(Vec<usize>, Lease)>> {
+        if candidates.iter().any(|candidate| candidate.lacks(chunk)) {
+            let ClaimResult::Mine(lease) = self.run.store.claim(&format!("{}-{chunk}", self.journal))? else {
+                others.push(chunk);
+                return Ok(None);
+            };
+            // Whoever had the chunk before has written its records before giving it free.
+            self.absorb(journal, candidates);
+            let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
+            if !members.is_empty() {
+                return Ok(Some((members, lease)));
+            }
+        }
+        self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
+        Ok(None)
+    }
+
+    /// Computes some chunks together; their records reach the disk soon.
     fn compute(
         &self,
-        chunk: usize,
+        job: usize,
+        group: Group,
+        journal: &mut Journal,
+        candidates: &mut [Candidate],
+        tries: &mut Tries,
+        pending: &mut Pending,
+    ) -> Result<()> {
+        let Group { chunks, members, leases, tokens } = group;
+        let result = self.record(&chunks, &members, tokens, journal, candidates, tries);
+        pending.leases.extend(leases);
+        if result.is_err() || pending.due() {
+            self.flush(pending, journal)?;
+        }
+        result?;
+        for chunk in chunks {
+            if let Err(stopped) = self.run.advance(job, self.eval_set.tokens(chunk)) {
+                self.flush(pending, journal)?;
+                return Err(stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes some chunks for some candidates that all lack them, and notes what comes of it.
+    fn record(
+        &self,
+        chunks: &[usize],
+        members: &[usize],
+        tokens: usize,
         journal: &mut Journal,
         candidates: &mut [Candidate],
         tries: &mut Tries,
     ) -> Result<()> {
-        let missing: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
-        let trie = tries.of(&missing, candidates);
+        let trie = tries.of(members, candidates);
         let mut seconds = vec![0.0; trie.len()];
         fault::here("score");
-        let engine = (self.engine)()?;
-        let results = self.eval_set.run(&*engine, trie, chunk, &mut seconds);
+        let engine = self.models.get(self.backbone)?;
+        let results = self.eval_set.run(&*engine, trie, chunks, &mut seconds);
         engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
         let results = results?;
-        for ((&index, values), seconds) in missing.iter().zip(results).zip(trie.shares(&seconds)) {
-            let candidate = &mut candidates[index];
-            let record = JournalRecord { key: candidate.key.hash().to_string(), chunk, values, seconds };
-            journal.push(&record)?;
-            candidate.take(&record, self.eval_set.count(chunk));
+        let shares = trie.shares(&seconds);
+        for (&chunk, results) in chunks.iter().zip(results) {
+            let part = self.eval_set.tokens(chunk) as f64 / tokens.max(1) as f64;
+            for ((&index, values), seconds) in members.iter().zip(results).zip(&shares) {
+                let candidate = &mut candidates[index];
+                let key = candidate.key.hash().to_string();
+                let record = JournalRecord { key, chunk, values, seconds: seconds * part };
+                journal.push(&record)?;
+                candidate.take(&record, self.eval_set.count(chunk));
+            }
         }
         Ok(())
+    }
+
+    /// Writes down what was computed, if the backbone is still the one that was hashed.
+    fn flush(&self, pending: &mut Pending, journal: &mut Journal) -> Result<()> {
+        let started = Instant::now();
+        self.models.unchanged(self.backbone)?;
+        pending.flush(journal, started.elapsed())
     }
 
     /// Takes in what this or other processes have written, and what is stored whole by now.
@@ -188,23 +252,35 @@ impl ScoringJob<'_> {
     }
 }
 
+/// Chunks that are computed together.
+#[derive(Default)]
+struct Group {
+    chunks: Vec<usize>,
+    /// The candidates that lack them.
+    members: Vec<usize>,
+    leases: Vec<Lease>,
+    tokens: usize,
+}
+
 /// Chunks whose records are not on the disk yet: others may have them after that.
 #[derive(Default)]
 struct Pending {
     leases: Vec<Lease>,
     /// When records were last written; the first are written at once.
     since: Option<Instant>,
+    /// How long it took to see that the backbone is unchanged: long where the system does not tell of changes.
+    looking: Duration,
 }
 
 impl Pending {
     fn due(&self) -> bool {
-        self.since.is_none_or(|since| since.elapsed() >= FLUSH_EVERY)
+        self.since.is_none_or(|since| since.elapsed() >= FLUSH_EVERY.max(10 * self.looking))
     }
 
-    fn flush(&mut self, journal: &mut Journal) -> Result<()> {
+    fn flush(&mut self, journal: &mut Journal, looking: Duration) -> Result<()> {
         journal.flush()?;
         self.leases.clear();
-        self.since = Some(Instant::now());
+        (self.since, self.looking) = (Some(Instant::now()), looking);
         Ok(())
     }
 }

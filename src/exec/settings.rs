@@ -20,6 +20,8 @@ pub struct Settings {
     /// Bytes of memory that jobs may take together, with the weights that they run; most of what is free where none is
     /// given.
     pub memory: Option<u64>,
+    /// Bytes that the store may have, as far as the grid does not need more.
+    pub store_limit: Option<u64>,
     /// How often a job that failed is tried again.
     pub retries: u32,
 }
@@ -33,6 +35,7 @@ impl Default for Settings {
             spool_bytes: 32 << 30,
             jobs: 1,
             memory: None,
+            store_limit: None,
             retries: 0,
         }
     }

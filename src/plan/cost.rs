@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use super::{BackbonePlan, KeyState, Plan, StoreState, Variant, payload};
 use crate::criterion::{self, Criterion, PruneSpec};
+use crate::distill::Finetune;
 use crate::error::Result;
 use crate::grid::Grid;
+use crate::latency::{self, Rounds};
 use crate::model::trie::Cost;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::recovery::{self, Span};
@@ -29,8 +31,9 @@ pub struct Estimate {
     pub spool: u64,
 }
 
-/// What the program takes by itself, with tokenizers and tables: measured on a grid of a tiny backbone.
-const PROGRAM: u64 = 40 << 20;
+/// What the program takes by itself, with tokenizers, tables, and what the allocator keeps for another time: measured on
+/// grids of tiny backbones.
+const PROGRAM: u64 = 92 << 20;
 
 /// An operator that stands for one that is not known yet, unlike the others: equal programs would count once.
 pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
@@ -55,15 +58,29 @@ impl Estimate {
     }
 }
 
-/// Bytes of a backbone's weights that are in memory while its jobs run: all of them, if `memory` has room for them beside
-/// what one job takes.
-pub fn held_weights(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
+/// Bytes that a backbone's weights may have while its jobs run, if jobs have `memory`: what one job leaves of it.
+pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let config = &backbone.config;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     // Four matrices in f64 are the most that solving holds; scoring holds an operator for each variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
-    let left = memory.saturating_sub(PROGRAM + config.batch_bytes(plan.batch_tokens, 4) + matrices);
-    backbone.engine.held_bytes(config, left)
+    memory
+        .saturating_sub(PROGRAM + batch_bytes(plan, backbone, state) + matrices)
+        .min(backbone.engine.weight_bytes(config))
+}
+
+/// Bytes of the largest batch of a backbone. Branches of a trie keep a few streams, and so do comparisons of a stream with
+/// those some layers before.
+pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> u64 {
+    let bytes = |tokens: &crate::store::Key, streams: usize| {
+        let all = load(state, tokens).map_or(usize::MAX, |load| load.tokens);
+        let length = load(state, tokens).map_or(0, |load| load.length);
+        backbone.config.batch_bytes(plan.batch_tokens.max(length).min(all), streams)
+    };
+    let deepest = plan.grid.cells.iter().map(|cell| cell.depth).max().unwrap_or(0);
+    let calibrations = backbone.calibrations.iter().map(|of| bytes(&of.tokens, deepest + 2));
+    let evaluations = backbone.evaluations.iter().map(|of| bytes(&of.tokens, 4));
+    calibrations.chain(evaluations).max().unwrap_or(0)
 }
 
 fn of_backbone(
@@ -94,6 +111,15 @@ fn of_backbone(
             total.disk += missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
         }
     }
+    for (place, prompt) in backbone.latencies.iter().enumerate() {
+        let load = Load::windows(prompt.length * prompt.batch, prompt.length);
+        // Each variant alone, and all of a comparison anew.
+        let passes = latency::passes(1, Rounds::PAPER) as f64 * cost(&all, &load).separate;
+        let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
+        total.naive += passes;
+        total.shared += passes;
+        total.left += if left { passes } else { 0.0 };
+    }
     let c = config.hidden as f64;
     let (mut operators, mut mapped) = (0, 0);
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
@@ -109,6 +135,24 @@ fn of_backbone(
         total.naive += own.len() as f64 * (pass + solve) + trial_cost;
         total.shared += pass + own.len() as f64 * solve + trial_cost;
         total.left += trials.iter().filter(|(left, _)| *left).map(|(_, cost)| cost).sum::<f64>();
+        // What one pass gives is kept once for all methods of a boundary.
+        let mut read = BTreeSet::new();
+        for (variant, trained) in own.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
+            let text = &backbone.calibrations[trained.text].calibration;
+            let tokens = text.sequences * text.length;
+            // Forwards and backwards through what stands after the boundary, taken to be a quarter of the layers.
+            let steps = 3.0 * (pass / load.tokens.max(1) as f64 / 4.0 + 2.0 * c * config.vocab as f64) * tokens as f64;
+            total.naive += steps;
+            total.shared += steps;
+            if !state.has(&trained.key) {
+                total.left += steps;
+                let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
+                if read.insert((trained.text, boundary)) {
+                    total.left += pass / load.tokens.max(1) as f64 * tokens as f64;
+                    total.disk += (4 * config.hidden + 8 * Finetune::LIKELIEST) as u64 * tokens as u64;
+                }
+            }
+        }
         if missing.is_empty() {
             continue;
         }
@@ -124,14 +168,10 @@ fn of_backbone(
     total.disk += operators as u64 * matrix;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
-        // Four matrices in f64 are the most that solving holds, beside the activations that it maps; branches of a trie
-        // keep a few streams. The weight files, mapped too, are about half the weights in memory.
+        // Four matrices in f64 are the most that solving holds, beside the activations that it maps.
         let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
-        let batch = config.batch_bytes(plan.batch_tokens, 4);
-        let scoring = left as u64 * matrix + batch;
-        let held = held_weights(plan, backbone, state, memory);
-        let weights = if held < backbone.engine.weight_bytes(config) { held } else { held / 2 * 3 };
-        total.memory = PROGRAM + weights + (solving + batch).max(scoring);
+        let weights = backbone.engine.held_bytes(config, weights_budget(plan, backbone, state, memory));
+        total.memory = PROGRAM + weights + batch_bytes(plan, backbone, state) + solving.max(left as u64 * matrix);
     }
     Ok(total)
 }

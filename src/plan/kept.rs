@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::recipe::{PAIRS, SEQUENCES, SITE, TRIAL};
 use super::{BackbonePlan, Plan};
-use crate::store::{InventoryItem, Key};
+use crate::store::{InventoryItem, Key, Store};
 
 /// The hashes of the artifacts that some plans use, and of all that these are made from.
 #[derive(Debug, Default)]
@@ -23,9 +23,26 @@ impl KeptKeys {
         }
     }
 
+    /// What is still needed to complete a plan, and to read its results: of what is stored, not what it was made from.
+    pub(super) fn add_needed(&mut self, plan: &Plan<'_>, store: &Store) {
+        let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
+        let tokens = plan.backbones.iter().flat_map(BackbonePlan::tokens);
+        of_variants.chain(tokens).for_each(|key| self.add_unmade(key, store));
+    }
+
+    fn add_unmade(&mut self, key: &Key, store: &Store) {
+        if self.0.insert(key.hash().to_string()) && !store.has(key) {
+            key.parents().for_each(|(_, parent)| self.add_unmade(parent, store));
+        }
+    }
+
     /// Of a pass all sites are kept, and of a criterion's perplexities all trials: another depth or recovery may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let family = |fields: &[&str]| entry.hash_without(fields).is_some_and(|hash| self.0.contains(&hash));
-        self.0.contains(&entry.hash) || family(&[TRIAL]) || family(&[SITE, SEQUENCES]) || family(&[PAIRS, SEQUENCES])
+        self.0.contains(&entry.hash)
+            || family(&[TRIAL])
+            || family(&[SITE, SEQUENCES])
+            || family(&[PAIRS, SEQUENCES])
+            || family(&[SEQUENCES])
     }
 }

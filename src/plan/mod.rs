@@ -5,18 +5,20 @@ mod cost;
 mod inputs;
 mod kept;
 pub mod payload;
+mod quota;
 mod reason;
 mod recipe;
 mod state;
 
 use std::collections::BTreeSet;
 
-pub use cost::{Estimate, Trials, held_weights, place_holder};
+pub use cost::{Estimate, Trials, batch_bytes, place_holder, weights_budget};
 pub use inputs::{Inputs, warnings};
 pub use kept::KeptKeys;
 use payload::{FIGURES, selection};
+pub use quota::Quota;
 pub use reason::{Change, Reason, Reasons};
-pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, Variant};
+pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
 pub use state::{KeyState, StoreState};
 
 use crate::error::Result;

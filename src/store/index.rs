@@ -6,12 +6,13 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::stamp::{Stamp, grain};
 use crate::error::{Error, Result};
+use crate::files::stamp::{Stamp, grain};
 use crate::files::{atomic, regular, sha256};
 
 /// Smaller files are read anew each time.
@@ -35,41 +36,56 @@ fn check(stamp: &Stamp, sha256: &str) -> String {
 #[derive(Debug, Clone)]
 pub struct Input {
     sha256: String,
-    /// None where a later change might not show in it.
-    stamp: Option<Stamp>,
+    /// None where a later change might not show in it: as long as the file has just been written.
+    stamp: Arc<Mutex<Option<Stamp>>>,
 }
 
 impl Input {
+    fn new(sha256: String, stamp: Option<Stamp>) -> Self {
+        Self { sha256, stamp: Arc::new(Mutex::new(stamp)) }
+    }
+
     pub fn sha256(&self) -> &str {
         &self.sha256
+    }
+
+    fn stamp(&self) -> MutexGuard<'_, Option<Stamp>> {
+        self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Hashes a file, or takes the hash from the index in `folder` where that can be trusted.
 pub(super) fn input(folder: &Path, path: &Path, rehash: bool) -> Result<Input> {
-    let failed = |error: std::io::Error| Error::io("read", path, &error);
-    let mut file = regular::open(path)?;
-    let stamp = |file: &File| file.metadata().map(|data| Stamp::of(&data)).map_err(failed);
+    let file = regular::open(path)?;
+    let stamp = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| Error::io("read", path, &error))?;
     let large = |stamp: &Stamp| stamp.bytes >= LARGE;
     let place = place(folder, path);
     if !rehash
-        && let (Some(stamp), Some(place)) = (stamp(&file)?.filter(large), &place)
+        && let (Some(stamp), Some(place)) = (stamp.filter(large), &place)
         && let Some(entry) = fs::read(place).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
         && entry.stamp == stamp
         && entry.check == check(&stamp, &entry.sha256)
     {
-        return Ok(Input { sha256: entry.sha256, stamp: Some(stamp) });
+        return Ok(Input::new(entry.sha256, Some(stamp)));
     }
-    // What is written through a shared mapping gives a page its time when it is first written to, and again only after the
-    // page has reached the disk. (Where that cannot be asked for, nobody can write either.)
-    file.sync_all().ok();
-    let before = stamp(&file)?.filter(|stamp| grain(&file).is_some_and(|grain| stamp.settled(grain)));
-    let (sha256, _) = sha256::of_reader(&mut file).map_err(failed)?;
-    let stamp = before.filter(|before| Stamp::at(path).ok().flatten().as_ref() == Some(before));
+    let (sha256, stamp) = hashed(file, path)?;
     if let (Some(stamp), Some(place)) = (stamp.as_ref().filter(|stamp| large(stamp)), place) {
         remember(&place, stamp, &sha256).ok();
     }
-    Ok(Input { sha256, stamp })
+    Ok(Input::new(sha256, stamp))
+}
+
+/// The hash of a file, and what the system says of it; none where a later change might not show in that.
+fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
+    let failed = |error: std::io::Error| Error::io("read", path, &error);
+    // What is written through a shared mapping gives a page its time when it is first written to, and again only after the
+    // page has reached the disk. (Where that cannot be asked for, nobody can write either.)
+    file.sync_all().ok();
+    let before = file.metadata().map(|data| Stamp::of(&data)).map_err(failed)?;
+    let before = before.filter(|stamp| grain(&file).is_some_and(|grain| stamp.settled(grain)));
+    let (sha256, _) = sha256::of_reader(&mut file).map_err(failed)?;
+    let stamp = before.filter(|before| Stamp::at(path).ok().flatten().as_ref() == Some(before));
+    Ok((sha256, stamp))
 }
 
 /// Reads files with `read`, and sees that what was read is what was hashed.
@@ -91,13 +107,15 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
         if before != after {
             return changed("it was written to while it was read".to_string());
         }
-        if after.is_some() && after == input.stamp {
+        if after.is_some() && after == *input.stamp() {
             continue;
         }
-        let found = sha256::of_file(path).map_err(|error| Error::io("read", path, &error))?.0;
+        let (found, stamp) = hashed(regular::open(path)?, path)?;
         if found != input.sha256 {
             return changed(found);
         }
+        // Next time its stamp will do.
+        *input.stamp() = stamp;
     }
     value
 }
@@ -167,7 +185,7 @@ mod tests {
         let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
         old(&path, &vec![7; 2 << 20]);
         let fresh = input(&index, &path, false).unwrap();
-        assert!(fresh.stamp.is_none(), "its times tell nothing: it changed a moment ago");
+        assert!(fresh.stamp().is_none(), "its times tell nothing: it changed a moment ago");
         assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);
         // A clock that was set forward and back: a change in the future is never settled.
         let future = Stamp { bytes: 1, modified: i128::MAX / 2, changed: 0, file: (0, 0) };
@@ -181,7 +199,7 @@ mod tests {
         fs::write(&path, "as hashed").unwrap();
         let hashed = input(folder.path(), &path, false).unwrap();
         // As if it had been left alone for long: its times are trusted.
-        let settled = Input { stamp: Stamp::at(&path).unwrap(), ..hashed.clone() };
+        let settled = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {
             guarded(&[(path.as_path(), input)], || {
                 during();

@@ -13,7 +13,6 @@ mod inventory;
 mod journal;
 mod key;
 mod process;
-mod stamp;
 mod uses;
 
 pub use artifact::{Meta, StoredArtifact};
@@ -217,6 +216,13 @@ impl Store {
     /// The hashes of everything that living processes have noted ([`Self::reserve`]).
     pub fn reserved(&self) -> BTreeSet<String> {
         uses::of(&self.root, &self.living())
+    }
+
+    /// The same of all living processes but this one.
+    pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
+        let own = self.worker()?.id();
+        let others: Vec<String> = self.living().into_iter().filter(|id| id != own).collect();
+        Ok(uses::of(&self.root, &others))
     }
 
     /// The private folders of unfinished artifacts.

@@ -32,9 +32,11 @@ fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     ];
     let trie = Trie::new(&programs);
     let text = windows(config.vocab, 13, 128);
-    let eval_set = PerplexityEval::new(&text, 2048);
-    assert_eq!((eval_set.chunks(), eval_set.tokens(0)), (1, 13 * 128), "a chunk of four parts, the last one shorter");
-    let scores = score(&eval_set, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap();
+    let scores = [(2048, 1), (256, 7)].map(|(batch, chunks)| {
+        let eval_set = PerplexityEval::new(&text, batch);
+        assert_eq!(eval_set.chunks(), chunks, "one of four parts, or seven that may share passes");
+        score(&eval_set, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap().concat()
+    });
     let sites: Vec<HookPoint> = (0..=config.layers).map(HookPoint::Stream).collect();
     let activations = in_memory(engine, &windows(config.vocab, 10, 64), sites.iter().copied()).unwrap();
     let rows = sites.iter().flat_map(|&site| activations.rows(site, 0..10).unwrap().to_vec());
@@ -66,10 +68,11 @@ fn scores_and_activations_do_not_depend_on_the_memory_for_weights() {
         assert!(config.weight_bytes() > 3 * config.layer_bytes());
         for load in [cpu, candle] {
             let all = numbers(&*load(&folder, u64::MAX));
-            assert!(all.0.len() == 3 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..]);
-            for layers in [3, 0] {
-                let engine = load(&folder, layers * config.layer_bytes());
-                let what = format!("{} {}: a budget of {layers} layers", engine.id().name, folder.display());
+            assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
+            // Just below the whole, streams have room too.
+            for budget in [3 * config.layer_bytes(), 0, config.weight_bytes() - 1] {
+                let engine = load(&folder, budget);
+                let what = format!("{} {}: a budget of {budget} bytes", engine.id().name, folder.display());
                 assert!(numbers(&*engine) == all, "{what}");
             }
         }

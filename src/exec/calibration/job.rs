@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use crate::calibrate::{ActivationShape, HookPoint, Pair};
 use crate::corpus::Windows;
+use crate::error::Result;
 use crate::exec::context::Context;
+use crate::exec::models::Models;
 use crate::model::Engine;
 use crate::plan::BackbonePlan;
 use crate::store::Key;
@@ -14,6 +16,7 @@ use crate::store::Key;
 /// One calibration of one backbone.
 pub(super) struct CalibrationJob<'a> {
     pub(super) run: &'a Context<'a>,
+    pub(super) models: &'a Models<'a>,
     pub(super) backbone: &'a BackbonePlan,
     pub(super) engine: Arc<dyn Engine>,
     pub(super) tokens: &'a Arc<Key>,
@@ -27,6 +30,11 @@ impl CalibrationJob<'_> {
     /// The residual stream at one site over some sequences.
     pub(super) fn rows_key(&self, site: HookPoint, shard: &Range<usize>) -> Key {
         self.backbone.activations(self.tokens, site, shard)
+    }
+
+    /// Refuses to store what other weights than those that were hashed may have made.
+    pub(super) fn unchanged(&self) -> Result<()> {
+        self.models.unchanged(self.backbone)
     }
 
     /// The sums of some similarities over some sequences.

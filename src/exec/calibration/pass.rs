@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use super::job::CalibrationJob;
 use super::shards::{KeptActivations, ROWS};
-use crate::calibrate::{self, HookPoint, Pair, PassRequest, Similarities, Spool};
+use crate::calibrate::{self, HookPoint, Pair, PassRequest, Piece, Similarities, Spool};
 use crate::error::{Error, Result};
-use crate::model::{Load, Trie};
+use crate::fault;
+use crate::model::{Load, Trie, together};
 use crate::store::{Draft, Payload, Store, StoredArtifact};
 
 /// The payload of similarities.
@@ -41,43 +42,66 @@ pub(super) fn run(
     let (config, load) = (&job.backbone.config, Load::windows(tokens, job.shape.length));
     let flops = Trie::new(&[request.program(config.layers)]).cost(|step| config.flops(step, &load)).shared;
     let id = job.run.start(label, tokens, 0, flops);
-    let mut similarities = Similarities::new(&request.pairs);
-    for (index, (shard, work)) in shards.iter().zip(&work).enumerate() {
-        let (rows, sums) = if work.is_empty() { Default::default() } else { measure(job, id, shard, work)? };
-        kept.add(job.shape, index, rows);
-        // Sums are added shard by shard, so that they come out the same wherever a pass was cut off.
-        similarities.add_sums(stored[index].as_ref().unwrap_or(&sums), shard.len());
+    let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    let mut next = 0;
+    while next < shards.len() {
+        // Of neighbours that lack the same, so many as the engine takes through the layers together.
+        let like = (next..shards.len()).take_while(|&index| work[index] == work[next]);
+        let tokens = like.map(|index| shards[index].len() * job.shape.length);
+        let end = next + together(tokens, job.engine.pass_tokens(work[next].streams()));
+        if !work[next].is_empty() {
+            for (index, (rows, sums)) in (next..).zip(measure(job, id, &shards[next..end], &work[next])?) {
+                kept.add(job.shape, index, rows);
+                measured.insert(index, sums);
+            }
+        }
+        next = end;
     }
     job.run.finish(id);
+    let mut similarities = Similarities::new(&request.pairs);
+    for (index, shard) in shards.iter().enumerate() {
+        // Sums are added shard by shard, so that they come out the same wherever a pass was cut off.
+        let sums = stored[index].as_ref().or_else(|| measured.get(&index));
+        similarities.add_sums(sums.map_or(&[], Vec::as_slice), shard.len());
+    }
     Ok(similarities)
 }
 
-/// Runs one shard and stores what it gives: the rows by site, and the sums of the similarities.
-fn measure(
-    job: &CalibrationJob<'_>,
-    id: usize,
-    shard: &Range<usize>,
-    work: &PassRequest,
-) -> Result<(BTreeMap<HookPoint, StoredArtifact>, Vec<f64>)> {
+/// What one shard gives: the rows by site, and the sums of the similarities.
+type OfShard = (BTreeMap<HookPoint, StoredArtifact>, Vec<f64>);
+
+/// Runs some shards together and stores what they give.
+fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
+    fault::here("activations");
     let (store, started) = (job.run.store, Instant::now());
-    let windows: Vec<&[u32]> = job.windows.iter().skip(shard.start).take(shard.len()).collect();
-    let mut drafts = Drafts::create(store, &work.sites)?;
+    let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;
+    let piece = |(shard, drafts)| {
+        let shard: &Range<usize> = shard;
+        let windows = job.windows.iter().skip(shard.start).take(shard.len()).collect();
+        Piece { windows, first_sequence: shard.start, spool: drafts as &mut Drafts }
+    };
+    let mut pieces: Vec<Piece<'_>> = shards.iter().zip(&mut drafts).map(piece).collect();
     let batch = job.run.settings.batch_tokens;
     let progress = |tokens| job.run.advance(id, tokens);
-    let sums = calibrate::run(&*job.engine, &windows, shard.start, batch, work, &mut drafts, progress);
+    let similarities = calibrate::run(&*job.engine, &mut pieces, batch, work, progress);
     job.engine.notes().into_iter().for_each(|note| job.run.note(format!("{}: {note}", job.label)));
-    let sums = sums.map_err(|error| error.at(job.label.clone()))?.sums();
+    let similarities = similarities.map_err(|error| error.at(job.label.clone()))?;
+    job.unchanged()?;
     // One pass made them all.
-    let seconds = started.elapsed().as_secs_f64() / (work.sites.len() + 1) as f64;
-    let mut rows = BTreeMap::new();
-    for (site, (draft, payload)) in drafts.0 {
-        payload.close().map_err(|error| unwritten(site, &error))?;
-        rows.insert(site, store.commit(draft, &job.rows_key(site, shard), seconds)?);
+    let seconds = started.elapsed().as_secs_f64() / (shards.len() * (work.sites.len() + 1)) as f64;
+    let mut done = Vec::new();
+    for ((shard, drafts), similarities) in shards.iter().zip(drafts).zip(similarities) {
+        let (mut rows, sums) = (BTreeMap::new(), similarities.sums());
+        for (site, (draft, payload)) in drafts.0 {
+            payload.close().map_err(|error| unwritten(site, &error))?;
+            rows.insert(site, store.commit(draft, &job.rows_key(site, shard), seconds)?);
+        }
+        if !work.pairs.is_empty() {
+            store.put(&job.sums_key(&work.pairs, shard), seconds, &[(SUMS, bytemuck::cast_slice(&sums))])?;
+        }
+        done.push((rows, sums));
     }
-    if !work.pairs.is_empty() {
-        store.put(&job.sums_key(&work.pairs, shard), seconds, &[(SUMS, bytemuck::cast_slice(&sums))])?;
-    }
-    Ok((rows, sums))
+    Ok(done)
 }
 
 fn stored_sums(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Option<Vec<f64>> {

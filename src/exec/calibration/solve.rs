@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
+use super::job::CalibrationJob;
 use crate::calibrate::Activations;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::exec::operator::{self, BoundaryResult, PlacedRepair};
 use crate::grid::Cell;
-use crate::model::Engine;
 use crate::plan::payload::FIGURES;
 use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
-use crate::store::{Key, Store};
+use crate::store::Key;
 
 /// The recovery of a cell that is not the dense one.
 pub(super) fn recovery_of(cell: &Cell) -> Result<Box<dyn Recovery>> {
@@ -24,11 +24,10 @@ pub(super) fn recovery_of(cell: &Cell) -> Result<Box<dyn Recovery>> {
 /// # Errors
 /// Kind `Job`: the cell cannot be repaired, and why.
 pub(super) fn solve(
+    job: &CalibrationJob<'_>,
     cell: &Cell,
     selection: &Selection,
-    engine: &dyn Engine,
     activations: &Activations,
-    store: &Store,
     key: &Key,
 ) -> Result<()> {
     let started = Instant::now();
@@ -40,7 +39,7 @@ pub(super) fn solve(
     let fitted = recovery.fitted_on(spans.len() == 1).count(sequences, first);
     let (mut results, mut matrices) = (Vec::new(), Vec::new());
     for &span in &spans {
-        let boundary = Boundary { backbone: engine, activations, span, fitted };
+        let boundary = Boundary { backbone: &*job.engine, activations, span, fitted };
         let place = |error: Error| error.at(format!("boundary of layer {}", span.start));
         let began = Instant::now();
         let solution = recovery.solve(&boundary).map_err(place)?;
@@ -71,5 +70,6 @@ pub(super) fn solve(
     let figures = operator::figures_payload(&results)?;
     let payloads = matrices.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
     let payloads: Vec<(&str, &[u8])> = payloads.chain([(FIGURES, figures.as_slice())]).collect();
-    store.put(key, started.elapsed().as_secs_f64(), &payloads).map(drop)
+    job.unchanged()?;
+    job.run.store.put(key, started.elapsed().as_secs_f64(), &payloads).map(drop)
 }

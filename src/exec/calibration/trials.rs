@@ -33,7 +33,7 @@ impl<'a> Trials<'a> {
 
     /// All in one trie. Each is stored.
     fn measure(&self, label: &str, removed: &[&Vec<usize>]) -> Result<Vec<f64>> {
-        let CalibrationJob { run, backbone, engine, tokens, windows, .. } = self.job;
+        let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = run.settings.batch_tokens;
         let trial = |set: &&Vec<usize>| {
             let program = Program::pruned(backbone.config.layers, set, |_| None);
@@ -41,11 +41,11 @@ impl<'a> Trials<'a> {
         };
         let scoring = ScoringJob {
             run,
-            config: &backbone.config,
+            models,
+            backbone,
             eval_set: &PerplexityEval::new(windows, batch),
             label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
             journal: backbone.journal(tokens, batch),
-            engine: &|| Ok(Arc::clone(engine)),
         };
         let losses = scoring.scores(removed.iter().map(trial).collect())?;
         // A variant that overflows is the worst there is.

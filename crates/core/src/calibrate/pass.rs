@@ -8,10 +8,10 @@ use super::activations::{ActivationShape, Activations, HookPoint, InMemory, Spoo
 use super::similarity::{Pair, Similarities};
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
-use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, Trie};
+use crate::model::{Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Trie, together};
 
 /// What a grid needs of one calibration.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassRequest {
     pub pairs: BTreeSet<Pair>,
     /// Where the residual stream is spooled.
@@ -22,6 +22,12 @@ impl PassRequest {
     /// Whether there is nothing to measure.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty() && self.sites.is_empty()
+    }
+
+    /// How many streams are held at most, for what comes after them to be compared with.
+    pub fn streams(&self) -> usize {
+        let longest = self.pairs.iter().map(|pair| pair.to.saturating_sub(pair.from)).max();
+        longest.unwrap_or(0) + 2
     }
 
     /// The dense backbone as far as it has to run.
@@ -37,41 +43,73 @@ impl PassRequest {
     }
 }
 
-/// Runs the dense backbone once over all windows: `spool` takes the rows of the sites that were
-/// asked for, and an error counts sequences from `first_sequence`. `progress` is told the tokens of each batch and may stop the pass.
+/// Sequences that are measured by themselves, and what takes their rows.
+pub struct Piece<'a> {
+    pub windows: Vec<&'a [u32]>,
+    /// An error counts sequences from here.
+    pub first_sequence: usize,
+    /// Takes the rows of the sites that were asked for.
+    pub spool: &'a mut dyn Spool,
+}
+
+/// Runs the dense backbone once over the windows of some pieces: the similarities of each. `progress` is told the tokens of
+/// each batch and may stop the pass.
 ///
 /// # Errors
 /// A residual stream that is not finite (named with layer and sequence), no room for the spool, or what `progress` returns.
 pub fn run(
     engine: &dyn Engine,
-    windows: &[&[u32]],
-    first_sequence: usize,
+    pieces: &mut [Piece<'_>],
     batch_tokens: usize,
     request: &PassRequest,
-    spool: &mut dyn Spool,
     mut progress: impl FnMut(usize) -> Result<()>,
-) -> Result<Similarities> {
+) -> Result<Vec<Similarities>> {
     let trie = Trie::new(&[request.program(engine.config().layers)]);
-    let length = windows.first().map_or(0, |window| window.len());
-    let mut taps = Taps {
-        sites: sites(&trie, request),
-        similarities: Similarities::new(&request.pairs),
-        spool,
-        channels: engine.config().hidden,
-        batch: Batch::default(),
-        first_sequence,
-        held: BTreeMap::new(),
-    };
-    for windows in windows.chunks((batch_tokens / length.max(1)).max(1)) {
-        taps.batch = Batch::windows(windows.iter().copied());
-        let batch = taps.batch.clone();
-        engine.run(&trie, &batch, &mut taps)?;
-        taps.held.clear();
-        taps.similarities.count(windows.len());
-        taps.first_sequence += windows.len();
-        progress(batch.tokens())?;
+    let sites = sites(&trie, request);
+    let batches: Vec<(OfPiece, Batch)> =
+        pieces.iter().enumerate().flat_map(|(index, piece)| piece.batches(index, batch_tokens)).collect();
+    let mut similarities: Vec<Similarities> = pieces.iter().map(|_| Similarities::new(&request.pairs)).collect();
+    let mut left = batches.as_slice();
+    while !left.is_empty() {
+        let most = engine.pass_tokens(request.streams());
+        let (now, later) = left.split_at(together(left.iter().map(|(_, batch)| batch.tokens()), most));
+        let (of, now): (Vec<OfPiece>, Vec<Batch>) = now.iter().cloned().unzip();
+        let mut taps = Taps {
+            sites: &sites,
+            channels: engine.config().hidden,
+            batches: &now,
+            of: &of,
+            held: vec![BTreeMap::new(); now.len()],
+            similarities: &mut similarities,
+            pieces,
+        };
+        engine.observe(&trie, &now, &mut taps)?;
+        for (of, batch) in of.iter().zip(&now) {
+            similarities[of.piece].count(batch.segments.len());
+            progress(batch.tokens())?;
+        }
+        left = later;
     }
-    Ok(taps.similarities)
+    Ok(similarities)
+}
+
+/// Where a batch comes from.
+#[derive(Clone, Copy)]
+struct OfPiece {
+    piece: usize,
+    first_sequence: usize,
+}
+
+impl Piece<'_> {
+    /// The windows in batches of up to `most` tokens, and one window at least.
+    fn batches(&self, piece: usize, most: usize) -> Vec<(OfPiece, Batch)> {
+        let each = (most / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
+        let of = |(index, windows): (usize, &[&[u32]])| {
+            let first_sequence = self.first_sequence + index * each;
+            (OfPiece { piece, first_sequence }, Batch::windows(windows.iter().copied()))
+        };
+        self.windows.chunks(each).enumerate().map(of).collect()
+    }
 }
 
 /// The activations at some sites over all windows, kept in memory.
@@ -87,8 +125,8 @@ pub fn in_memory(
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.count(), length: windows.length };
     let mut kept = InMemory::of(request.sites.iter().copied());
-    let windows: Vec<&[u32]> = windows.iter().collect();
-    run(engine, &windows, 0, 8 * shape.length, &request, &mut kept, |_| Ok(()))?;
+    let mut all = [Piece { windows: windows.iter().collect(), first_sequence: 0, spool: &mut kept }];
+    run(engine, &mut all, 8 * shape.length, &request, |_| Ok(()))?;
     kept.finish(shape)
 }
 
@@ -101,34 +139,35 @@ fn sites(trie: &Trie, request: &PassRequest) -> BTreeMap<usize, HookPoint> {
     sites.filter(|(_, site)| matches!(site, HookPoint::Stream(_)) || request.sites.contains(site)).collect()
 }
 
-struct Taps<'a> {
-    sites: BTreeMap<usize, HookPoint>,
-    similarities: Similarities,
-    spool: &'a mut dyn Spool,
+struct Taps<'a, 'p> {
+    sites: &'a BTreeMap<usize, HookPoint>,
     channels: usize,
-    batch: Batch,
-    first_sequence: usize,
-    /// Streams of this batch that a later boundary is compared with.
-    held: BTreeMap<usize, HostRows>,
+    batches: &'a [Batch],
+    of: &'a [OfPiece],
+    /// Streams of each batch that a later boundary is compared with.
+    held: Vec<BTreeMap<usize, HostRows>>,
+    similarities: &'a mut [Similarities],
+    pieces: &'a mut [Piece<'p>],
 }
 
-impl Observer<dyn ResidualStream> for Taps<'_> {
-    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
-        let (Some(&site), Some(stream)) = (self.sites.get(&node), stream) else { return Ok(()) };
+impl BatchObserver for Taps<'_, '_> {
+    fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()> {
+        let Some(&site) = self.sites.get(&node) else { return Ok(()) };
+        let OfPiece { piece, first_sequence } = self.of[batch];
+        let (spool, similarities) = (&mut self.pieces[piece].spool, &mut self.similarities[piece]);
         let HookPoint::Stream(boundary) = site else {
-            return self.spool.push(site, &stream.rows()?.values()?);
+            return spool.push(site, &stream.rows()?.values()?);
         };
-        self.held.insert(boundary, stream.rows()?);
-        let pairs = self.similarities.ending_at(boundary);
-        let streams =
-            self.held.iter().map(|(&at, rows)| Ok((at, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
+        let (held, batch) = (&mut self.held[batch], &self.batches[batch]);
+        held.insert(boundary, stream.rows()?);
+        let pairs = similarities.ending_at(boundary);
+        let streams = held.iter().map(|(&at, rows)| Ok((at, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
         let rows = &streams[&boundary];
-        refuse_non_finite(rows, boundary, self.channels, &self.batch, self.first_sequence)?;
-        self.similarities.add(&pairs, self.channels, &self.batch.segments, |at| &streams[&at]);
-        self.spool.push(site, rows)?;
+        refuse_non_finite(rows, boundary, self.channels, batch, first_sequence)?;
+        similarities.add(&pairs, self.channels, &batch.segments, |at| &streams[&at]);
+        spool.push(site, rows)?;
         drop(streams);
-        let similarities = &self.similarities;
-        self.held.retain(|&from, _| similarities.last_use(from).is_some_and(|last| last > boundary));
+        held.retain(|&from, _| similarities.last_use(from).is_some_and(|last| last > boundary));
         Ok(())
     }
 }

@@ -164,9 +164,16 @@ impl EvalSet for MultipleChoiceEval<'_> {
         2 * self.batches[chunk].iter().map(|&document| self.documents[document].len()).sum::<usize>()
     }
 
-    fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
+    fn run(
+        &self,
+        engine: &dyn Engine,
+        trie: &Trie,
+        chunks: &[usize],
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<Vec<f64>>>> {
         let tokens = |&document: &usize| self.trees[document].tokens();
-        in_parts(engine, trie, &self.batches[chunk], tokens, seconds, |documents| self.part(documents))
+        let members: Vec<&[usize]> = chunks.iter().map(|&chunk| self.batches[chunk].as_slice()).collect();
+        in_parts(engine, trie, &members, tokens, seconds, |documents| self.part(documents))
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {

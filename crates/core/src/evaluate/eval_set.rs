@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::error::Result;
-use crate::model::{Batch, Engine, Load, Prediction, Trie};
+use crate::model::{Batch, Engine, Load, Prediction, Trie, together};
 
 /// A text or a task, cut into chunks. A chunk's values depend on the backbone, the program and the chunk alone: not on
 /// the other programs of the trie, nor on other chunks.
@@ -16,8 +16,14 @@ pub trait EvalSet: Sync {
     /// How much text some chunks are, for the cost model.
     fn load(&self, chunks: &[usize]) -> Load;
 
-    /// Runs one chunk: the values of each program. `seconds[node]` grows by the time of each step.
-    fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>>;
+    /// Runs some chunks together: of each the values of each program. `seconds[node]` grows by the time of each step.
+    fn run(
+        &self,
+        engine: &dyn Engine,
+        trie: &Trie,
+        chunks: &[usize],
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<Vec<f64>>>>;
 
     /// How many values a chunk gives for each program.
     fn count(&self, chunk: usize) -> usize;
@@ -35,32 +41,36 @@ pub(super) struct Part<'a> {
     pub(super) values: Box<Values<'a>>,
 }
 
-/// Runs a chunk's members (windows or documents) in parts of the engine's size or a little more, side by side: the values
-/// of each program, in the members' order.
+/// Runs the members (windows or documents) of some chunks in parts of the engine's size or a little more: of each chunk the
+/// values of each program, in the members' order. No part is of two chunks.
 ///
 /// `part` makes one of some members; `seconds` grows by each node's share of the time that passed.
 pub(super) fn in_parts<'a, M>(
     engine: &dyn Engine,
     trie: &Trie,
-    members: &'a [M],
+    chunks: &[&'a [M]],
     tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
     part: impl Fn(&'a [M]) -> Part<'a>,
-) -> Result<Vec<Vec<f64>>> {
+) -> Result<Vec<Vec<Vec<f64>>>> {
     let started = Instant::now();
-    let parts = split(engine.part_tokens(), members, tokens).into_iter().map(part);
-    let (batches, values): (Vec<_>, Vec<_>) = parts.map(|part| (part.batch, part.values)).unzip();
+    let of_chunk = |(chunk, members): (usize, &&'a [M])| {
+        let parts = split(engine.part_tokens(), members, &tokens);
+        parts.into_iter().map(|members| (chunk, part(members))).collect::<Vec<_>>()
+    };
+    let parts = chunks.iter().enumerate().flat_map(of_chunk);
+    let (batches, values): (Vec<_>, Vec<_>) = parts.map(|(chunk, part)| (part.batch, (chunk, part.values))).unzip();
     let mut nodes = vec![0.0; trie.len()];
     let done = engine.score(trie, &batches, &mut nodes)?;
     let share = started.elapsed().as_secs_f64() / nodes.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node * share);
-    let mut of_programs: Vec<Vec<f64>> = vec![Vec::new(); trie.programs()];
-    for (outputs, values) in done.into_iter().zip(values) {
-        for (all, output) in of_programs.iter_mut().zip(outputs) {
+    let mut of_chunks = vec![vec![Vec::new(); trie.programs()]; chunks.len()];
+    for (outputs, (chunk, values)) in done.into_iter().zip(values) {
+        for (all, output) in of_chunks[chunk].iter_mut().zip(outputs) {
             all.extend(values(&output.unwrap_or_default()));
         }
     }
-    Ok(of_programs)
+    Ok(of_chunks)
 }
 
 /// Members one after the other in parts of `part_tokens` tokens or a little more.
@@ -88,12 +98,18 @@ pub fn score(
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Vec<f64>>> {
     let mut of_programs = vec![Vec::with_capacity(eval_set.chunks()); trie.programs()];
-    for chunk in 0..eval_set.chunks() {
-        let values = eval_set.run(engine, trie, chunk, seconds)?;
-        for (of_program, values) in of_programs.iter_mut().zip(values) {
-            of_program.push(values);
+    let chunks: Vec<usize> = (0..eval_set.chunks()).collect();
+    let mut left = chunks.as_slice();
+    while !left.is_empty() {
+        let most = engine.pass_tokens(trie.programs());
+        let (now, later) = left.split_at(together(left.iter().map(|&chunk| eval_set.tokens(chunk)), most));
+        for of_chunk in eval_set.run(engine, trie, now, seconds)? {
+            for (of_program, values) in of_programs.iter_mut().zip(of_chunk) {
+                of_program.push(values);
+            }
         }
-        progress(eval_set.tokens(chunk))?;
+        now.iter().try_for_each(|&chunk| progress(eval_set.tokens(chunk)))?;
+        left = later;
     }
     Ok(of_programs.iter().map(|chunks| eval_set.assemble(chunks)).collect())
 }
@@ -117,7 +133,8 @@ mod tests {
             let losses = |of: &[Prediction]| of.iter().map(|of| -f64::from(of.log_probability)).collect();
             Part { batch: Batch::windows(windows.iter().map(<[u32; 2]>::as_slice)), values: Box::new(losses) }
         };
-        in_parts(&Adding::new(), &Trie::new(&[program]), &[5, 6, 7], |_| 2, seconds, part)
+        let mut done = in_parts(&Adding::new(), &Trie::new(&[program]), &[&[5, 6, 7]], |_| 2, seconds, part)?;
+        Ok(done.remove(0))
     }
 
     #[test]

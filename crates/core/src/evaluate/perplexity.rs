@@ -77,8 +77,15 @@ impl EvalSet for PerplexityEval<'_> {
         self.members(chunk).len()
     }
 
-    fn run(&self, engine: &dyn Engine, trie: &Trie, chunk: usize, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
-        let members: Vec<usize> = self.members(chunk).collect();
+    fn run(
+        &self,
+        engine: &dyn Engine,
+        trie: &Trie,
+        chunks: &[usize],
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<Vec<f64>>>> {
+        let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.members(chunk).collect()).collect();
+        let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
         let length = |_: &usize| self.windows.length;
         in_parts(engine, trie, &members, length, seconds, |members| {
             let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));

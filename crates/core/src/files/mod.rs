@@ -14,3 +14,4 @@ pub mod regular;
 pub mod rows;
 pub mod sha256;
 pub mod shown;
+pub mod stamp;

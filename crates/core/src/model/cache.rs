@@ -1,10 +1,12 @@
-//! Values that are made when they are first asked for, and kept within a number of bytes: the least recently used goes
-//! first, and none that somebody works with.
+//! Values that are made when they are first asked for, and kept within a number of bytes. They are asked for in their order,
+//! again and again: the one goes first that will be asked for last, and none that somebody works with.
 //!
 //! Makers are threads of their own. Who waits for a value is often a worker of the shared pool, and holds it up: if
 //! making needed a free worker there, all could wait for each other.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -23,13 +25,15 @@ struct Shared<T> {
     budget: u64,
     state: Mutex<State<T>>,
     changed: Condvar,
+    nanoseconds_making: AtomicU64,
 }
 
 struct State<T> {
     slots: Vec<Slot<T>>,
     /// Bytes of what is kept and of what is being made.
     held: u64,
-    /// Counts uses.
+    /// What was asked for last, and how often that was another one than before.
+    last: usize,
     clock: u64,
 }
 
@@ -58,8 +62,9 @@ impl<T: Send + Sync + 'static> Cache<T> {
         let makers = ThreadPoolBuilder::new().num_threads(rayon::current_num_threads()).build();
         let makers = makers.map_err(|error| Error::job("cannot start threads").found(error.to_string()))?;
         let slots = bytes.iter().map(|_| Slot::Absent).collect();
-        let state = Mutex::new(State { slots, held: 0, clock: 0 });
-        let shared = Shared { make: Box::new(make), bytes, budget, state, changed: Condvar::new() };
+        let state = Mutex::new(State { slots, held: 0, last: usize::MAX, clock: 0 });
+        let (changed, nanoseconds_making) = (Condvar::new(), AtomicU64::new(0));
+        let shared = Shared { make: Box::new(make), bytes, budget, state, changed, nanoseconds_making };
         Ok(Self { shared: Arc::new(shared), makers })
     }
 
@@ -69,8 +74,10 @@ impl<T: Send + Sync + 'static> Cache<T> {
     /// What making it gave.
     pub(super) fn get(&self, index: usize) -> Result<Arc<T>> {
         let mut state = self.shared.lock();
+        if state.last != index {
+            (state.last, state.clock) = (index, state.clock + 1);
+        }
         loop {
-            state.clock += 1;
             let now = state.clock;
             match &mut state.slots[index] {
                 Slot::Kept { value, used } => {
@@ -109,16 +116,22 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
     }
 
+    /// Seconds that making took, all values together.
+    pub(super) fn seconds_making(&self) -> f64 {
+        self.shared.nanoseconds_making.load(Relaxed) as f64 * 1e-9
+    }
+
     fn begin(&self, state: &mut State<T>, index: usize) {
         state.held += self.shared.bytes[index];
         state.slots[index] = Slot::Making;
         let shared = Arc::clone(&self.shared);
         self.makers.spawn(move || {
+            let started = Instant::now();
             let made = caught::catch(|| (shared.make)(index)).unwrap_or_else(|panic| {
                 Err(Error::job("making a part of a backbone panicked, which is a fault of the program").found(panic))
             });
+            shared.nanoseconds_making.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
             let mut state = shared.lock();
-            state.clock += 1;
             state.slots[index] = match made {
                 Ok(value) => Slot::Kept { value: Arc::new(value), used: state.clock },
                 Err(error) => {
@@ -151,12 +164,18 @@ impl<T> Shared<T> {
         slots.filter(|&(at, (slot, _))| Some(at) != spared && self.idle(slot).is_some()).map(|(_, (_, of))| of).sum()
     }
 
-    /// Drops what was used longest ago until a value fits, or nothing is left to drop.
+    /// Drops what will be asked for last until a value fits, or nothing is left to drop.
     fn make_room(&self, state: &mut State<T>, index: usize, spared: Option<usize>) {
+        let count = self.bytes.len();
         while state.held + self.bytes[index] > self.budget {
             let slots = state.slots.iter().enumerate().filter(|&(at, _)| Some(at) != spared);
-            let oldest = slots.filter_map(|(at, slot)| Some((self.idle(slot)?, at))).min();
-            let Some((_, at)) = oldest else { return };
+            let last = slots.filter_map(|(at, slot)| {
+                let unused = state.clock - self.idle(slot)?;
+                // All the others were asked for since: the order ends before it now, and nobody may want it any more.
+                let left_out = unused.saturating_sub(count as u64);
+                Some((left_out, (at + count - index) % count, at))
+            });
+            let Some((_, _, at)) = last.max() else { return };
             state.slots[at] = Slot::Absent;
             state.held -= self.bytes[at];
         }
@@ -195,13 +214,41 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_goes_first_and_what_stays_is_made_once() {
-        let (cache, made) = counting(4, 30);
-        for index in [0, 1, 2, 0, 3, 0, 2, 1] {
-            assert_eq!(*cache.get(index).unwrap(), index);
-            assert!(cache.shared.lock().held <= 30);
+    fn a_budget_just_below_the_whole_makes_few_values_again_in_each_round() {
+        let rounds = 10;
+        // Two places are for the value in use and the next one: what the others hold stays from round to round.
+        for (room, most) in [(10, 10), (9, 10 + 3 * (rounds - 1)), (5, 10 + 7 * (rounds - 1))] {
+            let (cache, made) = counting(10, 10 * room);
+            for step in 0..10 * rounds {
+                let index = step % 10;
+                assert_eq!(*cache.get(index).unwrap(), index);
+                assert!(cache.shared.lock().held <= 10 * room);
+                if step + 1 < 10 * rounds {
+                    cache.ahead(Some(index), (index + 1) % 10);
+                }
+            }
+            settle(&cache);
+            let made: usize = counts(&made).iter().sum();
+            assert!(
+                (10..=most).contains(&made),
+                "room for {room}: {made} made; the least recently used first, 100 would be"
+            );
         }
-        assert_eq!(counts(&made), [1, 2, 1, 1], "1 had to go for 3");
+    }
+
+    #[test]
+    fn what_is_not_asked_for_any_more_goes_first() {
+        let (cache, made) = counting(6, 40);
+        (0..6).for_each(|index| assert_eq!(*cache.get(index).unwrap(), index));
+        // From now on only four of them, which fit.
+        for index in (0..8).flat_map(|_| 0..4) {
+            assert_eq!(*cache.get(index).unwrap(), index);
+        }
+        let before = counts(&made);
+        for index in (0..8).flat_map(|_| 0..4) {
+            assert_eq!(*cache.get(index).unwrap(), index);
+        }
+        assert_eq!(counts(&made), before);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The cost model: floating-point operations of a step on some text, and the memory of a backbone.
 
 use super::config::Config;
-use super::program::{Step, Sublayer};
+use super::kernels::BLOCK_ROWS;
+use super::program::{Program, Step, Sublayer};
 
 /// How much text a step has to do with.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,16 +60,59 @@ impl Config {
         4 * (self.vocab * self.hidden) as u64
     }
 
-    /// Bytes of weights that are in memory within a budget. The largest part has to be there whatever the budget.
+    /// Bytes of weights that are in memory within a budget: all of them, or as many layers as fit, or the head and layers
+    /// beside it. The largest part has to be there whatever the budget.
     pub fn held_bytes(&self, budget: u64) -> u64 {
-        self.weight_bytes().min(budget.max(self.layer_bytes()).max(self.head_bytes()))
+        let (weights, _) = self.divided(budget);
+        if self.weight_bytes() <= weights {
+            return self.weight_bytes();
+        }
+        let (layer, head) = (self.layer_bytes().max(1), self.head_bytes());
+        let layers = |bytes: u64| (bytes / layer).min(self.layers as u64) * layer;
+        layers(weights.max(layer)).max(head + layers(weights.saturating_sub(head)))
     }
 
-    /// About how many bytes a batch of so many tokens takes while a trie runs that keeps `depth` streams for later
-    /// branches: streams, the widest intermediates, and blocks of logits.
-    pub fn batch_bytes(&self, tokens: usize, depth: usize) -> u64 {
-        let widest = (2 * self.intermediate).max(2 * (self.heads + 2 * self.kv_heads) * self.head_dim);
-        let rows = tokens * (self.hidden * (4 + depth) + 2 * widest);
-        (4 * (rows + tokens.min(512) * self.vocab)) as u64
+    /// A budget as bytes for weights, and for streams where the weights are made by need.
+    pub(super) fn divided(&self, budget: u64) -> (u64, u64) {
+        let streams = if self.weight_bytes() <= budget { 0 } else { budget / 8 };
+        (budget - streams, streams)
+    }
+
+    /// How many numbers the weights are that a program needs, its operators among them; an output projection that is tied
+    /// has its own copy.
+    pub fn needed_weights(&self, program: &Program) -> u64 {
+        program.0.iter().map(|step| self.step_weights(step)).sum()
+    }
+
+    fn step_weights(&self, step: &Step) -> u64 {
+        let (c, f) = (self.hidden, self.intermediate);
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let count = match step {
+            Step::Embed | Step::Head => self.vocab * c,
+            Step::Attention(_) => c * (2 * q + 2 * kv),
+            Step::Mlp(_) => 3 * c * f,
+            Step::Apply(operator) => operator.numbers(),
+            Step::Edited(half, layer, operator) => {
+                let plain = if *half == Sublayer::Mlp { Step::Mlp(*layer) } else { Step::Attention(*layer) };
+                return self.step_weights(&plain) + operator.numbers() as u64;
+            }
+        };
+        count as u64
+    }
+
+    /// About how many bytes the training of an operator takes on sequences of so many tokens: the layers after it, taken to
+    /// be a quarter of all, with the output projection; the matrix with its gradient and moments; the logits with what
+    /// differentiating them keeps.
+    pub fn training_bytes(&self, length: usize) -> u64 {
+        let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes() + self.head_bytes();
+        weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64
+    }
+
+    /// About how many bytes a batch of so many tokens takes while `streams` streams of it are held: those, what attention
+    /// makes of it, and the blocks of rows that threads work on.
+    pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
+        let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
+        let blocks = rayon::current_num_threads() * tokens.min(BLOCK_ROWS) * (2 * self.intermediate + 2 * self.hidden);
+        (4 * (tokens * (self.hidden * (2 + streams) + attention) + blocks)) as u64
     }
 }

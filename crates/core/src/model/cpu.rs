@@ -1,11 +1,17 @@
 //! The CPU engine: the decoder with this crate's own kernels, in f32.
 
+use std::time::Instant;
+
 use candle_core::{Device, Tensor};
 
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::decoder::Decoder;
-use super::engine::{Engine, EngineId, HostRows, ResidualStream, Watched, in_step, side_by_side};
+use super::engine::{
+    BatchObserver, Clock, Each, Engine, EngineId, HostRows, InStep, ResidualStream, Watched, by_part, one_by_one,
+    side_by_side,
+};
+use super::passes::Passes;
 use super::program::Step;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
@@ -29,6 +35,10 @@ impl Engine for Decoder {
         PART_TOKENS
     }
 
+    fn pass_tokens(&self, streams: usize) -> usize {
+        self.passes().map_or(0, |passes| passes.tokens(streams))
+    }
+
     fn run(
         &self,
         trie: &Trie,
@@ -39,10 +49,16 @@ impl Engine for Decoder {
     }
 
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
-        if self.keeps_all() {
-            return side_by_side(self, trie, parts, seconds);
-        }
-        in_step(self, trie, parts, seconds)
+        let Some(passes) = self.passes() else { return side_by_side(self, trie, parts, seconds) };
+        let (model, streams) = (InStep { model: self, side_by_side: true }, passes.streams(tokens(parts)));
+        let run = || trie.run_by_layer(streams, &model, parts, &mut Clock(seconds));
+        self.pass(passes, parts, run).map(|outputs| by_part(outputs, parts.len()))
+    }
+
+    fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
+        let Some(passes) = self.passes() else { return one_by_one(self, trie, batches, observer) };
+        let (model, streams) = (InStep { model: self, side_by_side: false }, passes.streams(tokens(batches)));
+        self.pass(passes, batches, || trie.run_by_layer(streams, &model, batches, &mut Each(observer))).map(drop)
     }
 
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
@@ -58,4 +74,18 @@ impl Engine for Decoder {
         let stream = Tensor::from_slice(stream, (stream.len() / c, c), &Device::Cpu)?;
         Decoder::logits(self, &stream, rows)?.flatten_all()?.rows()
     }
+}
+
+impl Decoder {
+    /// Runs some batches over the layers, and takes note of what that took.
+    fn pass<T>(&self, passes: &Passes, batches: &[Batch], run: impl FnOnce() -> T) -> T {
+        let (started, made) = (Instant::now(), self.seconds_making());
+        let done = run();
+        passes.learn(tokens(batches), started.elapsed().as_secs_f64(), self.seconds_making() - made);
+        done
+    }
+}
+
+fn tokens(batches: &[Batch]) -> usize {
+    batches.iter().map(Batch::tokens).sum()
 }

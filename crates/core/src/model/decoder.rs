@@ -10,6 +10,7 @@ use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::kernels::{self, Heads, Norm};
 use super::parts::{Layer, Parts};
+use super::passes::Passes;
 use super::program::{Matrix, Operator, Step, Sublayer};
 use super::rope::Rotary;
 use super::slice::{elements, tensor};
@@ -24,6 +25,8 @@ pub struct Decoder {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotary: Arc<Rotary>,
+    /// Where weights are made by need.
+    passes: Option<Arc<Passes>>,
 }
 
 /// How far a half of a layer is computed.
@@ -52,27 +55,35 @@ impl Decoder {
         Self::load_within(config, folder, u64::MAX)
     }
 
-    /// As [`Self::load_with`], with weights of `budget` bytes in memory: where all are more, each layer and the head are
-    /// made from the weight files when a step needs them, the next one while the one before computes, and the least
-    /// recently used goes. Rows of the embedding are read when they are asked for. Results do not depend on the budget.
+    /// As [`Self::load_with`], with `budget` bytes of memory: where the weights are more, each layer and the head are made
+    /// from the weight files when a step needs them, the next one while the one before computes, and the one goes that is
+    /// needed last. Rows of the embedding are read when they are asked for. A part of the budget is for streams, so that
+    /// more than one batch goes through the layers together. Results do not depend on the budget.
     ///
     /// # Errors
     /// Of weights that are made by need, a number that is not finite is found when it is used, as is a file that changed.
     pub fn load_within(config: Config, folder: &Path, budget: u64) -> Result<Self> {
         let weights = checked(&config, folder)?;
         let final_norm = tensor(weights.take(FINAL_NORM, &[config.hidden])?, &[config.hidden])?;
-        let parts = Parts::new(&config, weights, budget)?;
+        let (weights_budget, streams) = config.divided(budget);
+        let parts = Parts::new(&config, weights, weights_budget)?;
+        let passes = (!parts.kept()).then(|| Arc::new(Passes::new(streams, config.hidden)));
         let rotary = Arc::new(Rotary::new(&config.rope, config.head_dim));
-        Ok(Self { parts, final_norm, rotary, config })
+        Ok(Self { parts, final_norm, rotary, passes, config })
     }
 
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Whether all weights are in memory.
-    pub(super) fn keeps_all(&self) -> bool {
-        self.parts.kept()
+    /// How long passes are; none where all weights are in memory.
+    pub(super) fn passes(&self) -> Option<&Passes> {
+        self.passes.as_deref()
+    }
+
+    /// Seconds in which weights were made by need.
+    pub(super) fn seconds_making(&self) -> f64 {
+        self.parts.seconds_making()
     }
 
     /// Every logit of the given rows.
@@ -184,8 +195,8 @@ impl Model for Decoder {
     /// One for each target of the batch.
     type Output = Vec<Prediction>;
 
-    fn expect(&self, steps: [Option<&Step>; 3]) {
-        self.parts.expect(&self.config, steps);
+    fn expect(&self, now: Option<usize>, next: Option<usize>) {
+        self.parts.expect(&self.config, now, next);
     }
 
     fn begin(&self, batch: &Batch) -> Result<Tensor> {

@@ -41,6 +41,12 @@ pub trait Engine: Send + Sync {
     /// for an engine, so that results are the same on any machine.
     fn part_tokens(&self) -> usize;
 
+    /// Tokens that are best taken through the layers together where `streams` residual streams of each are held, if that is
+    /// more than one chunk or batch. For an engine that does not hold all weights: each pass over the layers makes them anew.
+    fn pass_tokens(&self, _streams: usize) -> usize {
+        0
+    }
+
     /// Runs one batch through all programs of a trie: for each program one prediction a target of the batch, none where
     /// the program has no head.
     ///
@@ -62,6 +68,15 @@ pub trait Engine: Send + Sync {
         side_by_side(self, trie, parts, seconds)
     }
 
+    /// Shows the streams of several batches, each as [`Self::run`] makes them: those of one node come in the order of the
+    /// batches.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
+        one_by_one(self, trie, batches, observer)
+    }
+
     /// Runs some steps, neither embedding nor head, on a residual stream that is given.
     ///
     /// # Shapes
@@ -78,6 +93,41 @@ pub trait Engine: Send + Sync {
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
+}
+
+/// Is told of every stream of several batches.
+pub trait BatchObserver {
+    /// A step of a batch ran, and this left it.
+    fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()>;
+}
+
+/// One batch's part of an observer.
+struct OfBatch<'a>(usize, &'a mut dyn BatchObserver);
+
+impl Observer<dyn ResidualStream> for OfBatch<'_> {
+    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        stream.map_or(Ok(()), |stream| self.1.after(self.0, node, stream))
+    }
+}
+
+/// How many pieces, given by their tokens, go together within `most` tokens: one at least, if there is one.
+pub fn together(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
+    let sums = pieces.scan(0, |sum, tokens| {
+        *sum += tokens;
+        Some(*sum)
+    });
+    sums.enumerate().take_while(|&(place, sum)| place == 0 || sum <= most).count()
+}
+
+/// Each batch through the whole trie before the next one begins.
+pub(super) fn one_by_one<E: Engine + ?Sized>(
+    engine: &E,
+    trie: &Trie,
+    batches: &[Batch],
+    observer: &mut dyn BatchObserver,
+) -> Result<()> {
+    let mut one = |(index, batch)| engine.run(trie, batch, &mut OfBatch(index, observer)).map(drop);
+    batches.iter().enumerate().try_for_each(&mut one)
 }
 
 /// Each part through the whole trie by itself: parts wait for each other at the end only.
@@ -108,19 +158,51 @@ where
     M: Model<Batch = Batch, Output = Vec<Prediction>> + Sync,
     M::Residual: Send + Sync,
 {
-    let of_programs = trie.run(&InStep(model), parts, &mut Clock(seconds))?;
-    let mut of_parts = vec![Vec::with_capacity(trie.programs()); parts.len()];
+    let model = InStep { model, side_by_side: true };
+    trie.run(&model, parts, &mut Clock(seconds)).map(|outputs| by_part(outputs, parts.len()))
+}
+
+/// Of each program, of each part: its predictions.
+pub(super) type Outputs = Vec<Option<Vec<Vec<Prediction>>>>;
+
+/// The same of each part, of each program.
+pub(super) fn by_part(of_programs: Outputs, parts: usize) -> Vec<Vec<Option<Vec<Prediction>>>> {
+    let mut of_parts = vec![Vec::with_capacity(of_programs.len()); parts];
     for outputs in of_programs {
         let outputs: Vec<Option<_>> = match outputs {
             Some(outputs) => outputs.into_iter().map(Some).collect(),
-            None => vec![None; parts.len()],
+            None => vec![None; parts],
         };
         of_parts.iter_mut().zip(outputs).for_each(|(of_part, output)| of_part.push(output));
     }
-    Ok(of_parts)
+    of_parts
 }
 
-struct InStep<'a, M>(&'a M);
+/// Several batches as one: all take a step before any takes the next one.
+pub(super) struct InStep<'a, M> {
+    pub(super) model: &'a M,
+    /// Whether batches are so small that each is one core's work.
+    pub(super) side_by_side: bool,
+}
+
+impl<M> InStep<'_, M>
+where
+    M: Model<Batch = Batch, Output = Vec<Prediction>> + Sync,
+    M::Residual: Send + Sync,
+{
+    fn each<T: Send>(
+        &self,
+        batches: &[Batch],
+        streams: &[M::Residual],
+        run: impl Fn(&Batch, &M::Residual) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        if self.side_by_side {
+            batches.par_iter().zip(streams).map(|(batch, x)| run(batch, x)).collect()
+        } else {
+            batches.iter().zip(streams).map(|(batch, x)| run(batch, x)).collect()
+        }
+    }
+}
 
 impl<M> Model for InStep<'_, M>
 where
@@ -131,20 +213,30 @@ where
     type Residual = Vec<M::Residual>;
     type Output = Vec<Vec<Prediction>>;
 
-    fn expect(&self, steps: [Option<&Step>; 3]) {
-        self.0.expect(steps);
+    fn expect(&self, now: Option<usize>, next: Option<usize>) {
+        self.model.expect(now, next);
     }
 
     fn begin(&self, parts: &[Batch]) -> Result<Vec<M::Residual>> {
-        parts.par_iter().map(|batch| self.0.begin(batch)).collect()
+        parts.par_iter().map(|batch| self.model.begin(batch)).collect()
     }
 
     fn advance(&self, parts: &[Batch], step: &Step, streams: &Vec<M::Residual>) -> Result<Vec<M::Residual>> {
-        parts.par_iter().zip(streams).map(|(batch, x)| self.0.advance(batch, step, x)).collect()
+        self.each(parts, streams, |batch, x| self.model.advance(batch, step, x))
     }
 
     fn finish(&self, parts: &[Batch], streams: &Vec<M::Residual>) -> Result<Vec<Vec<Prediction>>> {
-        parts.par_iter().zip(streams).map(|(batch, x)| self.0.finish(batch, x)).collect()
+        self.each(parts, streams, |batch, x| self.model.finish(batch, x))
+    }
+}
+
+/// Shows the streams of all batches one by one.
+pub(super) struct Each<'a>(pub(super) &'a mut dyn BatchObserver);
+
+impl<S: ResidualStream + 'static> Observer<Vec<S>> for Each<'_> {
+    fn after(&mut self, node: usize, streams: Option<&Vec<S>>, _: f64) -> Result<()> {
+        let mut streams = streams.into_iter().flatten().enumerate();
+        streams.try_for_each(|(batch, stream)| self.0.after(batch, node, stream))
     }
 }
 

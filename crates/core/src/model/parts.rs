@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::cache::Cache;
 use super::config::Config;
-use super::program::{Step, Sublayer};
+use super::program::Sublayer;
 use super::slice::{elements, tensor};
 use super::tensors::{EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
 use super::weights::Weights;
@@ -74,16 +74,20 @@ impl Parts {
         }
     }
 
-    /// Is told the step that runs now and the two after it: the next part is made meanwhile.
-    pub(super) fn expect(&self, config: &Config, steps: [Option<&Step>; 3]) {
-        let Self::ByNeed { cache, .. } = self else { return };
-        let [now, next, after] = steps.map(|step| match step? {
-            Step::Attention(layer) | Step::Mlp(layer) | Step::Edited(_, layer, _) => Some(*layer),
-            Step::Head => Some(config.layers),
-            Step::Embed | Step::Apply(_) => None,
-        });
-        if let Some(part) = [next, after].into_iter().flatten().find(|part| Some(*part) != now) {
-            cache.ahead(now, part);
+    /// Is told which weights are needed now and which next: those are made meanwhile.
+    pub(super) fn expect(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
+        if let (Self::ByNeed { cache, .. }, Some(next)) = (self, next) {
+            // The head stands after the last layer.
+            let part = |weights: usize| weights.min(config.layers);
+            cache.ahead(now.map(part), part(next));
+        }
+    }
+
+    /// Seconds in which parts were made by need, all together.
+    pub(super) fn seconds_making(&self) -> f64 {
+        match self {
+            Self::Kept { .. } => 0.0,
+            Self::ByNeed { cache, .. } => cache.seconds_making(),
         }
     }
 

@@ -119,6 +119,14 @@ impl Operator {
         }
     }
 
+    /// How many numbers it holds.
+    pub(super) fn numbers(&self) -> usize {
+        match &self.matrix {
+            Matrix::Dense(_) => self.channels * self.channels,
+            Matrix::Diagonal(_) => self.channels,
+        }
+    }
+
     /// `C`
     pub fn channels(&self) -> usize {
         self.channels
@@ -169,6 +177,15 @@ pub enum Step {
 pub(super) type Content<'a> = (u8, usize, &'a [u8]);
 
 impl Step {
+    /// Which of a backbone's weights the step needs: a layer's by its number, the head's as the last of all.
+    pub(super) fn weights(&self) -> Option<usize> {
+        match self {
+            Self::Attention(layer) | Self::Mlp(layer) | Self::Edited(_, layer, _) => Some(*layer),
+            Self::Head => Some(usize::MAX),
+            Self::Embed | Self::Apply(_) => None,
+        }
+    }
+
     pub(super) fn content(&self) -> Content<'_> {
         match self {
             Self::Embed => (0, 0, &[]),

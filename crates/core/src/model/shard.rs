@@ -9,9 +9,13 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use crate::error::{Error, Result};
 use crate::files::regular;
+use crate::files::stamp::Stamp;
 
 /// Longer headers are refused, as the format's own reader does.
 const MOST_HEADER: u64 = 100_000_000;
+
+/// Length, time of the last change, and what else the system tells: times that nobody can set back.
+type Seen = (u64, Option<SystemTime>, Option<Stamp>);
 
 pub(super) struct Shard {
     pub(super) path: PathBuf,
@@ -19,8 +23,8 @@ pub(super) struct Shard {
     file: File,
     /// Where the tensor bytes begin: the header's length field and the header.
     data_start: u64,
-    /// Length and time of the last change, as they were when the file was opened.
-    opened: (u64, Option<SystemTime>),
+    /// As the file was when it was opened.
+    opened: Seen,
 }
 
 impl Shard {
@@ -33,7 +37,7 @@ impl Shard {
                 .hint("fetch the file again")
         };
         let mut file = regular::open(path)?;
-        let opened = stamp(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
+        let opened = seen(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
         let bytes = opened.0;
         let short = |error: std::io::Error| match error.kind() {
             ErrorKind::UnexpectedEof => damaged(format!("{bytes} bytes")),
@@ -76,7 +80,7 @@ impl Shard {
 
     /// Refuses a file that is not as it was when it was opened: what was read of it may be of another backbone.
     pub(super) fn unchanged(&self) -> Result<()> {
-        let now = stamp(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
+        let now = seen(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {
             return Ok(());
         }
@@ -88,8 +92,8 @@ impl Shard {
     }
 }
 
-fn stamp(about: &FileMetadata) -> (u64, Option<SystemTime>) {
-    (about.len(), about.modified().ok())
+fn seen(about: &FileMetadata) -> Seen {
+    (about.len(), about.modified().ok(), Stamp::of(about))
 }
 
 #[cfg(unix)]

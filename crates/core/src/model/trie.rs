@@ -1,6 +1,7 @@
 //! Many programs of one backbone, run together: what they share runs once (design §3).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
 use std::time::Instant;
 
 use super::program::{Content, Program, Step};
@@ -12,8 +13,8 @@ pub trait Model {
     type Residual;
     type Output;
 
-    /// Is told a step that is about to run and the two that come after it, none where its path ends.
-    fn expect(&self, _: [Option<&Step>; 3]) {}
+    /// Is told whose weights ([`Step::weights`]) a step needs that is about to run, and which others come next.
+    fn expect(&self, _now: Option<usize>, _next: Option<usize>) {}
 
     /// `Step::Embed`.
     fn begin(&self, batch: &Self::Batch) -> Result<Self::Residual>;
@@ -142,76 +143,100 @@ impl Trie {
     where
         M::Output: Clone,
     {
+        self.run_in(|ready| ready.len() - 1, model, batch, observer)
+    }
+
+    /// The same layer by layer, so that the weights of each are needed once: what is at a layer runs before anything goes
+    /// on to the next. Where that would hold more than `most` states, some paths run to their ends before others begin.
+    pub fn run_by_layer<M: Model>(
+        &self,
+        most: usize,
+        model: &M,
+        batch: &M::Batch,
+        observer: &mut impl Observer<M::Residual>,
+    ) -> Result<Vec<Option<M::Output>>>
+    where
+        M::Output: Clone,
+    {
+        let pick = |ready: &[Ready<M::Residual>]| {
+            let held: BTreeSet<*const M::Residual> = ready.iter().map(|of| Rc::as_ptr(&of.state)).collect();
+            // Whoever has a state for itself needs no room for another one.
+            let may = |of: &Ready<M::Residual>| held.len() < most || Rc::strong_count(&of.state) == 1;
+            let steps = ready.iter().enumerate().filter(|(_, of)| may(of));
+            let next = steps.min_by_key(|(_, of)| (self.nodes[of.node].step.weights(), of.node));
+            next.map_or(ready.len() - 1, |(at, _)| at)
+        };
+        self.run_in(pick, model, batch, observer)
+    }
+
+    /// Runs all steps in the order in which `pick` takes them from those whose state before is there.
+    fn run_in<M: Model>(
+        &self,
+        pick: impl Fn(&[Ready<M::Residual>]) -> usize,
+        model: &M,
+        batch: &M::Batch,
+        observer: &mut impl Observer<M::Residual>,
+    ) -> Result<Vec<Option<M::Output>>>
+    where
+        M::Output: Clone,
+    {
         let mut outputs = vec![None; self.paths.len()];
-        if !self.is_empty() {
+        if self.is_empty() {
+            return Ok(outputs);
+        }
+        let started = Instant::now();
+        let state = model.begin(batch)?;
+        observer.after(0, Some(&state), started.elapsed().as_secs_f64())?;
+        let mut ready = Vec::new();
+        self.branch(0, state, &mut ready);
+        while !ready.is_empty() {
+            let Ready { node, state } = ready.remove(pick(&ready));
+            let Node { step, children, ends, .. } = &self.nodes[node];
             let started = Instant::now();
-            let state = model.begin(batch)?;
-            observer.after(0, Some(&state), started.elapsed().as_secs_f64())?;
-            self.descend(0, state, model, batch, observer, &mut outputs)?;
+            let now = step.weights();
+            model.expect(now, self.next(now, children.iter().copied().chain(ready.iter().map(|of| of.node))));
+            if *step == Step::Head {
+                let output = model.finish(batch, &state)?;
+                observer.after(node, None, started.elapsed().as_secs_f64())?;
+                for &program in ends {
+                    outputs[program] = Some(output.clone());
+                }
+                continue;
+            }
+            let next = model.advance(batch, step, &state)?;
+            observer.after(node, Some(&next), started.elapsed().as_secs_f64())?;
+            // Each state is freed as soon as the last that needs it stands.
+            drop(state);
+            self.branch(node, next, &mut ready);
         }
         Ok(outputs)
     }
 
-    fn descend<M: Model>(
-        &self,
-        mut node: usize,
-        mut state: M::Residual,
-        model: &M,
-        batch: &M::Batch,
-        observer: &mut impl Observer<M::Residual>,
-        outputs: &mut [Option<M::Output>],
-    ) -> Result<()>
-    where
-        M::Output: Clone,
-    {
-        // A chain without branches runs in this loop, so that each state is freed as soon as the next one stands.
-        loop {
-            let children = &self.nodes[node].children;
-            let Some((&last, others)) = children.split_last() else {
-                return Ok(());
-            };
-            for &child in others {
-                if let Some(next) = self.step(child, &state, model, batch, observer, outputs)? {
-                    self.descend(child, next, model, batch, observer, outputs)?;
-                }
-            }
-            match self.step(last, &state, model, batch, observer, outputs)? {
-                Some(next) => (node, state) = (last, next),
-                None => return Ok(()),
-            }
-        }
+    /// Adds the steps that follow a node: the first one last.
+    fn branch<R>(&self, node: usize, state: R, ready: &mut Vec<Ready<R>>) {
+        let state = Rc::new(state);
+        let children = self.nodes[node].children.iter().rev();
+        ready.extend(children.map(|&node| Ready { node, state: Rc::clone(&state) }));
     }
 
-    /// Runs one node's step; the state that leaves it, or none after the head.
-    fn step<M: Model>(
-        &self,
-        node: usize,
-        state: &M::Residual,
-        model: &M,
-        batch: &M::Batch,
-        observer: &mut impl Observer<M::Residual>,
-        outputs: &mut [Option<M::Output>],
-    ) -> Result<Option<M::Residual>>
-    where
-        M::Output: Clone,
-    {
-        let started = Instant::now();
-        let first_child = |node: usize| self.nodes[node].children.first().copied();
-        let next = first_child(node);
-        let steps = [Some(node), next, next.and_then(first_child)];
-        model.expect(steps.map(|node| node.map(|node| &self.nodes[node].step)));
-        if self.nodes[node].step == Step::Head {
-            let output = model.finish(batch, state)?;
-            observer.after(node, None, started.elapsed().as_secs_f64())?;
-            for &program in &self.nodes[node].ends {
-                outputs[program] = Some(output.clone());
+    /// The weights after `now` that are needed first on the way on from some steps.
+    fn next(&self, now: Option<usize>, steps: impl Iterator<Item = usize>) -> Option<usize> {
+        let of = |mut node: usize| loop {
+            match self.nodes[node].step.weights() {
+                Some(weights) if Some(weights) != now => return Some(weights),
+                _ => node = *self.nodes[node].children.first()?,
             }
-            return Ok(None);
-        }
-        let next = model.advance(batch, &self.nodes[node].step, state)?;
-        observer.after(node, Some(&next), started.elapsed().as_secs_f64())?;
-        Ok(Some(next))
+        };
+        let all: BTreeSet<usize> = steps.filter_map(of).collect();
+        let later = all.iter().find(|&&weights| Some(weights) > now);
+        later.or(all.first()).copied()
     }
+}
+
+/// A step that may run: its node, and the state before it, which other steps may share.
+struct Ready<R> {
+    node: usize,
+    state: Rc<R>,
 }
 
 #[cfg(test)]
@@ -277,6 +302,73 @@ mod tests {
         let outputs = Trie::new(&programs).run(&Counting::default(), &(), &mut ()).unwrap();
         for (program, output) in programs.iter().zip(outputs) {
             assert_eq!(program.0, output.unwrap());
+        }
+    }
+
+    /// The weights that each step needs, in the order in which they run, with the most states that were held.
+    #[derive(Default)]
+    struct Order {
+        weights: RefCell<Vec<usize>>,
+        held: Rc<()>,
+        most: RefCell<usize>,
+    }
+
+    impl Model for Order {
+        type Batch = ();
+        type Residual = Rc<()>;
+        type Output = ();
+
+        fn begin(&self, (): &()) -> Result<Rc<()>> {
+            Ok(Rc::clone(&self.held))
+        }
+
+        fn advance(&self, (): &(), step: &Step, _: &Rc<()>) -> Result<Rc<()>> {
+            self.weights.borrow_mut().extend(step.weights());
+            let mut most = self.most.borrow_mut();
+            // Beside the model's own, and that which comes now.
+            *most = (*most).max(Rc::strong_count(&self.held) - 1);
+            Ok(Rc::clone(&self.held))
+        }
+
+        fn finish(&self, (): &(), state: &Rc<()>) -> Result<()> {
+            self.advance(&(), &Step::Head, state).map(drop)
+        }
+    }
+
+    /// How often the weights change while a trie runs, and the most states that are held.
+    fn changes(programs: &[Program], most: usize) -> (usize, usize) {
+        let order = Order::default();
+        Trie::new(programs).run_by_layer(most, &order, &(), &mut ()).unwrap();
+        let mut weights = order.weights.into_inner();
+        weights.dedup();
+        (weights.len(), order.most.into_inner())
+    }
+
+    #[test]
+    fn layer_by_layer_each_layers_weights_are_needed_once() {
+        // Six layers and the head; of the four paths, three branch after layer 1.
+        assert_eq!(changes(&programs(), 4), (7, 4));
+        let depth_first = Order::default();
+        Trie::new(&programs()).run(&depth_first, &(), &mut ()).unwrap();
+        let mut weights = depth_first.weights.into_inner();
+        weights.dedup();
+        // By hand: layers 0 to 5 and the head, then three times the layers 4 and 5 and the head.
+        assert_eq!(weights.len(), 7 + 3 * 3);
+    }
+
+    #[test]
+    fn where_states_have_no_room_paths_run_to_their_ends_in_turns() {
+        // Each layer left out once: twelve programs and the dense one.
+        let mut trials = vec![Program::dense(12)];
+        trials.extend((0..12).map(|layer| Program::pruned(12, &[layer], |_| None)));
+        assert_eq!(changes(&trials, 99).0, 13, "each layer, and the head");
+        for most in [1, 2, 3, 5, 8] {
+            let (changes, held) = changes(&trials, most);
+            assert!(held <= most.max(2) + 1 && changes > 13, "{most}: {held} held, {changes} changes");
+        }
+        let outputs = |most| Trie::new(&trials).run_by_layer(most, &Counting::default(), &(), &mut ()).unwrap();
+        for most in [1, 3, 99] {
+            assert!(trials.iter().zip(outputs(most)).all(|(program, output)| program.0 == output.unwrap()), "{most}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use ghostlab_core::calibrate::{
-    self, ActivationShape, Activations, HookPoint, InMemory, Pair, PassRequest, Similarities, SimilarityAxis,
+    self, ActivationShape, Activations, HookPoint, InMemory, Pair, PassRequest, Piece, Similarities, SimilarityAxis,
 };
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::evaluate::perplexity;
@@ -95,8 +95,9 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
         ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
     let mut kept = InMemory::of(request.sites.iter().copied());
     // A budget that no multiple of the window fills: batches of 2 windows.
-    let similarities = calibrate::run(engine, &windows, 0, 300, &request, &mut kept, |_| Ok(())).unwrap();
-    Calibrated { similarities, activations: kept.finish(shape).unwrap() }
+    let mut all = [Piece { windows, first_sequence: 0, spool: &mut kept }];
+    let mut similarities = calibrate::run(engine, &mut all, 300, &request, |_| Ok(())).unwrap();
+    Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }
 }
 
 impl Calibrated {

@@ -319,8 +319,8 @@ impl Model for CandleEngine {
     type Residual = Stream;
     type Output = Vec<Prediction>;
 
-    fn expect(&self, steps: [Option<&Step>; 3]) {
-        self.parts.expect(steps);
+    fn expect(&self, now: Option<usize>, next: Option<usize>) {
+        self.parts.expect(now, next);
     }
 
     fn begin(&self, batch: &Batch) -> Result<Stream> {

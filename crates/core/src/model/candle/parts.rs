@@ -9,7 +9,7 @@ use super::device::FloatType;
 use crate::error::{Error, Result};
 use crate::model::cache::Cache;
 use crate::model::config::Config;
-use crate::model::program::{Step, Sublayer};
+use crate::model::program::Sublayer;
 use crate::model::tensors::{EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
 use crate::model::weights::Weights;
 
@@ -94,18 +94,12 @@ impl Parts {
         (0..count).try_for_each(|part| self.cache.get(part).map(drop))
     }
 
-    /// Is told the step that runs now and the two after it: the next part is made meanwhile.
-    pub(super) fn expect(&self, steps: [Option<&Step>; 3]) {
-        if self.keeps_all {
-            return;
-        }
-        let [now, next, after] = steps.map(|step| match step? {
-            Step::Attention(layer) | Step::Mlp(layer) | Step::Edited(_, layer, _) => Some(*layer),
-            Step::Head => Some(self.place.config.layers),
-            Step::Embed | Step::Apply(_) => None,
-        });
-        if let Some(part) = [next, after].into_iter().flatten().find(|part| Some(*part) != now) {
-            self.cache.ahead(now, part);
+    /// Is told which weights are needed now and which next: those are made meanwhile.
+    pub(super) fn expect(&self, now: Option<usize>, next: Option<usize>) {
+        if let (false, Some(next)) = (self.keeps_all, next) {
+            // The head stands after the last layer.
+            let part = |weights: usize| weights.min(self.place.config.layers);
+            self.cache.ahead(now.map(part), part(next));
         }
     }
 

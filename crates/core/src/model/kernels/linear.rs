@@ -8,7 +8,7 @@ use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::simd;
 
 /// Rows of a task: the intermediates of the MLP stay in a core's cache, the weights are packed seldom enough.
-const MOST_ROWS: usize = 256;
+pub(crate) const MOST_ROWS: usize = 256;
 const LEAST_ROWS: usize = 64;
 
 /// `norm(x)·W`.

@@ -7,22 +7,25 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stamp {
-    pub(super) bytes: u64,
-    pub(super) modified: i128,
-    /// Not in anyone's power to set back.
-    pub(super) changed: i128,
-    pub(super) file: (u64, u64),
+pub struct Stamp {
+    pub bytes: u64,
+    /// In nanoseconds.
+    pub modified: i128,
+    /// In nanoseconds; not in anyone's power to set back.
+    pub changed: i128,
+    /// Device and number on it.
+    pub file: (u64, u64),
 }
 
 impl Stamp {
     /// The file that lies at a path now; none where the system has no time that nobody can set back.
-    pub(super) fn at(path: &Path) -> std::io::Result<Option<Self>> {
+    pub fn at(path: &Path) -> std::io::Result<Option<Self>> {
         fs::metadata(path).map(|data| Self::of(&data))
     }
 
+    /// The file that this is known of; none as in [`Self::at`].
     #[cfg(unix)]
-    pub(super) fn of(data: &Metadata) -> Option<Self> {
+    pub fn of(data: &Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
         let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         Some(Self {
@@ -34,12 +37,12 @@ impl Stamp {
     }
 
     #[cfg(not(unix))]
-    pub(super) fn of(_: &Metadata) -> Option<Self> {
+    pub fn of(_: &Metadata) -> Option<Self> {
         None
     }
 
     /// Whether the file has been left alone for so long that another change would give it another time.
-    pub(super) fn settled(&self, grain: Duration) -> bool {
+    pub fn settled(&self, grain: Duration) -> bool {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let [now, grain] = [now, grain].map(|time| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX));
         now.saturating_sub(self.modified.max(self.changed)) > grain
@@ -49,7 +52,7 @@ impl Stamp {
 /// How near each other two changes of a file may be without a trace in its times; none where changes may leave no trace at
 /// all: file systems in memory give no time to what is written through a shared mapping.
 #[cfg(target_os = "linux")]
-pub(super) fn grain(file: &File) -> Option<Duration> {
+pub fn grain(file: &File) -> Option<Duration> {
     // Of <linux/magic.h>.
     const MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
     const LOCAL: [u32; 8] =
@@ -60,11 +63,11 @@ pub(super) fn grain(file: &File) -> Option<Duration> {
         // FAT counts every other second.
         Some(magic) if LOCAL.contains(&magic) => Some(Duration::from_secs(2)),
         // A server's clock may go otherwise, and what is known of its files may be old.
-        _ => Some(crate::files::atomic::PATIENCE),
+        _ => Some(super::atomic::PATIENCE),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn grain(_: &File) -> Option<Duration> {
-    Some(crate::files::atomic::PATIENCE)
+pub fn grain(_: &File) -> Option<Duration> {
+    Some(super::atomic::PATIENCE)
 }

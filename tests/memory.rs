@@ -1,0 +1,123 @@
+//! What a run takes of the memory: `plan` tells it beforehand, layers made by need keep to it, and what can never fit is
+//! refused with figures and not killed.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::fs::File;
+use std::io::Write;
+use std::process::{Command, Output};
+
+use common::world::World;
+use serde_json::{Map, Value, json};
+
+const C: usize = 1024;
+const F: usize = 8192;
+const VOCAB: usize = 320;
+/// Bytes of one layer in f32, beside its norms.
+const LAYER: u64 = 4 * (4 * C * C + 3 * C * F) as u64;
+
+/// Puts a backbone of so many wide layers into the place of the world's, and a grid that only cuts it. Its weights are
+/// zeros that take no room on the disk: what it says of a text does not matter here.
+fn wide(world: &World, layers: usize) {
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,
+        "hidden_size": C, "intermediate_size": F, "num_hidden_layers": layers, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "head_dim": 64, "vocab_size": VOCAB, "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "tie_word_embeddings": false,
+    });
+    world.write("backbone/config.json", config.to_string());
+    let mut tensors = vec![("model.embed_tokens".to_owned(), vec![VOCAB, C]), ("lm_head".to_owned(), vec![VOCAB, C])];
+    tensors.push(("model.norm".to_owned(), vec![C]));
+    for layer in 0..layers {
+        let square = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"];
+        let norms = ["input_layernorm", "post_attention_layernorm"];
+        let parts = square.map(|part| (part, vec![C, C])).into_iter();
+        let parts = parts.chain(norms.map(|part| (part, vec![C])));
+        let mlp = [("mlp.gate_proj", vec![F, C]), ("mlp.up_proj", vec![F, C]), ("mlp.down_proj", vec![C, F])];
+        tensors.extend(parts.chain(mlp).map(|(part, shape)| (format!("model.layers.{layer}.{part}"), shape)));
+    }
+    let (mut header, mut end) = (Map::new(), 0);
+    for (name, shape) in tensors {
+        let begin = end;
+        end += 2 * shape.iter().product::<usize>();
+        header.insert(format!("{name}.weight"), json!({"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}));
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = File::create(world.path("backbone/model.safetensors")).unwrap();
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(header.as_bytes()).unwrap();
+    file.set_len((8 + header.len() + end) as u64).unwrap();
+    world.write(
+        "grid.yaml",
+        "backbones:\n  tiny: {path: backbone}\n\
+         corpora:\n  train: {path: train.txt, rule: wikitext2}\n  test: {path: test.jsonl, rule: ptb, limit: 8}\n\
+         backbone: [tiny]\ncriterion: [{name: explicit, layers: [1]}]\ndepth: [1]\nrecovery: [none]\n\
+         calibration:\n  - {corpus: train, sequences: 8, length: 64}\n\
+         evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n",
+    );
+}
+
+/// The bytes that `plan` tells for the peak.
+fn told(world: &World, limits: &[&str]) -> f64 {
+    let output = world.ghostlab(&[&["plan", "grid.yaml"], limits].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words = text.split("memory: about ").nth(1).unwrap_or_else(|| unreachable!("no memory in {text}"));
+    let mut words = words.split_whitespace();
+    let number: f64 = words.next().unwrap().parse().unwrap();
+    number
+        * [("kB", 1e3), ("MB", 1e6), ("GB", 1e9)].iter().find(|(unit, _)| words.clone().next() == Some(unit)).unwrap().1
+}
+
+/// The bytes that a run held at its peak, as the system counted them.
+fn held(world: &World, limits: &[&str]) -> f64 {
+    world.runs(limits);
+    let text = std::fs::read_to_string(world.path("results/grid/run.json")).unwrap();
+    let value = text.split("\"peak_memory_bytes\":").nth(1).unwrap();
+    value.trim().split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
+    let small = World::large();
+    let kept = World::new();
+    wide(&kept, 4);
+    let by_need = World::new();
+    wide(&by_need, 6);
+    let limit = format!("{:.3}", (4 * LAYER) as f64 / 1e9);
+    let cases: [(&str, &World, &[&str]); 3] = [
+        ("a small backbone", &small, &[]),
+        ("all of 4 wide layers", &kept, &[]),
+        ("6 wide layers in the room of 4", &by_need, &["--memory", &limit]),
+    ];
+    for (what, world, limits) in cases {
+        let (told, held) = (told(world, limits), held(world, limits));
+        assert!((told / held - 1.0).abs() <= 0.25, "{what}: told {told:.3e}, held {held:.3e}");
+    }
+    let held = held(&by_need, &["--memory", &limit]);
+    assert!(held < 4.0 * LAYER as f64 * 1.05, "{held:.3e} held where {limit} GB were given");
+}
+
+/// Runs with so many bytes of addresses.
+fn within_addresses(world: &World, bytes: u64) -> Output {
+    let program = env!("CARGO_BIN_EXE_ghostlab");
+    let script = format!("ulimit -v {}; exec {program} run grid.yaml --threads 2", bytes / 1024);
+    Command::new("sh").current_dir(world.folder.path()).args(["-c", &script]).output().unwrap()
+}
+
+#[test]
+fn what_cannot_fit_into_the_limits_of_the_process_is_refused_and_not_killed() {
+    let world = World::new();
+    wide(&world, 2);
+    // The program reserves about 1.3 GB of addresses before it needs them; a layer takes 117 MB.
+    let output = within_addresses(&world, 1_350_000_000);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    for words in ["a job needs more memory than it may have", "for the weights", "free"] {
+        assert!(text.contains(words), "`{words}` is not in {text}");
+    }
+    assert!(!world.path("results/grid/results.csv").exists());
+    let output = within_addresses(&world, 4_000_000_000);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
