@@ -24,11 +24,12 @@ fn stages(key: &Value, found: &mut BTreeSet<String>) {
     map.values().for_each(|value| stages(value, found));
 }
 
-/// What an artifact is of, without versions and hashes, which change with other stages.
+/// What an artifact is of, without versions and hashes, which change with other stages, and without the grid's names of
+/// inputs, which are no part of a key.
 fn name(key: &Value) -> String {
     match key {
         Value::Object(map) => {
-            let entries = map.iter().filter(|(key, _)| *key != "version");
+            let entries = map.iter().filter(|(key, _)| !["version", "input"].contains(&key.as_str()));
             let entries = entries.map(|(key, value)| format!("{key}={}", name(value)));
             format!("({})", entries.collect::<Vec<_>>().join(" "))
         }

@@ -1,6 +1,9 @@
 //! Why something has to be made: nothing like it was made before, or a field of its key has changed.
+//!
+//! Only what is comparable is compared: what was made of inputs of the same names, with at most one setting otherwise.
+//! Another backbone, or a grid of another depth and length, is another thing and not a change of this one.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 
 use serde_json::Value;
@@ -30,6 +33,14 @@ pub struct Change {
     pub new: Option<String>,
 }
 
+impl Change {
+    /// Whether it is a choice that somebody made in the grid: no input's content, no stage of a newer program.
+    fn is_setting(&self) -> bool {
+        let content = [&self.old, &self.new].into_iter().flatten().any(|value| is_hash(value));
+        !content && self.field.rsplit('.').next() != Some("version")
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |value: &Option<String>| match value {
@@ -56,15 +67,19 @@ impl fmt::Display for Reason {
 
 type Leaves = BTreeMap<String, String>;
 
+/// A stored key taken apart.
+struct Parts {
+    leaves: Leaves,
+    inputs: BTreeSet<String>,
+}
+
 /// Finds reasons by comparing with what is stored.
 pub struct Reasons {
-    stored: HashMap<&'static str, Vec<Leaves>>,
-    /// Of each stored artifact and each of its fields: everything but that field → the artifact.
+    stored: HashMap<&'static str, Vec<Parts>>,
+    /// Of each stored artifact and each of its fields: everything but that field, and its inputs' names → the artifact.
     nearly: HashMap<(&'static str, u64), usize>,
 }
 
-/// More differences than this are no longer a change of something but another thing.
-const FEW: usize = 4;
 /// With so many stored artifacts a missing one is compared where no single field explains it.
 const COMPARED: usize = 400;
 
@@ -73,8 +88,12 @@ impl Reasons {
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
         let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
         let tokens = plan.backbones.iter().flat_map(super::BackbonePlan::tokens);
-        let used: HashSet<&str> = of_variants.chain(tokens).map(|key| key.hash()).collect();
-        let (mut stored, mut nearly) = (HashMap::<_, Vec<Leaves>>::new(), HashMap::new());
+        Self::of_stored(store, &of_variants.chain(tokens).map(|key| key.hash()).collect())
+    }
+
+    /// Of all that is stored but these keys.
+    fn of_stored(store: &Store, used: &HashSet<&str>) -> Self {
+        let (mut stored, mut nearly) = (HashMap::<_, Vec<Parts>>::new(), HashMap::new());
         for InventoryItem { found, hash, .. } in store.entries() {
             let Found::Whole(artifact) = found else { continue };
             if used.contains(hash.as_str()) {
@@ -82,12 +101,12 @@ impl Reasons {
             }
             let key = &artifact.meta().key;
             let Some(kind) = ArtifactKind::ALL.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
-            let leaves = leaves(key);
+            let parts = Parts { leaves: leaves(key), inputs: inputs(key) };
             let of_kind = stored.entry(kind.name()).or_default();
-            for field in leaves.keys() {
-                nearly.insert((kind.name(), all_but(&leaves, field)), of_kind.len());
+            for field in parts.leaves.keys() {
+                nearly.insert((kind.name(), all_but(&parts, field)), of_kind.len());
             }
-            of_kind.push(leaves);
+            of_kind.push(parts);
         }
         Self { stored, nearly }
     }
@@ -97,19 +116,40 @@ impl Reasons {
         if let KeyState::Damaged(error) = state.of(key) {
             return Reason::Damaged(error.one_line());
         }
+        self.of_missing(key)
+    }
+
+    fn of_missing(&self, key: &Key) -> Reason {
         let kind = key.kind().name();
         let Some(stored) = self.stored.get(kind) else { return Reason::First };
-        let wanted = leaves(&key.readable());
-        let single = wanted.keys().find_map(|field| self.nearly.get(&(kind, all_but(&wanted, field))));
+        let readable = key.readable();
+        let wanted = Parts { leaves: leaves(&readable), inputs: inputs(&readable) };
+        let single = wanted.leaves.keys().find_map(|field| self.nearly.get(&(kind, all_but(&wanted, field))));
         let nearest = match single {
-            Some(&index) => Some(differences(&stored[index], &wanted)),
-            None => stored.iter().rev().take(COMPARED).map(|of| differences(of, &wanted)).min_by_key(Vec::len),
+            Some(&index) => Some(differences(&stored[index].leaves, &wanted.leaves)),
+            None => {
+                let comparable = stored.iter().rev().filter(|of| of.inputs == wanted.inputs).take(COMPARED);
+                comparable.map(|of| differences(&of.leaves, &wanted.leaves)).min_by_key(Vec::len)
+            }
         };
         match nearest {
-            Some(changes) if !changes.is_empty() && changes.len() <= FEW => Reason::Changed(changes),
+            Some(changes) if !changes.is_empty() && changes.iter().filter(|of| of.is_setting()).count() <= 1 => {
+                Reason::Changed(changes)
+            }
             _ => Reason::First,
         }
     }
+}
+
+/// The names of the inputs that a key rests on.
+fn inputs(key: &Value) -> BTreeSet<String> {
+    let (mut found, mut left) = (BTreeSet::new(), vec![key]);
+    while let Some(Value::Object(map)) = left.pop() {
+        let kind = map.get("kind").and_then(Value::as_str).unwrap_or_default();
+        found.extend(map.get("input").and_then(Value::as_str).map(|input| format!("{kind} {input}")));
+        left.extend(map.get("of").into_iter().flat_map(|of| of.as_object()).flat_map(|of| of.values()));
+    }
+    found
 }
 
 /// The fields of a key by their paths. The steps `of` and the kinds of parents are left out: they are always there. What
@@ -143,16 +183,17 @@ fn is_hash(text: &str) -> bool {
     text.len() == 66
 }
 
-fn all_but(leaves: &Leaves, field: &str) -> u64 {
+fn all_but(of: &Parts, field: &str) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hash = DefaultHasher::new();
     field.hash(&mut hash);
-    leaves.iter().filter(|(name, _)| *name != field).for_each(|entry| entry.hash(&mut hash));
+    of.inputs.hash(&mut hash);
+    of.leaves.iter().filter(|(name, _)| *name != field).for_each(|entry| entry.hash(&mut hash));
     hash.finish()
 }
 
 fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
-    let fields: std::collections::BTreeSet<&String> = stored.keys().chain(wanted.keys()).collect();
+    let fields: BTreeSet<&String> = stored.keys().chain(wanted.keys()).collect();
     let change = |field: &String| {
         let (old, new) = (stored.get(field).cloned(), wanted.get(field).cloned());
         (old != new).then(|| Change { field: field.clone(), old, new })
@@ -176,23 +217,48 @@ mod tests {
     use serde_json::json;
     use std::sync::Arc;
 
-    fn key(seed: u64, alpha: f64, backbone: &str) -> Key {
-        let tokens = Arc::new(Key::new(ArtifactKind::Tokens, json!({"seed": seed}), []));
-        let selection = Key::new(ArtifactKind::Selection, json!({"backbone": backbone}), [("tokens", tokens)]);
+    fn key(seed: u64, alpha: f64, content: &str) -> Key {
+        let tokens = Arc::new(Key::new(ArtifactKind::Tokens, json!({"seed": seed}), []).named("c4"));
+        let of = json!({"backbone": content.repeat(64)});
+        let selection = Key::new(ArtifactKind::Selection, of, [("tokens", tokens)]).named("llama");
         Key::new(ArtifactKind::Operator, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
+    }
+
+    fn parts(key: &Key) -> Parts {
+        Parts { leaves: leaves(&key.readable()), inputs: inputs(&key.readable()) }
+    }
+
+    /// The reason for a key in a store that holds these.
+    fn reason(stored: &[Key], wanted: &Key) -> String {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(temp.path()).unwrap();
+        for key in stored {
+            store.put(key, 1.0, &[("x", b"x")]).unwrap();
+        }
+        Reasons::of_stored(&store, &HashSet::new()).of_missing(wanted).to_string()
     }
 
     #[test]
     fn a_changed_field_is_named_with_its_old_and_new_value() {
-        let (stored, wanted) = (leaves(&key(0, 0.0, "a").readable()), leaves(&key(0, 0.5, "a").readable()));
-        let changes = differences(&stored, &wanted);
-        assert_eq!(Reason::Changed(changes).to_string(), "changed: options.alpha: 0.0 → 0.5");
-        let wanted = leaves(&key(3, 0.0, "b").readable());
-        let changes = differences(&stored, &wanted);
-        assert_eq!(
-            Reason::Changed(changes).to_string(),
-            "changed: selection.backbone: \"a\" → \"b\", selection.tokens.seed: 0 → 3"
-        );
+        assert_eq!(reason(&[key(0, 0.0, "a")], &key(0, 0.5, "a")), "changed: options.alpha: 0.0 → 0.5");
+        let changed = "changed: selection.backbone: aaaaaaaaaaaa… → bbbbbbbbbbbb…";
+        assert_eq!(reason(&[key(0, 0.0, "a")], &key(0, 0.0, "b")), changed, "other weights under the same name");
+        let both = format!("{changed}, selection.tokens.seed: 0 → 3");
+        assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.0, "b")), both);
+    }
+
+    #[test]
+    fn what_is_hardly_comparable_gives_no_reason() {
+        assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings: another cell");
+        let dense = |name: &str, content: &str, tokens: &str| {
+            let tokens = Arc::new(Key::new(ArtifactKind::Tokens, json!({"length": 64}), []).named(tokens));
+            let of = json!({"backbone": content.repeat(64)});
+            Key::new(ArtifactKind::Scores, of, [("tokens", tokens)]).named(name)
+        };
+        let stored = [dense("llama", "a", "ptb")];
+        assert_eq!(reason(&stored, &dense("qwen", "b", "ptb")), "first time", "another backbone");
+        assert_eq!(reason(&stored, &dense("llama", "b", "c4")), "first time", "another text");
+        assert!(reason(&stored, &dense("llama", "b", "ptb")).starts_with("changed: backbone"));
     }
 
     #[test]
@@ -203,8 +269,8 @@ mod tests {
             let selection = Key::new(ArtifactKind::Selection, json!({}), [("activations", Arc::clone(&pass))]);
             Key::new(ArtifactKind::Operator, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
         };
-        let (stored, wanted) = (leaves(&key(0).readable()), leaves(&key(1).readable()));
-        let changes = differences(&stored, &wanted);
+        let (stored, wanted) = (parts(&key(0)), parts(&key(1)));
+        let changes = differences(&stored.leaves, &wanted.leaves);
         assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
         let field = "activations.tokens.seed";
         assert_eq!(all_but(&stored, field), all_but(&wanted, field), "found by that field alone");
@@ -212,7 +278,7 @@ mod tests {
 
     #[test]
     fn leaving_one_field_out_finds_its_like() {
-        let (stored, wanted) = (leaves(&key(0, 0.0, "a").readable()), leaves(&key(9, 0.0, "a").readable()));
+        let (stored, wanted) = (parts(&key(0, 0.0, "a")), parts(&key(9, 0.0, "a")));
         assert_eq!(all_but(&stored, "selection.tokens.seed"), all_but(&wanted, "selection.tokens.seed"));
         assert_ne!(all_but(&stored, "options.alpha"), all_but(&wanted, "options.alpha"));
     }

@@ -108,7 +108,7 @@ impl BackbonePlan {
                 "rule": entry.rule,
                 "tokenizer": files.tokenizer, "windows": windows,
             });
-            Ok::<_, Error>(Arc::new(Key::new(ArtifactKind::Tokens, of, [])))
+            Ok::<_, Error>(Arc::new(Key::new(ArtifactKind::Tokens, of, []).named(name)))
         };
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
@@ -138,7 +138,8 @@ impl BackbonePlan {
                 "bos": used.bos.to_string(), "max_length": used.max_length, "tokenizer": files.tokenizer,
                 "tokenizer_config": files.tokenizer_config, "config": files.config,
             });
-            evaluations.push((Subject::Task(used.clone()), Arc::new(Key::new(ArtifactKind::Tokens, of, []))));
+            let key = Key::new(ArtifactKind::Tokens, of, []).named(&used.name);
+            evaluations.push((Subject::Task(used.clone()), Arc::new(key)));
         }
         let evaluations: Vec<Evaluation> = evaluations
             .into_iter()
@@ -170,7 +171,7 @@ impl BackbonePlan {
             let key = |evaluation: &Evaluation| {
                 let parents = operator.map(|operator| ("operator", Arc::clone(operator)));
                 let parents = parents.into_iter().chain([("tokens", Arc::clone(&evaluation.tokens))]);
-                Arc::new(Key::new(ArtifactKind::Scores, of.clone(), parents))
+                Arc::new(Key::new(ArtifactKind::Scores, of.clone(), parents).named(&self.name))
             };
             self.evaluations.iter().map(key).collect()
         };
@@ -212,7 +213,7 @@ impl BackbonePlan {
         let activations = (!rule.pairs(&cut).is_empty()).then(|| ("activations", self.pass(tokens)));
         let scores = (!rule.trials(&cut).is_empty()).then(|| ("scores", self.whole(tokens, batch_tokens)));
         let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
-        Ok(Key::new(ArtifactKind::Selection, of, parents))
+        Ok(Key::new(ArtifactKind::Selection, of, parents).named(&self.name))
     }
 
     /// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
@@ -248,21 +249,21 @@ impl BackbonePlan {
     /// The scores of the bare backbone on a calibration's tokens. In the keys of selections it stands for those of all
     /// trials, of which it is not known before which there will be.
     fn whole(&self, tokens: &Arc<Key>, batch_tokens: usize) -> Key {
-        Key::new(ArtifactKind::Scores, self.dense(batch_tokens), [("tokens", Arc::clone(tokens))])
+        Key::new(ArtifactKind::Scores, self.dense(batch_tokens), [("tokens", Arc::clone(tokens))]).named(&self.name)
     }
 
     /// The scores of the bare backbone without some layers, on a calibration's tokens.
     pub fn trial(&self, tokens: &Arc<Key>, removed: &[usize], batch_tokens: usize) -> Key {
         let mut of = self.dense(batch_tokens);
         of[TRIAL] = json!(removed);
-        Key::new(ArtifactKind::Scores, of, [("tokens", Arc::clone(tokens))])
+        Key::new(ArtifactKind::Scores, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
     }
 
     /// A calibration pass. In the keys of selections and operators it stands for the activations at all sites: which of
     /// them are read is known only when the layers are chosen.
     fn pass(&self, tokens: &Arc<Key>) -> Key {
         let of = json!({"backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device});
-        Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))])
+        Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
     }
 
     /// The residual stream at one site over some sequences of a calibration's tokens.
@@ -280,7 +281,7 @@ impl BackbonePlan {
             "backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device, SEQUENCES: [sequences.start, sequences.end],
         });
         of[what] = of_what;
-        Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))])
+        Key::new(ArtifactKind::Activations, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
     }
 
     /// All token artifacts, each once.

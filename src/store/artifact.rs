@@ -79,7 +79,7 @@ impl StoredArtifact {
         let path = folder.join(META);
         let text = fs::read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
         let meta = Meta::from_text(&text).map_err(|found| damaged(&path).found(found))?;
-        if key.is_some_and(|key| meta.key != key.readable()) {
+        if key.is_some_and(|key| Key::hash_of(&meta.key) != key.hash()) {
             return Err(damaged(&path).expected("the key that its folder is named after").found("another key"));
         }
         for (name, stored) in &meta.payloads {

@@ -64,6 +64,9 @@ pub struct Key {
     of: Map<String, Value>,
     parents: BTreeMap<&'static str, Arc<Key>>,
     hash: String,
+    /// What the grid calls the input whose content stands in it. No part of the identity: a backbone under another name
+    /// is the same backbone. But two contents under one name are one thing that changed.
+    input: Option<String>,
 }
 
 /// Equal keys, equal artifacts.
@@ -85,7 +88,13 @@ impl Key {
         let mut hashed = of.clone();
         hashed.extend(parents.iter().map(|(name, parent)| ((*name).to_string(), json!(parent.hash))));
         let text = canonical(&json!({"kind": kind.name(), "version": kind.version(), "of": hashed}));
-        Self { kind, of, parents, hash: sha256::of_bytes(text) }
+        Self { kind, of, parents, hash: sha256::of_bytes(text), input: None }
+    }
+
+    /// The same key, with the grid's name of the input that it is of.
+    #[must_use]
+    pub fn named(self, input: &str) -> Self {
+        Self { input: Some(input.to_owned()), ..self }
     }
 
     pub fn kind(&self) -> ArtifactKind {
@@ -96,7 +105,11 @@ impl Key {
     pub fn readable(&self) -> Value {
         let mut of = self.of.clone();
         of.extend(self.parents.iter().map(|(name, parent)| ((*name).to_string(), parent.readable())));
-        json!({"kind": self.kind.name(), "version": self.kind.version(), "of": of})
+        let mut readable = json!({"kind": self.kind.name(), "version": self.kind.version(), "of": of});
+        if let Some(input) = &self.input {
+            readable["input"] = json!(input);
+        }
+        readable
     }
 
     /// The artifacts that it is made from.

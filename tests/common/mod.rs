@@ -13,4 +13,4 @@
 mod of_core;
 pub mod world;
 
-pub use of_core::{assert_close, checkout, fixture, flat, json, numbers, relative_error, shared, tensors};
+pub use of_core::{assert_close, checkout, engines, fixture, flat, json, numbers, relative_error, shared, tensors};

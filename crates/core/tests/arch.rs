@@ -6,7 +6,8 @@ mod common;
 
 use candle_core::{DType, Device, Tensor};
 use common::{fixture, flat, relative_error, tensors};
-use ghostlab_core::model::{Batch, Config, Decoder, Model, Step};
+use ghostlab_core::error::Result;
+use ghostlab_core::model::{Batch, Decoder, Engine, Observer, Program, ResidualStream, Trie};
 
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 4] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2"];
@@ -18,23 +19,36 @@ fn batch(name: &str) -> (Batch, Tensor) {
     (Batch::windows(rows.iter().map(Vec::as_slice)), ids)
 }
 
-fn decoder(name: &str, config: &str) -> Decoder {
+fn engines(name: &str, config: &str) -> Vec<Box<dyn Engine>> {
     let folder = fixture(&format!("arch/{name}"));
-    Decoder::load_with(Config::read_file(&folder.join(config)).unwrap(), &folder).unwrap()
+    common::engines_with(&folder.join(config), &folder)
 }
 
-/// The residual stream entering each layer and the logits, all `[2 * 96, ..]`.
-fn forward(decoder: &Decoder, batch: &Batch) -> (Vec<Tensor>, Tensor) {
-    let mut x = decoder.begin(batch).unwrap();
-    let mut inputs = Vec::new();
-    for layer in 0..decoder.config().layers {
-        inputs.push(x.clone());
-        x = decoder.advance(batch, &Step::Attention(layer), &x).unwrap();
-        x = decoder.advance(batch, &Step::Mlp(layer), &x).unwrap();
+/// Keeps the stream after every node.
+#[derive(Default)]
+struct Streams(Vec<Vec<f32>>);
+
+impl Observer<dyn ResidualStream> for Streams {
+    fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        self.0.push(stream.unwrap().rows()?.values()?.to_vec());
+        Ok(())
     }
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&v| v.into()).collect()
+}
+
+/// The residual stream entering each layer, `[2 * 96, C]`, and the logits, `[2 * 96, vocab]`.
+fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
+    let layers = engine.config().layers;
+    let mut streams = Streams::default();
+    engine.run(&Trie::new(&[Program::trunk(layers)]), batch, &mut streams).unwrap();
+    assert_eq!(streams.0.len(), 1 + 2 * layers, "a step for each half of a layer");
+    let inputs = streams.0.iter().step_by(2).take(layers).map(|stream| wide(stream)).collect();
     let rows: Vec<usize> = (0..batch.tokens()).collect();
-    let logits = decoder.logits(&x, &rows).unwrap();
-    (inputs, logits)
+    let logits = engine.logits(&streams.0[2 * layers], &rows).unwrap();
+    (inputs, wide(&logits.values().unwrap()))
 }
 
 #[test]
@@ -42,13 +56,16 @@ fn every_architecture_equals_transformers_under_both_config_dialects() {
     for name in MODELS {
         let expected = tensors(&fixture(&format!("arch/{name}/forward.safetensors")));
         for config in ["config.json", "config.hub-style.json"] {
-            let (inputs, logits) = forward(&decoder(name, config), &batch(name).0);
-            for (layer, input) in inputs.iter().enumerate() {
-                let error = relative_error(&flat(input), &flat(&expected[&format!("layer_input.{layer}")]));
-                assert!(error <= TOLERANCE, "{name} {config}: input of layer {layer}: {error:e}");
+            for engine in engines(name, config) {
+                let (inputs, logits) = forward(&*engine, &batch(name).0);
+                let what = format!("{} {name} {config}", engine.id().name);
+                for (layer, input) in inputs.iter().enumerate() {
+                    let error = relative_error(input, &flat(&expected[&format!("layer_input.{layer}")]));
+                    assert!(error <= TOLERANCE, "{what}: input of layer {layer}: {error:e}");
+                }
+                let error = relative_error(&logits, &flat(&expected["logits"]));
+                assert!(error <= TOLERANCE, "{what}: logits: {error:e}");
             }
-            let error = relative_error(&flat(&logits), &flat(&expected["logits"]));
-            assert!(error <= TOLERANCE, "{name} {config}: logits: {error:e}");
         }
     }
 }
@@ -56,19 +73,15 @@ fn every_architecture_equals_transformers_under_both_config_dialects() {
 #[test]
 fn target_probabilities_are_the_log_softmax_of_the_logits() {
     let (batch, _) = batch("llama-gqa");
-    let decoder = decoder("llama-gqa", "config.json");
-    let logits = flat(&forward(&decoder, &batch).1);
-    let mut x = decoder.begin(&batch).unwrap();
-    for layer in 0..decoder.config().layers {
-        x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
-        x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
-    }
-    let ours = decoder.finish(&batch, &x).unwrap();
-    assert_eq!(ours.len(), 2 * 95);
-    for (target, ours) in batch.targets.iter().zip(ours) {
-        let row = &logits[target.row * 320..(target.row + 1) * 320];
-        let expected = row[target.token as usize] - row.iter().map(|l| l.exp()).sum::<f64>().ln();
-        assert!((f64::from(ours.log_probability) - expected).abs() < 1e-5);
+    for engine in engines("llama-gqa", "config.json") {
+        let logits = forward(&*engine, &batch).1;
+        let ours = engine.run(&Trie::new(&[Program::dense(4)]), &batch, &mut ()).unwrap().remove(0).unwrap();
+        assert_eq!(ours.len(), 2 * 95);
+        for (target, ours) in batch.targets.iter().zip(ours) {
+            let row = &logits[target.row * 320..(target.row + 1) * 320];
+            let expected = row[target.token as usize] - row.iter().map(|l| l.exp()).sum::<f64>().ln();
+            assert!((f64::from(ours.log_probability) - expected).abs() < 1e-5, "{}", engine.id().name);
+        }
     }
 }
 
@@ -80,14 +93,16 @@ fn hub_config<T: serde::de::DeserializeOwned>(name: &str) -> T {
 /// candle's models give logits of the last position only (Llama, Qwen3 and OLMo-2 alike): compared at several lengths.
 fn compare_with_candle(name: &str, mut last_logits: impl FnMut(&Tensor) -> Tensor) {
     let (_, ids) = batch(name);
-    let decoder = decoder(name, "config.hub-style.json");
+    let engines = engines(name, "config.hub-style.json");
     for (sequence, length) in [(0, 1), (0, 40), (1, 96)] {
         let ids = ids.narrow(0, sequence, 1).unwrap().narrow(1, 0, length).unwrap().to_dtype(DType::U32).unwrap();
         let row: Vec<u32> = ids.flatten_all().unwrap().to_vec1().unwrap();
-        let (_, ours) = forward(&decoder, &Batch::windows([row.as_slice()]));
-        let ours = flat(&ours.narrow(0, length - 1, 1).unwrap());
-        let error = relative_error(&ours, &flat(&last_logits(&ids.contiguous().unwrap())));
-        assert!(error <= TOLERANCE, "{name} at {length} tokens: {error:e}");
+        let expected = flat(&last_logits(&ids.contiguous().unwrap()));
+        for engine in &engines {
+            let (_, ours) = forward(&**engine, &Batch::windows([row.as_slice()]));
+            let error = relative_error(&ours[(length - 1) * expected.len()..], &expected);
+            assert!(error <= TOLERANCE, "{} {name} at {length} tokens: {error:e}", engine.id().name);
+        }
     }
 }
 
@@ -155,10 +170,10 @@ fn half_precision_and_shards_give_the_logits_of_the_same_rounded_weights() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         rewrite("qwen3", folders[0].path(), dtype, false);
         rewrite("qwen3", folders[1].path(), dtype, true);
-        let [one, sharded] = folders.map(|f| flat(&forward(&Decoder::load(f.path()).unwrap(), &batch).1));
+        let [one, sharded] = folders.map(|f| forward(&Decoder::load(f.path()).unwrap(), &batch).1);
         assert_eq!(one, sharded);
         // Rounded to 11 or 8 bits: near the f32 logits, and not equal to them.
-        let exact = flat(&forward(&decoder("qwen3", "config.json"), &batch).1);
+        let exact = forward(&Decoder::load(&fixture("arch/qwen3")).unwrap(), &batch).1;
         let error = relative_error(&one, &exact);
         assert!(error > 1e-6 && error < 3e-2, "{dtype:?}: {error:e}");
     }
@@ -175,10 +190,11 @@ fn tied_embeddings_use_the_embedding_as_head() {
         config["tie_word_embeddings"] = tied.into();
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
-        logits.push(flat(&forward(&Decoder::load(folder.path()).unwrap(), &batch("llama-gqa").0).1));
+        logits.extend(common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
-    assert_eq!(logits[0], logits[1]);
+    // Two engines each time.
+    assert_eq!(logits[..2], logits[2..]);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use ghostlab_core::calibrate::{HookPoint, in_memory};
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::evaluate::perplexity::PerplexityEval;
 use ghostlab_core::evaluate::{EvalSet, score};
-use ghostlab_core::model::{Config, Decoder, Engine, Operator, Program, Trie};
+use ghostlab_core::model::{
+    CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Operator, Placement, Program, Trie,
+};
 
 fn windows(vocab: usize, count: usize, length: usize) -> Windows {
     let ids: Vec<u32> = (0..count * length).map(|i| (i * 7919 % vocab) as u32).collect();
@@ -45,20 +47,31 @@ fn within(folder: &Path, budget: impl Fn(&Config) -> u64) -> Decoder {
     Decoder::load_within(config, folder, budget).unwrap()
 }
 
+fn cpu(folder: &Path, budget: u64) -> Box<dyn Engine> {
+    Box::new(within(folder, |_| budget))
+}
+
+fn candle(folder: &Path, budget: u64) -> Box<dyn Engine> {
+    let (config, at) = (Config::read(folder).unwrap(), Placement { device: DeviceName::Cpu, dtype: FloatType::F32 });
+    Box::new(CandleEngine::load(config, folder, at, Some(budget)).unwrap())
+}
+
 #[test]
 fn scores_and_activations_do_not_depend_on_the_memory_for_weights() {
     let mut folders: Vec<_> =
         ["llama-gqa", "llama3-rope", "qwen3", "olmo2"].map(|name| fixture(&format!("arch/{name}"))).into();
     folders.push(checkout().join("data/tiny/llama"));
     for folder in folders {
-        let all = numbers(&Decoder::load(&folder).unwrap());
-        assert!(all.0.len() == 3 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..]);
-        for layers in [3, 0] {
-            let of = within(&folder, |config| {
-                assert!(config.weight_bytes() > 3 * config.layer_bytes());
-                layers * config.layer_bytes()
-            });
-            assert!(numbers(&of) == all, "{}: a budget of {layers} layers", folder.display());
+        let config = Config::read(&folder).unwrap();
+        assert!(config.weight_bytes() > 3 * config.layer_bytes());
+        for load in [cpu, candle] {
+            let all = numbers(&*load(&folder, u64::MAX));
+            assert!(all.0.len() == 3 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..]);
+            for layers in [3, 0] {
+                let engine = load(&folder, layers * config.layer_bytes());
+                let what = format!("{} {}: a budget of {layers} layers", engine.id().name, folder.display());
+                assert!(numbers(&*engine) == all, "{what}");
+            }
         }
     }
 }

@@ -9,10 +9,11 @@ use common::{assert_close, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::{Pair, SimilarityAxis};
 use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, calibration};
 use ghostlab_core::criterion::{self, CalibrationEvidence, PruneSpec, Selection};
+use ghostlab_core::error::Result;
 use ghostlab_core::linalg::hadamard;
 use ghostlab_core::linalg::solve::NormalEquations;
 use ghostlab_core::linalg::streaming_qr::StreamingQr;
-use ghostlab_core::model::{Batch, Decoder, Model, Program, Step};
+use ghostlab_core::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, Trie};
 use serde_json::{Value, json};
 
 #[test]
@@ -21,22 +22,40 @@ fn the_forward_pass_equals_the_reference() {
     let expected = tensors(&oracle.folder.join("stories260k_forward.safetensors"));
     let rows: Vec<Vec<i64>> = expected["input_ids"].to_vec2().unwrap();
     let rows: Vec<Vec<u32>> = rows.into_iter().map(|row| row.into_iter().map(|id| id as u32).collect()).collect();
-    let (batch, decoder) = (Batch::windows(rows.iter().map(Vec::as_slice)), oracle.decoder());
-    let mut x = decoder.begin(&batch).unwrap();
-    for layer in 0..LAYERS {
-        let error = relative_error(&flat(&x), &flat(&expected[&format!("layer_input.{layer}")]));
-        assert!(error <= 1e-4, "input of layer {layer}: {error:e}");
-        x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
-        x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
+    let batch = Batch::windows(rows.iter().map(Vec::as_slice));
+    for engine in oracle.engines() {
+        let wide = |rows: &HostRows| rows.values().unwrap().iter().map(|&v| v.into()).collect::<Vec<f64>>();
+        let mut streams = Inputs::default();
+        engine.run(&Trie::new(&[Program::trunk(LAYERS)]), &batch, &mut streams).unwrap();
+        for (layer, input) in streams.0.iter().take(LAYERS).enumerate() {
+            let error = relative_error(&wide(input), &flat(&expected[&format!("layer_input.{layer}")]));
+            assert!(error <= 1e-4, "{}: input of layer {layer}: {error:e}", engine.id().name);
+        }
+        let last = streams.0[LAYERS].values().unwrap().to_vec();
+        let logits = engine.logits(&last, &(0..256).collect::<Vec<_>>()).unwrap();
+        let error = relative_error(&wide(&logits), &flat(&expected["logits"]));
+        assert!(error <= 1e-4, "{}: logits: {error:e}", engine.id().name);
     }
-    let logits = decoder.logits(&x, &(0..256).collect::<Vec<_>>()).unwrap();
-    assert!(relative_error(&flat(&logits), &flat(&expected["logits"])) <= 1e-4);
+}
+
+/// Keeps what enters each layer and the head.
+#[derive(Default)]
+struct Inputs(Vec<HostRows>);
+
+impl Observer<dyn ResidualStream> for Inputs {
+    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        // The embedding, then the two halves of each layer.
+        if node.is_multiple_of(2) {
+            self.0.push(stream.unwrap().rows()?);
+        }
+        Ok(())
+    }
 }
 
 #[test]
 fn cosines_equal_the_reference_on_both_axes() {
     let Some(oracle) = oracle() else { return };
-    let calibration = oracle.calibration(&oracle.decoder());
+    let calibrations = oracle.engines().into_iter().map(|engine| oracle.calibration(&*engine)).collect::<Vec<_>>();
     let tables = &oracle.values["cosine_pairs"];
     for (axis, name) in [
         (SimilarityAxis::ChannelSeries, "token_axis(official: over positions, per channel)"),
@@ -44,8 +63,10 @@ fn cosines_equal_the_reference_on_both_axes() {
     ] {
         for from in 0..=LAYERS {
             for (to, expected) in numbers(&tables[name][from]).into_iter().enumerate().skip(from) {
-                let ours = calibration.similarities.get(Pair { axis, from, to }).unwrap();
-                assert!((ours - expected).abs() <= 1e-5, "{axis:?} {from} {to}: {ours} {expected}");
+                for calibration in &calibrations {
+                    let ours = calibration.similarities.get(Pair { axis, from, to }).unwrap();
+                    assert!((ours - expected).abs() <= 1e-5, "{axis:?} {from} {to}: {ours} {expected}");
+                }
             }
         }
     }
@@ -54,7 +75,7 @@ fn cosines_equal_the_reference_on_both_axes() {
 /// What the criteria ask, answered by the real backbone on the oracle's windows.
 struct Witness<'a> {
     oracle: &'a common::stories::Oracle,
-    decoder: &'a Decoder,
+    engine: &'a dyn Engine,
     calibrated: &'a common::stories::Calibrated,
 }
 
@@ -64,7 +85,7 @@ fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> S
     criterion.check(&cut).unwrap();
     let mut measure = |removed: &[Vec<usize>]| {
         let programs: Vec<Program> = removed.iter().map(|set| Program::pruned(LAYERS, set, |_| None)).collect();
-        Ok(perplexities(witness.decoder, &programs, &witness.oracle.calibration_windows()))
+        Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
     };
     let similarities = &witness.calibrated.similarities;
     criterion.select(&cut, &mut CalibrationEvidence { similarities, perplexities: &mut measure }).unwrap()
@@ -73,45 +94,48 @@ fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> S
 #[test]
 fn criteria_select_what_the_official_code_does() {
     let Some(oracle) = oracle() else { return };
-    let decoder = oracle.decoder();
-    let calibrated = oracle.calibration(&decoder);
-    let witness = &Witness { oracle: &oracle, decoder: &decoder, calibrated: &calibrated };
-    for (depth, expected) in oracle.values["streamline_official"].as_object().unwrap() {
-        let depth: usize = depth.parse().unwrap();
-        let selection = select(witness, "llm-streamline", &json!({}), depth);
-        let (start, end) = (expected["start"].as_u64().unwrap() as usize, expected["end"].as_u64().unwrap() as usize);
-        assert_eq!(selection.removed, (start..end).collect::<Vec<_>>(), "depth {depth}");
-        let best = selection.scores.iter().find(|(s, _)| *s == start).unwrap().1;
-        assert!((best - expected["best"].as_f64().unwrap()).abs() <= 1e-5, "depth {depth}: {best}");
+    for engine in oracle.engines() {
+        let calibrated = oracle.calibration(&*engine);
+        let witness = &Witness { oracle: &oracle, engine: &*engine, calibrated: &calibrated };
+        for (depth, expected) in oracle.values["streamline_official"].as_object().unwrap() {
+            let depth: usize = depth.parse().unwrap();
+            let selection = select(witness, "llm-streamline", &json!({}), depth);
+            let (start, end) =
+                (expected["start"].as_u64().unwrap() as usize, expected["end"].as_u64().unwrap() as usize);
+            assert_eq!(selection.removed, (start..end).collect::<Vec<_>>(), "depth {depth}");
+            let best = selection.scores.iter().find(|(s, _)| *s == start).unwrap().1;
+            assert!((best - expected["best"].as_f64().unwrap()).abs() <= 1e-5, "depth {depth}: {best}");
+        }
+        let expected = &oracle.values["shortgpt_official"];
+        let pruned: Vec<usize> = numbers(&expected["pruned"]).into_iter().map(|layer| layer as usize).collect();
+        let selection = select(witness, "shortgpt", &json!({}), pruned.len());
+        assert_eq!(selection.removed, pruned);
+        let of_pruned = selection.scores.iter().filter(|(layer, _)| pruned.contains(layer));
+        let mean = of_pruned.map(|(_, influence)| 1.0 - influence).sum::<f64>() / pruned.len() as f64;
+        assert!((mean - expected["avg_similarity"].as_f64().unwrap()).abs() <= 1e-5, "{mean}");
     }
-    let expected = &oracle.values["shortgpt_official"];
-    let pruned: Vec<usize> = numbers(&expected["pruned"]).into_iter().map(|layer| layer as usize).collect();
-    let selection = select(witness, "shortgpt", &json!({}), pruned.len());
-    assert_eq!(selection.removed, pruned);
-    let of_pruned = selection.scores.iter().filter(|(layer, _)| pruned.contains(layer));
-    let mean = of_pruned.map(|(_, influence)| 1.0 - influence).sum::<f64>() / pruned.len() as f64;
-    assert!((mean - expected["avg_similarity"].as_f64().unwrap()).abs() <= 1e-5, "{mean}");
 }
 
 #[test]
 fn leave_one_out_perplexities_equal_the_reference() {
     let Some(oracle) = oracle() else { return };
-    let decoder = oracle.decoder();
-    let calibrated = oracle.calibration(&decoder);
-    let witness = &Witness { oracle: &oracle, decoder: &decoder, calibrated: &calibrated };
-    let expected = numbers(&oracle.values["leave_one_out_ppl"]);
-    let selection = select(witness, "shortened-llama", &json!({}), 2);
-    for (&(layer, ours), expected) in selection.scores.iter().zip(&expected) {
-        assert_close(&format!("without layer {layer}"), ours, *expected, 1e-4);
+    for engine in oracle.engines() {
+        let calibrated = oracle.calibration(&*engine);
+        let witness = &Witness { oracle: &oracle, engine: &*engine, calibrated: &calibrated };
+        let expected = numbers(&oracle.values["leave_one_out_ppl"]);
+        let selection = select(witness, "shortened-llama", &json!({}), 2);
+        for (&(layer, ours), expected) in selection.scores.iter().zip(&expected) {
+            assert_close(&format!("without layer {layer}"), ours, *expected, 1e-4);
+        }
+        // The two lowest of the oracle's values: 55.5 and 58.5.
+        assert_eq!(selection.removed, [2, 4]);
+        // SLEB's first step is the lowest of them; its second measures again.
+        let sleb = select(witness, "sleb", &json!({}), 2);
+        assert_eq!(sleb.scores[0].0, 2);
+        assert_close("sleb's first step", sleb.scores[0].1, expected[2], 1e-4);
+        let dense = perplexities(&*engine, &[Program::dense(LAYERS)], &oracle.calibration_windows());
+        assert_close("dense", dense[0], oracle.number("/dense_calibration_ppl"), 1e-4);
     }
-    // The two lowest of the oracle's values: 55.5 and 58.5.
-    assert_eq!(selection.removed, [2, 4]);
-    // SLEB's first step is the lowest of them; its second measures again.
-    let sleb = select(witness, "sleb", &json!({}), 2);
-    assert_eq!(sleb.scores[0].0, 2);
-    assert_close("sleb's first step", sleb.scores[0].1, expected[2], 1e-4);
-    let dense = perplexities(&decoder, &[Program::dense(LAYERS)], &oracle.calibration_windows());
-    assert_close("dense", dense[0], oracle.number("/dense_calibration_ppl"), 1e-4);
 }
 
 /// The rows `x` and their right-hand sides in blocks of 500, to both ways of solving.

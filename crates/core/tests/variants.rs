@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::fixture;
-use ghostlab_core::model::{Batch, Decoder, Operator, Program, Trie};
+use common::{engines, fixture};
+use ghostlab_core::model::{Batch, Operator, Program, Trie};
 
 /// Some operators that are neither the identity nor symmetric.
 fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
@@ -18,8 +18,8 @@ fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
 #[test]
 fn every_variant_equals_its_own_separate_run() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
-        let decoder = Decoder::load(&fixture(&format!("arch/{name}"))).unwrap();
-        let (layers, channels) = (decoder.config().layers, decoder.config().hidden);
+        let engines = engines(&fixture(&format!("arch/{name}")));
+        let (layers, channels) = (engines[0].config().layers, engines[0].config().hidden);
         let diagonal = Operator::diagonal((0..channels).map(|c| 0.8 + c as f32 / 200.0).collect()).unwrap();
         let mut programs = vec![Program::dense(layers)];
         for removed in [&[1, 2][..], &[2], &[0], &[3], &[0, 2]] {
@@ -29,14 +29,16 @@ fn every_variant_equals_its_own_separate_run() {
         }
         let ids: Vec<u32> = (0..230).map(|i| (i * 31 % 317) as u32).collect();
         let batch = Batch::windows([&ids[..100], &ids[100..101], &ids[101..]]);
-        let together = Trie::new(&programs).run(&decoder, &batch, &mut ()).unwrap();
-        for (program, together) in programs.iter().zip(together) {
-            let alone = Trie::new(std::slice::from_ref(program)).run(&decoder, &batch, &mut ()).unwrap();
-            let (together, alone) = (together.unwrap(), alone[0].clone().unwrap());
-            assert_eq!(together.len(), 99 + 128);
-            for (a, b) in together.iter().zip(&alone) {
-                let (a, b) = (a.log_probability, b.log_probability);
-                assert!(((a - b) / b).abs() <= 1e-6, "{name}: {program:?}: {a} {b}");
+        for engine in engines {
+            let together = engine.run(&Trie::new(&programs), &batch, &mut ()).unwrap();
+            for (program, together) in programs.iter().zip(together) {
+                let alone = engine.run(&Trie::new(std::slice::from_ref(program)), &batch, &mut ()).unwrap();
+                let (together, alone) = (together.unwrap(), alone[0].clone().unwrap());
+                assert_eq!(together.len(), 99 + 128);
+                for (a, b) in together.iter().zip(&alone) {
+                    let (a, b) = (a.log_probability, b.log_probability);
+                    assert!(((a - b) / b).abs() <= 1e-6, "{} {name}: {program:?}: {a} {b}", engine.id().name);
+                }
             }
         }
     }
@@ -44,17 +46,18 @@ fn every_variant_equals_its_own_separate_run() {
 
 #[test]
 fn a_window_s_score_does_not_depend_on_its_batch() {
-    let decoder = Decoder::load(&fixture("arch/llama3-rope")).unwrap();
     let trie = Trie::new(&[Program::dense(4)]);
     let ids: Vec<u32> = (0..300).map(|i| (i * 17 % 311) as u32).collect();
     let windows: Vec<&[u32]> = ids.chunks(60).collect();
-    let all = trie.run(&decoder, &Batch::windows(windows.iter().copied()), &mut ()).unwrap();
-    let all = all[0].as_ref().unwrap();
-    for (window, expected) in windows.iter().zip(all.chunks(59)) {
-        let alone = trie.run(&decoder, &Batch::windows([*window]), &mut ()).unwrap();
-        for (a, b) in alone[0].as_ref().unwrap().iter().zip(expected) {
-            let (a, b) = (a.log_probability, b.log_probability);
-            assert!((a - b).abs() <= 1e-4, "{a} {b}");
+    for engine in engines(&fixture("arch/llama3-rope")) {
+        let all = engine.run(&trie, &Batch::windows(windows.iter().copied()), &mut ()).unwrap();
+        let all = all[0].as_ref().unwrap();
+        for (window, expected) in windows.iter().zip(all.chunks(59)) {
+            let alone = engine.run(&trie, &Batch::windows([*window]), &mut ()).unwrap();
+            for (a, b) in alone[0].as_ref().unwrap().iter().zip(expected) {
+                let (a, b) = (a.log_probability, b.log_probability);
+                assert!((a - b).abs() <= 1e-4, "{a} {b}");
+            }
         }
     }
 }

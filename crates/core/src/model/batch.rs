@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::error::{Error, Result};
+
 /// A token whose probability is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScoredRow {
@@ -56,6 +58,17 @@ impl Batch {
     /// The number of tokens.
     pub fn tokens(&self) -> usize {
         self.ids.len()
+    }
+
+    /// Refuses token ids that an embedding of so many rows has not.
+    pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
+        match self.ids.iter().find(|&&id| id as usize >= vocab) {
+            None => Ok(()),
+            Some(id) => Err(Error::bad_input("a token id exceeds the embedding")
+                .expected(format!("ids below {vocab}"))
+                .found(id.to_string())
+                .hint("the tokenizer is of another model")),
+        }
     }
 
     /// The rows that a segment sees before its own.

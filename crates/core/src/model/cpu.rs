@@ -1,12 +1,11 @@
 //! The CPU engine: the decoder with this crate's own kernels, in f32.
 
 use candle_core::{Device, Tensor};
-use rayon::prelude::*;
 
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::decoder::Decoder;
-use super::engine::{Clock, Engine, EngineId, HostRows, ResidualStream, Watched, side_by_side};
+use super::engine::{Engine, EngineId, HostRows, ResidualStream, Watched, in_step, side_by_side};
 use super::program::Step;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
@@ -43,16 +42,7 @@ impl Engine for Decoder {
         if self.keeps_all() {
             return side_by_side(self, trie, parts, seconds);
         }
-        let of_programs = trie.run(&InStep(self), parts, &mut Clock(seconds))?;
-        let mut of_parts = vec![Vec::with_capacity(trie.programs()); parts.len()];
-        for outputs in of_programs {
-            let outputs: Vec<Option<_>> = match outputs {
-                Some(outputs) => outputs.into_iter().map(Some).collect(),
-                None => vec![None; parts.len()],
-            };
-            of_parts.iter_mut().zip(outputs).for_each(|(of_part, output)| of_part.push(output));
-        }
-        Ok(of_parts)
+        in_step(self, trie, parts, seconds)
     }
 
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
@@ -62,29 +52,10 @@ impl Engine for Decoder {
         }
         x.rows()
     }
-}
 
-/// All parts of a chunk take a step before any takes the next one: each layer's weights are made once for all of them.
-struct InStep<'a>(&'a Decoder);
-
-impl Model for InStep<'_> {
-    type Batch = [Batch];
-    type Residual = Vec<Tensor>;
-    type Output = Vec<Vec<Prediction>>;
-
-    fn expect(&self, steps: [Option<&Step>; 3]) {
-        self.0.expect(steps);
-    }
-
-    fn begin(&self, parts: &[Batch]) -> Result<Vec<Tensor>> {
-        parts.par_iter().map(|batch| self.0.begin(batch)).collect()
-    }
-
-    fn advance(&self, parts: &[Batch], step: &Step, streams: &Vec<Tensor>) -> Result<Vec<Tensor>> {
-        parts.par_iter().zip(streams).map(|(batch, x)| self.0.advance(batch, step, x)).collect()
-    }
-
-    fn finish(&self, parts: &[Batch], streams: &Vec<Tensor>) -> Result<Vec<Vec<Prediction>>> {
-        parts.par_iter().zip(streams).map(|(batch, x)| self.0.finish(batch, x)).collect()
+    fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {
+        let c = self.config().hidden;
+        let stream = Tensor::from_slice(stream, (stream.len() / c, c), &Device::Cpu)?;
+        Decoder::logits(self, &stream, rows)?.flatten_all()?.rows()
     }
 }

@@ -189,12 +189,7 @@ impl Model for Decoder {
     }
 
     fn begin(&self, batch: &Batch) -> Result<Tensor> {
-        if let Some(id) = batch.ids.iter().find(|&&id| id as usize >= self.config.vocab) {
-            return Err(Error::bad_input("a token id exceeds the embedding")
-                .expected(format!("ids below {}", self.config.vocab))
-                .found(id.to_string())
-                .hint("the tokenizer is of another model"));
-        }
+        batch.check_ids(self.config.vocab)?;
         tensor(self.parts.embeddings(&self.config, &batch.ids)?, &[batch.tokens(), self.config.hidden])
     }
 

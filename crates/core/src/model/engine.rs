@@ -1,26 +1,34 @@
 //! What runs programs: a backbone's weights on some device (design §3). Its callers see batches, programs and rows in
 //! this machine's memory, whatever the engine holds itself.
 
+use std::fmt;
 use std::ops::Deref;
 
 use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
+use serde::Serialize;
 
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::program::Step;
 use super::slice::{elements, tensor};
-use super::trie::{Observer, Trie};
+use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
 
 /// What an engine's numbers depend on beside the backbone: a part of the keys of what it makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EngineId {
     pub name: &'static str,
     /// What numbers are computed in.
     pub dtype: &'static str,
     /// The class of device: others round otherwise.
     pub device: &'static str,
+}
+
+impl fmt::Display for EngineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} on {}", self.name, self.dtype, self.device)
+    }
 }
 
 /// One backbone, ready to run.
@@ -59,6 +67,17 @@ pub trait Engine: Send + Sync {
     /// # Shapes
     /// `stream [tokens, C]`; result the same.
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows>;
+
+    /// Every logit of some rows of a residual stream that is given.
+    ///
+    /// # Shapes
+    /// `stream [tokens, C]`, the one that enters the final norm; result `[rows, vocab]`.
+    fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
+
+    /// What happened since it was last asked that a reader of the results has to know: overflow, less room than wanted.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Each part through the whole trie by itself: parts wait for each other at the end only.
@@ -75,6 +94,58 @@ pub(super) fn side_by_side<E: Engine + ?Sized>(
     let done = parts.par_iter().map(of_part).collect::<Result<Vec<_>>>()?;
     done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
     Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
+}
+
+/// All parts of a chunk take a step before any takes the next one: what a step needs of the weights is made once for all
+/// of them.
+pub(super) fn in_step<M>(
+    model: &M,
+    trie: &Trie,
+    parts: &[Batch],
+    seconds: &mut [f64],
+) -> Result<Vec<Vec<Option<Vec<Prediction>>>>>
+where
+    M: Model<Batch = Batch, Output = Vec<Prediction>> + Sync,
+    M::Residual: Send + Sync,
+{
+    let of_programs = trie.run(&InStep(model), parts, &mut Clock(seconds))?;
+    let mut of_parts = vec![Vec::with_capacity(trie.programs()); parts.len()];
+    for outputs in of_programs {
+        let outputs: Vec<Option<_>> = match outputs {
+            Some(outputs) => outputs.into_iter().map(Some).collect(),
+            None => vec![None; parts.len()],
+        };
+        of_parts.iter_mut().zip(outputs).for_each(|(of_part, output)| of_part.push(output));
+    }
+    Ok(of_parts)
+}
+
+struct InStep<'a, M>(&'a M);
+
+impl<M> Model for InStep<'_, M>
+where
+    M: Model<Batch = Batch, Output = Vec<Prediction>> + Sync,
+    M::Residual: Send + Sync,
+{
+    type Batch = [Batch];
+    type Residual = Vec<M::Residual>;
+    type Output = Vec<Vec<Prediction>>;
+
+    fn expect(&self, steps: [Option<&Step>; 3]) {
+        self.0.expect(steps);
+    }
+
+    fn begin(&self, parts: &[Batch]) -> Result<Vec<M::Residual>> {
+        parts.par_iter().map(|batch| self.0.begin(batch)).collect()
+    }
+
+    fn advance(&self, parts: &[Batch], step: &Step, streams: &Vec<M::Residual>) -> Result<Vec<M::Residual>> {
+        parts.par_iter().zip(streams).map(|(batch, x)| self.0.advance(batch, step, x)).collect()
+    }
+
+    fn finish(&self, parts: &[Batch], streams: &Vec<M::Residual>) -> Result<Vec<Vec<Prediction>>> {
+        parts.par_iter().zip(streams).map(|(batch, x)| self.0.finish(batch, x)).collect()
+    }
 }
 
 /// Adds up the seconds of each node.
@@ -134,8 +205,6 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::error::Error;
-    use crate::model::trie::Model;
-
     /// An engine that holds its streams in its own way: attention adds 1 to every channel, an MLP 10, and the head takes
     /// the first channel for the loss. Begins with the token ids.
     pub(crate) struct Adding {
@@ -216,6 +285,10 @@ pub(crate) mod tests {
         fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
             let stream = Far(stream.to_vec(), Arc::clone(&self.copied));
             steps.iter().try_fold(stream, |stream, step| self.advance(batch, step, &stream))?.rows()
+        }
+
+        fn logits(&self, _: &[f32], _: &[usize]) -> Result<HostRows> {
+            Err(Error::job("it has no vocabulary"))
         }
     }
 }

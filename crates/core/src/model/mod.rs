@@ -3,6 +3,8 @@
 pub mod architecture;
 pub mod batch;
 mod cache;
+pub mod candle;
+mod choice;
 pub mod config;
 mod cost;
 mod cpu;
@@ -21,6 +23,8 @@ pub mod trie;
 pub mod weights;
 
 pub use batch::{Batch, Prediction, ScoredRow};
+pub use candle::{CandleEngine, DeviceName, FloatType, Placement};
+pub use choice::{EngineChoice, EngineName, EngineRequest};
 pub use config::Config;
 pub use cost::Load;
 pub use cpu::CPU;

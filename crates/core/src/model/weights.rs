@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
+use safetensors::Dtype;
+
 use super::shard::Shard;
 use super::stored::{Float, Stored};
 use crate::error::{Error, Result};
@@ -68,6 +70,11 @@ impl Weights {
         self.locate(name, shape)?;
         self.taken.insert(name.to_string());
         Ok(())
+    }
+
+    /// The type that a tensor is stored in; none where there is no such tensor.
+    pub fn dtype(&self, name: &str) -> Option<Dtype> {
+        Some(self.shards[*self.holder.get(name)?].metadata.info(name)?.dtype)
     }
 
     /// One tensor as f32, whatever float type the file stores.

@@ -13,6 +13,7 @@ pub mod stories;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use ghostlab_core::model::{CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement};
 
 /// The checkout, whichever of its crates is tested.
 pub fn checkout() -> PathBuf {
@@ -46,6 +47,19 @@ pub fn json(path: &Path) -> serde_json::Value {
 
 pub fn tensors(path: &Path) -> std::collections::HashMap<String, Tensor> {
     candle_core::safetensors::load(path, &Device::Cpu).unwrap()
+}
+
+/// A backbone on every engine that computes in f32 here: each is held to the same oracles within the same tolerances.
+pub fn engines(folder: &Path) -> Vec<Box<dyn Engine>> {
+    engines_with(&folder.join("config.json"), folder)
+}
+
+/// The same under a config of another name.
+pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
+    let config = Config::read_file(config).unwrap();
+    let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
+    let candle = CandleEngine::load(config.clone(), folder, at, None).unwrap();
+    vec![Box::new(Decoder::load_with(config, folder).unwrap()), Box::new(candle)]
 }
 
 /// All elements as f64.

@@ -8,12 +8,12 @@ use ghostlab_core::calibrate::{
 };
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::evaluate::perplexity;
-use ghostlab_core::model::{Decoder, Program, Trie};
+use ghostlab_core::model::{Decoder, Engine, Program, Trie};
 use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{self, Boundary, Recovery, Span};
 use serde_json::Value;
 
-use super::{json, numbers, shared};
+use super::{engines, json, numbers, shared};
 
 pub const LAYERS: usize = 5;
 
@@ -42,6 +42,10 @@ impl Oracle {
         Decoder::load(&self.folder).unwrap()
     }
 
+    pub fn engines(&self) -> Vec<Box<dyn Engine>> {
+        engines(&self.folder)
+    }
+
     /// The 16 calibration windows of 128 tokens.
     pub fn calibration_windows(&self) -> Windows {
         let ids = self.ids("calibration.ids.json");
@@ -66,8 +70,8 @@ impl Oracle {
     }
 
     /// One dense pass with every cosine and every site.
-    pub fn calibration(&self, decoder: &Decoder) -> Calibrated {
-        calibrated(decoder, &self.calibration_windows())
+    pub fn calibration(&self, engine: &dyn Engine) -> Calibrated {
+        calibrated(engine, &self.calibration_windows())
     }
 }
 
@@ -77,8 +81,8 @@ pub struct Calibrated {
     pub activations: Activations,
 }
 
-pub fn calibrated(decoder: &Decoder, windows: &Windows) -> Calibrated {
-    let layers = decoder.config().layers;
+pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
+    let layers = engine.config().layers;
     let mut request = PassRequest { sites: (0..=layers).map(HookPoint::Stream).collect(), pairs: BTreeSet::new() };
     request.sites.extend((0..layers).map(HookPoint::Middle));
     for axis in [SimilarityAxis::ChannelSeries, SimilarityAxis::Token, SimilarityAxis::LastTokenAngle] {
@@ -88,15 +92,15 @@ pub fn calibrated(decoder: &Decoder, windows: &Windows) -> Calibrated {
     }
     let windows: Vec<&[u32]> = windows.iter().collect();
     let shape =
-        ActivationShape { channels: decoder.config().hidden, sequences: windows.len(), length: windows[0].len() };
+        ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
     let mut kept = InMemory::of(request.sites.iter().copied());
     // A budget that no multiple of the window fills: batches of 2 windows.
-    let similarities = calibrate::run(decoder, &windows, 0, 300, &request, &mut kept, |_| Ok(())).unwrap();
+    let similarities = calibrate::run(engine, &windows, 0, 300, &request, &mut kept, |_| Ok(())).unwrap();
     Calibrated { similarities, activations: kept.finish(shape).unwrap() }
 }
 
 impl Calibrated {
-    pub fn boundary<'a>(&'a self, backbone: &'a Decoder, start: usize, end: usize) -> Boundary<'a> {
+    pub fn boundary<'a>(&'a self, backbone: &'a dyn Engine, start: usize, end: usize) -> Boundary<'a> {
         let fitted = self.activations.shape().sequences;
         Boundary { backbone, activations: &self.activations, span: Span { start, end }, fitted }
     }
@@ -108,10 +112,10 @@ pub fn recovery(name: &str, options: Value) -> Box<dyn Recovery> {
     recovery::build(name, &options).unwrap()
 }
 
-pub fn perplexities(decoder: &Decoder, programs: &[Program], windows: &Windows) -> Vec<f64> {
+pub fn perplexities(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Vec<f64> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
     let exam = perplexity::PerplexityEval::new(windows, 1024);
-    let losses = ghostlab_core::evaluate::score(&exam, decoder, &trie, &mut seconds, |_| Ok(())).unwrap();
+    let losses = ghostlab_core::evaluate::score(&exam, engine, &trie, &mut seconds, |_| Ok(())).unwrap();
     losses.into_iter().map(|windows| perplexity::Losses { windows }.perplexity()).collect()
 }

@@ -1,0 +1,121 @@
+//! Both engines on the CPU in f32: tokens per second of the dense forward pass with head, rounds interleaved; and where
+//! candle's time goes.
+//!
+//! `cargo bench --bench engines [-- BACKBONE_FOLDER]`
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use candle_core::{DType, Device, Tensor};
+use ghostlab::corpus::{Start, Windows};
+use ghostlab::evaluate::perplexity::PerplexityEval;
+use ghostlab::evaluate::score;
+use ghostlab::model::candle::ops;
+use ghostlab::model::{CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement, Program, Trie};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const TOKENS: usize = 8192;
+/// Tokens that candle's engine runs at a time on the CPU.
+const PIECE: usize = 512;
+
+fn main() {
+    let default = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/real/backbone"));
+    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map_or(default, PathBuf::from);
+    if !folder.exists() {
+        println!("skipped: there is no backbone at {}", folder.display());
+        return;
+    }
+    let config = Config::read(&folder).unwrap();
+    let load = |dtype| {
+        let at = Placement { device: DeviceName::Cpu, dtype };
+        Box::new(CandleEngine::load(config.clone(), &folder, at, None).unwrap()) as Box<dyn Engine>
+    };
+    let cpu: Box<dyn Engine> = Box::new(Decoder::load(&folder).unwrap());
+    let engines: Vec<Box<dyn Engine>> = [cpu].into_iter().chain(FloatType::ALL.map(load)).collect();
+    println!("{:>8} {:>24} {:>12} {:>8}", "window", "engine", "tokens/s", "share");
+    for window in [128, 512] {
+        // The best of three interleaved rounds: others on the machine can only slow a round down.
+        let mut best = vec![f64::INFINITY; engines.len()];
+        for _ in 0..3 {
+            for (best, engine) in best.iter_mut().zip(&engines) {
+                *best = best.min(seconds(&**engine, window));
+            }
+        }
+        for (engine, of) in engines.iter().zip(&best) {
+            let (name, rate) = (engine.id().to_string(), TOKENS as f64 / of);
+            println!("{window:>8} {name:>24} {rate:>12.0} {:>6.0} %", 100.0 * best[0] / of);
+        }
+    }
+    operations(&config);
+}
+
+/// The dense backbone on windows, as a run scores them.
+fn seconds(engine: &dyn Engine, window: usize) -> f64 {
+    let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7919 % engine.config().vocab) as u32).collect();
+    let starts = (0..TOKENS / window).map(|i| Start { document: 0, token: i * window }).collect();
+    let windows = Windows { corpus_tokens: TOKENS, ids, length: window, starts, bytes: 0 };
+    let trie = Trie::new(&[Program::dense(engine.config().layers)]);
+    let eval_set = PerplexityEval::new(&windows, 2048);
+    let started = Instant::now();
+    score(&eval_set, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap();
+    started.elapsed().as_secs_f64()
+}
+
+/// The operations of one layer on a piece of one window, alone, and their shares of the layer.
+fn operations(config: &Config) {
+    let (c, f, d) = (config.hidden, config.intermediate, config.head_dim);
+    let (h, k) = (config.heads, config.kv_heads);
+    let some = |shape: &[usize]| Tensor::rand(-1f32, 1.0, shape, &Device::Cpu).unwrap();
+    let (x, weight) = (some(&[PIECE, c]), some(&[c]));
+    let [query, key, output] = [[h * d, c], [k * d, c], [c, h * d]].map(|shape| some(&shape));
+    let [gate, down] = [[f, c], [c, f]].map(|shape| some(&shape));
+    let (wide, hidden) = (some(&[PIECE, h * d]), some(&[PIECE, f]));
+    let [turned, turned_keys] = [h, k].map(|count| some(&[PIECE, count, d]));
+    let (cos, sin) = (some(&[PIECE, d / 2]), some(&[PIECE, d / 2]));
+    let (queries, keys) = (turned.unsqueeze(0).unwrap(), turned_keys.unsqueeze(0).unwrap());
+    let mask = Tensor::zeros((PIECE, PIECE), DType::F32, &Device::Cpu).unwrap();
+    let scores = some(&[h, PIECE, PIECE]);
+    let operation = |name: &'static str, run: &dyn Fn()| {
+        run();
+        let best = (0..5).map(|_| {
+            let started = Instant::now();
+            run();
+            started.elapsed().as_secs_f64()
+        });
+        (name, best.fold(f64::INFINITY, f64::min))
+    };
+    let all = [
+        operation("products of the layer", &|| {
+            for (x, weight) in
+                [(&x, &query), (&x, &key), (&x, &key), (&wide, &output), (&x, &gate), (&x, &gate), (&hidden, &down)]
+            {
+                ops::linear(x, weight).unwrap();
+            }
+        }),
+        operation("attention, softmax included", &|| drop(ops::attention(&queries, &keys, &keys, &mask).unwrap())),
+        operation("  of it softmax", &|| drop(ops::softmax(&scores).unwrap())),
+        operation("rotary embedding", &|| {
+            ops::rotate(&turned, &cos, &sin).unwrap();
+            ops::rotate(&turned_keys, &cos, &sin).unwrap();
+        }),
+        operation("two norms", &|| {
+            for _ in 0..2 {
+                ops::rms_norm(&x, &weight, 1e-5).unwrap();
+            }
+        }),
+        operation("silu and product", &|| drop((hidden.silu().unwrap() * &hidden).unwrap())),
+        operation("two residual additions", &|| {
+            for _ in 0..2 {
+                drop((&x + &x).unwrap());
+            }
+        }),
+    ];
+    let whole: f64 = all.iter().filter(|(name, _)| !name.starts_with(' ')).map(|(_, seconds)| seconds).sum();
+    println!("\n{:>32} {:>12} {:>8}", format!("a layer on {PIECE} tokens"), "ms", "share");
+    for (name, seconds) in all {
+        println!("{name:>32} {:>12.2} {:>6.0} %", 1e3 * seconds, 100.0 * seconds / whole);
+    }
+}

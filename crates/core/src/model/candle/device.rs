@@ -1,0 +1,181 @@
+//! Devices and float types: their names, and what this build and this machine have of them.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use candle_core::{DType, Device};
+use safetensors::Dtype;
+
+use crate::error::{Error, Result};
+use crate::model::tensors::EMBEDDING;
+use crate::model::weights::Weights;
+
+/// Where a backbone may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceName {
+    Cpu,
+    /// An NVIDIA GPU by its number.
+    Cuda(usize),
+    /// Apple's GPU.
+    Metal,
+}
+
+impl DeviceName {
+    /// The best device that this build knows and this machine has.
+    pub fn best() -> Self {
+        let found = [Self::Cuda(0), Self::Metal].into_iter().find(|device| device.is_built() && device.open().is_ok());
+        found.unwrap_or(Self::Cpu)
+    }
+
+    /// What keys know of it: numbers of two devices of a class are the same but for rounding.
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda(_) => "cuda",
+            Self::Metal => "metal",
+        }
+    }
+
+    /// Whether this build has the code for it.
+    fn is_built(self) -> bool {
+        match self {
+            Self::Cpu => true,
+            Self::Cuda(_) => cfg!(feature = "cuda"),
+            Self::Metal => cfg!(feature = "metal"),
+        }
+    }
+
+    /// # Errors
+    /// This build has no code for the device, or the machine has no such device.
+    pub fn open(self) -> Result<Device> {
+        if !self.is_built() {
+            let hint = match self {
+                Self::Cuda(_) => "tools/cuda_build.sh builds a program with it",
+                _ => "`cargo build --release --features metal` builds a program with it, on a Mac",
+            };
+            return Err(Error::missing("this build of the program cannot use the device")
+                .at(format!("device {self}"))
+                .expected(format!("a build with the feature `{}`", self.class()))
+                .hint(hint));
+        }
+        let opened = match self {
+            Self::Cpu => Ok(Device::Cpu),
+            Self::Cuda(number) => Device::new_cuda(number),
+            Self::Metal => Device::new_metal(0),
+        };
+        opened.map_err(|error| {
+            Error::missing("the device cannot be used")
+                .at(format!("device {self}"))
+                .found(error.to_string())
+                .hint("`--device cpu` runs everywhere; for a GPU, look whether its driver is there and new enough")
+        })
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+            other => f.write_str(other.class()),
+        }
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(Self::Cpu),
+            None if text == "cuda" => Ok(Self::Cuda(0)),
+            None if text == "metal" => Ok(Self::Metal),
+            Some(("cuda", number)) => {
+                number.parse().map(Self::Cuda).map_err(|_| format!("`{number}` is no number of a GPU"))
+            }
+            _ => Err(format!("`{text}` is none of cpu, cuda, cuda:0, cuda:1, …, metal")),
+        }
+    }
+}
+
+/// What weights and activations are held in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloatType {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl FloatType {
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+
+    /// Bytes of a number.
+    pub(super) fn bytes(self) -> u64 {
+        self.tensors().size_in_bytes() as u64
+    }
+
+    pub(super) fn tensors(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
+
+    /// The type that a backbone's embedding is stored in.
+    ///
+    /// # Errors
+    /// Weight files that cannot be read.
+    pub fn stored(folder: &Path) -> Result<Self> {
+        Ok(match Weights::open(folder)?.dtype(EMBEDDING) {
+            Some(Dtype::F16) => Self::F16,
+            Some(Dtype::BF16) => Self::Bf16,
+            _ => Self::F32,
+        })
+    }
+}
+
+impl FromStr for FloatType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|of| of.name() == text);
+        known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_and_float_types_are_read_as_they_are_written() {
+        for device in [DeviceName::Cpu, DeviceName::Cuda(0), DeviceName::Cuda(3), DeviceName::Metal] {
+            assert_eq!(device.to_string().parse(), Ok(device));
+        }
+        assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(0)));
+        for wrong in ["gpu", "cuda:x", "cuda:-1", "metal:1", ""] {
+            assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
+        }
+        assert!(FloatType::ALL.iter().all(|of| of.name().parse() == Ok(*of)));
+        assert!("f64".parse::<FloatType>().unwrap_err().contains("f32, bf16, f16"));
+    }
+
+    #[test]
+    fn a_device_that_the_build_does_not_know_is_refused_with_the_way_to_build_it() {
+        for device in [DeviceName::Cuda(0), DeviceName::Metal].into_iter().filter(|device| !device.is_built()) {
+            let error = device.open().unwrap_err();
+            assert_eq!(error.exit_code(), 3);
+            assert!(error.to_string().contains(&format!("feature `{}`", device.class())), "{error}");
+        }
+        assert!(DeviceName::best().open().is_ok());
+    }
+}

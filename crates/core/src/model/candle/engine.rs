@@ -1,0 +1,401 @@
+//! The engine itself: programs on a candle device.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use candle_core::{DType, Device, Tensor};
+use rayon::prelude::*;
+
+use super::device::{DeviceName, FloatType};
+use super::layout::{Layout, Piece};
+use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory};
+use super::notes::Notes;
+use super::operators::Operators;
+use super::parts::{Layer, Parts, weight_bytes};
+use super::{head, ops};
+use crate::error::{Error, Result};
+use crate::model::batch::{Batch, Prediction};
+use crate::model::config::Config;
+use crate::model::engine::{Engine, EngineId, HostRows, ResidualStream, Watched, in_step, side_by_side};
+use crate::model::program::{Step, Sublayer};
+use crate::model::rope::Rotary;
+use crate::model::tensors::{FINAL_NORM, checked};
+use crate::model::trie::{Model, Observer, Trie};
+
+/// The name of the engine in keys.
+pub(super) const NAME: &str = "candle";
+
+/// Tokens that run together. On the CPU a core's share, as candle's kernels but for the product use one core.
+const CPU_PIECE: usize = 512;
+/// Numbers of an intermediate that grows with the square of something: scores of a group of blocks, logits of some rows.
+const CPU_NUMBERS: usize = 1 << 22;
+
+/// Where an engine runs, and in which float type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    pub device: DeviceName,
+    pub dtype: FloatType,
+}
+
+impl Placement {
+    /// What the engine's numbers depend on there.
+    pub fn id(self) -> EngineId {
+        EngineId { name: NAME, dtype: self.dtype.name(), device: self.device.class() }
+    }
+}
+
+/// A backbone on a candle device.
+pub struct CandleEngine {
+    config: Config,
+    id: EngineId,
+    device: Device,
+    dtype: FloatType,
+    parts: Parts,
+    final_norm: Tensor, // [C]
+    rotary: Rotary,
+    operators: Operators,
+    /// Tokens that run together: fewer after the device's memory was full.
+    piece_tokens: AtomicUsize,
+    notes: Notes,
+    /// Stands for a device of little memory: fails where a piece has more tokens.
+    #[cfg(test)]
+    room: usize,
+}
+
+/// A residual stream, and how its rows are laid out for attention.
+#[derive(Clone)]
+pub struct Stream {
+    x: Tensor, // [tokens, C]
+    layout: Arc<Layout>,
+    finite: bool,
+}
+
+impl ResidualStream for Stream {
+    fn rows(&self) -> Result<HostRows> {
+        self.x.rows()
+    }
+}
+
+/// How far a half of a layer is computed.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    /// Its last projection.
+    Projection,
+    /// Its branch: the projection, and the norm after it where there is one.
+    Branch,
+}
+
+impl CandleEngine {
+    /// Reads a backbone's weights to a device, within `memory` bytes: on the CPU of weights, on another device of
+    /// everything, of which nine tenths of what is free are taken where none is given. What does not fit is read from the
+    /// weight files whenever a step needs it.
+    ///
+    /// # Errors
+    /// As [`Decoder::load_within`](crate::model::Decoder::load_within); a device that this build or machine has not; a
+    /// weight beyond the range of f16.
+    pub fn load(config: Config, folder: &Path, at: Placement, memory: Option<u64>) -> Result<Self> {
+        let device = at.device.open()?;
+        let weights = checked(&config, folder)?;
+        let (cpu, all) = (matches!(device, Device::Cpu), weight_bytes(&config, at.dtype));
+        let memory = memory.or_else(|| Some(memory::free(&device)? / 10 * 9)).unwrap_or(u64::MAX);
+        let (piece_tokens, budget) = if cpu {
+            (CPU_PIECE, memory)
+        } else {
+            memory::share(memory, all, |tokens| memory::activations(&config, tokens))
+        };
+        let final_norm = weights.take(FINAL_NORM, &[config.hidden])?;
+        let final_norm = Tensor::from_vec(final_norm, config.hidden, &device)?;
+        let parts = Parts::new(&config, weights, &device, at.dtype, budget)?;
+        parts.fill()?;
+        let rotary = Rotary::new(&config.rope, config.head_dim);
+        let engine = Self {
+            id: at.id(),
+            operators: Operators::new(&device),
+            device,
+            dtype: at.dtype,
+            parts,
+            final_norm,
+            rotary,
+            piece_tokens: AtomicUsize::new(piece_tokens),
+            notes: Notes::default(),
+            #[cfg(test)]
+            room: usize::MAX,
+            config,
+        };
+        if !engine.parts.keeps_all() {
+            engine.notes.tell(format!(
+                "{:.1} GB of weights in {} are more than the {:.1} GB that {} has for them: layers are read whenever they \
+                 are needed",
+                all as f64 / 1e9,
+                at.dtype.name(),
+                budget as f64 / 1e9,
+                at.device
+            ));
+        }
+        Ok(engine)
+    }
+
+    fn eps(&self) -> f64 {
+        f64::from(self.config.norm_eps)
+    }
+
+    fn is_cpu(&self) -> bool {
+        matches!(self.device, Device::Cpu)
+    }
+
+    fn numbers(&self) -> usize {
+        if self.is_cpu() { CPU_NUMBERS } else { DEVICE_NUMBERS }
+    }
+
+    fn layout(&self, batch: &Batch) -> Result<Arc<Layout>> {
+        let most_scores = self.numbers() / self.config.heads;
+        let tokens = self.piece_tokens.load(Relaxed);
+        Layout::new(batch, tokens, most_scores, &self.rotary, &self.device).map(Arc::new)
+    }
+
+    fn stream(&self, batch: &Batch, x: Tensor) -> Result<Stream> {
+        Ok(Stream { x, layout: self.layout(batch)?, finite: true })
+    }
+
+    /// What `run` makes of each piece, one below the other. Where the device's memory is full, pieces become half as long,
+    /// and stay so.
+    fn in_pieces(
+        &self,
+        batch: &Batch,
+        stream: &Stream,
+        run: impl Fn(&Piece, &Tensor) -> Result<Tensor> + Sync,
+    ) -> Result<(Tensor, Arc<Layout>)> {
+        let mut layout = Arc::clone(&stream.layout);
+        if layout.piece_tokens > self.piece_tokens.load(Relaxed) {
+            layout = self.layout(batch)?;
+        }
+        loop {
+            let of_piece = |piece: &Piece| {
+                #[cfg(test)]
+                if piece.rows.len() > self.room {
+                    return Err(Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY"));
+                }
+                run(piece, &stream.x.narrow(0, piece.rows.start, piece.rows.len())?)
+            };
+            // A device runs one thing after the other anyway, and would have to hold what several need.
+            let done: Result<Vec<Tensor>> = if self.is_cpu() {
+                layout.pieces.par_iter().map(of_piece).collect()
+            } else {
+                layout.pieces.iter().map(of_piece).collect()
+            };
+            match done {
+                Ok(pieces) if pieces.len() == 1 => return Ok((pieces[0].clone(), layout)),
+                Ok(pieces) => return Ok((Tensor::cat(&pieces, 0)?, layout)),
+                Err(error) if is_out_of_memory(&error) => layout = self.smaller(batch, &layout, &error)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A layout of pieces that are half as long.
+    fn smaller(&self, batch: &Batch, layout: &Layout, error: &Error) -> Result<Arc<Layout>> {
+        let longest = layout.pieces.iter().map(|piece| piece.rows.len()).max().unwrap_or(0);
+        let half = longest / 2;
+        self.piece_tokens.fetch_min(half.max(1), Relaxed);
+        let next = self.layout(batch)?;
+        if next.pieces.len() <= layout.pieces.len() {
+            return Err(Error::missing("the device's memory is full")
+                .at(format!("a document or window of {longest} tokens"))
+                .found(error.one_line())
+                .hint("--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less"));
+        }
+        self.notes.tell(format!("the device's memory was full with {longest} tokens at a time: {half} from here on"));
+        Ok(next)
+    }
+
+    /// One half of a layer, as far as is asked for, of the rows of a piece.
+    fn branch(&self, half: Sublayer, layer: &Layer, piece: &Piece, x: &Tensor, end: End) -> Result<Tensor> {
+        let before = match half {
+            Sublayer::Attention => &layer.norms[0],
+            Sublayer::Mlp => &layer.norms[2],
+        };
+        let normed = before.as_ref().map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, self.eps()))?;
+        let out = match half {
+            Sublayer::Attention => ops::linear(&self.attention(layer, piece, &normed)?, &layer.output)?,
+            Sublayer::Mlp => ops::mlp(&normed, &layer.gate, &layer.up, &layer.down)?,
+        };
+        match layer.norm_after(half).filter(|_| end != End::Projection) {
+            Some(weight) => ops::rms_norm(&out, weight, self.eps()),
+            None => Ok(out),
+        }
+    }
+
+    /// # Shapes
+    /// `x [rows, C]`; result `[rows, H·D]`.
+    fn attention(&self, layer: &Layer, piece: &Piece, x: &Tensor) -> Result<Tensor> {
+        let (rows, head_dim) = (x.dim(0)?, self.config.head_dim);
+        let heads = |projection: &Tensor, norm: Option<&Tensor>, heads: usize, turned: bool| -> Result<Tensor> {
+            let x = ops::linear(x, projection)?;
+            let shape = (rows, heads, head_dim);
+            // A norm of a head's width norms each head by itself, one of the whole width all heads together.
+            let x = match norm {
+                None => x.reshape(shape)?,
+                Some(weight) if weight.elem_count() == head_dim => {
+                    ops::rms_norm(&x.reshape(shape)?, weight, self.eps())?
+                }
+                Some(weight) => ops::rms_norm(&x, weight, self.eps())?.reshape(shape)?,
+            };
+            if turned { ops::rotate(&x, &piece.cos, &piece.sin) } else { Ok(x) }
+        };
+        let queries = heads(&layer.query, layer.query_norm.as_ref(), self.config.heads, true)?;
+        let keys = heads(&layer.key, layer.key_norm.as_ref(), self.config.kv_heads, true)?;
+        let values = heads(&layer.value, None, self.config.kv_heads, false)?;
+        let of_groups = piece.groups.iter().map(|group| {
+            let [keys, values] = [&keys, &values].map(|x| group.keys.of(x));
+            ops::attention(&group.queries.of(&queries)?, &keys?, &values?, &group.mask)
+        });
+        let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
+        let blocks = piece.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
+        let blocks = blocks.collect::<Result<Vec<_>>>()?;
+        Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
+    }
+
+    fn step(&self, step: &Step, piece: &Piece, x: &Tensor) -> Result<Tensor> {
+        let plain = |half, layer: usize| {
+            let part = self.parts.layer(layer)?;
+            Ok((x + self.branch(half, part.layer()?, piece, x, End::Branch)?)?)
+        };
+        match step {
+            Step::Attention(layer) => plain(Sublayer::Attention, *layer),
+            Step::Mlp(layer) => plain(Sublayer::Mlp, *layer),
+            Step::Edited(half, layer, operator) => {
+                let part = self.parts.layer(*layer)?;
+                let layer = part.layer()?;
+                let matrix = self.operators.get(operator)?;
+                // A diagonal stands before a norm that the branch ends in, a dense map after it.
+                let norm = layer.norm_after(*half).filter(|_| matrix.rank() == 1);
+                let end = if norm.is_some() { End::Projection } else { End::Branch };
+                let mut branch = ops::apply(&self.branch(*half, layer, piece, x, end)?, &matrix)?;
+                if let Some(weight) = norm {
+                    branch = ops::rms_norm(&branch, weight, self.eps())?;
+                }
+                Ok((x + branch)?)
+            }
+            Step::Apply(operator) => ops::apply(x, &self.operators.get(operator)?),
+            Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
+        }
+    }
+
+    /// Whether a stream still has nothing but numbers. f16 ends at 65504: where it overflows first is told, once.
+    fn stays_finite(&self, step: &Step, x: &Tensor) -> Result<bool> {
+        if self.dtype != FloatType::F16 {
+            return Ok(true);
+        }
+        // Zero times what is not finite is not a number.
+        let zero = x.affine(0.0, 0.0)?.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+        if zero == 0.0 {
+            return Ok(true);
+        }
+        let rows = x.rows()?;
+        let values = rows.values()?;
+        let beyond = values.iter().filter(|v| !v.is_finite()).count();
+        let place = match step {
+            Step::Attention(layer) | Step::Edited(Sublayer::Attention, layer, _) => {
+                format!("attention of layer {layer}")
+            }
+            Step::Mlp(layer) | Step::Edited(Sublayer::Mlp, layer, _) => format!("MLP of layer {layer}"),
+            Step::Apply(operator) => format!("operator {}", &operator.key()[..8]),
+            Step::Embed | Step::Head => "embedding".to_owned(),
+        };
+        let share = 100.0 * beyond as f64 / values.len().max(1) as f64;
+        self.notes.tell_of(&place, || {
+            format!(
+                "f16 overflows in the {place}: {share:.3} % of the stream are not finite, and what follows from it are no \
+                 numbers; --dtype bf16 or f32 has the range"
+            )
+        });
+        Ok(false)
+    }
+}
+
+impl Model for CandleEngine {
+    type Batch = Batch;
+    type Residual = Stream;
+    type Output = Vec<Prediction>;
+
+    fn expect(&self, steps: [Option<&Step>; 3]) {
+        self.parts.expect(steps);
+    }
+
+    fn begin(&self, batch: &Batch) -> Result<Stream> {
+        batch.check_ids(self.config.vocab)?;
+        let x = self.parts.embeddings(&batch.ids)?;
+        let finite = self.stays_finite(&Step::Embed, &x)?;
+        Ok(Stream { finite, ..self.stream(batch, x)? })
+    }
+
+    fn advance(&self, batch: &Batch, step: &Step, stream: &Stream) -> Result<Stream> {
+        let (x, layout) = self.in_pieces(batch, stream, |piece, x| self.step(step, piece, x))?;
+        let finite = stream.finite && self.stays_finite(step, &x)?;
+        Ok(Stream { x, layout, finite })
+    }
+
+    fn finish(&self, batch: &Batch, stream: &Stream) -> Result<Vec<Prediction>> {
+        let weight = self.parts.head()?;
+        let mut rows = self.numbers() / self.config.vocab;
+        loop {
+            let done = head::predictions(&stream.x, &self.final_norm, self.eps(), &weight, &batch.targets, rows);
+            match done {
+                Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Engine for CandleEngine {
+    fn id(&self) -> EngineId {
+        self.id
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn part_tokens(&self) -> usize {
+        // Pieces bound what runs at a time; all of a chunk on another device makes its products large.
+        if self.is_cpu() { CPU_PIECE } else { usize::MAX }
+    }
+
+    fn run(
+        &self,
+        trie: &Trie,
+        batch: &Batch,
+        observer: &mut dyn Observer<dyn ResidualStream>,
+    ) -> Result<Vec<Option<Vec<Prediction>>>> {
+        trie.run(self, batch, &mut Watched(observer))
+    }
+
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+        if self.parts.keeps_all() {
+            side_by_side(self, trie, parts, seconds)
+        } else {
+            in_step(self, trie, parts, seconds)
+        }
+    }
+
+    fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
+        let x = Tensor::from_slice(stream, (batch.tokens(), self.config.hidden), &self.device)?;
+        let stream = self.stream(batch, x.to_dtype(self.dtype.tensors())?)?;
+        steps.iter().try_fold(stream, |stream, step| self.advance(batch, step, &stream))?.rows()
+    }
+
+    fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {
+        let c = self.config.hidden;
+        let x = Tensor::from_slice(stream, (stream.len() / c, c), &self.device)?.to_dtype(self.dtype.tensors())?;
+        head::logits(&x, &self.final_norm, self.eps(), &self.parts.head()?, rows)?.flatten_all()?.rows()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.take()
+    }
+}
+
+#[cfg(test)]
+mod tests;

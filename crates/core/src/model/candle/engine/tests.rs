@@ -1,0 +1,137 @@
+//! What holds of the engine beside the oracles (`crates/core/tests`): little memory, half precision, overflow.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use tempfile::TempDir;
+
+use super::*;
+use crate::model::program::{Operator, Program};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(name)
+}
+
+fn load(folder: &Path, dtype: FloatType) -> CandleEngine {
+    let at = Placement { device: DeviceName::Cpu, dtype };
+    CandleEngine::load(Config::read(folder).unwrap(), folder, at, None).unwrap()
+}
+
+/// Windows and a tree, the tree last.
+fn batch() -> Batch {
+    let ids = |seed: u32, count: u32| (0..count).map(|i| (seed * 7919 + i * 31) % 317).collect::<Vec<u32>>();
+    let windows = [ids(1, 60), ids(2, 60), ids(3, 7), ids(4, 90)];
+    let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
+    let parent = Some(batch.segments.len());
+    batch.push(&ids(5, 40), None);
+    for seed in 6..9 {
+        let start = batch.push(&ids(seed, 5), parent);
+        batch.targets.extend((start..start + 4).map(|row| crate::model::ScoredRow { row, token: 3 }));
+    }
+    batch
+}
+
+fn programs() -> [Program; 2] {
+    let operator = Operator::diagonal((0..64).map(|c| 0.8 + c as f32 / 200.0).collect()).unwrap();
+    [Program::dense(4), Program::pruned(4, &[1, 2], |_| Some(operator.clone()))]
+}
+
+fn log_probabilities(engine: &CandleEngine) -> Vec<f32> {
+    let outputs = engine.run(&Trie::new(&programs()), &batch(), &mut ()).unwrap();
+    outputs.into_iter().flatten().flatten().map(|p| p.log_probability).collect()
+}
+
+#[test]
+fn a_device_whose_memory_is_full_takes_fewer_tokens_at_a_time_and_says_so_once() {
+    for name in ["llama-gqa", "qwen3", "olmo2"] {
+        let mut engine = load(&fixture(name), FloatType::F32);
+        let all = log_probabilities(&engine);
+        assert_eq!(engine.notes(), [""; 0]);
+        // The longest tree has 90 rows: 272 rows at once, 136, and 68 are too many.
+        engine.room = 100;
+        let piecewise = log_probabilities(&engine);
+        assert_eq!(all.len(), piecewise.len());
+        assert!(all.iter().zip(&piecewise).all(|(a, b)| (a - b).abs() < 1e-5), "{name}");
+        let notes = engine.notes();
+        assert!(!notes.is_empty() && notes.iter().all(|note| note.contains("memory was full")), "{notes:?}");
+        // It does not try the same again.
+        assert_eq!(log_probabilities(&engine), piecewise);
+        assert_eq!(engine.notes(), [""; 0]);
+        engine.room = 89;
+        let error = engine.run(&Trie::new(&programs()), &batch(), &mut ()).err().unwrap();
+        assert!(error.exit_code() == 3 && error.to_string().contains("90 tokens"), "{error}");
+    }
+}
+
+#[test]
+fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
+    struct Streams(Vec<HostRows>);
+    impl Observer<dyn ResidualStream> for Streams {
+        fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+            self.0.extend(stream.map(ResidualStream::rows).transpose()?);
+            Ok(())
+        }
+    }
+    let (engine, batch) = (load(&fixture("olmo2"), FloatType::F32), batch());
+    let mut streams = Streams(Vec::new());
+    engine.run(&Trie::new(&[Program::dense(4)]), &batch, &mut streams).unwrap();
+    let values = |at: usize| streams.0[at].values().unwrap().to_vec();
+    let steps = [Step::Mlp(1), Step::Attention(2), Step::Mlp(2)];
+    // After the embedding and the first three halves.
+    assert_eq!(engine.resume(&batch, &steps, &values(3)).unwrap().values().unwrap().to_vec(), values(6));
+}
+
+#[test]
+fn half_precision_is_near_f32_and_not_the_same() {
+    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
+        let exact = log_probabilities(&load(&fixture(name), FloatType::F32));
+        // Roundings to 11 and 8 bits.
+        for (dtype, tolerance) in [(FloatType::F16, 0.01), (FloatType::Bf16, 0.08)] {
+            let engine = load(&fixture(name), dtype);
+            assert_eq!(engine.id(), EngineId { name: "candle", dtype: dtype.name(), device: "cpu" });
+            let ours = log_probabilities(&engine);
+            let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst > 0.0 && worst < tolerance, "{name} {dtype:?}: {worst}");
+            assert_eq!(engine.notes(), [""; 0]);
+        }
+    }
+}
+
+/// A backbone with the MLP of layer 2 scaled up.
+fn scaled(factor: f64) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(fixture("llama-gqa").join("config.json"), folder.path().join("config.json")).unwrap();
+    let file = fixture("llama-gqa").join("model.safetensors");
+    let mut weights: HashMap<String, Tensor> = candle_core::safetensors::load(file, &Device::Cpu).unwrap();
+    let name = "model.layers.2.mlp.down_proj.weight";
+    let scaled = (weights[name].to_dtype(DType::F32).unwrap() * factor).unwrap();
+    weights.insert(name.into(), scaled);
+    candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
+    folder
+}
+
+#[test]
+fn where_f16_overflows_is_named_with_its_share_and_other_types_go_on() {
+    let folder = scaled(1e5);
+    for dtype in FloatType::ALL {
+        let engine = load(folder.path(), dtype);
+        let ours = log_probabilities(&engine);
+        let (dense, pruned) = ours.split_at(ours.len() / 2);
+        let notes = engine.notes();
+        if dtype != FloatType::F16 {
+            assert!(ours.iter().all(|p| p.is_finite()) && notes.is_empty(), "{dtype:?} {notes:?}");
+            continue;
+        }
+        assert!(dense.iter().any(|p| p.is_nan()), "{dense:?}");
+        assert!(pruned.iter().all(|p| p.is_finite()), "the pruned one lacks the layer");
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].contains("MLP of layer 2") && notes[0].contains(" % of the stream"), "{notes:?}");
+    }
+    // A weight that f16 cannot hold is found when it is read.
+    let folder = scaled(1e8);
+    let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F16 };
+    let error = CandleEngine::load(Config::read(folder.path()).unwrap(), folder.path(), at, None).err().unwrap();
+    let text = error.to_string();
+    assert!(text.contains("too large for f16") && text.contains("layers.2.mlp.down_proj"), "{text}");
+}

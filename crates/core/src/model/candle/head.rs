@@ -1,0 +1,94 @@
+//! Final norm, output projection and log-softmax on a device, only on the rows that are scored.
+
+use candle_core::{D, DType, Tensor};
+
+use super::ops;
+use crate::error::Result;
+use crate::model::batch::{Prediction, ScoredRow};
+
+/// `ln p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary, and whether it is the likeliest
+/// token. Rows of which all targets are asked for together are projected once.
+///
+/// # Shapes
+/// `x [tokens, C]`, `norm [C]`, `weight [vocab, C]`; one value for each target. Targets stand in ascending rows; `most_rows`
+/// bounds the rows of logits that are held at a time.
+pub(super) fn predictions(
+    x: &Tensor,
+    norm: &Tensor,
+    eps: f64,
+    weight: &Tensor,
+    targets: &[ScoredRow],
+    most_rows: usize,
+) -> Result<Vec<Prediction>> {
+    let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
+    let mut predictions = Vec::with_capacity(targets.len());
+    for rows in rows.chunks(most_rows.max(1)) {
+        let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
+        let logits = logits(x, norm, eps, weight, &indices)?; // [rows, vocab]
+        let (of_row, token): (Vec<u32>, Vec<u32>) =
+            rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |target| (i as u32, target.token))).unzip();
+        let (values, likeliest) = scored(&logits, &of_row, &token)?;
+        let of_target = values.into_iter().zip(&of_row).zip(token);
+        predictions.extend(of_target.map(|((log_probability, &row), token)| Prediction {
+            log_probability,
+            likeliest: likeliest[row as usize] == token as f32,
+        }));
+    }
+    Ok(predictions)
+}
+
+/// Every logit of the given rows, in f32.
+///
+/// # Shapes
+/// As [`predictions`]; result `[rows, vocab]`.
+pub(super) fn logits(x: &Tensor, norm: &Tensor, eps: f64, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
+    let indices: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
+    let x = x.index_select(&Tensor::new(indices, x.device())?, 0)?;
+    Ok(ops::linear(&ops::rms_norm(&x, norm, eps)?, weight)?.to_dtype(DType::F32)?)
+}
+
+/// Of `logits [rows, vocab]`: the log-probability of each target, and the likeliest token of each row. Of equal logits,
+/// which half precision has many of, the lowest token counts.
+fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
+    let (device, vocab) = (logits.device(), logits.dim(1)?);
+    let greatest = logits.max_keepdim(D::Minus1)?; // [rows, 1]
+    let sums = logits.broadcast_sub(&greatest)?.exp()?.sum_keepdim(D::Minus1)?;
+    let denominators = (sums.log()? + &greatest)?.flatten_all()?; // [rows]
+    let places: Vec<u32> = of_row.iter().zip(token).map(|(&row, &token)| row * vocab as u32 + token).collect();
+    let picked = logits.flatten_all()?.index_select(&Tensor::new(places, device)?, 0)?;
+    let values = (picked - denominators.index_select(&Tensor::new(of_row, device)?, 0)?)?;
+    // Token ids are below 2^24: f32 holds them.
+    let tokens = Tensor::arange(0f32, vocab as f32, device)?.reshape((1, vocab))?.broadcast_as(logits.shape())?;
+    let none = tokens.ones_like()?.affine(0.0, f64::from(f32::MAX))?;
+    let likeliest = logits.broadcast_eq(&greatest)?.where_cond(&tokens, &none)?.min(D::Minus1)?;
+    Ok((values.to_vec1()?, likeliest.to_vec1()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn of_equal_logits_the_lowest_token_is_the_likeliest_and_tiles_change_nothing() {
+        let mut weight = vec![0.0f32; 64]; // [vocab, 1]
+        for token in [7, 9, 40] {
+            weight[token] = 1.0;
+        }
+        let weight = Tensor::from_vec(weight, (64, 1), &Device::Cpu).unwrap();
+        let x = Tensor::new(&[[2.0f32], [0.5], [3.0]], &Device::Cpu).unwrap();
+        let norm = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
+        let targets: Vec<ScoredRow> =
+            [(0, 7), (0, 9), (0, 0), (2, 7)].map(|(row, token)| ScoredRow { row, token }).into();
+        // The norm makes each row 1: three logits of 1 and 61 of 0.
+        let denominator = (3.0 * 1f64.exp() + 61.0).ln();
+        for most_rows in [1, 2, 100] {
+            let ours = predictions(&x, &norm, 0.0, &weight, &targets, most_rows).unwrap();
+            for (ours, (logit, likeliest)) in ours.iter().zip([(1.0, true), (1.0, false), (0.0, false), (1.0, true)]) {
+                assert!((f64::from(ours.log_probability) - (logit - denominator)).abs() < 1e-6, "{ours:?}");
+                assert_eq!(ours.likeliest, likeliest);
+            }
+        }
+    }
+}

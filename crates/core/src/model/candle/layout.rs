@@ -1,0 +1,308 @@
+//! A ragged batch on a device: pieces that run one after the other, and in each the blocks of queries and keys that meet
+//! in attention.
+//!
+//! Segments and what continues them form trees. Short trees stand together in a block under a mask, so that a device has
+//! few and large products; queries of a long one are cut into blocks, and see its keys up to their own. Blocks of the same
+//! shape and mask are one operation.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use candle_core::{Device, Tensor};
+
+use crate::error::Result;
+use crate::model::batch::Batch;
+use crate::model::rope::Rotary;
+
+/// Rows of a block: beyond that, masked products cost more than what larger ones save.
+const BLOCK_ROWS: usize = 256;
+
+/// The trees of a batch in pieces of about so many tokens.
+pub(super) struct Layout {
+    pub(super) pieces: Vec<Piece>,
+    /// Tokens that a piece was meant to have at most.
+    pub(super) piece_tokens: usize,
+}
+
+/// Whole trees that run together.
+pub(super) struct Piece {
+    /// Their rows of the batch.
+    pub(super) rows: Range<usize>,
+    /// Of each row's position, `[rows, D/2]`.
+    pub(super) cos: Tensor,
+    pub(super) sin: Tensor,
+    pub(super) groups: Vec<Group>,
+    /// For each block, in the order of its queries, its group and its place there.
+    pub(super) order: Vec<(usize, usize)>,
+}
+
+/// Blocks of the same shape and mask.
+pub(super) struct Group {
+    pub(super) queries: Rows,
+    pub(super) keys: Rows,
+    /// `[q, k]`, 0 or −∞.
+    pub(super) mask: Tensor,
+}
+
+/// Rows of a piece, several blocks of the same number.
+pub(super) struct Rows {
+    /// The first block's.
+    first: Range<usize>,
+    blocks: usize,
+    /// All of them one after the other, where there are several blocks.
+    index: Option<Tensor>,
+}
+
+/// What a query sees, counted from the first key of its block: its prefix, and its segment up to itself.
+type Seen = (Range<usize>, Range<usize>);
+
+/// What tells groups apart: how many keys, and what each query sees of them.
+type Shape = (usize, Vec<(usize, usize, usize, usize)>);
+
+struct Block {
+    queries: Range<usize>,
+    keys: Range<usize>,
+}
+
+impl Layout {
+    /// `most_scores` bounds the blocks of a group times the scores of one.
+    pub(super) fn new(
+        batch: &Batch,
+        piece_tokens: usize,
+        most_scores: usize,
+        rotary: &Rotary,
+        device: &Device,
+    ) -> Result<Self> {
+        let trees = trees(batch);
+        let mut pieces = Vec::new();
+        let mut first = 0;
+        while first < trees.len() {
+            let start = trees[first].start;
+            let fitting = trees[first..].iter().take_while(|tree| tree.end - start <= piece_tokens).count();
+            let last = first + fitting.max(1);
+            pieces.push(Piece::new(batch, &trees[first..last], most_scores, rotary, device)?);
+            first = last;
+        }
+        Ok(Self { pieces, piece_tokens })
+    }
+}
+
+impl Piece {
+    fn new(
+        batch: &Batch,
+        trees: &[Range<usize>],
+        most_scores: usize,
+        rotary: &Rotary,
+        device: &Device,
+    ) -> Result<Self> {
+        let rows = trees[0].start..trees[trees.len() - 1].end;
+        let seen = seen(batch);
+        let mut by_shape: BTreeMap<Shape, Vec<Vec<usize>>> = BTreeMap::new();
+        let blocks = blocks(trees);
+        for (index, block) in blocks.iter().enumerate() {
+            let of_query = |row: usize| {
+                let (prefix, own) = &seen[row];
+                let first = block.keys.start;
+                // A row without a prefix has it nowhere.
+                let prefix = if prefix.is_empty() { 0..0 } else { prefix.start - first..prefix.end - first };
+                (prefix.start, prefix.end, own.start - first, own.end - first)
+            };
+            let shape = (block.keys.len(), block.queries.clone().map(of_query).collect());
+            let most = (most_scores / (block.queries.len() * block.keys.len()).max(1)).max(1);
+            let groups = by_shape.entry(shape).or_default();
+            match groups.last_mut() {
+                Some(group) if group.len() < most => group.push(index),
+                _ => groups.push(vec![index]),
+            }
+        }
+        let mut order = vec![(0, 0); blocks.len()];
+        let mut groups = Vec::new();
+        for ((keys, queries), members) in by_shape {
+            let mask = mask(&queries, keys, device)?;
+            for members in members {
+                members.iter().enumerate().for_each(|(place, &block)| order[block] = (groups.len(), place));
+                let of = |range: fn(&Block) -> &Range<usize>| {
+                    let ranges = members.iter().map(|&block| range(&blocks[block]));
+                    Rows::new(ranges.map(|of| of.start - rows.start..of.end - rows.start).collect(), device)
+                };
+                let (queries, keys) = (of(|block| &block.queries)?, of(|block| &block.keys)?);
+                groups.push(Group { queries, keys, mask: mask.clone() });
+            }
+        }
+        let table = rotary.table(batch.longest());
+        let positions = batch.positions();
+        let (mut cos, mut sin) = (Vec::new(), Vec::new());
+        for &position in &positions[rows.clone()] {
+            let of_row = table.at(position);
+            cos.extend_from_slice(of_row.0);
+            sin.extend_from_slice(of_row.1);
+        }
+        let shape = (rows.len(), cos.len() / rows.len());
+        let (cos, sin) = (Tensor::from_vec(cos, shape, device)?, Tensor::from_vec(sin, shape, device)?);
+        Ok(Self { rows, cos, sin, groups, order })
+    }
+}
+
+impl Rows {
+    fn new(ranges: Vec<Range<usize>>, device: &Device) -> Result<Self> {
+        let (first, blocks) = (ranges[0].clone(), ranges.len());
+        let all = ranges.into_iter().flatten().map(|row| row as u32).collect::<Vec<_>>();
+        let length = all.len();
+        let index = (blocks > 1).then(|| Tensor::from_vec(all, length, device)).transpose()?;
+        Ok(Self { first, blocks, index })
+    }
+
+    /// # Shapes
+    /// `x [rows of the piece, heads, D]`; result `[blocks, rows of a block, heads, D]`.
+    pub(super) fn of(&self, x: &Tensor) -> Result<Tensor> {
+        let (_, heads, head_dim) = x.dims3()?;
+        let rows = match &self.index {
+            Some(index) => x.index_select(index, 0)?,
+            None => x.narrow(0, self.first.start, self.first.len())?,
+        };
+        Ok(rows.reshape((self.blocks, self.first.len(), heads, head_dim))?)
+    }
+}
+
+/// The rows of each root segment with all that continues it.
+fn trees(batch: &Batch) -> Vec<Range<usize>> {
+    let mut trees: Vec<Range<usize>> = Vec::new();
+    for (segment, parent) in batch.segments.iter().zip(&batch.parents) {
+        match (parent, trees.last_mut()) {
+            (Some(_), Some(tree)) => tree.end = segment.end,
+            _ => trees.push(segment.clone()),
+        }
+    }
+    trees
+}
+
+/// What each row of the batch sees.
+fn seen(batch: &Batch) -> Vec<Seen> {
+    let of_segment = |index: usize| {
+        let (prefix, own) = (batch.prefix(index), batch.segments[index].clone());
+        own.clone().map(move |row| (prefix.clone(), own.start..row + 1))
+    };
+    (0..batch.segments.len()).flat_map(of_segment).collect()
+}
+
+fn blocks(trees: &[Range<usize>]) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    // Whether another tree may still join the last block.
+    let mut open = false;
+    for tree in trees {
+        if tree.len() > BLOCK_ROWS {
+            let starts = tree.clone().step_by(BLOCK_ROWS);
+            blocks.extend(starts.map(|start| {
+                let end = (start + BLOCK_ROWS).min(tree.end);
+                Block { queries: start..end, keys: tree.start..end }
+            }));
+            open = false;
+            continue;
+        }
+        match blocks.last_mut() {
+            Some(block) if open && tree.end - block.keys.start <= BLOCK_ROWS => {
+                (block.queries.end, block.keys.end) = (tree.end, tree.end);
+            }
+            _ => blocks.push(Block { queries: tree.clone(), keys: tree.clone() }),
+        }
+        open = true;
+    }
+    blocks
+}
+
+fn mask(queries: &[(usize, usize, usize, usize)], keys: usize, device: &Device) -> Result<Tensor> {
+    let mut values = vec![f32::NEG_INFINITY; queries.len() * keys];
+    for (row, &(prefix, prefix_end, own, own_end)) in values.chunks_exact_mut(keys.max(1)).zip(queries) {
+        row[prefix..prefix_end].fill(0.0);
+        row[own..own_end].fill(0.0);
+    }
+    Ok(Tensor::from_vec(values, (queries.len(), keys), device)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::Rope;
+
+    fn batch(segments: &[(usize, Option<usize>)]) -> Batch {
+        let mut batch = Batch::default();
+        for &(length, parent) in segments {
+            batch.push(&vec![0; length], parent);
+        }
+        batch
+    }
+
+    fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
+        let rotary = Rotary::new(&Rope { theta: 10_000.0, scaling: None }, 4);
+        Layout::new(batch, piece_tokens, most_scores, &rotary, &Device::Cpu).unwrap()
+    }
+
+    /// For each query of the batch, the keys that its block's mask lets it see.
+    fn visible(layout: &Layout) -> Vec<Vec<usize>> {
+        let mut all = Vec::new();
+        for piece in &layout.pieces {
+            let of_rows = |rows: &Rows| -> Vec<Vec<usize>> {
+                let flat: Vec<u32> = match &rows.index {
+                    Some(index) => index.to_vec1().unwrap(),
+                    None => rows.first.clone().map(|row| row as u32).collect(),
+                };
+                let shown = |of: &[u32]| of.iter().map(|&row| row as usize + piece.rows.start).collect();
+                flat.chunks(rows.first.len()).map(shown).collect()
+            };
+            for &(group, place) in &piece.order {
+                let group = &piece.groups[group];
+                let (queries, keys) = (&of_rows(&group.queries)[place], &of_rows(&group.keys)[place]);
+                let mask: Vec<Vec<f32>> = group.mask.to_vec2().unwrap();
+                for (query, mask) in queries.iter().zip(mask) {
+                    assert_eq!(*query, all.len(), "blocks stand in the order of their rows");
+                    all.push(keys.iter().zip(mask).filter(|(_, m)| *m == 0.0).map(|(key, _)| *key).collect());
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn every_row_sees_its_prefix_and_its_segment_up_to_itself_however_it_is_cut() {
+        let shapes: [&[(usize, Option<usize>)]; 4] = [
+            &[(1, None)],
+            &[(128, None), (128, None), (128, None), (100, None), (300, None), (300, None), (5, None)],
+            &[
+                (70, None),
+                (3, Some(0)),
+                (62, Some(0)),
+                (200, Some(0)),
+                (5, None),
+                (2, Some(4)),
+                (9, Some(4)),
+                (66, None),
+            ],
+            &[(600, None), (4, Some(0)), (4, Some(0)), (600, None), (4, Some(3)), (4, Some(3))],
+        ];
+        for segments in shapes {
+            let batch = batch(segments);
+            let mut expected: Vec<Vec<usize>> = Vec::new();
+            for (index, segment) in batch.segments.iter().enumerate() {
+                expected.extend(segment.clone().map(|row| batch.prefix(index).chain(segment.start..row + 1).collect()));
+            }
+            for piece_tokens in [1, 256, 700, usize::MAX] {
+                for most_scores in [1, usize::MAX] {
+                    assert_eq!(visible(&layout(&batch, piece_tokens, most_scores)), expected, "{segments:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_windows_are_one_operation_and_pieces_keep_to_their_size() {
+        let of_windows = layout(&batch(&[(512, None); 8]), usize::MAX, usize::MAX);
+        // The first and the second half of each window.
+        assert_eq!((of_windows.pieces.len(), of_windows.pieces[0].groups.len()), (1, 2));
+        let bounded = layout(&batch(&[(512, None); 8]), usize::MAX, 4 * 256 * 256);
+        assert_eq!(bounded.pieces[0].groups.iter().map(|group| group.queries.blocks).max(), Some(4));
+        let pieces = layout(&batch(&[(512, None); 8]), 1100, usize::MAX);
+        assert_eq!(pieces.pieces.iter().map(|piece| piece.rows.len()).collect::<Vec<_>>(), [1024; 4]);
+        let single = layout(&batch(&[(512, None); 3]), 1, usize::MAX);
+        assert_eq!(single.pieces.len(), 3, "a tree is never cut");
+    }
+}

@@ -1,0 +1,85 @@
+//! The memory of a device: how much is free, how it is shared, and how it is told that it is full.
+
+use candle_core::Device;
+
+use crate::error::Error;
+use crate::model::config::Config;
+
+/// Tokens that run together where there is room.
+const MOST_PIECE: usize = 8192;
+/// Below this a device waits for its weights more than it computes.
+const LEAST_PIECE: usize = 1024;
+/// Numbers of an intermediate that grows with the square of something: scores of a group of blocks, logits of some rows.
+pub(super) const DEVICE_NUMBERS: usize = 1 << 26;
+
+/// Bytes that are free on a device; none where it does not tell.
+pub(super) fn free(device: &Device) -> Option<u64> {
+    match device {
+        Device::Cpu => None,
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => {
+            let stream = device.cuda_stream();
+            let (free, _) = stream.context().mem_get_info().ok()?;
+            Some(free as u64)
+        }
+        #[cfg(feature = "metal")]
+        Device::Metal(device) => {
+            let device = device.metal_device();
+            let most = device.recommended_max_working_set_size() as u64;
+            Some(most.saturating_sub(device.current_allocated_size() as u64))
+        }
+        #[allow(unreachable_patterns, reason = "a build without the devices' features has their variants all the same")]
+        _ => None,
+    }
+}
+
+/// Whether an operation failed because the device's memory is full. candle hands the driver's words on.
+pub(super) fn is_out_of_memory(error: &Error) -> bool {
+    let text = error.one_line().to_lowercase();
+    ["out of memory", "out_of_memory", "alloc_failed", "failed to create metal resource"]
+        .iter()
+        .any(|words| text.contains(words))
+}
+
+/// Tokens that run together and bytes for weights: all weights if a piece of some size fits beside them, else what the
+/// smallest piece leaves.
+pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {
+    let mut tokens = MOST_PIECE;
+    while tokens > LEAST_PIECE && weights.saturating_add(activations(tokens)) > memory {
+        tokens /= 2;
+    }
+    (tokens, memory.saturating_sub(activations(tokens)))
+}
+
+/// About how many bytes so many tokens take on a device, with a few streams of a trie's branches.
+pub(super) fn activations(config: &Config, tokens: usize) -> u64 {
+    // Scores and logits, in a few forms at a time.
+    config.batch_bytes(tokens, 8) + 8 * 4 * DEVICE_NUMBERS as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shared_between_weights_and_what_runs_at_a_time() {
+        let activations = |tokens: usize| 1000 * tokens as u64;
+        // All weights beside the largest piece, beside a smaller one, and not at all.
+        assert_eq!(share(100_000_000, 1_000_000, activations), (8192, 100_000_000 - 8_192_000));
+        assert_eq!(share(5_000_000, 1_000_000, activations), (2048, 5_000_000 - 2_048_000));
+        assert_eq!(share(5_000_000, 50_000_000, activations), (1024, 5_000_000 - 1_024_000));
+        assert_eq!(share(1_000, 50_000_000, activations), (1024, 0));
+    }
+
+    #[test]
+    fn what_drivers_say_of_a_full_memory_is_understood() {
+        for (words, full) in [
+            ("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")", true),
+            ("CublasError(CUBLAS_STATUS_ALLOC_FAILED)", true),
+            ("Failed to create metal resource: Buffer", true),
+            ("shape mismatch in matmul", false),
+        ] {
+            assert_eq!(is_out_of_memory(&Error::job("a tensor operation failed").found(words)), full, "{words}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The candle engine: the decoder's steps in candle's tensors, on any device that candle knows, in f32, bf16 or f16.
+
+mod device;
+mod engine;
+mod head;
+mod layout;
+mod memory;
+mod notes;
+mod operators;
+pub mod ops;
+mod parts;
+
+pub use device::{DeviceName, FloatType};
+pub use engine::{CandleEngine, Placement};
+pub(super) use parts::weight_bytes;

@@ -1,0 +1,229 @@
+//! The operations of a decoder layer in candle's plain forms, on any device: what the engine runs, and what can be
+//! differentiated. candle's fused norms, softmax and rotary embedding end the graph of gradients without a word, and its
+//! own `log_softmax` sums in the tensor's type.
+//!
+//! Half precision is that of tensor cores: factors and results of a product in the tensor's type, its sums in f32. Norms,
+//! softmax, rotary embedding and operators are computed in f32 and rounded once. An f64 tensor stays f64 throughout.
+
+use candle_core::{D, DType, Device, Tensor};
+
+use crate::error::Result;
+
+/// The type that sums are formed in: f32 for half precision, else the tensor's own.
+pub fn wide(x: &Tensor) -> Result<Tensor> {
+    Ok(match x.dtype() {
+        DType::F16 | DType::BF16 => x.to_dtype(DType::F32)?,
+        _ => x.clone(),
+    })
+}
+
+/// `a·b`, rounded to `a`'s type.
+///
+/// # Shapes
+/// `a [.., m, k]`, `b [.., k, n]`; result `[.., m, n]`.
+pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if matches!(a.device(), Device::Cpu) {
+        // candle's kernels for half precision on the CPU sum in half precision, or are missing.
+        return Ok(wide(a)?.matmul(&wide(b)?)?.to_dtype(a.dtype())?);
+    }
+    Ok(a.matmul(b)?)
+}
+
+/// `x·Wᵀ`, the matrix as weight files store it.
+///
+/// # Shapes
+/// `x [rows, in]`, `weight [out, in]`; result `[rows, out]`.
+pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    product(x, &weight.t()?)
+}
+
+/// `x·W` in f32, rounded to `x`'s type: an operator of the residual stream.
+///
+/// # Shapes
+/// `x [rows, C]`, `matrix [C, C]` or its diagonal `[C]`, in f32 (f64 for an f64 `x`); result `[rows, C]`.
+pub fn apply(x: &Tensor, matrix: &Tensor) -> Result<Tensor> {
+    let of = wide(x)?;
+    let out = if matrix.rank() == 1 { of.broadcast_mul(matrix)? } else { of.matmul(matrix)? };
+    Ok(out.to_dtype(x.dtype())?)
+}
+
+/// `x / √(mean(x²) + eps) · weight` over the last dimension.
+///
+/// # Shapes
+/// `x [.., D]`, `weight [D]`; result `[.., D]`.
+pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    let of = wide(x)?;
+    let root = (of.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;
+    let weight = weight.to_dtype(of.dtype())?;
+    Ok(of.broadcast_div(&root)?.broadcast_mul(&weight)?.to_dtype(x.dtype())?)
+}
+
+/// The rotary embedding: channel `i` of a head turns with channel `i + D/2`.
+///
+/// # Shapes
+/// `x [rows, heads, D]`, `cos` and `sin [rows, D/2]`, of each row's position; result `[rows, heads, D]`.
+pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let of = wide(x)?;
+    let half = x.dim(D::Minus1)? / 2;
+    let (a, b) = (of.narrow(D::Minus1, 0, half)?, of.narrow(D::Minus1, half, half)?);
+    let [cos, sin] = [cos, sin].map(|table| table.to_dtype(of.dtype())?.unsqueeze(1));
+    let (cos, sin) = (cos?, sin?);
+    let first = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
+    let second = (b.broadcast_mul(&cos)? + a.broadcast_mul(&sin)?)?;
+    Ok(Tensor::cat(&[first, second], D::Minus1)?.to_dtype(x.dtype())?)
+}
+
+/// Softmax over the last dimension, in f32 (f64 for f64). A row that is −∞ throughout gives NaN.
+pub fn softmax(x: &Tensor) -> Result<Tensor> {
+    let exponentials = shifted(&wide(x)?)?.exp()?;
+    Ok(exponentials.broadcast_div(&exponentials.sum_keepdim(D::Minus1)?)?)
+}
+
+/// Log-softmax over the last dimension, in f32 (f64 for f64).
+pub fn log_softmax(x: &Tensor) -> Result<Tensor> {
+    let x = shifted(&wide(x)?)?;
+    let denominator = x.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    Ok(x.broadcast_sub(&denominator)?)
+}
+
+/// `x` less the greatest of each row; what is subtracted changes neither softmax nor its gradient.
+fn shifted(x: &Tensor) -> Result<Tensor> {
+    Ok(x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?)
+}
+
+/// Attention of query heads that share keys and values in groups, for several blocks of like shape.
+///
+/// # Shapes
+/// `queries [blocks, q, H, D]`, `keys` and `values [blocks, k, K, D]`, `mask [q, k]` in f32 (f64 for f64), 0 where a query
+/// sees a key and −∞ where not; result `[blocks, q, H·D]`.
+pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let (blocks, q, heads, head_dim) = queries.dims4()?;
+    let (_, k, shared, _) = keys.dims4()?;
+    let group = heads / shared;
+    // The queries of a group stand one below the other: [blocks, K, group·q, D]
+    let queries = queries.reshape((blocks, q, shared, group, head_dim))?.permute((0, 2, 3, 1, 4))?;
+    let queries = queries.contiguous()?.reshape((blocks, shared, group * q, head_dim))?;
+    let [keys, values] = [keys, values].map(|x| x.transpose(1, 2)?.contiguous()); // [blocks, K, k, D]
+    let scores = wide(&product(&queries, &keys?.t()?)?)?;
+    let scores = (scores / (head_dim as f64).sqrt())?.reshape((blocks, shared, group, q, k))?;
+    let weights = softmax(&scores.broadcast_add(mask)?)?.to_dtype(queries.dtype())?;
+    let out = product(&weights.reshape((blocks, shared, group * q, k))?, &values?)?;
+    let out = out.reshape((blocks, shared, group, q, head_dim))?.permute((0, 3, 1, 2, 4))?;
+    Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
+}
+
+/// `(silu(x·Gᵀ) * (x·Uᵀ))·Dᵀ`
+///
+/// # Shapes
+/// `x [rows, C]`, `gate` and `up [F, C]`, `down [C, F]`; result `[rows, C]`.
+pub fn mlp(x: &Tensor, gate: &Tensor, up: &Tensor, down: &Tensor) -> Result<Tensor> {
+    let hidden = (linear(x, gate)?.silu()? * linear(x, up)?)?;
+    linear(&hidden, down)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Var;
+
+    use super::*;
+
+    /// Numbers between −1 and 1 that follow no pattern which an operation could hide.
+    fn some(seed: usize, shape: &[usize]) -> Tensor {
+        let count: usize = shape.iter().product();
+        let values: Vec<f64> = (0..count).map(|i| ((seed * 31 + i) as f64 * 12.9898).sin()).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
+    fn values(x: &Tensor) -> Vec<f64> {
+        x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn causal(rows: usize) -> Tensor {
+        let of = |i: usize| if i % rows <= i / rows { 0.0 } else { f64::NEG_INFINITY };
+        Tensor::from_vec((0..rows * rows).map(of).collect::<Vec<f64>>(), (rows, rows), &Device::Cpu).unwrap()
+    }
+
+    /// The gradient of a weighted sum of the results, against central differences in f64: with steps of 1e-5 these are
+    /// wrong by about 1e-10 of the function's third derivative, and rounding adds 1e-11.
+    fn gradients_hold(name: &str, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) {
+        let vars: Vec<Var> =
+            shapes.iter().enumerate().map(|(i, shape)| Var::from_tensor(&some(i + 1, shape)).unwrap()).collect();
+        let loss = |of: &[Tensor]| {
+            let out = f(of).unwrap();
+            (&out * some(77, out.dims())).unwrap().sum_all().unwrap()
+        };
+        let inputs: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
+        let gradients = loss(&inputs).backward().unwrap();
+        for (index, var) in vars.iter().enumerate() {
+            let gradient = gradients.get(var).unwrap_or_else(|| panic!("{name}: input {index} has no gradient"));
+            let (gradient, at) = (values(gradient), values(var));
+            assert!(gradient.iter().any(|g| g.abs() > 1e-3), "{name}: input {index}: a gradient of nothing");
+            for (element, exact) in gradient.iter().enumerate() {
+                let moved = |step: f64| {
+                    let mut at = at.clone();
+                    at[element] += step;
+                    let mut inputs = inputs.clone();
+                    inputs[index] = Tensor::from_vec(at, var.dims(), &Device::Cpu).unwrap();
+                    loss(&inputs).to_scalar::<f64>().unwrap()
+                };
+                let difference = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                let error = (difference - exact).abs() / exact.abs().max(1.0);
+                assert!(error < 1e-7, "{name}: input {index}, element {element}: {exact} {difference}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_operation_has_the_gradient_of_finite_differences() {
+        gradients_hold("linear", &[&[3, 4], &[5, 4]], |x| linear(&x[0], &x[1]));
+        gradients_hold("dense operator", &[&[3, 4], &[4, 4]], |x| apply(&x[0], &x[1]));
+        gradients_hold("diagonal operator", &[&[3, 4], &[4]], |x| apply(&x[0], &x[1]));
+        gradients_hold("norm", &[&[3, 4], &[4]], |x| rms_norm(&x[0], &x[1], 1e-5));
+        gradients_hold("rotary", &[&[3, 2, 4]], |x| rotate(&x[0], &some(8, &[3, 2]), &some(9, &[3, 2])));
+        gradients_hold("softmax", &[&[3, 5]], |x| softmax(&x[0]));
+        gradients_hold("log-softmax", &[&[3, 5]], |x| log_softmax(&x[0]));
+        gradients_hold("attention", &[&[2, 3, 4, 6], &[2, 3, 2, 6], &[2, 3, 2, 6]], |x| {
+            attention(&x[0], &x[1], &x[2], &causal(3))
+        });
+        gradients_hold("mlp", &[&[3, 4], &[6, 4], &[6, 4], &[4, 6]], |x| mlp(&x[0], &x[1], &x[2], &x[3]));
+    }
+
+    #[test]
+    fn softmax_is_its_definition_and_sums_of_half_precision_are_formed_in_f32() {
+        // 2048 equal entries: 1/2048 and −ln 2048, where a sum in bf16 would stop at 256.
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+            let x = Tensor::ones((2, 2048), dtype, &Device::Cpu).unwrap();
+            let worst = |x: Tensor, expected: f64| values(&x).iter().map(|v| (v - expected).abs()).fold(0.0, f64::max);
+            assert!(worst(softmax(&x).unwrap(), 1.0 / 2048.0) < 1e-9, "{dtype:?}");
+            assert!(worst(log_softmax(&x).unwrap(), -(2048f64.ln())) < 1e-6, "{dtype:?}");
+            assert!(worst(rms_norm(&x, &x.get(0).unwrap(), 0.0).unwrap(), 1.0) < 1e-9, "{dtype:?}");
+            let dots = product(&x, &x.t().unwrap()).unwrap();
+            assert!(worst(dots, 2048.0) < 1e-9, "{dtype:?}");
+        }
+        let x = some(3, &[4, 7]);
+        let exponentials: Vec<f64> = values(&x).into_iter().map(f64::exp).collect();
+        let by_definition = exponentials.chunks(7).flat_map(|row| row.iter().map(|e| e / row.iter().sum::<f64>()));
+        for ((p, log), expected) in
+            values(&softmax(&x).unwrap()).iter().zip(values(&log_softmax(&x).unwrap())).zip(by_definition)
+        {
+            assert!((p - expected).abs() < 1e-14 && (log - expected.ln()).abs() < 1e-13, "{p} {log} {expected}");
+        }
+    }
+
+    #[test]
+    fn half_precision_keeps_its_type_and_is_near_f64() {
+        let (x, gate, up, down) = (some(1, &[5, 16]), some(2, &[24, 16]), some(3, &[24, 16]), some(4, &[16, 24]));
+        let exact = values(&mlp(&x, &gate, &up, &down).unwrap());
+        let size = exact.iter().map(|v| v * v).sum::<f64>().sqrt();
+        // A few roundings to 11 or 8 bits.
+        for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2)] {
+            let [x, gate, up, down] = [&x, &gate, &up, &down].map(|t| t.to_dtype(dtype).unwrap());
+            let ours = mlp(&x, &gate, &up, &down).unwrap();
+            assert_eq!(ours.dtype(), dtype);
+            let off = values(&ours).iter().zip(&exact).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt() / size;
+            assert!(off < tolerance, "{dtype:?}: {off:e}");
+            let normed = rms_norm(&x, &Tensor::ones(16, dtype, &Device::Cpu).unwrap(), 1e-5).unwrap();
+            assert_eq!(normed.dtype(), dtype);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The weights of a backbone on a device, part by part, within a number of bytes: made from the weight files when a step
+//! first needs them, the least recently used given up for others.
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+
+use super::device::FloatType;
+use crate::error::{Error, Result};
+use crate::model::cache::Cache;
+use crate::model::config::Config;
+use crate::model::program::{Step, Sublayer};
+use crate::model::tensors::{EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
+use crate::model::weights::Weights;
+
+/// Matrices stand as weight files store them, `[out, in]`, in the engine's float type; norms in f32.
+pub(super) enum Part {
+    Layer(Box<Layer>),
+    /// The output projection, or the embedding: `[vocab, C]`
+    Table(Tensor),
+}
+
+pub(super) struct Layer {
+    /// Before and after attention, before and after the MLP; each `[C]`.
+    pub(super) norms: [Option<Tensor>; 4],
+    pub(super) query_norm: Option<Tensor>,
+    pub(super) key_norm: Option<Tensor>,
+    pub(super) query: Tensor,  // [H·D, C]
+    pub(super) key: Tensor,    // [K·D, C]
+    pub(super) value: Tensor,  // [K·D, C]
+    pub(super) output: Tensor, // [C, H·D]
+    pub(super) gate: Tensor,   // [F, C]
+    pub(super) up: Tensor,     // [F, C]
+    pub(super) down: Tensor,   // [C, F]
+}
+
+/// The layers in order, the head, and the embedding where it is not the head.
+pub(super) struct Parts {
+    cache: Cache<Part>,
+    place: Arc<Place>,
+    /// Whether everything fits at once.
+    keeps_all: bool,
+}
+
+/// Where the weights come from and where they go.
+struct Place {
+    config: Config,
+    weights: Weights,
+    device: Device,
+    dtype: FloatType,
+}
+
+/// Bytes of each part in a float type: the layers, the head, the embedding where it is not tied to it.
+fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
+    // The config counts in f32.
+    let of = |bytes: u64| bytes / 4 * dtype.bytes();
+    let mut sizes = vec![of(config.layer_bytes()); config.layers];
+    sizes.extend(vec![of(config.head_bytes()); if config.tied_embeddings { 1 } else { 2 }]);
+    sizes
+}
+
+/// Bytes of all weights on a device.
+pub(in crate::model) fn weight_bytes(config: &Config, dtype: FloatType) -> u64 {
+    sizes(config, dtype).iter().sum()
+}
+
+impl Parts {
+    /// # Errors
+    /// No threads can be started.
+    pub(super) fn new(
+        config: &Config,
+        weights: Weights,
+        device: &Device,
+        dtype: FloatType,
+        budget: u64,
+    ) -> Result<Self> {
+        let place = Arc::new(Place { config: config.clone(), weights, device: device.clone(), dtype });
+        let own = Arc::clone(&place);
+        let cache = Cache::new(sizes(config, dtype), budget, move |part| own.part(part))?;
+        Ok(Self { cache, place, keeps_all: weight_bytes(config, dtype) <= budget })
+    }
+
+    pub(super) fn keeps_all(&self) -> bool {
+        self.keeps_all
+    }
+
+    /// Reads whatever fits before anybody needs it.
+    ///
+    /// # Errors
+    /// A tensor that cannot be read, or the device's memory is full.
+    pub(super) fn fill(&self) -> Result<()> {
+        let count = sizes(&self.place.config, self.place.dtype).len();
+        let count = if self.keeps_all { count } else { 0 };
+        (0..count).try_for_each(|part| self.cache.get(part).map(drop))
+    }
+
+    /// Is told the step that runs now and the two after it: the next part is made meanwhile.
+    pub(super) fn expect(&self, steps: [Option<&Step>; 3]) {
+        if self.keeps_all {
+            return;
+        }
+        let [now, next, after] = steps.map(|step| match step? {
+            Step::Attention(layer) | Step::Mlp(layer) | Step::Edited(_, layer, _) => Some(*layer),
+            Step::Head => Some(self.place.config.layers),
+            Step::Embed | Step::Apply(_) => None,
+        });
+        if let Some(part) = [next, after].into_iter().flatten().find(|part| Some(*part) != now) {
+            self.cache.ahead(now, part);
+        }
+    }
+
+    pub(super) fn layer(&self, index: usize) -> Result<Arc<Part>> {
+        self.cache.get(index)
+    }
+
+    /// The output projection, `[vocab, C]`.
+    pub(super) fn head(&self) -> Result<Tensor> {
+        self.table(self.place.config.layers)
+    }
+
+    /// The embeddings of tokens that are there, `[tokens, C]`.
+    pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
+        let Place { config, weights, device, dtype } = &*self.place;
+        if self.keeps_all {
+            let table = self.table(config.layers + usize::from(!config.tied_embeddings))?;
+            return Ok(table.index_select(&Tensor::new(ids, device)?, 0)?);
+        }
+        // A table that is asked for once a batch would drive layers out.
+        let rows = weights.rows(EMBEDDING, [config.vocab, config.hidden], ids)?;
+        Ok(Tensor::from_vec(rows, (ids.len(), config.hidden), device)?.to_dtype(dtype.tensors())?)
+    }
+
+    fn table(&self, part: usize) -> Result<Tensor> {
+        match &*self.cache.get(part)? {
+            Part::Table(table) => Ok(table.clone()),
+            Part::Layer(_) => Err(Error::job("a table of a backbone is a layer")),
+        }
+    }
+}
+
+impl Place {
+    fn part(&self, index: usize) -> Result<Part> {
+        let (layers, table) = (self.config.layers, [self.config.vocab, self.config.hidden]);
+        if index < layers {
+            return Ok(Part::Layer(Box::new(self.layer(index)?)));
+        }
+        let name = if index == layers && !self.config.tied_embeddings { HEAD } else { EMBEDDING };
+        self.tensor(name, &table, self.dtype).map(Part::Table)
+    }
+
+    fn layer(&self, index: usize) -> Result<Layer> {
+        let parts = parts(&self.config);
+        let shape = |part: &str| parts.iter().find(|(known, _)| *known == part).map(|(_, shape)| shape.as_slice());
+        let matrix = |part: &str| {
+            let missing = || Error::job("a layer has no such tensor").at(part.to_string());
+            self.tensor(&name(index, part), shape(part).ok_or_else(missing)?, self.dtype)
+        };
+        let norm = |part: &str| shape(part).map(|of| self.tensor(&name(index, part), of, FloatType::F32)).transpose();
+        let mut norms = [None, None, None, None];
+        for (slot, part) in norms.iter_mut().zip(self.config.architecture.norms) {
+            *slot = part.map(norm).transpose()?.flatten();
+        }
+        Ok(Layer {
+            norms,
+            query_norm: norm(QUERY_NORM)?,
+            key_norm: norm(KEY_NORM)?,
+            query: matrix("self_attn.q_proj")?,
+            key: matrix("self_attn.k_proj")?,
+            value: matrix("self_attn.v_proj")?,
+            output: matrix("self_attn.o_proj")?,
+            gate: matrix("mlp.gate_proj")?,
+            up: matrix("mlp.up_proj")?,
+            down: matrix("mlp.down_proj")?,
+        })
+    }
+
+    fn tensor(&self, name: &str, shape: &[usize], dtype: FloatType) -> Result<Tensor> {
+        let values = self.weights.take(name, shape)?;
+        if dtype == FloatType::F16
+            && let Some(at) = values.iter().position(|v| !half::f16::from_f32(*v).is_finite())
+        {
+            return Err(Error::bad_input("a weight is too large for f16")
+                .at(format!("tensor {name}"))
+                .found(format!("{} at element {at} of {shape:?}", values[at]))
+                .hint("--dtype bf16 or f32 holds it"));
+        }
+        Ok(Tensor::from_vec(values, shape, &self.device)?.to_dtype(dtype.tensors())?)
+    }
+}
+
+impl Part {
+    pub(super) fn layer(&self) -> Result<&Layer> {
+        match self {
+            Self::Layer(layer) => Ok(layer),
+            Self::Table(_) => Err(Error::job("a step asks for a layer beyond the last")),
+        }
+    }
+}
+
+impl Layer {
+    /// The norm that a half's branch ends in.
+    pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
+        match half {
+            Sublayer::Attention => self.norms[1].as_ref(),
+            Sublayer::Mlp => self.norms[3].as_ref(),
+        }
+    }
+}

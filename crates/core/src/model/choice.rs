@@ -1,0 +1,165 @@
+//! Which engine runs a backbone: what was asked for, and what that comes to on this machine.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::candle::{self, CandleEngine, DeviceName, FloatType, Placement};
+use super::config::Config;
+use super::cpu::CPU;
+use super::decoder::Decoder;
+use super::engine::{Engine, EngineId};
+use crate::error::{Error, Result};
+
+/// An engine by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineName {
+    /// This crate's own kernels: the CPU, f32.
+    Cpu,
+    /// candle's: any device, any float type.
+    Candle,
+}
+
+impl FromStr for EngineName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "cpu" => Ok(Self::Cpu),
+            "candle" => Ok(Self::Candle),
+            other => Err(format!("`{other}` is none of cpu, candle")),
+        }
+    }
+}
+
+/// What was asked for; none is what suits the machine and the backbone best.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineRequest {
+    pub engine: Option<EngineName>,
+    pub device: Option<DeviceName>,
+    pub dtype: Option<FloatType>,
+}
+
+/// What runs a backbone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineChoice {
+    Cpu,
+    Candle(Placement),
+}
+
+impl EngineRequest {
+    /// What that is for the backbone in a folder: the best device; f32 on the CPU, else the type that the weights are
+    /// stored in; the own kernels wherever they can.
+    ///
+    /// # Errors
+    /// The own kernels on another device or in another type; a device that this build or machine has not; weight files that
+    /// cannot be read.
+    pub fn choose(self, folder: &Path) -> Result<EngineChoice> {
+        let device = match self.device {
+            Some(device) => device,
+            None if self.engine == Some(EngineName::Cpu) => DeviceName::Cpu,
+            None => DeviceName::best(),
+        };
+        let dtype = match self.dtype {
+            Some(dtype) => dtype,
+            None if device == DeviceName::Cpu => FloatType::F32,
+            None => FloatType::stored(folder)?,
+        };
+        let own = device == DeviceName::Cpu && dtype == FloatType::F32;
+        match self.engine {
+            Some(EngineName::Cpu) if !own => Err(Error::bad_input("the engine `cpu` computes in f32 on the CPU only")
+                .expected("--device cpu --dtype f32")
+                .found(format!("{} on {device}", dtype.name()))
+                .hint("--engine candle runs on any device in f32, bf16 and f16")),
+            None | Some(EngineName::Cpu) if own => Ok(EngineChoice::Cpu),
+            _ => Ok(EngineChoice::Candle(Placement { device, dtype })),
+        }
+    }
+}
+
+impl EngineChoice {
+    pub fn id(self) -> EngineId {
+        match self {
+            Self::Cpu => CPU,
+            Self::Candle(at) => at.id(),
+        }
+    }
+
+    /// Loads a backbone: with `weights` bytes of weights in this machine's memory at a time, or `device` bytes of
+    /// everything on another device.
+    ///
+    /// # Errors
+    /// See [`Decoder::load_within`] and [`CandleEngine::load`].
+    pub fn load(self, config: Config, folder: &Path, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>> {
+        Ok(match self {
+            Self::Cpu => Arc::new(Decoder::load_within(config, folder, weights)?),
+            Self::Candle(at) => {
+                let memory = if at.device == DeviceName::Cpu { Some(weights) } else { device };
+                Arc::new(CandleEngine::load(config, folder, at, memory)?)
+            }
+        })
+    }
+
+    /// Bytes of all weights, where they are.
+    pub fn weight_bytes(self, config: &Config) -> u64 {
+        match self {
+            Self::Cpu => config.weight_bytes(),
+            Self::Candle(at) => candle::weight_bytes(config, at.dtype),
+        }
+    }
+
+    /// Bytes of weights in this machine's memory within a budget. The largest part has to be there whatever the budget, if
+    /// only on its way to another device.
+    pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
+        let largest = config.layer_bytes().max(config.head_bytes());
+        match self {
+            Self::Candle(at) if at.device != DeviceName::Cpu => largest,
+            _ => self.weight_bytes(config).min(budget.max(largest)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(engine: &str, device: &str, dtype: &str) -> EngineRequest {
+        EngineRequest { engine: engine.parse().ok(), device: device.parse().ok(), dtype: dtype.parse().ok() }
+    }
+
+    #[test]
+    fn the_own_kernels_run_in_f32_on_the_cpu_unless_candle_is_asked_for() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
+        let candle = |dtype| EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
+        for ((engine, device, dtype), expected) in [
+            (("", "cpu", ""), EngineChoice::Cpu),
+            (("cpu", "", ""), EngineChoice::Cpu),
+            (("", "cpu", "f32"), EngineChoice::Cpu),
+            (("candle", "cpu", ""), candle(FloatType::F32)),
+            (("", "cpu", "bf16"), candle(FloatType::Bf16)),
+            (("candle", "cpu", "f16"), candle(FloatType::F16)),
+        ] {
+            assert_eq!(asked(engine, device, dtype).choose(&folder).unwrap(), expected, "{engine} {device} {dtype}");
+        }
+        for (engine, device, dtype) in [("cpu", "cuda", ""), ("cpu", "cpu", "f16"), ("cpu", "", "bf16")] {
+            let error = asked(engine, device, dtype).choose(&folder).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains("--engine candle"), "{error}");
+        }
+        // Of a device that is asked for by name the float type is the stored one.
+        let at = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
+        assert_eq!(asked("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(at));
+    }
+
+    #[test]
+    fn another_device_holds_the_weights_itself() {
+        let config = Config::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa"));
+        let config = config.unwrap();
+        let on = |device, dtype| EngineChoice::Candle(Placement { device, dtype });
+        let largest = config.layer_bytes().max(config.head_bytes());
+        assert_eq!(on(DeviceName::Cuda(0), FloatType::Bf16).held_bytes(&config, u64::MAX), largest);
+        assert_eq!(EngineChoice::Cpu.held_bytes(&config, u64::MAX), config.weight_bytes());
+        assert_eq!(EngineChoice::Cpu.held_bytes(&config, 0), largest);
+        let half = on(DeviceName::Cpu, FloatType::F16).held_bytes(&config, u64::MAX);
+        assert_eq!(2 * half, on(DeviceName::Cpu, FloatType::F32).held_bytes(&config, u64::MAX));
+    }
+}
