@@ -1,4 +1,5 @@
 //! The program against a hub on the loopback: what a grid names is fetched, pinned, checked and used.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
 mod common;
 #[path = "../crates/hub/tests/common/mod.rs"]

@@ -68,7 +68,7 @@ fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: &dyn Fn(&P
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| matters(file)).collect();
     files.sort_by_key(|(_, pin)| pin.bytes);
     let path = |file: &str| folder.join(file);
-    for (file, _) in files.iter().filter(|(file, _)| !path(file).is_file()) {
+    if let Some((file, _)) = files.iter().find(|(file, _)| !path(file).is_file()) {
         return Err(another(name, folder).expected(format!("{file}, as hub.lock has it")).found("no such file"));
     }
     for weights in Weights::files(folder)? {

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::home::{self, Place};
-use super::units::{bytes, columns};
+use super::units::bytes;
 use crate::artifact::{self, Artifact, Seen};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 use crate::exec::Methods;
 use crate::files::{disk, sha256};
 use crate::grid::{Grid, Need, Needs, Shown};
@@ -92,17 +92,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     lines.extend(machine_lines(&needs));
     lines.push(store_line(store.as_ref()));
 
-    let mut rows = vec![["", "what", "found", "to do"].map(str::to_owned).to_vec()];
-    for line in &lines {
-        let mark = match line.mark {
+    for Line { mark, what, found, todo } in &lines {
+        let mark = match mark {
             Mark::Good => "ok",
             Mark::Note => "note",
             Mark::Lacks => "LACKS",
         };
-        let flat = |text: &str| text.replace('\n', " ");
-        rows.push(vec![mark.to_owned(), line.what.clone(), flat(&line.found), flat(&line.todo)]);
+        println!("{mark:<6}{what}: {}", printable(found));
+        for line in todo.lines() {
+            println!("      → {}", printable(line));
+        }
     }
-    print!("{}", crate::error::printable(&columns(&rows, &[])));
     let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
     if lacking == 0 {
         eprintln!("nothing lacks");

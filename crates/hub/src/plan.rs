@@ -266,7 +266,8 @@ impl Hub {
 }
 
 fn not_fetched(source: &Source, place: &Path) -> Error {
-    Error::missing(format!("{source} is not in the hub's cache")).at(place.display().to_string())
+    let error = Error::missing(format!("{source} is not in the hub's cache")).at(place.display().to_string());
+    error.hint("where HF_HUB_OFFLINE is not set, `ghostlab fetch` brings it")
 }
 
 #[cfg(test)]
