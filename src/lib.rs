@@ -10,11 +10,11 @@
 //! | 3 | [`results`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`grid`] |
-//! | 0 | [`store`], `fault`, [`machine`], [`clock`], [`hub`], `ghostlab_core` |
+//! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
-    calibrate, corpus, criterion, error, evaluate, files, linalg, metric, model, options, recovery, significance,
-    style, tasks,
+    calibrate, corpus, criterion, distill, error, evaluate, files, latency, linalg, metric, model, options, recovery,
+    significance, style, tasks,
 };
 pub use ghostlab_hub as hub;
 
@@ -24,6 +24,7 @@ pub mod clock;
 pub mod exec;
 mod fault;
 pub mod grid;
+pub mod heap;
 pub mod machine;
 pub mod plan;
 pub mod results;

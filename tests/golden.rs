@@ -93,6 +93,12 @@ struct Outputs {
 fn outputs() -> BTreeMap<&'static str, Outputs> {
     let world = World::large();
     world.runs(&["--set", "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-rotate, ghosted]"]);
+    world.runs(&[
+        "--set",
+        "criterion=llm-streamline",
+        "--set",
+        "recovery=[{name: ghosted, finetune: {sequences: 4, length: 32}}]",
+    ]);
     let store = Store::look_at(&world.path("data/store")).unwrap();
     let mut outputs: BTreeMap<&str, Outputs> = BTreeMap::new();
     for entry in store.entries() {
@@ -101,7 +107,8 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
         let kind = ArtifactKind::ALL.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let of_kind = outputs.entry(kind.name()).or_default();
         stages(key, &mut of_kind.stages);
-        for file in artifact.payloads() {
+        // Of two tokens that are all but equally likely either may come first.
+        for file in artifact.payloads().filter(|file| *file != "likeliest.u32") {
             let values = payload(file, &artifact.read(file).unwrap());
             let before = of_kind.values.insert(format!("{} {file}", name(&key["of"])), values);
             assert!(before.is_none(), "two artifacts of one name: {}", name(key));
@@ -122,7 +129,8 @@ fn a_stage_that_gives_another_output_has_another_version() {
     let golden = if path.exists() { json(&path) } else { json!({}) };
     let outputs = outputs();
     let mut renewed = serde_json::Map::new();
-    for kind in ArtifactKind::ALL {
+    // What a machine took is never the same twice.
+    for kind in ArtifactKind::ALL.into_iter().filter(|kind| *kind != ArtifactKind::Latency) {
         let Outputs { values, stages } = &outputs[kind.name()];
         let stored = &golden[kind.name()];
         let changed: Vec<&String> = values

@@ -41,6 +41,48 @@ pub(super) fn draw(
     figures.into_iter().map(|(name, figure)| Ok((name, figure.draw(Theme::Light)?))).collect()
 }
 
+/// The losses of the trainings of each backbone over their steps, one drawing a backbone; none where nothing was trained.
+///
+/// # Errors
+/// A drawing that cannot be made.
+pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, Drawing)>> {
+    let trained = || outcome.cells.iter().filter(|result| !result.training.is_empty());
+    let backbones = distinct(trained().map(|result| &result.cell.backbone));
+    let curves = |backbone: &String| {
+        let line = |result: &CellResult| {
+            let recovery = result.cell.recovery.as_ref().map(|method| method.name.clone()).unwrap_or_default();
+            let block = result.training.len().div_ceil(LOSS_POINTS).max(1);
+            // A step is one sequence: what it costs says more of the sequence than of the step.
+            let point = |(at, steps): (usize, &[f64])| Point {
+                x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,
+                y: Some(steps.iter().sum::<f64>() / steps.len() as f64),
+                error: None,
+            };
+            Line {
+                label: format!("{} + FT", recovery::label(&recovery)),
+                points: result.training.chunks(block).enumerate().map(point).collect(),
+                method: recovery,
+            }
+        };
+        let own = trained().filter(|result| result.cell.backbone == *backbone);
+        Figure::Curves(Curves {
+            title: format!("{title}, loss of fine-tuning: {}", backbone_label(backbone)),
+            description: "Divergence of the student from the teacher, the mean of the steps around each point."
+                .to_owned(),
+            width: Width::Column,
+            x: Axis { label: "Step".into(), ..Axis::default() },
+            y: Axis { label: "Loss (nats)".into(), ..Axis::default() },
+            lines: own.map(line).collect(),
+            levels: Vec::new(),
+        })
+    };
+    let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
+    backbones.iter().map(|backbone| Ok((name(backbone), curves(backbone).draw(Theme::Light)?))).collect()
+}
+
+/// Points of a curve of losses.
+const LOSS_POINTS: usize = 64;
+
 struct Drawer<'a> {
     description: &'a Description,
     entry: &'a FigureEntry,

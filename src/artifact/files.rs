@@ -14,8 +14,8 @@ use crate::grid::Grid;
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
-    Answers, Provenance, Results, StoredResults, collect, long, markdown, run_frame, screen, wide, write_channels,
-    write_documents, write_frame, write_lm_eval,
+    Answers, Provenance, Results, StoredResults, collect, latency_notes, long, markdown, run_frame, screen, wide,
+    write_channels, write_documents, write_frame, write_latencies, write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -46,7 +46,7 @@ pub fn write_run(
 ) -> Result<(String, Vec<PathBuf>)> {
     let results = collect(grid, outcome, &[]);
     let profile = grid.profile.as_deref().unwrap_or_default();
-    let besides = warnings(grid, &outcome.inputs);
+    let besides = [warnings(grid, &outcome.inputs), latency_notes(grid, outcome)].concat();
     let table = long(&results, profile, besides.clone());
     let staging = target.stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;
@@ -78,6 +78,7 @@ pub(super) fn finish(
 ) -> Result<(Vec<PathBuf>, Provenance)> {
     files.extend(write_tasks(staging.path(), outcome)?);
     files.extend(write_channels(staging.path(), &outcome.cells)?);
+    files.extend(write_latencies(staging.path(), grid, &outcome.cells)?);
     let stored = StoredResults::of(name, grid, outcome, gated, results, &machine::program())?;
     files.push(stored.write(staging.path())?);
     let record = provenance::provenance(grid, outcome, results.protocols.clone(), &files, started)?;

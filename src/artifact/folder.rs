@@ -11,7 +11,7 @@ use crate::files::atomic::{ensure_writable, is_temporary};
 use crate::files::owner::Owner;
 use crate::files::sha256;
 use crate::grid::Grid;
-use crate::results::{CHANNELS, DOCUMENTS, Provenance, StoredResults, settings_that_differ};
+use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredResults, settings_that_differ};
 
 /// Where the results of a run go.
 #[derive(Debug, Clone)]
@@ -21,7 +21,8 @@ pub struct ResultsFolder {
 }
 
 /// Files that every run may leave, whatever its tables are called.
-const OWN: [&str; 6] = [Provenance::FILE, StoredResults::FILE, PageSheet::FILE, DOCUMENTS, CHANNELS, "lm_eval"];
+const OWN: [&str; 7] =
+    [Provenance::FILE, StoredResults::FILE, PageSheet::FILE, DOCUMENTS, CHANNELS, LATENCY, "lm_eval"];
 
 /// What was set from outside, as far as a folder's name shows it.
 const SHOWN: usize = 48;

@@ -44,8 +44,28 @@ pub(super) fn layout(
         let id = Metric::text_of(&metric.id).map(|text| Metric::bits_per_byte(text).id)?;
         numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
     };
-    let metrics: Vec<Metric> = asked.iter().flat_map(|of| [Some(of.clone()), beside(of)]).flatten().collect();
-    let (groups, columns) = heads(table, &metrics, &backbones, most, |backbone| depths_of(&pruned(backbone)));
+    // A metric of prompts stands for that of each prompt that was timed, under a head of its own.
+    let prompts = |metric: &Metric| {
+        let own = numbers.iter().map(|number| &number.metric);
+        distinct(own.filter(|of| of.id != metric.id && of.is_latency() && of.family() == metric.id))
+    };
+    let (mut metrics, mut over): (Vec<Metric>, _) = (Vec::new(), Vec::new());
+    for metric in asked {
+        match prompts(&metric) {
+            of if of.is_empty() => {
+                over.push((String::new(), 1 + usize::from(beside(&metric).is_some())));
+                metrics.extend([Some(metric.clone()), beside(&metric)].into_iter().flatten());
+            }
+            of => {
+                over.push((metric.label, of.len()));
+                metrics.extend(of);
+            }
+        }
+    }
+    let (mut groups, columns) = heads(table, &metrics, &backbones, most, |backbone| depths_of(&pruned(backbone)));
+    if groups.is_empty() && over.iter().any(|(head, _)| !head.is_empty()) {
+        groups = over;
+    }
     let mut block = 0;
     for (place, backbone) in backbones.iter().enumerate() {
         let conditions = pruned(backbone);
@@ -76,7 +96,9 @@ pub(super) fn layout(
                 for (criterion, recovery) in
                     entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r)))
                 {
-                    let same = |of: &&Condition| of.criterion == *criterion && of.recovery == *recovery;
+                    let same = |of: &&Condition| {
+                        of.criterion == *criterion && of.recovery == *recovery && of.finetuned == entry.finetuned
+                    };
                     let own: Vec<&Condition> = conditions.iter().filter(same).collect();
                     for calibration in distinct(own.iter().map(|of| &of.calibration)) {
                         let at = |of: &&&Condition| of.calibration == calibration && step.contains(&of.depth);
@@ -171,10 +193,10 @@ fn find<'n>(
 }
 
 fn shown(number: &Arc<Measurement>, table: &TableEntry) -> Shown {
-    let decimals = table.decimals;
-    let value = number.record.value.filter(|_| number.failure.is_none());
-    let text = value.map_or("failed".to_owned(), |value| Metric::print(value, decimals));
-    Shown::new(number, text, value.map(|value| Metric::printed(value, decimals)))
+    // Of a latency a second decimal is noise.
+    let is_latency = number.metric.is_latency();
+    let decimals = if is_latency { number.metric.decimals } else { table.decimals };
+    Shown::printed(number, decimals, if is_latency && number.failure.is_none() { "—" } else { "failed" })
 }
 
 fn head(lead: Lead) -> &'static str {
@@ -193,8 +215,11 @@ fn lead_text(lead: Lead, at: &[Condition], table: &TableEntry) -> String {
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
         Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
         // Beside several criteria a recovery stands below the one that it repairs.
-        Lead::Method if table.across_depths => format!("+ {}", recovery::label(&condition.recovery)),
-        Lead::Method => recovery::label(&condition.recovery).to_owned(),
+        Lead::Method => {
+            let below = if table.across_depths { "+ " } else { "" };
+            let trained = if condition.finetuned { " + FT" } else { "" };
+            format!("{below}{}{trained}", recovery::label(&condition.recovery))
+        }
         Lead::Sequences => condition.calibration.split(':').nth(1).unwrap_or(&condition.calibration).to_owned(),
     }
 }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::Artifact;
 use super::comparison::{Gate, GateFailure, beside_paper};
-use super::draw::draw;
+use super::draw::{draw, losses};
 use super::files::{finish, put};
 use super::folder::{ResultsFolder, Staging};
 use super::gate::{gate, open, stopped_by, with_stopped};
@@ -22,7 +22,7 @@ use crate::files::atomic::ensure_writable;
 use crate::grid::{Cell, Grid, ListEntry};
 use crate::plan::warnings;
 use crate::results::{
-    Origin, Provenance, Results, Table, collect, latex, markdown, tidy_frame, write_csv, write_frame,
+    Origin, Provenance, Results, Table, collect, latency_notes, latex, markdown, tidy_frame, write_csv, write_frame,
 };
 use crate::store::Store;
 
@@ -108,7 +108,7 @@ pub fn make(
         // Only the paper's own backbones have its numbers.
         let paper = paper::records(&artifact.name).unwrap_or_default();
         let profile = grid.profile.as_deref().unwrap_or_default();
-        let notes = warnings(grid, &outcome.inputs);
+        let notes = [warnings(grid, &outcome.inputs), latency_notes(grid, &outcome)].concat();
         let laid = noted(layout(description, entry, &results.measurements, &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
         beside = beside_paper(&laid);
@@ -150,9 +150,12 @@ fn figures(
 ) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
     let description = &artifact.description;
     let (mut files, mut figures) = (Vec::new(), Vec::new());
-    let Some(figure) = &description.figure else { return Ok((files, figures)) };
-    for (name, drawing) in draw(description, figure, outcome, &results.measurements)? {
-        let base = if name.is_empty() { artifact.name.clone() } else { format!("{}-{name}", artifact.name) };
+    let (of, drawings) = match &description.figure {
+        Some(figure) => (artifact.name.clone(), draw(description, figure, outcome, &results.measurements)?),
+        None => (format!("{}-losses", artifact.name), losses(&description.title, outcome)?),
+    };
+    for (name, drawing) in drawings {
+        let base = if name.is_empty() { of.clone() } else { format!("{of}-{name}") };
         files.push(put(&staging.path().join(format!("{base}.svg")), drawing.svg.as_bytes())?);
         files.push(put(&staging.path().join(format!("{base}.png")), &drawing.png)?);
         figures.push(FigureView { svg: drawing.svg, label: backbone_label(&name).to_owned() });

@@ -119,7 +119,7 @@ fn needs(target: &str, arguments: &Arguments) -> Result<Vec<Needs>> {
         return match Artifact::read(file)? {
             Some(artifact) => artifact.needs(profile, overrides),
             None => {
-                let all = Shown { text: &|_| true, task: &|_| true };
+                let all = Shown { text: &|_| true, task: &|_| true, latency: true };
                 Ok(vec![Grid::needs(file, profile, overrides, &Methods, &all)?])
             }
         };

@@ -61,9 +61,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         println!("  removes layers {:?}", selection.removed);
     }
     variant.operator.iter().for_each(|key| show("operator", key));
+    if let Some(trained) = &variant.trained {
+        let of = &backbone.calibrations[trained.text];
+        show(&format!("fine-tuning tokens: {}", of.calibration), &of.tokens);
+        show("trained operator", &trained.key);
+    }
     for (evaluation, key) in backbone.evaluations.iter().zip(&variant.scores) {
         show(&format!("tokens of {}", evaluation.subject), &evaluation.tokens);
         show(&format!("scores on {}", evaluation.subject), key);
+    }
+    for (prompt, key) in backbone.latencies.iter().zip(&variant.latencies) {
+        show(&format!("latency over {prompt}"), key);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -117,7 +117,7 @@ fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
     Ok(needs.iter().flat_map(of).collect())
 }
 
-const ALL: Shown<'static> = Shown { text: &|_| true, task: &|_| true };
+const ALL: Shown<'static> = Shown { text: &|_| true, task: &|_| true, latency: true };
 
 fn named(target: &str, files: &[String]) -> Result<Want> {
     let source = Source::parse(target)?;

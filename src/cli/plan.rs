@@ -93,7 +93,8 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
     let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
         let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
-        let missing = own.filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
+        let own: Vec<&Variant> = own.collect();
+        let missing = own.iter().filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
         for Trials { criterion, needed, stored } in Trials::of(plan, backbone, place, state, store)? {
             if stored < needed {
                 jobs.push(format!(
@@ -107,11 +108,21 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
         if missing > 0 {
             jobs.push(format!("calibrate {} on {}: repair {}", backbone.name, calibration.calibration, cells(missing)));
         }
+        for trained in own.iter().filter_map(|variant| variant.trained.as_ref()).filter(|of| !state.has(&of.key)) {
+            let text = &backbone.calibrations[trained.text].calibration;
+            jobs.push(format!("fine-tune an operator of {} on {text}", backbone.name));
+        }
     }
     for (place, evaluation) in backbone.evaluations.iter().enumerate() {
         let missing = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place])).count();
         if missing > 0 {
             jobs.push(format!("score {} on {}: {}", backbone.name, evaluation.subject, cells(missing)));
+        }
+    }
+    for (place, prompt) in backbone.latencies.iter().enumerate() {
+        if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place])) {
+            // Those of one comparison are measured together.
+            jobs.push(format!("time {} over {prompt}: {}", backbone.name, cells(backbone.variants.len())));
         }
     }
     Ok(jobs)
@@ -167,12 +178,19 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
         Reason::First => what.to_owned(),
         reason => format!("{what}: {reason}"),
     };
-    let made = [("selection", &variant.selection), ("operator", &variant.operator)];
+    let trained = variant.trained.as_ref().map(|trained| &trained.key);
+    let made = [
+        ("selection", variant.selection.as_ref()),
+        ("operator", variant.operator.as_ref()),
+        ("trained operator", trained),
+    ];
     let first = made.iter().find_map(|(name, key)| {
-        let key = key.as_ref().filter(|key| !state.has(key))?;
+        let key = key.filter(|key| !state.has(key))?;
         Some(told(name, key))
     });
     let missing: Vec<_> = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key)).collect();
+    let timed = backbone.latencies.iter().zip(&variant.latencies).filter(|(_, key)| !state.has(key));
+    let timed: Vec<String> = timed.map(|(prompt, _)| prompt.to_string()).collect();
     let damaged = missing.iter().any(|(_, key)| matches!(state.of(key), KeyState::Damaged(_)));
     let mut lines: Vec<String> = first.into_iter().collect();
     if lines.is_empty() || damaged {
@@ -187,6 +205,9 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
     } else if !missing.is_empty() {
         let subjects: Vec<String> = missing.iter().map(|(of, _)| of.subject.to_string()).collect();
         lines.push(format!("then scored on {}", subjects.join(", ")));
+    }
+    if !timed.is_empty() {
+        lines.push(format!("timed over {}", timed.join(", ")));
     }
     lines
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::latency::LatencyResult;
 use super::operator::BoundaryResult;
 use crate::error::{Error, Result};
 use crate::grid::Cell;
@@ -40,6 +41,11 @@ pub struct CellResult {
     pub losses: Vec<Option<Vec<f64>>>,
     /// One for each task of the grid; none where the cell failed.
     pub tasks: Vec<Option<TaskScores>>,
+    /// One for each timed prompt of the grid; none where the cell failed.
+    pub latencies: Vec<Option<LatencyResult>>,
+    /// The loss of each step of its operator's training; empty where it was not trained, and no part of the run's record.
+    #[serde(skip)]
+    pub training: Vec<f64>,
     /// What its operators and scores took to make, whenever that was; steps shared with other cells count in equal parts.
     pub seconds: f64,
     /// Why the cell has no result.
@@ -74,6 +80,8 @@ impl CellResult {
             perplexity: Vec::new(),
             losses: Vec::new(),
             tasks: Vec::new(),
+            latencies: Vec::new(),
+            training: Vec::new(),
             seconds: 0.0,
             failure,
             made_from: Vec::new(),

@@ -7,6 +7,7 @@ mod cell_result;
 mod context;
 mod evaluation;
 mod event;
+mod latency;
 mod lock;
 mod models;
 mod operator;
@@ -27,6 +28,7 @@ mod wait;
 
 pub use cell_result::{CellResult, MadeFrom, TaskScores};
 pub use event::{Event, Job, Reporter};
+pub use latency::LatencyResult;
 pub use operator::{BoundaryResult, PlacedRepair};
 pub use outcome::{GridOutcome, TaskProtocol, TextProtocol};
 pub use prepare::prepare;

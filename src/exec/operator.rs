@@ -78,6 +78,25 @@ pub(super) fn figures(artifact: &StoredArtifact) -> Result<Vec<BoundaryResult>> 
     from_json(artifact, FIGURES)
 }
 
+/// The losses of a training, one a step.
+pub(super) const LOSSES: &str = "losses.f64";
+
+/// The loss of each step of a stored training.
+///
+/// # Errors
+/// Damage.
+pub(super) fn losses(artifact: &StoredArtifact) -> Result<Vec<f64>> {
+    Ok(artifact.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
+}
+
+/// The matrix of a variant's only boundary, in full.
+///
+/// # Errors
+/// Damage.
+pub(super) fn matrix(artifact: &StoredArtifact) -> Result<Vec<f32>> {
+    load(artifact, 0)?.to_dense()
+}
+
 /// A stored variant as a program.
 ///
 /// # Errors

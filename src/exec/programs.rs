@@ -21,7 +21,7 @@ impl Programs {
     /// Kinds `Job` and `Damaged`: what the variant lacks.
     pub(super) fn of(&self, run: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
         let layers = backbone.config.layers;
-        let (Some(selection), Some(operator)) = (&variant.selection, &variant.operator) else {
+        let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
             return Ok(Program::dense(layers));
         };
         if let Some(program) = lock(&self.0).get(operator.hash()) {
@@ -40,7 +40,7 @@ impl Programs {
     /// Frees the programs of a backbone whose jobs are done.
     pub(super) fn forget(&self, backbone: &BackbonePlan) {
         let mut programs = lock(&self.0);
-        for operator in backbone.variants.iter().filter_map(|variant| variant.operator.as_ref()) {
+        for operator in backbone.variants.iter().filter_map(Variant::repair) {
             programs.remove(operator.hash());
         }
     }

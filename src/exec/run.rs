@@ -12,7 +12,7 @@ use super::room::{self, Needs};
 use super::schedule::{self, Limits, Task};
 use super::settings::Settings;
 use super::stored::scored;
-use super::{calibration, evaluation, wait};
+use super::{calibration, evaluation, latency, wait};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::machine;
@@ -83,7 +83,7 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
     let (models, programs) = (&Models::new(&context.plan.inputs, budgets.collect()), &Programs::default());
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
-        let made = |variant: &Variant| variant.selection.iter().chain(&variant.operator).all(|key| state.has(key));
+        let made = |variant: &Variant| variant.repairs().all(|key| state.has(key));
         let matrix = 4 * (backbone.config.hidden * backbone.config.hidden) as u64;
         let batch = backbone.config.batch_bytes(context.settings.batch_tokens, 4);
         let mut repairs = Vec::new();
@@ -93,6 +93,8 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             if own.is_empty() {
                 continue;
             }
+            let training = own.iter().filter_map(|variant| variant.trained.as_ref());
+            let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max().unwrap_or(0);
             repairs.push(tasks.len());
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
@@ -101,7 +103,8 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
                 Ok(())
             };
             // Four matrices in f64 are the most that solving holds.
-            tasks.push(Task { after: Vec::new(), model, bytes: batch + 8 * matrix, run: Box::new(work) });
+            let bytes = batch + (8 * matrix).max(training);
+            tasks.push(Task { after: Vec::new(), model, bytes, run: Box::new(work) });
         }
         for (place, evaluation) in backbone.evaluations.iter().enumerate() {
             let own: Vec<&Variant> =
@@ -133,10 +136,40 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
         most.map_or(Ok(()), |beside| room::in_memory(&needs(beside), context.settings.memory, free))?;
     }
     let limits = Limits { tasks: context.settings.jobs, memory };
-    schedule::run(&tasks, &sizes, limits, |model| {
+    let forget = |model: usize| {
         models.forget(&context.plan.backbones[model]);
         programs.forget(&context.plan.backbones[model]);
-    })
+    };
+    schedule::run(&tasks, &sizes, limits, forget)?;
+    drop(tasks);
+    // Nothing else runs by now, and of these no two at a time.
+    schedule::run(&timings(context, models, programs, state), &sizes, Limits { tasks: 1, memory }, forget)
+}
+
+/// The prompts whose latencies are not all stored.
+fn timings<'a>(
+    context: &'a Context<'a>,
+    models: &'a Models<'a>,
+    programs: &'a Programs,
+    state: &'a StoreState,
+) -> Vec<Task<'a>> {
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    for (model, backbone) in context.plan.backbones.iter().enumerate() {
+        for place in 0..backbone.latencies.len() {
+            if backbone.variants.iter().all(|variant| state.has(&variant.latencies[place])) {
+                continue;
+            }
+            let work = move || {
+                let cells: Vec<usize> = backbone.variants.iter().map(|variant| variant.cell).collect();
+                attempt(context, &cells, || latency::measure(context, models, programs, backbone, place))?;
+                context.look_complete(&backbone.variants.iter().collect::<Vec<_>>());
+                Ok(())
+            };
+            // What does not fit is a result of its own.
+            tasks.push(Task { after: Vec::new(), model, bytes: 0, run: Box::new(work) });
+        }
+    }
+    tasks
 }
 
 /// Runs a job as often as it may be tried. A job that fails for good fails its cells, and the others go on.

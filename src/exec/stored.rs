@@ -6,14 +6,14 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::cell_result::{CellResult, MadeFrom, TaskScores};
-use super::operator::figures;
+use super::operator::{figures, losses};
 use super::outcome::{GridOutcome, TaskProtocol, TextProtocol};
 use super::tokens::{SHEET, extent};
 use crate::corpus::Rule;
 use crate::error::Result;
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
-use crate::plan::payload::{from_json, selection, values};
+use crate::plan::payload::{LATENCY, from_json, selection, values};
 use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
 use crate::store::{Key, Lookup, Store, StoredArtifact};
 use crate::tasks::{AnswerKey, Score};
@@ -116,6 +116,11 @@ impl<'a> Reader<'a> {
             result.boundaries = figures(&artifact)?;
             result.seconds += artifact.meta().seconds;
         }
+        if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, &mut result)) {
+            result.boundaries = figures(&artifact)?;
+            result.training = losses(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+        }
         for (place, (evaluation, key)) in self.backbone.evaluations.iter().zip(&variant.scores).enumerate() {
             // A variant without operators cannot have been scored: what is under the key is of another time.
             let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
@@ -141,6 +146,14 @@ impl<'a> Reader<'a> {
                     result.tasks.push(scores.transpose()?);
                 }
             }
+        }
+        for (prompt, key) in self.backbone.latencies.iter().zip(&variant.latencies) {
+            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
+            if artifact.is_none() {
+                result.failure.get_or_insert_with(|| format!("not timed over {prompt}"));
+            }
+            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
+            result.latencies.push(artifact.map(|artifact| from_json(&artifact, LATENCY)).transpose()?);
         }
         Ok(result)
     }

@@ -84,6 +84,9 @@ pub struct RowEntry {
     /// Names of recoveries.
     #[schemars(schema_with = "references::names")]
     pub recovery: Vec<String>,
+    /// Whether these are the cells whose operators were fine-tuned, or those whose were not.
+    #[serde(default)]
+    pub finetuned: bool,
 }
 
 /// A figure, by its kind.

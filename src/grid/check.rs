@@ -6,7 +6,8 @@ use super::at::{At, Placed};
 use super::axes::{AxisEntries, KnownMethods, WrittenAxes};
 use super::cell::{AXES, CUT_AXES};
 use super::definitions::{Definers, Definitions};
-use super::evaluate::{Evaluate, EvaluateEntry, Perplexity, TaskUse};
+use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse};
+use super::many::Many;
 use super::named::Library;
 use super::node::Node;
 use super::pattern::Pattern;
@@ -109,10 +110,15 @@ struct Used {
 }
 
 fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)> {
-    if entries.perplexity.written().is_none() && entries.tasks.written().is_none() {
+    let written = [
+        entries.perplexity.written().is_some(),
+        entries.tasks.written().is_some(),
+        entries.latency.written().is_some(),
+    ];
+    if written == [false; 3] {
         return Err(at
             .bad("the grid evaluates nothing")
-            .expected("`perplexity: [{corpus: …, length: …}]` or `tasks: [arc_easy, …]`, or both")
+            .expected("one or more of `perplexity: [{corpus: …, length: …}]`, `tasks: [arc_easy, …]` and `latency: {length: …}`")
             .found("an empty map"));
     }
     let (mut corpora, mut perplexity) = (Vec::new(), Vec::new());
@@ -148,5 +154,32 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let name = |(i, task): (usize, &TaskUse)| at.key("tasks").item(i).key("name").placed(task.name.clone());
     let used = Used { corpora, tasks: tasks.iter().enumerate().map(name).collect() };
     let perplexity = perplexity.into_iter().map(|text| text.value).collect();
-    Ok((Evaluate { perplexity, tasks }, used))
+    Ok((Evaluate { perplexity, tasks, latency: latencies(&at.key("latency"), &entries.latency)? }, used))
+}
+
+/// Each length with each batch.
+fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> {
+    let mut prompts = Vec::new();
+    for (i, entry) in entries.iter().enumerate() {
+        let at = at.item(i);
+        let counts = |key: &str, values: &[usize], what: &str| {
+            let values = list::values(&at.key(key), values)?;
+            values.iter().try_for_each(|of| limits::count(1, of.value, what, &of.place))?;
+            Ok::<_, Error>(values)
+        };
+        let lengths = counts("length", &entry.length, "the length of a timed prompt")?;
+        let batches = match entry.batch.written() {
+            Some(batches) => counts("batch", batches, "the number of sequences of a timed prompt")?,
+            None => vec![at.placed(1)],
+        };
+        limits::few_enough(&[lengths.len(), batches.len()], &at.place())?;
+        for length in &lengths {
+            let prompt = |batch: &Placed<usize>| Latency { length: length.value, batch: batch.value };
+            prompts.extend(batches.iter().map(|batch| Placed { value: prompt(batch), place: length.place.clone() }));
+        }
+    }
+    if entries.written().is_some() {
+        list::each_once(at, &prompts)?;
+    }
+    Ok(prompts.into_iter().map(|prompt| prompt.value).collect())
 }

@@ -18,6 +18,9 @@ pub struct Evaluate {
     pub perplexity: Vec<Perplexity>,
     /// Zero-shot multiple choice; one column of the table each, and one for their average.
     pub tasks: Vec<TaskUse>,
+    /// How long a pass over a prompt takes; of each prompt the time, the speedup and the memory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub latency: Vec<Latency>,
 }
 
 /// Perplexity on one corpus in windows of `length` tokens.
@@ -31,6 +34,20 @@ pub struct Perplexity {
 impl fmt::Display for Perplexity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.corpus, self.length)
+    }
+}
+
+/// The prompt of a latency: `batch` sequences of `length` tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    pub length: usize,
+    pub batch: usize,
+}
+
+/// `512×4`
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}×{}", self.length, self.batch)
     }
 }
 
@@ -61,7 +78,7 @@ impl fmt::Display for TaskUse {
     }
 }
 
-/// What every variant is scored on: `perplexity`, `tasks`, or both.
+/// What every variant is scored on: one or more of `perplexity`, `tasks` and `latency`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EvaluateEntry {
@@ -71,6 +88,22 @@ pub(super) struct EvaluateEntry {
     /// Zero-shot multiple choice; one column of the table for each task, and one for their average.
     #[serde(default)]
     pub(super) tasks: Many<TaskUseEntry>,
+    /// Time and memory of a forward pass over a prompt, all variants of a backbone side by side.
+    #[serde(default)]
+    pub(super) latency: Many<LatencyEntry>,
+}
+
+/// Prompts: each length with each batch.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LatencyEntry {
+    /// Tokens of a sequence.
+    #[schemars(schema_with = "references::counts")]
+    pub(super) length: Many<usize>,
+    /// Sequences that are read together; 1 by default.
+    #[serde(default)]
+    #[schemars(schema_with = "references::counts")]
+    pub(super) batch: Many<usize>,
 }
 
 /// Perplexity on one corpus.

@@ -58,6 +58,8 @@ fn label(name: &str, options: &Options) -> String {
         .into_iter()
         .map(|(name, value)| match value {
             Value::String(text) => format!("{name}={text}"),
+            // A map's own values, without the signs of JSON: names of cells stand on command lines.
+            Value::Object(map) => format!("{name}={}", label("", map)),
             other => format!("{name}={other}"),
         })
         .collect();

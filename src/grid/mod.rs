@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, TableEntry, Tolerance};
 pub use cell::{Calibration, Cell};
 pub use disk::{Backbone, Corpus, TaskData};
-pub use evaluate::{Evaluate, Perplexity, TaskUse};
+pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
 pub use method::Method;
 pub use named::{BackboneFile, EntryKind, backbone_files};
 pub use need::{Around, Found, HubSource, Need};
@@ -60,6 +60,8 @@ pub struct Shown<'a> {
     pub text: &'a dyn Fn(&str) -> bool,
     /// Whether this task is.
     pub task: &'a dyn Fn(&str) -> bool,
+    /// Whether latencies are.
+    pub latency: bool,
 }
 
 /// A checked grid. Everything it names exists, and every cell it expands to can be tried.
@@ -113,7 +115,7 @@ impl Grid {
     /// # Errors
     /// Names file, line and column, what was expected and what was found.
     pub fn load(path: &Path, profile: Option<&str>, overrides: &[String], registry: &dyn Registry) -> Result<Grid> {
-        let all = Shown { text: &|_| true, task: &|_| true };
+        let all = Shown { text: &|_| true, task: &|_| true, latency: true };
         Self::load_shown(path, profile, overrides, registry, &all)
     }
 
@@ -141,9 +143,10 @@ impl Grid {
 
         // What is used is known now; the rest need not be there.
         let cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
-        let Evaluate { mut perplexity, tasks: mut scored } = checked.evaluate;
+        let Evaluate { mut perplexity, tasks: mut scored, mut latency } = checked.evaluate;
         perplexity.retain(|text| (shown.text)(&text.corpus));
         scored.retain(|task| (shown.task)(&task.name));
+        latency.retain(|_| shown.latency);
         let backbone = list::distinct(cells.iter().map(|cell| &cell.backbone));
         let calibration = list::distinct(cells.iter().filter_map(|cell| cell.calibration.as_ref()));
         let texts = perplexity.iter().map(|text| &text.corpus);
@@ -165,7 +168,7 @@ impl Grid {
             depth: list::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
             recovery: list::distinct(cells.iter().filter_map(|cell| cell.recovery.as_ref())),
             calibration,
-            evaluate: Evaluate { perplexity, tasks: scored },
+            evaluate: Evaluate { perplexity, tasks: scored, latency },
             cells,
         })
     }

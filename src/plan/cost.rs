@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use super::{BackbonePlan, KeyState, Plan, StoreState, Variant, payload};
 use crate::criterion::{self, Criterion, PruneSpec};
+use crate::distill::Finetune;
 use crate::error::Result;
 use crate::grid::Grid;
+use crate::latency::{self, Rounds};
 use crate::model::trie::Cost;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::recovery::{self, Span};
@@ -93,6 +95,15 @@ fn of_backbone(
             total.disk += missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
         }
     }
+    for (place, prompt) in backbone.latencies.iter().enumerate() {
+        let load = Load::windows(prompt.length * prompt.batch, prompt.length);
+        // Each variant alone, and all of a comparison anew.
+        let passes = latency::passes(1, Rounds::PAPER) as f64 * cost(&all, &load).separate;
+        let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
+        total.naive += passes;
+        total.shared += passes;
+        total.left += if left { passes } else { 0.0 };
+    }
     let c = config.hidden as f64;
     let (mut operators, mut mapped) = (0, 0);
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
@@ -108,6 +119,24 @@ fn of_backbone(
         total.naive += own.len() as f64 * (pass + solve) + trial_cost;
         total.shared += pass + own.len() as f64 * solve + trial_cost;
         total.left += trials.iter().filter(|(left, _)| *left).map(|(_, cost)| cost).sum::<f64>();
+        // What one pass gives is kept once for all methods of a boundary.
+        let mut read = BTreeSet::new();
+        for (variant, trained) in own.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
+            let text = &backbone.calibrations[trained.text].calibration;
+            let tokens = text.sequences * text.length;
+            // Forwards and backwards through what stands after the boundary, taken to be a quarter of the layers.
+            let steps = 3.0 * (pass / load.tokens.max(1) as f64 / 4.0 + 2.0 * c * config.vocab as f64) * tokens as f64;
+            total.naive += steps;
+            total.shared += steps;
+            if !state.has(&trained.key) {
+                total.left += steps;
+                let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
+                if read.insert((trained.text, boundary)) {
+                    total.left += pass / load.tokens.max(1) as f64 * tokens as f64;
+                    total.disk += (4 * config.hidden + 8 * Finetune::LIKELIEST) as u64 * tokens as u64;
+                }
+            }
+        }
         if missing.is_empty() {
             continue;
         }

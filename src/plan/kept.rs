@@ -26,6 +26,10 @@ impl KeptKeys {
     /// Of a pass all sites are kept, and of a criterion's perplexities all trials: another depth or recovery may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let family = |fields: &[&str]| entry.hash_without(fields).is_some_and(|hash| self.0.contains(&hash));
-        self.0.contains(&entry.hash) || family(&[TRIAL]) || family(&[SITE, SEQUENCES]) || family(&[PAIRS, SEQUENCES])
+        self.0.contains(&entry.hash)
+            || family(&[TRIAL])
+            || family(&[SITE, SEQUENCES])
+            || family(&[PAIRS, SEQUENCES])
+            || family(&[SEQUENCES])
     }
 }

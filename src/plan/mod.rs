@@ -14,7 +14,7 @@ pub use inputs::{Inputs, warnings};
 pub use kept::KeptKeys;
 use payload::{FIGURES, selection};
 pub use reason::{Change, Reason, Reasons};
-pub use recipe::{BackbonePlan, CalibrationPlan, ENGINE, Evaluation, Subject, Variant};
+pub use recipe::{BackbonePlan, CalibrationPlan, ENGINE, Evaluation, Subject, TrainingPlan, Variant};
 pub use state::{KeyState, StoreState};
 
 use crate::error::Result;

@@ -18,6 +18,9 @@ pub const LOAD: &str = "load.json";
 /// Of scores: one or two numbers a window or choice, as `f64` in little-endian order.
 pub const VALUES: &str = "values.f64";
 
+/// Of a latency: its times and bytes.
+pub const LATENCY: &str = "latency.json";
+
 /// A payload as JSON bytes.
 pub fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))

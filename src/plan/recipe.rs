@@ -11,9 +11,12 @@ use super::inputs::Inputs;
 use crate::calibrate::{HookPoint, Pair};
 use crate::corpus;
 use crate::criterion::{self, PruneSpec};
+use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::sha256;
-use crate::grid::{Calibration, Cell, Grid, Method, Perplexity, TaskUse};
+use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
+use crate::latency::Rounds;
+use crate::machine;
 use crate::model::{CPU, Config, EngineId};
 use crate::recovery::{self, Span};
 use crate::store::{ArtifactKind, Key};
@@ -31,6 +34,8 @@ pub struct BackbonePlan {
     pub calibrations: Vec<CalibrationPlan>,
     /// The grid's evaluations, in its order: perplexities, then tasks.
     pub evaluations: Vec<Evaluation>,
+    /// The prompts whose latencies are measured, in the grid's order.
+    pub latencies: Vec<Latency>,
     /// Its cells, in the grid's order.
     pub variants: Vec<Variant>,
 }
@@ -74,14 +79,36 @@ pub struct Variant {
     pub calibration: Option<usize>,
     pub selection: Option<Arc<Key>>,
     pub operator: Option<Arc<Key>>,
+    /// What its operator becomes by training; none where it stays as it is solved.
+    pub trained: Option<TrainingPlan>,
     /// One for each evaluation.
     pub scores: Vec<Arc<Key>>,
+    /// One for each timed prompt.
+    pub latencies: Vec<Arc<Key>>,
+}
+
+/// The training of an operator.
+pub struct TrainingPlan {
+    /// The place of its text among the backbone's calibrations.
+    pub text: usize,
+    pub finetune: Finetune,
+    pub key: Arc<Key>,
 }
 
 impl Variant {
     /// All its artifacts, in the order in which they are made.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
-        self.selection.iter().chain(&self.operator).chain(&self.scores)
+        self.repairs().chain(&self.scores).chain(&self.latencies)
+    }
+
+    /// Those that it needs before it can run.
+    pub fn repairs(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
+    }
+
+    /// The operators that it runs with: as they were solved, or trained.
+    pub fn repair(&self) -> Option<&Arc<Key>> {
+        self.trained.as_ref().map(|trained| &trained.key).or(self.operator.as_ref())
     }
 }
 
@@ -95,6 +122,19 @@ pub(super) const SEQUENCES: &str = "sequences";
 /// The engine whose numbers stand under the keys. Keys are older than the word: the CPU's have no name in them, another
 /// engine's have its name beside float type and device.
 pub const ENGINE: EngineId = CPU;
+
+/// The text that a cell's operator is trained on: of the calibration's corpus. None where it is not trained.
+fn training_text(cell: &Cell) -> Result<Option<Calibration>> {
+    let (Some(recovery), Some(calibration)) = (&cell.recovery, &cell.calibration) else { return Ok(None) };
+    let finetune = recovery::finetune(&recovery.name, &recovery.options)?;
+    Ok(finetune.map(|Finetune { sequences, length, seed }| Calibration {
+        corpus: calibration.corpus.clone(),
+        sequences,
+        length,
+        seed,
+        operator_sequences: sequences,
+    }))
+}
 
 impl BackbonePlan {
     pub(super) fn new(grid: &Grid, name: &str, inputs: &Inputs, batch_tokens: usize) -> Result<Self> {
@@ -120,6 +160,16 @@ impl BackbonePlan {
             let Calibration { corpus, sequences, length, seed, .. } = calibration;
             let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
             calibrations.push(CalibrationPlan { calibration: calibration.clone(), tokens: text(corpus, windows)? });
+        }
+        for (_, cell) in &own {
+            let Some(calibration) = training_text(cell)? else { continue };
+            if calibrations.iter().any(|known| known.calibration == calibration) {
+                continue;
+            }
+            let Calibration { corpus, sequences, length, seed, .. } = &calibration;
+            let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
+            let tokens = text(corpus, windows)?;
+            calibrations.push(CalibrationPlan { calibration, tokens });
         }
         let mut evaluations = Vec::new();
         for Perplexity { corpus, length } in &grid.evaluate.perplexity {
@@ -148,16 +198,47 @@ impl BackbonePlan {
                 Evaluation { subject, tokens, journal }
             })
             .collect();
-        let content = files.content.clone();
-        let mut plan =
-            Self { name: name.to_string(), folder, config, content, calibrations, evaluations, variants: Vec::new() };
+        let mut plan = Self {
+            name: name.to_string(),
+            folder,
+            config,
+            content: files.content.clone(),
+            calibrations,
+            evaluations,
+            latencies: grid.evaluate.latency.clone(),
+            variants: Vec::new(),
+        };
         // Cells share selections: each is built once.
         let mut selections: BTreeMap<(usize, String, usize), Arc<Key>> = BTreeMap::new();
         for (index, cell) in own {
             let variant = plan.variant(index, cell, batch_tokens, &mut selections)?;
             plan.variants.push(variant);
         }
+        plan.add_latencies();
         Ok(plan)
+    }
+
+    /// The keys of latencies. Those of a prompt are measured together, so that each key says among which others, and on
+    /// which machine: no other one's times stand for its own.
+    fn add_latencies(&mut self) {
+        let of = |variant: &Variant| variant.repair().map_or("dense", |key| key.hash()).to_owned();
+        let among: BTreeSet<String> = self.variants.iter().map(of).collect();
+        let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
+        let (machine, Rounds { warmups, timed }) = (machine::identity(), Rounds::PAPER);
+        let key = |variant: &Variant, prompt: &Latency| {
+            let of = json!({
+                "backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device, "machine": machine,
+                "length": prompt.length, "batch": prompt.batch, "warmups": warmups, "rounds": timed, "among": among,
+            });
+            let operator = variant.repair().map(|key| ("operator", Arc::clone(key)));
+            Arc::new(Key::new(ArtifactKind::Latency, of, operator))
+        };
+        let keys: Vec<Vec<Arc<Key>>> = self
+            .variants
+            .iter()
+            .map(|variant| self.latencies.iter().map(|prompt| key(variant, prompt)).collect())
+            .collect();
+        self.variants.iter_mut().zip(keys).for_each(|(variant, keys)| variant.latencies = keys);
     }
 
     fn variant(
@@ -178,7 +259,15 @@ impl BackbonePlan {
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
             let scores = score(&self.dense(batch_tokens), None);
-            return Ok(Variant { cell: index, calibration: None, selection: None, operator: None, scores });
+            return Ok(Variant {
+                cell: index,
+                calibration: None,
+                selection: None,
+                operator: None,
+                trained: None,
+                scores,
+                latencies: Vec::new(),
+            });
         };
         let place = self.calibrations.iter().position(|known| known.calibration == *calibration);
         let place = place.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
@@ -190,13 +279,17 @@ impl BackbonePlan {
         };
         let plan = &self.calibrations[place];
         let operator = Arc::new(self.operator(&selection, cell.depth, [criterion, recovery], plan)?);
-        let scores = score(&json!({"batch": batch_tokens}), Some(&operator));
+        let trained = self.training(cell, criterion, recovery, &operator)?;
+        let repair = trained.as_ref().map_or(&operator, |trained| &trained.key);
+        let scores = score(&json!({"batch": batch_tokens}), Some(repair));
         Ok(Variant {
             cell: index,
             calibration: Some(place),
             selection: Some(selection),
             operator: Some(operator),
+            trained,
             scores,
+            latencies: Vec::new(),
         })
     }
 
@@ -231,11 +324,63 @@ impl BackbonePlan {
         let alone = one_region && repair.spans(Span { start: 0, end: depth }).len() == 1;
         let Calibration { sequences, operator_sequences, .. } = calibration.calibration;
         let of = json!({
-            "recovery": recovery.name, "options": recovery.resolved,
+            "recovery": recovery.name, "options": recovery::untrained(&recovery.resolved),
             "sequences": repair.fitted_on(alone).count(sequences, operator_sequences),
         });
         let activations = Arc::new(self.pass(&calibration.tokens));
         Ok(Key::new(ArtifactKind::Operator, of, [("selection", Arc::clone(selection)), ("activations", activations)]))
+    }
+
+    /// A trained operator's key has the operator that the training begins with, and its text.
+    fn training(
+        &self,
+        cell: &Cell,
+        criterion: &Method,
+        recovery: &Method,
+        operator: &Arc<Key>,
+    ) -> Result<Option<TrainingPlan>> {
+        let (Some(finetune), Some(text)) =
+            (recovery::finetune(&recovery.name, &recovery.options)?, training_text(cell)?)
+        else {
+            return Ok(None);
+        };
+        let rule = criterion::build(&criterion.name, &criterion.options)?;
+        if rule.regions(&self.cut(cell.depth)).iter().any(|(start, end)| end - start != cell.depth) {
+            return Err(Error::bad_input("an operator is only fine-tuned at a contiguous cut")
+                .at(cell.to_string())
+                .expected("a criterion that removes one block, such as llm-streamline")
+                .found(format!("`{criterion}`, whose layers need not be one block"))
+                .hint("the paper fine-tunes LLM-Streamline's cuts"));
+        }
+        let place = self.calibrations.iter().position(|known| known.calibration == text);
+        let place = place.ok_or_else(|| Error::job("the text of a training is not planned").at(cell.to_string()))?;
+        let of = json!({
+            "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
+            "likeliest": Finetune::LIKELIEST, "dtype": ENGINE.dtype, "device": ENGINE.device,
+        });
+        let teacher = self.teacher(&self.calibrations[place].tokens, None);
+        let pass = self.pass(&self.calibrations[place].tokens);
+        let parents =
+            [("operator", Arc::clone(operator)), ("teacher", Arc::new(teacher)), ("activations", Arc::new(pass))];
+        let key = Arc::new(Key::new(ArtifactKind::Distilled, of, parents));
+        Ok(Some(TrainingPlan { text: place, finetune, key }))
+    }
+
+    /// What the whole backbone predicts for some sequences of a text; without any it stands for all in the keys of
+    /// trainings.
+    pub fn teacher(&self, tokens: &Arc<Key>, sequences: Option<&Range<usize>>) -> Key {
+        let mut of = json!({
+            "backbone": self.content, "dtype": ENGINE.dtype, "device": ENGINE.device, "likeliest": Finetune::LIKELIEST,
+        });
+        if let Some(sequences) = sequences {
+            of[SEQUENCES] = json!([sequences.start, sequences.end]);
+        }
+        Key::new(ArtifactKind::Teacher, of, [("tokens", Arc::clone(tokens))])
+    }
+
+    /// A training after so many steps: what it goes on from when it was killed.
+    pub fn checkpoint(&self, trained: &Arc<Key>, steps: usize) -> Key {
+        Key::new(ArtifactKind::Distilled, json!({"checkpoint": steps}), [("trained", Arc::clone(trained))])
     }
 
     fn cut(&self, depth: usize) -> PruneSpec<'_> {

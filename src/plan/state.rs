@@ -40,8 +40,8 @@ impl StoreState {
         }
         // An operator is loaded only where a score is missing.
         for variant in &variants {
-            let scoring = variant.scores.iter().any(|key| !store.has(key));
-            if let Some(entry) = variant.operator.as_ref().and_then(|key| wanted.get_mut(key.hash())) {
+            let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !store.has(key));
+            if let Some(entry) = variant.repair().and_then(|key| wanted.get_mut(key.hash())) {
                 entry.1 |= scoring;
             }
         }
@@ -92,13 +92,13 @@ impl KeyState {
             Lookup::Whole(artifact) => artifact,
         };
         let checked = match key.kind() {
-            ArtifactKind::Selection | ArtifactKind::Scores => artifact.verify(),
-            ArtifactKind::Operator if loaded => artifact.verify(),
+            ArtifactKind::Selection | ArtifactKind::Scores | ArtifactKind::Latency => artifact.verify(),
+            ArtifactKind::Operator | ArtifactKind::Distilled if loaded => artifact.verify(),
             // The figures are read in any case; the matrices are large.
-            ArtifactKind::Operator => artifact.read(super::FIGURES).map(drop),
+            ArtifactKind::Operator | ArtifactKind::Distilled => artifact.read(super::FIGURES).map(drop),
             // Results are judged by them.
             ArtifactKind::Tokens => artifact.verify(),
-            ArtifactKind::Activations => Ok(()),
+            ArtifactKind::Activations | ArtifactKind::Teacher => Ok(()),
         };
         match checked {
             Ok(()) => Self::Whole(artifact),

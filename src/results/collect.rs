@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
 use super::{Protocol, stem};
-use crate::exec::{CellResult, GridOutcome};
+use crate::exec::{CellResult, GridOutcome, LatencyResult};
 use crate::grid::{Cell, Grid, Method};
 use crate::metric::{self, Metric};
 use crate::recovery;
@@ -32,6 +32,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         };
         texts(grid, outcome, result, &mut push);
         tasks(grid, outcome, result, &mut push);
+        latencies(grid, result, &mut push);
         boundaries(result, reference(outcome, &result.cell), &mut push);
     }
     let cells = outcome.cells.iter().map(summary).collect();
@@ -140,6 +141,34 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
     }
 }
 
+/// Time, speedup and memory over each prompt.
+fn latencies(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
+    for (place, prompt) in grid.evaluate.latency.iter().enumerate() {
+        let of = result.latencies.get(place).and_then(Option::as_ref);
+        let sample = match of {
+            Some(of) if of.times.is_none() => Sample::OutOfMemory,
+            _ => Sample::None,
+        };
+        for protocol in Protocol::latencies(grid, *prompt) {
+            let (metric, column) = (protocol.measures(), Some(protocol.column()));
+            let (value, error) = match metric.family() {
+                id if id == metric::PREFILL.id => {
+                    let spread = of.and_then(LatencyResult::spread);
+                    (spread.map(|spread| spread.mean), spread.map(|spread| spread.deviation))
+                }
+                id if id == metric::SPEEDUP.id => {
+                    let speedup = of.and_then(LatencyResult::speedup);
+                    (speedup.map(|of| of.ratio), speedup.and_then(|of| of.half_width))
+                }
+                id if id == metric::MEMORY.id => (of.and_then(LatencyResult::memory_percent), None),
+                _ => (of.and_then(LatencyResult::bytes).map(|bytes| bytes as f64 / 1e6), None),
+            };
+            let (scored, sample) = (std::slice::from_ref(&protocol), sample.clone());
+            push(Measured { metric, column, scored, value, error, sample });
+        }
+    }
+}
+
 /// What is known of the repair itself (paper figures 1, 3 and 4); of several boundaries the mean. A pruned cell that failed
 /// has errors without a value: what is missing must not look as if nobody had asked for it.
 fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_>) {
@@ -206,7 +235,7 @@ impl<'a> Labels<'a> {
             depth: cell.depth,
             criterion: cell.criterion.as_ref().map_or(DENSE.to_owned(), |method| self.method(method)),
             recovery: cell.recovery.as_ref().map_or(recovery::NONE.to_owned(), |method| self.method(method)),
-            finetuned: false,
+            finetuned: cell.recovery.as_ref().is_some_and(|method| method.options.contains_key(recovery::FINETUNE)),
             calibration: match &cell.calibration {
                 Some(of) if self.sequences => format!("{}:{}", stem(&of.corpus), of.operator_sequences),
                 Some(of) => stem(&of.corpus).to_owned(),

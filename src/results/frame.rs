@@ -7,10 +7,10 @@ use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, S
 
 use super::comparison::PaperComparison;
 use super::csv::{failed, unwritten, write_csv};
-use super::measurement::Measurement;
+use super::measurement::{Measurement, Sample};
 use super::paired::Paired;
 use super::protocol_line::protocol_line;
-use super::table::{Lead, Row, Shown, Table};
+use super::table::{Lead, OUT_OF_MEMORY, Row, Shown, Table};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
 
@@ -120,7 +120,11 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
         real("effect", &|shown, _| shown.paired.as_ref().map(|of| of.difference)),
         real("p", &|shown, _| shown.paired.as_ref().map(|of| of.p)),
         text("status", &|_, number| {
-            Some(number.failure.as_ref().map_or("ok".to_owned(), |reason| format!("failed: {reason}")))
+            Some(match (&number.failure, &number.sample) {
+                (Some(reason), _) => format!("failed: {reason}"),
+                (None, Sample::OutOfMemory) => OUT_OF_MEMORY.to_owned(),
+                (None, _) => "ok".to_owned(),
+            })
         }),
         text("protocol", &|_, number| Some(protocol_line(origin.profile, std::iter::once(number)))),
         text("cell", &|_, number| Some(number.cell.clone())),

@@ -1,10 +1,10 @@
 //! The table that `run` shows: a row for each cell, a column for each protocol.
 
-use super::measurement::{CellSummary, Results};
+use super::measurement::{CellSummary, Results, Sample};
 use super::protocol_line::protocol_line;
 use super::table::{Column, Lead, Row, Shown, Table};
 use super::{Protocol, distinct};
-use crate::metric::{Metric, Nearness};
+use crate::metric::Nearness;
 
 /// The status of a cell that has a result.
 const OK: &str = "ok";
@@ -20,8 +20,9 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let row = |cell: &CellSummary| {
         let shown = |(protocol, &decimals): (&Protocol, &usize)| {
             let of = results.find(&cell.name, &protocol.column())?;
-            let value = of.record.value?;
-            Some(Shown::new(of, Metric::print(value, decimals), Some(Metric::printed(value, decimals))))
+            let value = of.record.value;
+            let known = value.is_some() || of.sample == Sample::OutOfMemory;
+            known.then(|| Shown::printed(of, decimals, ""))
         };
         let said = |text: &Option<String>| text.clone().unwrap_or_default();
         let status = cell.failure.as_ref().map_or(OK.to_owned(), |reason| format!("failed: {reason}"));
@@ -73,6 +74,9 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
 pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().nearness == Nearness::Difference {
         return 2;
+    }
+    if protocol.measures().is_latency() {
+        return protocol.measures().decimals;
     }
     let column = protocol.column();
     let numbers = results.measurements.iter().filter(|of| of.column == column).filter_map(|of| of.record.value);

@@ -70,6 +70,8 @@ pub enum Sample {
     Tasks(Vec<Vec<bool>>),
     /// The loss of each window.
     Losses(Vec<f64>),
+    /// There is no number because memory did not suffice.
+    OutOfMemory,
 }
 
 /// What a number depends on besides its condition.

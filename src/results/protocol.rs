@@ -3,8 +3,11 @@
 use serde::Serialize;
 
 use crate::exec::{GridOutcome, TaskProtocol, TextProtocol};
-use crate::grid::{Grid, Perplexity, TaskUse};
-use crate::metric::{ACCURACY, Metric};
+use crate::grid::{Grid, Latency, Perplexity, TaskUse};
+use crate::latency::Rounds;
+use crate::machine::Machine;
+use crate::metric::{ACCURACY, MEMORY, MEMORY_SIZE, Metric, PREFILL, SPEEDUP, Word};
+use crate::plan::ENGINE;
 use crate::tasks::Bos;
 
 /// How the numbers of one column were made.
@@ -56,7 +59,25 @@ pub enum Protocol {
     BitsPerByte { corpus: String, length: usize },
     /// The mean of the task columns, in percent.
     Average { tasks: usize },
+    /// One forward pass over a prompt, the head at every position, the variants' passes one after the other in each round.
+    Latency {
+        /// The id of what is told of it, without its prompt.
+        metric: &'static str,
+        /// Tokens of a sequence, and sequences.
+        length: usize,
+        batch: usize,
+        /// Whether the grid has other prompts too, so that the metric is called after this one.
+        several: bool,
+        /// Passes that are not counted, and that are.
+        warmups: usize,
+        rounds: usize,
+        /// What computed.
+        machine: String,
+    },
 }
+
+/// What is told of a timed prompt, in the order of a run's columns.
+static OF_LATENCY: [&Word; 4] = [&PREFILL, &SPEEDUP, &MEMORY, &MEMORY_SIZE];
 
 impl Protocol {
     /// One column for each perplexity, each task, and the average of the tasks where there are several.
@@ -71,7 +92,25 @@ impl Protocol {
         let several = Some(tasks.len()).filter(|&tasks| tasks > 1);
         let bits = grid.evaluate.perplexity.iter().filter(|_| outcome.unlike_vocabularies(grid));
         let bits = bits.map(|text| Self::BitsPerByte { corpus: text.corpus.clone(), length: text.length });
-        windows.chain(bits).chain(tasks).chain(several.map(|tasks| Self::Average { tasks })).collect()
+        let latencies = grid.evaluate.latency.iter().flat_map(|prompt| Self::latencies(grid, *prompt));
+        let average = several.map(|tasks| Self::Average { tasks });
+        windows.chain(bits).chain(tasks).chain(average).chain(latencies).collect()
+    }
+
+    /// What is told of a prompt, each by itself: time, speedup, memory in percent and in bytes.
+    pub fn latencies(grid: &Grid, prompt: Latency) -> [Self; 4] {
+        let Machine { cpu, gpu, threads, .. } = Machine::this();
+        let processor = gpu.or(cpu).unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+        let Rounds { warmups, timed: rounds } = Rounds::PAPER;
+        OF_LATENCY.map(|word| Self::Latency {
+            metric: word.id,
+            length: prompt.length,
+            batch: prompt.batch,
+            several: grid.evaluate.latency.len() > 1,
+            warmups,
+            rounds,
+            machine: format!("{processor}, {threads} threads, {}", ENGINE.dtype),
+        })
     }
 
     /// How a text is scored; `read` is what one backbone has read of it.
@@ -113,6 +152,10 @@ impl Protocol {
             Self::BitsPerByte { corpus, .. } => Metric::bits_per_byte(stem(corpus)),
             Self::MultipleChoice { name, .. } => Metric::task(name),
             Self::Average { .. } => ACCURACY.metric(),
+            Self::Latency { metric, length, batch, several, .. } => {
+                let word = OF_LATENCY.iter().find(|word| word.id == *metric).copied().unwrap_or(&PREFILL).metric();
+                if *several { word.at_prompt(*length, *batch) } else { word }
+            }
         }
     }
 
@@ -123,6 +166,7 @@ impl Protocol {
             Self::BitsPerByte { corpus, length } => format!("bits/byte {corpus}@{length}"),
             Self::MultipleChoice { label, .. } => label.clone(),
             Self::Average { .. } => "average".to_string(),
+            Self::Latency { metric, length, batch, .. } => format!("{metric} {length}×{batch}"),
         }
     }
 
@@ -130,6 +174,7 @@ impl Protocol {
     pub fn error_column(&self) -> Option<String> {
         match self {
             Self::Windows { .. } | Self::BitsPerByte { .. } => None,
+            Self::Latency { metric, .. } if *metric != PREFILL.id && *metric != SPEEDUP.id => None,
             _ => Some(format!("{} ±", self.column())),
         }
     }
@@ -152,6 +197,19 @@ impl Protocol {
                 self.amount()
             ),
             Self::Average { tasks } => format!("`{column}`: mean of the {tasks} task columns"),
+            Self::Latency { metric, .. } => {
+                let what = match *metric {
+                    id if id == PREFILL.id => "milliseconds of a forward pass, with their standard deviation",
+                    id if id == SPEEDUP.id => {
+                        "the dense backbone's mean time over the own, with half the 95 % interval of the rounds' ratios"
+                    }
+                    id if id == MEMORY.id => {
+                        "weights and the most intermediates at a time, in % of the dense backbone's"
+                    }
+                    _ => "the same in millions of bytes",
+                };
+                format!("`{column}`: {what}; {}", self.amount())
+            }
         }
     }
 
@@ -185,6 +243,9 @@ impl Protocol {
             }
             Self::BitsPerByte { length, .. } => format!("windows of {length} tokens"),
             Self::Average { tasks } => format!("{tasks} tasks"),
+            Self::Latency { warmups, rounds, machine, .. } => {
+                format!("{rounds} rounds after {warmups} warm-ups, the head at every position, on {machine}")
+            }
         }
     }
 
@@ -209,6 +270,7 @@ impl Protocol {
             Self::Windows { corpus, .. } | Self::BitsPerByte { corpus, .. } => corpus,
             Self::MultipleChoice { name, .. } => name,
             Self::Average { .. } => "average",
+            Self::Latency { metric, .. } => metric,
         }
     }
 }

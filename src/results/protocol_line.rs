@@ -16,6 +16,20 @@ pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Me
     parts.extend(grouped("perplexity", texts));
     let tasks = protocols().filter(|protocol| matches!(protocol, Protocol::MultipleChoice { .. }));
     parts.extend(grouped("accuracy", tasks));
+    let prompts = protocols().filter_map(|protocol| match protocol {
+        Protocol::Latency { length, batch, .. } => Some((format!("{length}×{batch}"), protocol.short())),
+        _ => None,
+    });
+    let mut timed: Vec<(String, Vec<String>)> = Vec::new();
+    for (prompt, how) in prompts {
+        match timed.iter_mut().find(|(known, _)| *known == how) {
+            Some((_, prompts)) if prompts.contains(&prompt) => {}
+            Some((_, prompts)) => prompts.push(prompt),
+            None => timed.push((how, vec![prompt])),
+        }
+    }
+    let latency = |(how, prompts): (String, Vec<String>)| format!("latency over {} tokens: {how}", prompts.join(", "));
+    parts.extend(timed.into_iter().map(latency));
     let mut calibrations: Vec<String> = Vec::new();
     for line in numbers.iter().filter_map(|number| number.setup.calibration.as_ref()).map(line) {
         if !calibrations.contains(&line) {

@@ -4,9 +4,12 @@
 use std::sync::Arc;
 
 use super::comparison::PaperComparison;
-use super::measurement::{Measurement, distinct};
+use super::measurement::{Measurement, Sample, distinct};
 use super::paired::{self, Paired};
 use crate::metric::{Direction, Metric};
+
+/// What stands in the place of a number for which memory did not suffice.
+pub(super) const OUT_OF_MEMORY: &str = "OOM";
 
 /// A table, laid out.
 #[derive(Debug, Clone, Default)]
@@ -95,6 +98,21 @@ impl Shown {
         Self { of: Arc::clone(of), text, value, best: false, second: false, paired: None, beside: None }
     }
 
+    /// A number as a table with so many decimals prints it: a latency or a speedup with its spread, and what memory did
+    /// not suffice for by its word. `lacking` stands for what has no value otherwise.
+    pub fn printed(of: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
+        let spread = |of: &Measurement| of.record.error.filter(|_| of.metric.is_latency());
+        let text = match of.record.value.filter(|_| of.failure.is_none()) {
+            Some(value) => match spread(of) {
+                Some(error) => format!("{} ± {}", Metric::print(value, decimals), Metric::print(error, decimals)),
+                None => Metric::print(value, decimals),
+            },
+            None if of.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
+            None => lacking.to_owned(),
+        };
+        Self::new(of, text, of.record.value.map(|value| Metric::printed(value, decimals)))
+    }
+
     /// `+` where ours is better than the best other, `-` where it is worse, nothing where they cannot be told apart.
     pub fn mark(&self) -> &'static str {
         self.paired.as_ref().map_or("", Paired::mark)
@@ -116,6 +134,10 @@ impl Table {
 
     fn rank(&mut self, block: &[usize], column: usize) {
         let metric = &self.columns[column].metric;
+        // Of times that noise tells apart none is the best.
+        if metric.is_latency() {
+            return;
+        }
         let shown = |at: usize| {
             let shown = self.rows[at].cells[column].as_ref()?;
             metric.cost(shown.value?).map(|cost| (cost, &shown.of))

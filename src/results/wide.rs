@@ -2,11 +2,10 @@
 
 use super::Protocol;
 use super::long::decimals;
-use super::measurement::{CellSummary, Results, distinct};
+use super::measurement::{CellSummary, Results, Sample, distinct};
 use super::protocol_line::protocol_line;
 use super::table::{Column, Lead, Row, Shown, Table};
 use crate::error::{Error, Result, nearest};
-use crate::metric::Metric;
 use crate::{criterion, recovery};
 
 /// A column: backbone, layers removed, layers.
@@ -35,8 +34,8 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
             let own = |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
             let cell = results.cells.iter().filter(own).find(|cell| label(cell) == of)?;
             let found = results.find(&cell.name, &name)?;
-            let value = found.record.value?;
-            Some(Shown::new(found, Metric::print(value, decimals), Some(Metric::printed(value, decimals))))
+            let known = found.record.value.is_some() || found.sample == Sample::OutOfMemory;
+            known.then(|| Shown::printed(found, decimals, ""))
         };
         let cells = settings.iter().map(shown).collect();
         Row { lead: vec![of.text.clone()], dense: of.dense, cells, ..Row::default() }

@@ -22,10 +22,25 @@ pub enum ArtifactKind {
     Operator,
     /// What a variant scored on one text or task.
     Scores,
+    /// The likeliest tokens that a whole backbone predicts, for some sequences.
+    Teacher,
+    /// A variant's operator after its training.
+    Distilled,
+    /// How long a variant took over one prompt, on one machine.
+    Latency,
 }
 
 impl ArtifactKind {
-    pub const ALL: [Self; 5] = [Self::Tokens, Self::Activations, Self::Selection, Self::Operator, Self::Scores];
+    pub const ALL: [Self; 8] = [
+        Self::Tokens,
+        Self::Activations,
+        Self::Selection,
+        Self::Operator,
+        Self::Scores,
+        Self::Teacher,
+        Self::Distilled,
+        Self::Latency,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -34,12 +49,16 @@ impl ArtifactKind {
             Self::Selection => "selection",
             Self::Operator => "operator",
             Self::Scores => "scores",
+            Self::Teacher => "teacher",
+            Self::Distilled => "distilled",
+            Self::Latency => "latency",
         }
     }
 
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
+            Self::Teacher | Self::Distilled | Self::Latency => 1,
             // 2, for operators: keys name the activations, and have every option filled in.
             // 2, for scores: the softmax divides last, which rounds otherwise.
             Self::Operator | Self::Scores => 2,

@@ -8,14 +8,17 @@
 //! | [`model`], [`corpus`], [`tasks`] | backbones as programs and the engines that run them, text as windows, questions as requests |
 //! | [`metric`] | what each kind of number is called, and which way it is better |
 //! | [`calibrate`] | one dense pass: similarities and activations |
-//! | [`criterion`], [`recovery`], [`evaluate`] | which layers go, what takes their place, what that costs |
+//! | [`distill`] | an operator in training |
+//! | [`criterion`], [`recovery`], [`evaluate`], [`latency`] | which layers go, what takes their place, what that costs |
 
 pub mod calibrate;
 pub mod corpus;
 pub mod criterion;
+pub mod distill;
 pub mod error;
 pub mod evaluate;
 pub mod files;
+pub mod latency;
 pub mod linalg;
 pub mod metric;
 pub mod model;

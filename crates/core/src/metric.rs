@@ -24,6 +24,10 @@ pub enum Unit {
     /// A share of one.
     Share,
     Milliseconds,
+    /// Millions of bytes.
+    Megabytes,
+    /// How many times as fast.
+    Times,
     Bits,
     /// A bare number: perplexities, errors, ratios.
     One,
@@ -69,6 +73,9 @@ const ERROR: Kind = Kind { decimals: 4, ..PER_TOKEN };
 const SHARE: Kind =
     Kind { unit: Unit::Share, direction: Direction::Neither, decimals: 4, nearness: Nearness::Difference };
 const TIME: Kind = Kind { unit: Unit::Milliseconds, decimals: 1, ..PER_TOKEN };
+const TIMES: Kind = Kind { unit: Unit::Times, direction: Direction::Higher, ..PER_TOKEN };
+const MEMORY_SHARE: Kind = Kind { direction: Direction::Lower, decimals: 1, ..PERCENT };
+const SIZE: Kind = Kind { unit: Unit::Megabytes, decimals: 1, ..PER_TOKEN };
 
 /// A metric that is one word and no task.
 #[derive(Debug)]
@@ -108,9 +115,16 @@ pub static SYMMETRIC: Word =
     Word::new("m_symmetric_share", "Symmetric part", SHARE).style(Hue::Teal, Marker::Square, Dash::Solid);
 pub static ANTISYMMETRIC: Word =
     Word::new("m_antisymmetric_share", "Anti-symmetric part", SHARE).style(Hue::Plum, Marker::Diamond, Dash::Dashed);
-static MEMORY: Word = Word::new("peak_memory_percent", "Memory", Kind { direction: Direction::Lower, ..PERCENT });
-static PREFILL: Word = Word::new("prefill_ms", "Prefill", TIME);
-static SPEEDUP: Word = Word::new("speedup", "Speedup", Kind { direction: Direction::Higher, ..PER_TOKEN });
+/// The high-water mark of tensors in a pass over a prompt, of the dense backbone's.
+pub static MEMORY: Word = Word::new("peak_memory_percent", "Memory (%)", MEMORY_SHARE);
+/// The same in bytes.
+pub static MEMORY_SIZE: Word = Word::new("peak_memory_mb", "Memory (MB)", SIZE);
+/// The time of a pass over a prompt.
+pub static PREFILL: Word = Word::new("prefill_ms", "Prefill (ms)", TIME);
+/// The dense backbone's time over the own.
+pub static SPEEDUP: Word = Word::new("speedup", "Speedup (×)", TIMES);
+/// What is known of one timed prompt.
+static OF_PROMPTS: [&Word; 4] = [&MEMORY, &MEMORY_SIZE, &PREFILL, &SPEEDUP];
 /// The texts of the paper's tables, in the order of its columns.
 static TEXTS: [Word; 3] = [
     Word::new("ppl_wikitext2", "WIKI", PER_TOKEN),
@@ -119,23 +133,13 @@ static TEXTS: [Word; 3] = [
 ];
 
 fn all() -> impl Iterator<Item = &'static Word> {
-    let others = [
-        &ACCURACY,
-        &PERPLEXITY,
-        &BOUNDARY_ERROR,
-        &CHANNEL_ERROR,
-        &CHANNELS_REDUCED,
-        &SYMMETRIC,
-        &ANTISYMMETRIC,
-        &MEMORY,
-        &PREFILL,
-        &SPEEDUP,
-    ];
-    TEXTS.iter().chain(others)
+    let others =
+        [&ACCURACY, &PERPLEXITY, &BOUNDARY_ERROR, &CHANNEL_ERROR, &CHANNELS_REDUCED, &SYMMETRIC, &ANTISYMMETRIC];
+    TEXTS.iter().chain(others).chain(OF_PROMPTS.iter().copied())
 }
 
 /// The families of metrics, with what stands between the family and the member.
-static FAMILIES: &[(&str, char, Kind)] = &[("ppl", '_', PER_TOKEN), ("bpb", '_', PER_BYTE), ("prefill_ms", ':', TIME)];
+static FAMILIES: &[(&str, char, Kind)] = &[("ppl", '_', PER_TOKEN), ("bpb", '_', PER_BYTE)];
 
 impl Metric {
     fn new(id: &str, label: &str, kind: Kind) -> Self {
@@ -154,6 +158,9 @@ impl Metric {
         if TASKS.iter().any(|task| task.name == id) {
             return Ok(Self::task(id));
         }
+        if let Some(metric) = Self::of_prompt(id) {
+            return Ok(metric);
+        }
         let member = |(family, sign, kind): &(&str, char, Kind)| {
             let member = id.strip_prefix(family)?.strip_prefix(*sign).filter(|member| !member.is_empty())?;
             // One text has one head, whatever is measured on it.
@@ -169,6 +176,31 @@ impl Metric {
                 None => error,
             }
         })
+    }
+
+    /// `prefill_ms:seq=512:batch=1` and its like, headed `512×1`.
+    fn of_prompt(id: &str) -> Option<Self> {
+        let (family, member) = id.split_once(':')?;
+        let word = OF_PROMPTS.iter().find(|word| word.id == family)?;
+        let (length, batch) = member.strip_prefix("seq=")?.split_once(":batch=")?;
+        let counts = [length, batch].iter().all(|count| count.parse::<usize>().is_ok());
+        counts.then(|| Self::new(id, &format!("{length}×{batch}"), word.kind))
+    }
+
+    /// The same metric of one of several prompts, each of `batch` sequences of `length` tokens.
+    pub fn at_prompt(&self, length: usize, batch: usize) -> Self {
+        let id = format!("{}:seq={length}:batch={batch}", self.id);
+        Self { id, label: format!("{length}×{batch}"), ..self.clone() }
+    }
+
+    /// Whether it tells of a pass over a prompt: what such a number is depends on the machine.
+    pub fn is_latency(&self) -> bool {
+        OF_PROMPTS.iter().any(|word| self.family() == word.id)
+    }
+
+    /// The id without its prompt.
+    pub fn family(&self) -> &str {
+        self.id.split_once(':').map_or(&self.id, |(family, _)| family)
     }
 
     /// The ids that are one word.
@@ -281,8 +313,17 @@ mod tests {
     fn a_misspelt_metric_is_refused_with_the_nearest() {
         let message = Metric::find("acc_avarage").unwrap_err().to_string();
         assert!(message.contains("did you mean `acc_average`?"), "{message}");
-        assert!(Metric::find("arc_easy:seq=1").is_err(), "only latencies have parts after a colon");
+        assert!(Metric::find("arc_easy:seq=1:batch=1").is_err(), "only latencies have parts after a colon");
+        assert!(Metric::find("speedup:seq=many:batch=1").is_err());
         assert!(Metric::find("ppl_").is_err());
+    }
+
+    #[test]
+    fn a_metric_of_one_prompt_is_the_metric_under_the_prompts_name() {
+        let found = Metric::find("speedup:seq=512:batch=16").unwrap();
+        assert_eq!(found, SPEEDUP.metric().at_prompt(512, 16));
+        assert_eq!((found.label.as_str(), found.unit, found.family()), ("512×16", Unit::Times, "speedup"));
+        assert!(found.is_latency() && MEMORY_SIZE.metric().is_latency() && !ACCURACY.metric().is_latency());
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Described {
 }
 
 /// Draft 7, without references: the dialect that editors' YAML servers read.
-fn schema<T: JsonSchema>() -> Value {
+pub fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<T>().to_value()
 }

@@ -18,10 +18,11 @@ pub enum Check {
     Copy,
     Duplicate,
     Speedup,
+    Memory,
 }
 
 impl Check {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Average,
         Self::Agreement,
         Self::Calibration,
@@ -30,6 +31,7 @@ impl Check {
         Self::Copy,
         Self::Duplicate,
         Self::Speedup,
+        Self::Memory,
     ];
 
     /// As in the CSV and in JSON.
@@ -43,6 +45,7 @@ impl Check {
             Self::Copy => "copy",
             Self::Duplicate => "duplicate",
             Self::Speedup => "speedup",
+            Self::Memory => "memory",
         }
     }
 
@@ -57,6 +60,7 @@ impl Check {
             Self::Copy => "two conditions have two rows",
             Self::Duplicate => "a table gives a metric of a condition once",
             Self::Speedup => "a speedup is the dense latency by the row's own",
+            Self::Memory => "an operator takes no more memory than a matrix of C² numbers",
         }
     }
 }

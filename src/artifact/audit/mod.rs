@@ -11,6 +11,7 @@
 //! | `accuracy` | accuracies that no count of right answers gives; rows at chance |
 //! | `copies` | two conditions with one row; one metric twice |
 //! | `speedup` | speedups that are not the ratio of their latencies |
+//! | `memory` | operators that take more memory than their matrix |
 //!
 //! Everything is judged from printed digits, so every tolerance is what rounding to those digits allows, and no more.
 //! A finding does not say which of two numbers is right.
@@ -21,6 +22,7 @@ mod averages;
 mod calibration;
 mod copies;
 mod finding;
+mod memory;
 #[cfg(test)]
 mod paper_test;
 mod render;
@@ -48,6 +50,7 @@ pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
     copies::check_rows(&rows, &mut findings);
     copies::check_duplicates(&rows, &mut findings);
     speedup::check(&rows, &mut findings);
+    memory::check(&rows, &mut findings);
     // A stable sort: within a check the order of the tables stays.
     findings.sort_by_key(|finding| (finding.check, finding.kind));
     findings

@@ -80,7 +80,11 @@ impl Claim {
         };
         groups.retain(|(key, _)| everywhere(key));
         let judged = |(key, records): (Vec<String>, Vec<&Record>)| {
-            let Check { outcome, shown } = (self.check)(&ClaimSetting::new(records));
+            let backbone = records.first().map(|record| &record.condition.backbone);
+            let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
+            let dense = dense.filter(|of| of.condition.criterion == DENSE && Some(&of.condition.backbone) == backbone);
+            let setting = ClaimSetting::new(records).beside(dense.collect());
+            let Check { outcome, shown } = (self.check)(&setting);
             SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, shown }
         };
         groups.into_iter().map(judged).collect()

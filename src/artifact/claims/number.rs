@@ -48,6 +48,11 @@ impl Quantity {
         self.map(|value, shown| (value.abs(), format!("|{shown}|")))
     }
 
+    /// As a part of another one.
+    pub(super) fn share_of(self, other: Self) -> Self {
+        self.with(other, |(a, a_shown), (b, b_shown)| (a / b, format!("{} ({a_shown} / {b_shown})", short(a / b))))
+    }
+
     /// The larger of two.
     pub(super) fn or_larger(self, other: Self) -> Self {
         self.with(other, |(a, a_shown), (b, b_shown)| {

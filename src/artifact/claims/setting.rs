@@ -8,24 +8,32 @@ use std::cmp::Ordering;
 use super::number::{Quantity, order, short, sign};
 use super::outcome::Check;
 use crate::metric::{Direction, Metric};
+use crate::results::distinct;
 use crate::results::record::{Condition, Record};
 
 /// The records of one setting, or a part of them.
 #[derive(Debug, Clone)]
 pub(super) struct ClaimSetting<'a> {
     records: Vec<&'a Record>,
+    /// Those of the dense backbone, which belong to every setting and part of one.
+    dense: Vec<&'a Record>,
     /// Which part it is: `, depth 11`.
     part: String,
 }
 
 impl<'a> ClaimSetting<'a> {
     pub(super) fn new(records: Vec<&'a Record>) -> Self {
-        Self { records, part: String::new() }
+        Self { records, dense: Vec::new(), part: String::new() }
+    }
+
+    /// The same beside the dense backbone's records.
+    pub(super) fn beside(self, dense: Vec<&'a Record>) -> Self {
+        Self { dense, ..self }
     }
 
     fn part(&self, name: &str, keeps: impl Fn(&Condition) -> bool) -> Self {
         let records = self.records.iter().copied().filter(|record| keeps(&record.condition)).collect();
-        Self { records, part: format!("{}, {name}", self.part) }
+        Self { records, dense: self.dense.clone(), part: format!("{}, {name}", self.part) }
     }
 
     /// Of the layers that this criterion selects.
@@ -71,6 +79,39 @@ impl<'a> ClaimSetting<'a> {
     pub(super) fn value(&self, metric: &str, recovery: &str) -> Quantity {
         let shown = |value| (value, format!("{} ({recovery}{})", short(value), self.part));
         Quantity::of(self.read(metric, recovery).map(shown))
+    }
+
+    /// How many layers are removed, where all records agree on that.
+    pub(super) fn depth(&self) -> f64 {
+        self.records.first().map_or(f64::NAN, |record| record.condition.depth as f64)
+    }
+
+    /// The value of the dense backbone.
+    pub(super) fn of_dense(&self, metric: &str) -> Quantity {
+        let known = |record: &&&Record| record.metric == metric && record.value.is_some();
+        let value = self.dense.iter().find(known).and_then(|record| record.value);
+        let read = value.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
+        Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
+    }
+
+    /// The metrics of a family, one for each prompt, that any of these recoveries has a value of: for the others memory
+    /// did not suffice, or nobody asked.
+    pub(super) fn prompts(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
+        let of_family = |id: &str| Metric::find(id).is_ok_and(|metric| metric.family() == family);
+        let asked = |record: &&&Record| recoveries.contains(&record.condition.recovery.as_str());
+        let known = self.records.iter().filter(asked).filter(|record| record.value.is_some());
+        distinct(known.map(|record| &record.metric).filter(|id| of_family(id)))
+    }
+
+    /// How far two values of a recovery and another may be apart by their deviations alone: the root of the squares' sum.
+    pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
+        let deviation = |name: &str| {
+            let fits = |record: &&&Record| record.metric == metric && record.condition.recovery == name;
+            let found = self.records.iter().find(fits).and_then(|record| record.error);
+            found.ok_or_else(|| format!("{metric} has no deviation for {name}{}", self.part))
+        };
+        let both = deviation(one).and_then(|a| Ok(a.hypot(deviation(other)?)));
+        Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
     }
 
     /// The mean over recoveries.

@@ -1,5 +1,5 @@
 //! From one calibration of a backbone to its repaired variants, stage by stage: select what needs no pass, plan the pass,
-//! collect, select what waited for it, solve. `repair` goes through them; data stands between them.
+//! collect, select what waited for it, solve, train what is to be trained. `repair` goes through them; data stands between them.
 
 mod job;
 mod pass;
@@ -8,6 +8,7 @@ mod select;
 mod shards;
 mod sites;
 mod solve;
+mod train;
 mod trials;
 
 pub(super) use repair::repair;

@@ -6,7 +6,7 @@ use super::job::CalibrationJob;
 use super::select::{Picked, Selections};
 use super::shards::{self, KeptActivations};
 use super::trials::Trials;
-use super::{pass, sites, solve};
+use super::{pass, sites, solve, train};
 use crate::calibrate::{ActivationShape, PassRequest};
 use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
@@ -68,8 +68,8 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     pass::run(job, &format!("{}, second pass", job.label), &second, &mut kept)?;
     // Solve.
     let activations = kept.open(job.shape, &sites)?;
-    for (variant, selection) in chosen {
-        if let Some(key) = variant.operator.as_ref().filter(|_| !made(job.run, variant)) {
+    for (variant, selection) in &chosen {
+        if let Some(key) = variant.operator.as_ref().filter(|key| !whole(job.run, key)) {
             let cell = &grid.cells[variant.cell];
             match solve::solve(cell, selection, &*job.engine, &activations, job.run.store, key) {
                 Err(error) if error.kind() == ErrorKind::Job => job.run.fail(variant.cell, error.one_line()),
@@ -78,7 +78,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
         }
         job.run.check_stop()?;
     }
-    Ok(())
+    train::train(job, &chosen, &activations)
 }
 
 /// The variants whose layers are chosen; those whose criterion failed are said to have failed.
@@ -98,8 +98,11 @@ fn chosen<'s>(
     chosen
 }
 
-/// Whether a variant's selection and operators are stored.
+/// Whether a variant's selection and operators, trained where they are to be, are stored.
 fn made(run: &Context<'_>, variant: &Variant) -> bool {
-    let whole = |key: &Arc<Key>| matches!(run.store.get(key), Lookup::Whole(_));
-    variant.selection.iter().chain(&variant.operator).all(whole)
+    variant.repairs().all(|key| whole(run, key))
+}
+
+fn whole(run: &Context<'_>, key: &Arc<Key>) -> bool {
+    matches!(run.store.get(key), Lookup::Whole(_))
 }

@@ -1,5 +1,6 @@
 //! Floor 0: dense linear algebra on plain slices. Knows nothing of models.
 
+pub mod adam;
 pub mod gemm;
 pub mod hadamard;
 pub mod simd;

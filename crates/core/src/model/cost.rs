@@ -1,7 +1,7 @@
 //! The cost model: floating-point operations of a step on some text, and the memory of a backbone.
 
 use super::config::Config;
-use super::program::{Step, Sublayer};
+use super::program::{Program, Step, Sublayer};
 
 /// How much text a step has to do with.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,6 +62,36 @@ impl Config {
     /// Bytes of weights that are in memory within a budget. The largest part has to be there whatever the budget.
     pub fn held_bytes(&self, budget: u64) -> u64 {
         self.weight_bytes().min(budget.max(self.layer_bytes()).max(self.head_bytes()))
+    }
+
+    /// How many numbers the weights are that a program needs, its operators among them; an output projection that is tied
+    /// has its own copy.
+    pub fn needed_weights(&self, program: &Program) -> u64 {
+        program.0.iter().map(|step| self.step_weights(step)).sum()
+    }
+
+    fn step_weights(&self, step: &Step) -> u64 {
+        let (c, f) = (self.hidden, self.intermediate);
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let count = match step {
+            Step::Embed | Step::Head => self.vocab * c,
+            Step::Attention(_) => c * (2 * q + 2 * kv),
+            Step::Mlp(_) => 3 * c * f,
+            Step::Apply(operator) => operator.numbers(),
+            Step::Edited(half, layer, operator) => {
+                let plain = if *half == Sublayer::Mlp { Step::Mlp(*layer) } else { Step::Attention(*layer) };
+                return self.step_weights(&plain) + operator.numbers() as u64;
+            }
+        };
+        count as u64
+    }
+
+    /// About how many bytes the training of an operator takes on sequences of so many tokens: the layers after it, taken to
+    /// be a quarter of all, with the output projection; the matrix with its gradient and moments; the logits with what
+    /// differentiating them keeps.
+    pub fn training_bytes(&self, length: usize) -> u64 {
+        let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes() + self.head_bytes();
+        weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64
     }
 
     /// About how many bytes a batch of so many tokens takes while a trie runs that keeps `depth` streams for later

@@ -119,6 +119,14 @@ impl Operator {
         }
     }
 
+    /// How many numbers it holds.
+    pub(super) fn numbers(&self) -> usize {
+        match &self.matrix {
+            Matrix::Dense(_) => self.channels * self.channels,
+            Matrix::Diagonal(_) => self.channels,
+        }
+    }
+
     /// `C`
     pub fn channels(&self) -> usize {
         self.channels

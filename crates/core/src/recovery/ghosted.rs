@@ -58,6 +58,10 @@ fn build(options: &Options) -> Result<Box<dyn Recovery>> {
 }
 
 impl Recovery for Ghosted {
+    fn tunable(&self) -> bool {
+        self.boundary == Placement::Region
+    }
+
     fn spans(&self, region: Span) -> Vec<Span> {
         self.boundary.spans(region)
     }

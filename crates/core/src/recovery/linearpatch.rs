@@ -63,6 +63,10 @@ impl Recovery for LinearPatch {
             .hint(format!("use `{DIAG}`")))
     }
 
+    fn tunable(&self) -> bool {
+        self.placement == Placement::Region
+    }
+
     fn spans(&self, region: Span) -> Vec<Span> {
         self.placement.spans(region)
     }

@@ -21,6 +21,11 @@ pub trait Recovery: Send + Sync {
         true
     }
 
+    /// Whether its operator can be trained further ([`crate::distill`]): it stands on the stream, one for a region.
+    fn tunable(&self) -> bool {
+        false
+    }
+
     /// The spans of a removed region that get an operator each: by default the region as a whole.
     fn spans(&self, region: Span) -> Vec<Span> {
         vec![region]

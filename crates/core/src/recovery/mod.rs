@@ -11,7 +11,10 @@ mod repair_metrics;
 mod replaceme_cos;
 mod replaceme_ls;
 
-use crate::error::Result;
+use serde_json::Value;
+
+use crate::distill::Finetune;
+use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
 
 pub use boundary::{Boundary, Span};
@@ -37,7 +40,47 @@ const ENTRIES: &[RecoveryEntry] = &[
 /// # Errors
 /// An unknown name (with the nearest), an unknown option or a wrong value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
-    (options::lookup("recovery", name, ENTRIES)?.build)(options)
+    let recovery = (options::lookup("recovery", name, ENTRIES)?.build)(&untrained(options))?;
+    if options.contains_key(FINETUNE) && !recovery.tunable() {
+        let names: Vec<&str> = tunable().collect();
+        return Err(Error::bad_input(format!("`{name}` has no operator that can be fine-tuned"))
+            .expected(format!("one of {}, with one operator for a region", names.join(", ")))
+            .found(format!("`{FINETUNE}` behind `{name}`"))
+            .hint(
+                "a map in the weights, or several operators at a cut, are not trained; the paper trains none of these",
+            ));
+    }
+    Ok(recovery)
+}
+
+/// The option by which a recovery's operator is trained after it is solved.
+pub const FINETUNE: &str = "finetune";
+
+/// A recovery's options without its training: what the operator is that the training begins with.
+pub fn untrained(options: &Options) -> Options {
+    options.iter().filter(|(name, _)| *name != FINETUNE).map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// How a recovery's operator is trained after it is solved; none where it is not.
+///
+/// # Errors
+/// As [`build`]; a wrong value, or a count that is too small.
+pub fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
+    build(name, options)?;
+    let Some(value) = options.get(FINETUNE) else { return Ok(None) };
+    let wrong = |found: String| Error::bad_input(format!("wrong value of `{FINETUNE}` for `{name}`")).found(found);
+    let finetune: Finetune = serde_json::from_value(value.clone())
+        .map_err(|error| wrong(error.to_string()).expected("`{sequences: 5000, length: 2048}`"))?;
+    if finetune.sequences == 0 || finetune.length < 2 {
+        return Err(wrong(value.to_string()).expected("a sequence or more, of two tokens or more"));
+    }
+    Ok(Some(finetune))
+}
+
+/// The names of the recoveries whose operators can be trained.
+fn tunable() -> impl Iterator<Item = &'static str> {
+    let is = |entry: &&RecoveryEntry| (entry.build)(&Options::new()).is_ok_and(|recovery| recovery.tunable());
+    ENTRIES.iter().filter(is).map(|entry| entry.shown.name)
 }
 
 /// The options of a recovery with every default filled in: what it is known by in keys.
@@ -46,13 +89,24 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
 /// As [`build`].
 pub fn resolve(name: &str, options: &Options) -> Result<Options> {
     let entry = options::lookup("recovery", name, ENTRIES)?;
-    (entry.build)(options)?;
-    entry.resolve(options)
+    let finetune = finetune(name, options)?;
+    let mut resolved = entry.resolve(&untrained(options))?;
+    if let Some(finetune) = finetune {
+        resolved.insert(FINETUNE.to_owned(), Value::Object(options::written(name, &finetune)?));
+    }
+    Ok(resolved)
 }
 
 /// The names of all recoveries and what their options are.
 pub fn described() -> Vec<Described> {
-    ENTRIES.iter().map(RecoveryEntry::described).collect()
+    let described = |entry: &RecoveryEntry| {
+        let mut described = entry.described();
+        if tunable().any(|name| name == described.name) {
+            described.options["properties"][FINETUNE] = options::schema::<Finetune>();
+        }
+        described
+    };
+    ENTRIES.iter().map(described).collect()
 }
 
 /// How a recovery is shown that tables call `name`: `ghosted`, or `ghosted:svd`. None of a name that is no recovery's.
@@ -84,6 +138,8 @@ pub fn word<'a>(name: &str, option: &str, value: &'a str) -> &'a str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -100,6 +156,31 @@ mod tests {
         assert_eq!((label("my-method"), label("replaceme-cos:3")), ("my-method", "ReplaceMe (Cos)"));
         assert_eq!(word("replaceme-cos", "epochs", "3"), "3");
         assert!(!is_ours("my-method"));
+    }
+
+    #[test]
+    fn what_the_paper_trains_can_be_trained_and_nothing_else() {
+        let options = |value: Value| value.as_object().unwrap().clone();
+        let finetune = |value: Value| finetune("ghosted", &options(json!({"finetune": value})));
+        assert_eq!(tunable().collect::<Vec<_>>(), ["linearpatch-diag", "linearpatch-rotate", "ghosted"]);
+        let found = finetune(json!({"sequences": 8, "length": 16})).unwrap();
+        assert_eq!(found, Some(Finetune { sequences: 8, length: 16, seed: 0 }));
+        for wrong in
+            [json!({"sequences": 0, "length": 16}), json!({"sequences": 8, "length": 1}), json!({"steps": 3}), json!(8)]
+        {
+            assert!(finetune(wrong.clone()).is_err(), "{wrong}");
+        }
+        for (name, more) in
+            [("none", json!({})), ("replaceme-ls", json!({})), ("ghosted", json!({"boundary": "layer"}))]
+        {
+            let mut options = options(more);
+            options.insert(FINETUNE.to_owned(), json!({"sequences": 8, "length": 16}));
+            let message = build(name, &options).err().unwrap().to_string();
+            assert!(message.contains("no operator that can be fine-tuned"), "{name}: {message}");
+        }
+        let resolved = resolve("ghosted", &options(json!({"finetune": {"length": 16, "sequences": 8}}))).unwrap();
+        assert_eq!(resolved[FINETUNE], json!({"sequences": 8, "length": 16, "seed": 0}));
+        assert_eq!(untrained(&resolved), resolve("ghosted", &Options::new()).unwrap());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::replaceme_ls::{on_branch, sites};
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;
 use crate::error::{Error, Result};
+use crate::linalg::adam::Adam;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};
@@ -200,38 +201,6 @@ fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
         *p = ((by_self * f64::from(*p) - by_target * f64::from(y)) / rows as f64) as f32;
     }
     cosine
-}
-
-/// Adam with PyTorch's defaults (Kingma and Ba 2015, algorithm 1).
-struct Adam {
-    learning_rate: f32,
-    first: Vec<f32>,
-    second: Vec<f32>,
-    steps: i32,
-}
-
-impl Adam {
-    const BETAS: (f32, f32) = (0.9, 0.999);
-    const EPSILON: f32 = 1e-8;
-
-    fn new(parameters: usize, learning_rate: f32) -> Self {
-        Self { learning_rate, first: vec![0.0; parameters], second: vec![0.0; parameters], steps: 0 }
-    }
-
-    fn update(&mut self, parameters: &mut [f32], gradient: &[f32]) {
-        self.steps += 1;
-        let (b1, b2) = Self::BETAS;
-        // The corrections in f64: 1 − 0.999^t loses digits in f32.
-        let rate = f64::from(self.learning_rate) / (1.0 - f64::from(b1).powi(self.steps));
-        let root = (1.0 - f64::from(b2).powi(self.steps)).sqrt() as f32;
-        let rate = rate as f32;
-        let moments = self.first.par_iter_mut().zip(&mut self.second);
-        parameters.par_iter_mut().zip(gradient).zip(moments).for_each(|((p, &g), (m, v))| {
-            *m = b1 * *m + (1.0 - b1) * g;
-            *v = b2 * *v + (1.0 - b2) * g * g;
-            *p -= rate * *m / (v.sqrt() / root + Self::EPSILON);
-        });
-    }
 }
 
 #[cfg(test)]

@@ -34,6 +34,35 @@ pub(super) static CLAIMS: &[Claim] = &[
         check: |of| of.best(ACCURACY, GHOSTED, &FINETUNED),
     },
     Claim {
+        id: "tableA4-margin",
+        artifacts: &["tableA4"],
+        says: "The margin over the stronger LinearPatch (Rotate) + FT ranges from +0.08 on LLaMA-2-7B to +1.04 on \
+               LLaMA-3.1-8B",
+        place: "Appendix D",
+        reading: Some("from 0.08 to 1.04 points on every backbone"),
+        over: &[Backbone],
+        needed: Needed::All,
+        only: finetuned,
+        check: |of| {
+            let margin = || of.gap(ACCURACY, GHOSTED, ROTATE);
+            margin().at_least(0.08).and(margin().at_most(1.04))
+        },
+    },
+    Claim {
+        id: "tableA4-rotate-stronger",
+        artifacts: &["tableA4"],
+        says: "The margin over the stronger LinearPatch (Rotate) + FT ranges from +0.08 on LLaMA-2-7B to +1.04 on \
+               LLaMA-3.1-8B",
+        place: "Appendix D",
+        reading: Some(
+            "the word stronger: LinearPatch (Rotate) + FT is at least as accurate as LinearPatch (Diag) + FT",
+        ),
+        over: &[Backbone],
+        needed: Needed::All,
+        only: finetuned,
+        check: |of| of.value(ACCURACY, ROTATE).at_least(of.value(ACCURACY, DIAG)),
+    },
+    Claim {
         id: "tableA5-lowest",
         artifacts: &["tableA5"],
         says: "Ghosted Layers + FT achieves the lowest average perplexity across all four backbones",
@@ -43,6 +72,32 @@ pub(super) static CLAIMS: &[Claim] = &[
         needed: Needed::All,
         only: finetuned,
         check: |of| of.best(PERPLEXITY, GHOSTED, &FINETUNED),
+    },
+    Claim {
+        id: "tableA5-reduction",
+        artifacts: &["tableA5"],
+        says: "with relative reductions of 14.4% (LLaMA-2-7B), 26.3% (LLaMA-3-8B), 25.7% (LLaMA-3.1-8B), and 30.9% \
+               (DeepSeek-R1-Distill-LLaMA-8B) over the stronger LinearPatch (Rotate) + FT.",
+        place: "Appendix D",
+        reading: Some("on every backbone by 14.4 % or more, as rounded"),
+        over: &[Backbone],
+        needed: Needed::All,
+        only: finetuned,
+        check: |of| of.gap(PERPLEXITY, GHOSTED, ROTATE).share_of(of.value(PERPLEXITY, ROTATE)).at_least(0.1435),
+    },
+    Claim {
+        id: "tableA5-more-pronounced",
+        artifacts: &["tableA4", "tableA5"],
+        says: "Table A5 shows a more pronounced gap on the language modeling benchmarks.",
+        place: "Appendix D",
+        reading: Some("to LinearPatch (Rotate) + FT, as a part of its value, larger in perplexity than in accuracy"),
+        over: &[Backbone],
+        needed: Needed::All,
+        only: finetuned,
+        check: |of| {
+            let part = |metric| of.gap(metric, GHOSTED, ROTATE).share_of(of.value(metric, ROTATE));
+            part(PERPLEXITY).above(part(ACCURACY))
+        },
     },
     Claim {
         id: "tableA6-highest",

@@ -8,6 +8,7 @@
 
 mod analysis;
 mod appendices;
+mod costs;
 mod introduction;
 mod results;
 mod words;
@@ -16,5 +17,5 @@ use super::claim::Claim;
 
 /// All claims, in the order of the paper.
 pub fn claims() -> impl Iterator<Item = &'static Claim> {
-    [introduction::CLAIMS, analysis::CLAIMS, results::CLAIMS, appendices::CLAIMS].into_iter().flatten()
+    [introduction::CLAIMS, analysis::CLAIMS, results::CLAIMS, appendices::CLAIMS, costs::CLAIMS].into_iter().flatten()
 }

@@ -34,7 +34,7 @@ pub(super) fn free(device: &Device) -> Option<u64> {
 }
 
 /// Whether an operation failed because the device's memory is full. candle hands the driver's words on.
-pub(super) fn is_out_of_memory(error: &Error) -> bool {
+pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     let text = error.one_line().to_lowercase();
     ["out of memory", "out_of_memory", "alloc_failed", "failed to create metal resource"]
         .iter()

@@ -1,0 +1,52 @@
+//! What a step of fine-tuning saves by reading `X_pre` and the teacher's likeliest tokens, beside running student and
+//! teacher whole in each step.
+//!
+//! `cargo bench --bench distill [-- BACKBONE_FOLDER]`
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use candle_core::{Device, Tensor};
+use ghostlab::distill::{Checkpoint, Finetune, Tail, Training, likeliest};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The best of five rounds: others on the machine can only slow a round down.
+fn milliseconds(mut work: impl FnMut()) -> f64 {
+    let round = |work: &mut dyn FnMut()| {
+        let started = Instant::now();
+        work();
+        started.elapsed().as_secs_f64() * 1e3
+    };
+    work();
+    (0..5).map(|_| round(&mut work)).fold(f64::INFINITY, f64::min)
+}
+
+fn main() {
+    let default = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data/tiny/llama"));
+    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map_or(default, PathBuf::from);
+    let config = ghostlab::model::Config::read(&folder).unwrap();
+    let (layers, c, length) = (config.layers, config.hidden, 256);
+    // As in the paper: 7 of 32 removed, two layers left behind them.
+    let (start, end) = (layers * 23 / 32, layers - (layers / 16).max(1));
+    let load = |first| Tail::load(&config, &folder, first, &Device::Cpu).unwrap();
+    let (tail, whole, removed) = (load(end), load(0), load(start));
+    let stream: Vec<f32> = (0..length * c).map(|at| (at as f32 * 12.9898).sin()).collect();
+    let embedded = Tensor::from_slice(&stream, (length, c), &Device::Cpu).unwrap();
+    let teacher = likeliest(&whole.logits(&embedded).unwrap(), Finetune::LIKELIEST).unwrap();
+    let identity: Vec<f32> = (0..c * c).map(|at| f32::from(u8::from(at % (c + 1) == 0))).collect();
+    let mut training = Training::new(&tail, Checkpoint::start(identity)).unwrap();
+    let step = milliseconds(|| {
+        training.step(&stream, &teacher).unwrap();
+    });
+    let forward = |tail: &Tail| milliseconds(|| drop(tail.logits(&embedded).unwrap()));
+    let (dense, behind) = (forward(&whole), forward(&removed));
+    // The student's layers before the boundary: the dense pass without those from the first removed one on.
+    let before = (dense - behind).max(0.0);
+    println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");
+    println!("operator and the {} layers after it: {step:.1} ms a step", layers - end);
+    println!("and the student's {start} layers before it, {before:.1} ms, and the whole teacher, {dense:.1} ms");
+    println!("whole over kept: {:.1} ×", (step + before + dense) / step);
+}

@@ -1,0 +1,22 @@
+//! Distillation of an operator (design §7, the paper's "+ FT"): only the matrix at one boundary trains, without structure,
+//! so that the pruned backbone predicts what the whole one does.
+//!
+//! | file | noun |
+//! | --- | --- |
+//! | `settings` | how much text is read, and the optimizer's constants |
+//! | `teacher` | what the whole backbone predicts: its likeliest tokens at each position |
+//! | `tail` | the layers after the boundary, frozen, in operations that can be differentiated |
+//! | `training` | the steps, and the checkpoint from which they go on |
+//!
+//! What stands before the boundary is the same for the teacher and for every student: its stream `X_pre` is read, not
+//! computed again.
+
+mod settings;
+mod tail;
+mod teacher;
+mod training;
+
+pub use settings::Finetune;
+pub use tail::Tail;
+pub use teacher::{Top, likeliest};
+pub use training::{Checkpoint, Training};

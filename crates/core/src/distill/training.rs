@@ -1,0 +1,156 @@
+//! Training a boundary's matrix, step by step.
+
+use candle_core::{DType, Device, Tensor, Var};
+
+use super::settings::Finetune;
+use super::tail::Tail;
+use super::teacher::Top;
+use crate::error::{Error, Result};
+use crate::linalg::adam::Adam;
+use crate::model::candle::ops;
+
+/// A matrix in training.
+pub struct Training<'a> {
+    tail: &'a Tail,
+    state: Checkpoint,
+}
+
+/// Everything that a step changes: what is needed to go on as if nothing had happened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    /// `W [C, C]`, row-major.
+    pub matrix: Vec<f32>,
+    pub adam: Adam,
+    /// Of each step so far.
+    pub losses: Vec<f64>,
+}
+
+impl Checkpoint {
+    /// Before the first step.
+    pub fn start(matrix: Vec<f32>) -> Self {
+        let adam = Adam::new(matrix.len(), Finetune::LEARNING_RATE).decaying(Finetune::WEIGHT_DECAY);
+        Self { matrix, adam, losses: Vec::new() }
+    }
+
+    /// Little-endian: the number of steps, the matrix, both moments, the losses.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (first, second) = self.adam.moments();
+        let numbers = self.matrix.iter().chain(first).chain(second).flat_map(|value| value.to_le_bytes());
+        let mut bytes = (self.losses.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(numbers);
+        bytes.extend(self.losses.iter().flat_map(|loss| loss.to_le_bytes()));
+        bytes
+    }
+
+    /// What [`Self::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// Kind `Damaged`: bytes of another length.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let damaged = || Error::damaged("a checkpoint of a training has another length than it says");
+        let (count, rest) = bytes.split_at_checked(8).ok_or_else(damaged)?;
+        let steps = u64::from_le_bytes(count.try_into().map_err(|_| damaged())?) as usize;
+        let losses = steps.checked_mul(8).and_then(|bytes| rest.len().checked_sub(bytes)).ok_or_else(damaged)?;
+        if !losses.is_multiple_of(12) {
+            return Err(damaged());
+        }
+        let (numbers, losses) = rest.split_at(losses);
+        let numbers: Vec<f32> = numbers.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+        let count = numbers.len() / 3;
+        let [matrix, first, second] = [0, 1, 2].map(|part| numbers[part * count..(part + 1) * count].to_vec());
+        let mut state = Self::start(matrix);
+        state.adam = state.adam.resumed(steps, first, second);
+        state.losses = losses.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
+        Ok(state)
+    }
+}
+
+impl<'a> Training<'a> {
+    /// # Errors
+    /// A matrix that is not the tail's.
+    pub fn new(tail: &'a Tail, state: Checkpoint) -> Result<Self> {
+        let c = tail.channels();
+        if state.matrix.len() != c * c || state.adam.parameters() != c * c {
+            return Err(Error::job("a matrix does not fit the backbone that it is trained in")
+                .expected(format!("{} numbers", c * c))
+                .found(state.matrix.len().to_string()));
+        }
+        Ok(Self { tail, state })
+    }
+
+    /// Steps that are done.
+    pub fn steps(&self) -> usize {
+        self.state.losses.len()
+    }
+
+    pub fn state(&self) -> &Checkpoint {
+        &self.state
+    }
+
+    /// One sequence: the loss at the matrix as it was before.
+    ///
+    /// # Shapes
+    /// `stream [positions, C]`, what enters the first removed layer of the dense backbone.
+    ///
+    /// # Errors
+    /// A loss that is not finite: the training diverged.
+    pub fn step(&mut self, stream: &[f32], teacher: &Top) -> Result<f64> {
+        let (loss, gradient) = self.loss_and_gradient(stream, teacher)?;
+        if !loss.is_finite() || gradient.iter().any(|g| !g.is_finite()) {
+            return Err(Error::job("training diverged: its loss or its gradient is not a finite number")
+                .at(format!("step {}", self.steps() + 1))
+                .found(loss.to_string()));
+        }
+        self.state.adam.update(&mut self.state.matrix, &gradient);
+        self.state.losses.push(loss);
+        Ok(loss)
+    }
+
+    /// The loss of a sequence and its derivative by the matrix, `[C, C]`.
+    ///
+    /// # Errors
+    /// As [`Self::step`], but for numbers that are not finite.
+    pub fn loss_and_gradient(&self, stream: &[f32], teacher: &Top) -> Result<(f64, Vec<f32>)> {
+        let (c, device) = (self.tail.channels(), self.tail.device());
+        let matrix = Var::from_tensor(&Tensor::from_slice(&self.state.matrix, (c, c), device)?)?;
+        let stream = Tensor::from_slice(stream, (stream.len() / c, c), device)?;
+        let stream = ops::apply(&stream, matrix.as_tensor())?;
+        let loss = divergence(&self.tail.logits(&stream)?, teacher)?;
+        let gradients = loss.backward()?;
+        let gradient = gradients.get(&matrix).ok_or_else(|| Error::job("the loss has no gradient by the matrix"))?;
+        let gradient = gradient.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        Ok((f64::from(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?), gradient))
+    }
+}
+
+/// The Kullback-Leibler divergence of the student from the teacher, both over the teacher's likeliest tokens alone, summed
+/// over positions and divided by their number.
+///
+/// # Shapes
+/// `logits [positions, vocab]`; result a scalar.
+fn divergence(logits: &Tensor, teacher: &Top) -> Result<Tensor> {
+    let (positions, device) = (logits.dim(0)?, logits.device());
+    let tokens = Tensor::from_slice(&teacher.tokens, (positions, teacher.kept), device)?;
+    let theirs = Tensor::from_slice(&teacher.logits, (positions, teacher.kept), device)?;
+    let theirs = ops::log_softmax(&theirs)?;
+    let ours = ops::log_softmax(&ops::wide(logits)?.gather(&tokens, 1)?)?;
+    let apart = (theirs.exp()? * (theirs - ours)?)?;
+    Ok((apart.sum_all()? / positions as f64)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_divergence_is_its_definition_on_the_teachers_tokens() {
+        let logits = Tensor::new(&[[0.0f32, 1.0, 3.0], [2.0, 0.0, 0.0]], &Device::Cpu).unwrap();
+        let teacher = Top { kept: 2, tokens: vec![2, 1, 0, 2], logits: vec![1.0, 0.0, 0.0, 0.0] };
+        let found = divergence(&logits, &teacher).unwrap().to_scalar::<f32>().unwrap();
+        // By hand: of two tokens p = σ(difference of logits). Teacher σ(1), student σ(2); teacher 1/2, student σ(2).
+        let sigma = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let kl = |p: f64, q: f64| p * (p / q).ln() + (1.0 - p) * ((1.0 - p) / (1.0 - q)).ln();
+        let expected = (kl(sigma(1.0), sigma(2.0)) + kl(0.5, sigma(2.0))) / 2.0;
+        assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}");
+    }
+}

@@ -1,0 +1,18 @@
+//! How long one forward pass over a prompt takes ("prefill"), variants side by side (design §14).
+//!
+//! | file | noun |
+//! | --- | --- |
+//! | `prompt` | what is read: so many sequences of so many tokens |
+//! | `deployed` | a variant as it would be deployed: what weights take in is no step |
+//! | `rounds` | passes over the prompt, the variants' one after the other, round by round |
+//! | `spread` | means, deviations, and speedups with their intervals |
+
+mod deployed;
+mod prompt;
+mod rounds;
+mod spread;
+
+pub use deployed::{deployed, has_diagonal, in_full};
+pub use prompt::Prompt;
+pub use rounds::{Rounds, Timed, interleaved, passes};
+pub use spread::{Speedup, Spread};

@@ -1,0 +1,91 @@
+//! What timed rounds come to.
+
+/// Mean and spread of some times.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    pub mean: f64,
+    /// Standard deviation of a sample; 0 of a single one.
+    pub deviation: f64,
+}
+
+impl Spread {
+    /// None of no times.
+    pub fn of(times: &[f64]) -> Option<Self> {
+        let count = times.len() as f64;
+        let mean = times.iter().sum::<f64>() / count;
+        let squares: f64 = times.iter().map(|time| (time - mean).powi(2)).sum();
+        let deviation = if times.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
+        (!times.is_empty()).then_some(Self { mean, deviation })
+    }
+
+    /// The deviation as a part of the mean: where it is large, something else ran on the machine.
+    pub fn relative(&self) -> f64 {
+        self.deviation / self.mean
+    }
+}
+
+/// How much faster one variant is than another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speedup {
+    /// The ratio of the mean times.
+    pub ratio: f64,
+    /// Half the width of the 95 % interval of the ratio, from the ratios of the rounds; none of a single round.
+    pub half_width: Option<f64>,
+}
+
+impl Speedup {
+    /// Of `times` over `base`, round by round. None where they have not the same rounds.
+    pub fn of(base: &[f64], times: &[f64]) -> Option<Self> {
+        if base.len() != times.len() {
+            return None;
+        }
+        let ratio = Spread::of(base)?.mean / Spread::of(times)?.mean;
+        let ratios: Vec<f64> = base.iter().zip(times).map(|(base, time)| base / time).collect();
+        let deviation = Spread::of(&ratios)?.deviation;
+        let count = ratios.len();
+        let half_width = (count > 1).then(|| student(count - 1) * deviation / (count as f64).sqrt());
+        Some(Self { ratio, half_width })
+    }
+}
+
+/// The 97.5 % point of Student's t by degrees of freedom; beyond the table that of the normal distribution.
+fn student(degrees: usize) -> f64 {
+    const TABLE: [f64; 15] =
+        [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131];
+    TABLE.get(degrees - 1).copied().unwrap_or(1.96 + 2.4 / degrees as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_that_of_a_sample() {
+        let spread = Spread::of(&[1.0, 2.0, 3.0, 4.0]).unwrap();
+        assert_eq!(spread.mean, 2.5);
+        // By hand: 5 / 3 under the root.
+        assert!((spread.deviation - (5.0f64 / 3.0).sqrt()).abs() < 1e-12);
+        assert_eq!(Spread::of(&[7.0]).unwrap().deviation, 0.0);
+        assert_eq!(Spread::of(&[]), None);
+    }
+
+    #[test]
+    fn a_speedup_is_paired_by_rounds_so_that_a_drift_of_both_leaves_no_interval() {
+        let drifting = [100.0, 110.0, 130.0, 90.0];
+        let half: Vec<f64> = drifting.iter().map(|time| time / 2.0).collect();
+        let speedup = Speedup::of(&drifting, &half).unwrap();
+        assert!((speedup.ratio - 2.0).abs() < 1e-12 && speedup.half_width.unwrap() < 1e-12, "{speedup:?}");
+        // Ratios 1 and 3: mean 2, deviation √2, t 12.706 of one degree, over √2.
+        let speedup = Speedup::of(&[1.0, 3.0], &[1.0, 1.0]).unwrap();
+        assert!((speedup.half_width.unwrap() - 12.706).abs() < 1e-9, "{speedup:?}");
+        assert_eq!(Speedup::of(&[1.0], &[1.0, 2.0]), None);
+    }
+
+    #[test]
+    fn beyond_the_table_the_point_stays_near_students() {
+        // R: qt(0.975, c(16, 30, 100)) is 2.1199, 2.0423, 1.9840.
+        for (degrees, exact) in [(16, 2.1199), (30, 2.0423), (100, 1.9840)] {
+            assert!((student(degrees) - exact).abs() < 0.01, "{degrees}");
+        }
+    }
+}

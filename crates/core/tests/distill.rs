@@ -1,0 +1,143 @@
+//! Distillation against the reference implementation (oracle `stories260k`, key `distill`; tolerance from its README), and
+//! on an architecture of each kind against the engine and finite differences.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use candle_core::Device;
+use common::stories::{oracle, perplexities, recovery};
+use common::{flat, numbers, relative_error, tensors};
+use ghostlab_core::calibrate::{HookPoint, in_memory};
+use ghostlab_core::corpus::{Start, Windows};
+use ghostlab_core::distill::{Checkpoint, Finetune, Tail, Top, Training, likeliest};
+use ghostlab_core::model::{Batch, Config, Decoder, Model, Operator, Program, Step};
+use serde_json::json;
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
+}
+
+/// What the teacher says of each window, and the stream at a boundary: `[positions, C]` each.
+fn lessons(decoder: &Decoder, tail: &Tail, windows: &Windows, boundary: usize) -> Vec<(Vec<f32>, Top)> {
+    let layers = decoder.config().layers;
+    let sites = [HookPoint::Stream(boundary), HookPoint::Stream(layers)];
+    let kept = in_memory(decoder, windows, sites).unwrap();
+    let window = |at: usize| at * windows.length..(at + 1) * windows.length;
+    let of_window = |at: usize| {
+        let logits = tail.project_rows(kept.rows(sites[1], window(at)).unwrap()).unwrap();
+        let top = likeliest(&logits, Finetune::LIKELIEST).unwrap();
+        (kept.rows(sites[0], window(at)).unwrap().to_vec(), top)
+    };
+    (0..windows.count()).map(of_window).collect()
+}
+
+#[test]
+fn sixteen_steps_from_the_closed_form_equal_the_reference() {
+    let Some(oracle) = oracle() else { return };
+    let (decoder, windows) = (oracle.decoder(), oracle.calibration_windows());
+    let calibration = oracle.calibration(&decoder);
+    let solved = recovery("ghosted", json!({})).solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
+    let tail = Tail::load(decoder.config(), &oracle.folder, 3, &Device::Cpu).unwrap();
+    let start = Checkpoint::start(solved.repair.operator().unwrap().to_dense().unwrap());
+    let mut training = Training::new(&tail, start).unwrap();
+    let expected = numbers(&oracle.values["distill"]["kl"]);
+    for (step, ((stream, teacher), expected)) in lessons(&decoder, &tail, &windows, 2).iter().zip(&expected).enumerate()
+    {
+        let loss = training.step(stream, teacher).unwrap();
+        assert!((loss - expected).abs() <= 1e-3 * expected, "step {}: {loss} {expected}", step + 1);
+    }
+    assert_eq!(training.steps(), expected.len());
+    let theirs = tensors(&oracle.folder.join("stories260k_distill.safetensors"));
+    let off = relative_error(&wide(&training.state().matrix), &flat(&theirs["W_after"]));
+    assert!(off <= 1e-3, "{off:e}");
+    let operator = Operator::dense(decoder.config().hidden, training.state().matrix.clone()).unwrap();
+    let program = Program::pruned(decoder.config().layers, &[2], |_| Some(operator.clone()));
+    let perplexity = perplexities(&decoder, &[program], &oracle.evaluation_windows())[0];
+    let expected = oracle.number("/distill/ppl_after");
+    assert!((perplexity - expected).abs() <= 1e-3 * expected, "{perplexity} {expected}");
+}
+
+/// A random backbone of each architecture, with two windows of its own.
+fn each(test: impl Fn(&str, &Decoder, &Tail, &Windows)) {
+    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
+        let folder = common::fixture(&format!("arch/{name}"));
+        let decoder = Decoder::load(&folder).unwrap();
+        let tail = Tail::load(&Config::read(&folder).unwrap(), &folder, 2, &Device::Cpu).unwrap();
+        let vocab = decoder.config().vocab as u32;
+        let starts = vec![Start { document: 0, token: 0 }; 2];
+        let ids = (0..24).map(|at| at * 37 % vocab).collect();
+        test(name, &decoder, &tail, &Windows { ids, length: 12, starts, corpus_tokens: 24, bytes: 0 });
+    }
+}
+
+#[test]
+fn the_tail_gives_the_logits_of_the_engine() {
+    each(|name, decoder, tail, windows| {
+        let batch = Batch::windows(windows.iter().take(1));
+        let mut x = decoder.begin(&batch).unwrap();
+        for layer in 0..decoder.config().layers {
+            if layer == 2 {
+                // From here on the tail takes over.
+                let ours = tail.logits(&x).unwrap();
+                for layer in 2..decoder.config().layers {
+                    x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
+                    x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
+                }
+                let theirs = decoder.logits(&x, &(0..batch.tokens()).collect::<Vec<_>>()).unwrap();
+                let off = relative_error(&flat(&ours), &flat(&theirs));
+                // The tolerance of the oracle `arch`.
+                assert!(off <= 1e-5, "{name}: {off:e}");
+                return;
+            }
+            x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
+            x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_gradient_by_the_matrix_is_that_of_finite_differences() {
+    each(|name, decoder, tail, windows| {
+        let (stream, teacher) = lessons(decoder, tail, windows, 1).remove(0);
+        let c = decoder.config().hidden;
+        let matrix: Vec<f32> =
+            (0..c * c).map(|at| if at % (c + 1) == 0 { 1.0 } else { 0.02 * (at as f32 * 0.7).sin() }).collect();
+        let at = |matrix: Vec<f32>| Training::new(tail, Checkpoint::start(matrix)).unwrap();
+        let (_, gradient) = at(matrix.clone()).loss_and_gradient(&stream, &teacher).unwrap();
+        // Along directions and not by element: in f32 a single element moves the loss by less than its last digit.
+        for seed in 0..3 {
+            let mut direction: Vec<f32> = (0..c * c).map(|at| ((at * 7 + seed * 13) as f32 * 12.9898).sin()).collect();
+            let length = direction.iter().map(|d| d * d).sum::<f32>().sqrt();
+            direction.iter_mut().zip(&gradient).for_each(|(d, g)| *d = *d / length + g);
+            let moved = |step: f32| {
+                let moved = matrix.iter().zip(&direction).map(|(w, d)| w + step * d).collect();
+                at(moved).loss_and_gradient(&stream, &teacher).unwrap().0
+            };
+            let size = direction.iter().map(|d| d * d).sum::<f32>().sqrt();
+            let step = 2e-2 / size;
+            let difference = (moved(step) - moved(-step)) / (2.0 * f64::from(step));
+            let exact: f64 = gradient.iter().zip(&direction).map(|(g, d)| f64::from(g * d)).sum();
+            assert!((difference - exact).abs() <= 1e-2 * exact.abs(), "{name}: {difference} {exact}");
+        }
+    });
+}
+
+#[test]
+fn a_training_that_was_cut_off_ends_in_the_same_bytes() {
+    each(|name, decoder, tail, windows| {
+        let lessons = lessons(decoder, tail, windows, 1);
+        let c = decoder.config().hidden;
+        let identity = (0..c * c).map(|at| f32::from(u8::from(at % (c + 1) == 0))).collect();
+        let mut whole = Training::new(tail, Checkpoint::start(identity)).unwrap();
+        let mut kept = None;
+        for (step, (stream, teacher)) in lessons.iter().enumerate() {
+            if step == 1 {
+                kept = Some(whole.state().clone());
+            }
+            whole.step(stream, teacher).unwrap();
+        }
+        let mut resumed = Training::new(tail, Checkpoint::from_bytes(&kept.unwrap().to_bytes()).unwrap()).unwrap();
+        resumed.step(&lessons[1].0, &lessons[1].1).unwrap();
+        assert_eq!(whole.state(), resumed.state(), "{name}");
+    });
+}

@@ -1,0 +1,287 @@
+//! Training: the operators of some variants after they are solved. Teacher and stream come from one dense pass, kept in
+//! shards, which every method at a boundary reads.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::ops::Range;
+use std::time::Instant;
+
+use candle_core::Device;
+
+use super::job::CalibrationJob;
+use super::shards::{KeptActivations, ROWS};
+use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Spool};
+use crate::criterion::Selection;
+use crate::distill::{Checkpoint, Finetune, Tail, Top, Training, likeliest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec::operator::{self, LOSSES};
+use crate::exec::tokenise;
+use crate::fault;
+use crate::model::{Load, Operator, Program, Trie};
+use crate::plan::payload::FIGURES;
+use crate::plan::{TrainingPlan, Variant};
+use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
+use crate::store::{Payload, StoredArtifact};
+
+/// The payloads of a teacher's shard: the likeliest tokens of its positions, and their logits.
+const LIKELIEST: &str = "likeliest.u32";
+const LOGITS: &str = "logits.f32";
+/// The payload of a checkpoint.
+const STATE: &str = "state.bin";
+/// How many checkpoints a training leaves on its way, each in the place of the one before.
+const CHECKPOINTS: usize = 20;
+/// Rows whose logits are there at a time.
+const LOGIT_ROWS: usize = 256;
+
+/// Trains what is to be trained of some variants and not stored. One whose training fails fails alone.
+///
+/// # Errors
+/// What stops the whole run.
+pub(super) fn train(
+    job: &CalibrationJob<'_>,
+    chosen: &[(&Variant, &Selection)],
+    activations: &Activations,
+) -> Result<()> {
+    for (variant, selection) in chosen {
+        let Some(plan) = variant.trained.as_ref().filter(|plan| job.run.get(&plan.key).is_none()) else { continue };
+        // Its operator could not be solved.
+        if job.run.failed(variant.cell) {
+            continue;
+        }
+        match one(job, variant, plan, selection, activations) {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+                job.run.fail(variant.cell, error.one_line());
+            }
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+fn one(
+    job: &CalibrationJob<'_>,
+    variant: &Variant,
+    plan: &TrainingPlan,
+    selection: &Selection,
+    activations: &Activations,
+) -> Result<()> {
+    let (run, backbone) = (job.run, job.backbone);
+    let [(start, end)] = selection.regions()[..] else {
+        return Err(Error::job("an operator is only fine-tuned at a contiguous cut"));
+    };
+    let missing = || Error::job("its operator is not in the store");
+    let solved = variant.operator.as_ref().and_then(|key| run.get(key)).ok_or_else(missing)?;
+    let tail = Tail::load(&backbone.config, &backbone.folder, end, &Device::Cpu)?;
+    let lessons = Lessons::kept(job, plan, start, &tail)?;
+    let began = Instant::now();
+    let (state, spent) = resumed(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
+    let mut training = Training::new(&tail, state)?;
+    let (steps, length) = (plan.finetune.sequences, plan.finetune.length);
+    let label = format!("fine-tune {}", run.plan.grid.cells[variant.cell]);
+    // Forwards, and backwards twice that, through what stands after the boundary.
+    let load = Load::windows((steps - training.steps()) * length, length);
+    let program = Program::pruned(backbone.config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
+    let flops = 3.0 * Trie::new(&[program]).cost(|step| backbone.config.flops(step, &load)).shared;
+    let id = run.start(&label, load.tokens, 0, flops);
+    let every = steps.div_ceil(CHECKPOINTS);
+    while training.steps() < steps {
+        let at = training.steps();
+        fault::here("train");
+        let loss = training.step(lessons.stream(at)?, &lessons.teacher(at)?)?;
+        let done = at + 1;
+        if done.is_multiple_of(every) {
+            run.note(format!("{label}: step {done} of {steps}, loss {loss:.4}"));
+            if done < steps {
+                let seconds = spent + began.elapsed().as_secs_f64();
+                let key = backbone.checkpoint(&plan.key, done);
+                run.store.put(&key, seconds, &[(STATE, &training.state().to_bytes())])?;
+                run.store.discard(&backbone.checkpoint(&plan.key, done - every))?;
+            }
+        }
+        run.advance(id, length)?;
+    }
+    run.finish(id);
+    store(
+        job,
+        plan,
+        &solved,
+        (Span { start, end }, activations),
+        training.state(),
+        spent + began.elapsed().as_secs_f64(),
+    )?;
+    (1..=CHECKPOINTS).try_for_each(|place| run.store.discard(&backbone.checkpoint(&plan.key, place * every)))
+}
+
+/// The last checkpoint of a training with the seconds until then, or its beginning.
+fn resumed(
+    job: &CalibrationJob<'_>,
+    plan: &TrainingPlan,
+    start: impl FnOnce() -> Result<Checkpoint>,
+) -> Result<(Checkpoint, f64)> {
+    let every = plan.finetune.sequences.div_ceil(CHECKPOINTS);
+    for place in (1..=CHECKPOINTS).rev() {
+        let Some(artifact) = job.run.get(&job.backbone.checkpoint(&plan.key, place * every)) else { continue };
+        let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
+        job.run.note(format!("fine-tuning goes on after step {} of {}", place * every, plan.finetune.sequences));
+        return Ok((state, artifact.meta().seconds));
+    }
+    Ok((start()?, 0.0))
+}
+
+/// Stores a trained operator in the form of a solved one, with its own figures and the losses of its steps.
+fn store(
+    job: &CalibrationJob<'_>,
+    plan: &TrainingPlan,
+    solved: &StoredArtifact,
+    (span, activations): (Span, &Activations),
+    state: &Checkpoint,
+    seconds: f64,
+) -> Result<()> {
+    let operator = Operator::dense(job.backbone.config.hidden, state.matrix.clone())?;
+    let mut results = operator::figures(solved)?;
+    let fitted = activations.shape().sequences;
+    let boundary = Boundary { backbone: &*job.engine, activations, span, fitted };
+    for result in &mut results {
+        result.operator = Some(operator.key());
+        result.numbers = RepairMetrics::of(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;
+    }
+    let (name, matrix) = operator::payload(0, &operator)?;
+    let figures = operator::figures_payload(&results)?;
+    let losses: Vec<u8> = state.losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
+    let payloads = [(name.as_str(), &*matrix), (FIGURES, &*figures), (LOSSES, &*losses)];
+    job.run.store.put(&plan.key, seconds, &payloads).map(drop)
+}
+
+/// What a training reads, sequence by sequence.
+struct Lessons {
+    shape: ActivationShape,
+    site: HookPoint,
+    streams: Activations,
+    /// By shard.
+    tops: Vec<StoredArtifact>,
+    shards: Vec<Range<usize>>,
+}
+
+impl Lessons {
+    /// Those of a text at a boundary: what is stored, the rest from a dense pass, shard by shard.
+    fn kept(job: &CalibrationJob<'_>, plan: &TrainingPlan, boundary: usize, tail: &Tail) -> Result<Self> {
+        let (run, backbone) = (job.run, job.backbone);
+        let tokens = &backbone.calibrations[plan.text].tokens;
+        let windows = tokenise::windows(run, backbone, tokens)?;
+        let shape =
+            ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
+        let (site, last) = (HookPoint::Stream(boundary), HookPoint::Stream(backbone.config.layers));
+        let sites = BTreeSet::from([site]);
+        let shards: Vec<Range<usize>> = shape.shards().collect();
+        let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
+        let text = CalibrationJob {
+            run,
+            backbone,
+            engine: std::sync::Arc::clone(&job.engine),
+            tokens,
+            windows,
+            label: label.clone(),
+            shape,
+        };
+        let mut kept = KeptActivations::default();
+        kept.find(&text, &sites);
+        let mut tops: Vec<Option<StoredArtifact>> =
+            shards.iter().map(|shard| run.get(&backbone.teacher(tokens, Some(shard)))).collect();
+        let left: Vec<usize> = (0..shards.len()).filter(|&at| tops[at].is_none() || !kept.has(site, at)).collect();
+        let load = Load::windows(left.iter().map(|&at| shards[at].len() * shape.length).sum(), shape.length);
+        if !left.is_empty() {
+            let program = Program::dense(backbone.config.layers);
+            let flops = Trie::new(&[program]).cost(|step| backbone.config.flops(step, &load)).shared;
+            let id = run.start(&label, load.tokens, 0, flops);
+            for at in left {
+                let (rows, top) = text.lesson(id, [site, last], &shards[at], tail)?;
+                kept.add(shape, at, [(site, rows)]);
+                tops[at] = Some(top);
+            }
+            run.finish(id);
+        }
+        Ok(Self { shape, site, streams: kept.open(shape, &sites)?, tops: tops.into_iter().flatten().collect(), shards })
+    }
+
+    /// What enters the first removed layer, `[positions, C]`.
+    fn stream(&self, sequence: usize) -> Result<&[f32]> {
+        self.streams.rows(self.site, sequence * self.shape.length..(sequence + 1) * self.shape.length)
+    }
+
+    fn teacher(&self, sequence: usize) -> Result<Top> {
+        let lost = || Error::job("what the teacher said vanished from the store");
+        let at = self.shards.iter().position(|shard| shard.contains(&sequence)).ok_or_else(lost)?;
+        let (tokens, logits) = (self.tops[at].read(LIKELIEST)?, self.tops[at].read(LOGITS)?);
+        let shard = &self.shards[at];
+        let kept = tokens.len() / (4 * shard.len() * self.shape.length).max(1);
+        let first = (sequence - shard.start) * self.shape.length * kept;
+        let range = 4 * first..4 * (first + self.shape.length * kept);
+        let damaged = || Error::damaged("a teacher's shard has another length");
+        let (tokens, logits) = (tokens.get(range.clone()).ok_or_else(damaged)?, logits.get(range).ok_or_else(damaged)?);
+        Ok(Top {
+            kept,
+            tokens: tokens.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
+            logits: logits.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
+        })
+    }
+}
+
+impl CalibrationJob<'_> {
+    /// One shard of a dense pass: the stream at the boundary, and what the head makes of the last one.
+    fn lesson(
+        &self,
+        id: usize,
+        [site, last]: [HookPoint; 2],
+        shard: &Range<usize>,
+        tail: &Tail,
+    ) -> Result<(StoredArtifact, StoredArtifact)> {
+        let (store, started) = (self.run.store, Instant::now());
+        let windows: Vec<&[u32]> = self.windows.iter().skip(shard.start).take(shard.len()).collect();
+        let mut draft = store.draft()?;
+        let payload = draft.payload(ROWS)?;
+        let mut spool = Both { site, payload, last, ends: Vec::new() };
+        let request = PassRequest { sites: BTreeSet::from([site, last]), ..PassRequest::default() };
+        let progress = |tokens| self.run.advance(id, tokens);
+        let batch = self.run.settings.batch_tokens;
+        calibrate::run(&*self.engine, &windows, shard.start, batch, &request, &mut spool, progress)
+            .map_err(|error| error.at(self.label.clone()))?;
+        let Both { payload, ends, .. } = spool;
+        payload.close().map_err(|error| unwritten(&error))?;
+        let (mut tokens, mut logits): (Vec<u32>, Vec<f32>) = Default::default();
+        for rows in ends.chunks(LOGIT_ROWS * self.shape.channels) {
+            let top = likeliest(&tail.project_rows(rows)?, Finetune::LIKELIEST)?;
+            tokens.extend(top.tokens);
+            logits.extend(top.logits);
+        }
+        let seconds = started.elapsed().as_secs_f64() / 2.0;
+        let payloads = [(LIKELIEST, bytemuck::cast_slice(&tokens)), (LOGITS, bytemuck::cast_slice(&logits))];
+        let top = store.put(&self.backbone.teacher(self.tokens, Some(shard)), seconds, &payloads)?;
+        Ok((store.commit(draft, &self.rows_key(site, shard), seconds)?, top))
+    }
+}
+
+/// Takes the stream at the boundary into the store, and keeps what enters the final norm.
+struct Both {
+    site: HookPoint,
+    payload: Payload,
+    last: HookPoint,
+    ends: Vec<f32>,
+}
+
+impl Spool for Both {
+    fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()> {
+        if site == self.last {
+            self.ends.extend_from_slice(rows);
+        }
+        if site == self.site {
+            self.payload.write_all(bytemuck::cast_slice(rows)).map_err(|error| unwritten(&error))?;
+        }
+        Ok(())
+    }
+}
+
+fn unwritten(error: &std::io::Error) -> Error {
+    Error::missing("cannot write what a training reads")
+        .found(error.to_string())
+        .hint("free some room on the store's disk, or name another folder with --store")
+}

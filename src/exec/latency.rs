@@ -1,0 +1,224 @@
+//! Latencies: the variants of a backbone over one prompt, side by side, while nothing else of ours runs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::context::Context;
+use super::models::Models;
+use super::programs::Programs;
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::sha256;
+use crate::heap;
+use crate::latency::{Prompt, Rounds, Speedup, Spread, Timed, deployed, has_diagonal, in_full, interleaved, passes};
+use crate::machine;
+use crate::model::{Config, Engine, Load, Program, Trie};
+use crate::plan::payload::{LATENCY, to_json};
+use crate::plan::{BackbonePlan, Variant};
+use crate::store::{Key, Lookup};
+
+/// What a variant took over one prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LatencyResult {
+    /// Milliseconds of each round, every operator of the stream a full product; none where memory did not suffice.
+    pub times: Option<Vec<f64>>,
+    /// The same with a diagonal operator as one multiplication a channel; none where it has none.
+    pub by_channel: Option<Vec<f64>>,
+    /// The dense backbone's times in the same rounds, where it was among them.
+    pub dense: Option<Vec<f64>>,
+    /// Bytes of the weights that it needs, its operator among them.
+    pub weight_bytes: u64,
+    /// The most bytes of intermediates at a time; none where they lie in another memory, or were not counted.
+    pub intermediate_bytes: Option<u64>,
+    /// The dense backbone's weights and intermediates.
+    pub dense_bytes: Option<u64>,
+}
+
+impl LatencyResult {
+    pub fn spread(&self) -> Option<Spread> {
+        Spread::of(self.times.as_deref()?)
+    }
+
+    pub fn speedup(&self) -> Option<Speedup> {
+        Speedup::of(self.dense.as_deref()?, self.times.as_deref()?)
+    }
+
+    /// The high-water mark: weights and intermediates.
+    pub fn bytes(&self) -> Option<u64> {
+        Some(self.weight_bytes + self.intermediate_bytes?)
+    }
+
+    /// The high-water mark in percent of the dense backbone's.
+    pub fn memory_percent(&self) -> Option<f64> {
+        Some(100.0 * self.bytes()? as f64 / self.dense_bytes? as f64)
+    }
+}
+
+/// A variant that is measured: its program as it is deployed, in full and, where that is another one, by channel.
+struct Candidate {
+    key: Arc<Key>,
+    is_dense: bool,
+    full: Program,
+    by_channel: Option<Program>,
+}
+
+/// Measures the variants of a backbone over the prompt at `place`, all of them anew: times of two sessions are not
+/// compared. One without a program fails alone.
+///
+/// # Errors
+/// What stops the whole run, and what all variants suffer from.
+pub(super) fn measure(
+    run: &Context<'_>,
+    models: &Models<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    place: usize,
+) -> Result<()> {
+    let prompt = backbone.latencies[place];
+    let label = format!("time {} over {prompt}", backbone.name);
+    // Two processes that time on one machine would time each other.
+    let claim = format!("timing-{}", sha256::of_bytes(machine::identity().to_string()));
+    let _lease = run.claim(&claim, &label)?;
+    let left = |variant: &&Variant| !run.failed(variant.cell);
+    let stored = |variant: &Variant| matches!(run.store.get(&variant.latencies[place]), Lookup::Whole(_));
+    if backbone.variants.iter().filter(left).all(stored) {
+        return Ok(());
+    }
+    let candidates = candidates(run, programs, backbone, place)?;
+    let prompt = Prompt { length: prompt.length, batch: prompt.batch };
+    let started = Instant::now();
+    let engine = models.get(backbone)?;
+    let memory = run.settings.memory_bytes();
+    let session = Session { run, config: &backbone.config, engine: &*engine, prompt, label: &label, memory };
+    let results = session.results(&candidates)?;
+    let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
+    for (candidate, result) in candidates.iter().zip(results) {
+        run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
+    }
+    Ok(())
+}
+
+/// The variants that have a program, each once.
+fn candidates(run: &Context<'_>, programs: &Programs, backbone: &BackbonePlan, place: usize) -> Result<Vec<Candidate>> {
+    let (mut candidates, mut seen) = (Vec::new(), BTreeSet::new());
+    for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
+        let program = match programs.of(run, backbone, variant) {
+            Ok(program) => deployed(&program, &backbone.config)?,
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+                run.fail(variant.cell, error.one_line());
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let key = Arc::clone(&variant.latencies[place]);
+        // Two cells may be one variant.
+        if !seen.insert(key.hash().to_string()) {
+            continue;
+        }
+        let full = in_full(&program)?;
+        let by_channel = has_diagonal(&program)?.then_some(program);
+        candidates.push(Candidate { key, is_dense: variant.repair().is_none(), full, by_channel });
+    }
+    Ok(candidates)
+}
+
+/// One comparison.
+struct Session<'a> {
+    run: &'a Context<'a>,
+    config: &'a Config,
+    engine: &'a dyn Engine,
+    prompt: Prompt,
+    label: &'a str,
+    /// Bytes that weights and intermediates may take.
+    memory: u64,
+}
+
+impl Session<'_> {
+    fn results(&self, candidates: &[Candidate]) -> Result<Vec<LatencyResult>> {
+        let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
+        let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
+        let tokens = passes(fit.len(), Rounds::PAPER) * self.prompt.tokens();
+        let load = Load::windows(self.prompt.tokens(), self.prompt.length);
+        let flops = Trie::new(&fit).cost(|step| self.config.flops(step, &load)).separate;
+        let flops = flops * passes(1, Rounds::PAPER) as f64;
+        let job = self.run.start(self.label, tokens, candidates.len(), flops);
+        let mut after = || self.run.advance(job, self.prompt.tokens());
+        let timed = interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, &mut after)
+            .map_err(|error| error.at(self.label.to_string()))?;
+        // What did not fit has no place among the timed ones.
+        let mut timed = timed.into_iter();
+        let mut next = |program: &Program| match self.fits(program).then(|| timed.next()).flatten() {
+            Some(Timed::Milliseconds(times)) => Some(times),
+            _ => None,
+        };
+        let mut results = Vec::new();
+        for candidate in candidates {
+            let times = next(&candidate.full);
+            let by_channel = candidate.by_channel.as_ref().and_then(&mut next);
+            let weight_bytes = self.weight_bytes(&candidate.full);
+            let intermediate_bytes = match &times {
+                Some(_) => self.intermediates(&candidate.full)?,
+                None => None,
+            };
+            results.push(LatencyResult {
+                times,
+                by_channel,
+                dense: None,
+                weight_bytes,
+                intermediate_bytes,
+                dense_bytes: None,
+            });
+        }
+        let dense = candidates.iter().zip(&results).find(|(of, _)| of.is_dense).map(|(_, result)| result.clone());
+        for result in &mut results {
+            result.dense = dense.as_ref().and_then(|dense| dense.times.clone());
+            result.dense_bytes = dense.as_ref().and_then(LatencyResult::bytes);
+        }
+        self.run.finish(job);
+        Ok(results)
+    }
+
+    /// Bytes of the weights that a program needs, in the engine's float type.
+    fn weight_bytes(&self, program: &Program) -> u64 {
+        let bytes = if self.engine.id().dtype == "f32" { 4 } else { 2 };
+        self.config.needed_weights(program) * bytes
+    }
+
+    /// Whether weights and intermediates lie in this machine's memory. A device of its own tells when its own is used up.
+    fn in_memory(&self) -> bool {
+        self.engine.id().device == "cpu"
+    }
+
+    /// Whether memory is likely to suffice for a pass.
+    fn fits(&self, program: &Program) -> bool {
+        let wanted = self.weight_bytes(program) + self.config.batch_bytes(self.prompt.tokens(), 1);
+        !self.in_memory() || wanted <= self.memory
+    }
+
+    /// The most bytes that a pass holds at a time beside the weights. It runs on one new thread: what a thread keeps for later
+    /// counts, and how many threads share a product does not.
+    fn intermediates(&self, program: &Program) -> Result<Option<u64>> {
+        // Weights that are made when a step needs them would count as intermediates.
+        let by_need = self.config.weight_bytes() > self.memory;
+        if !self.in_memory() || by_need {
+            return Ok(None);
+        }
+        let mut ends = Vec::new();
+        let thread = rayon::ThreadPoolBuilder::new().num_threads(1).spawn_handler(|thread| {
+            ends.push(std::thread::Builder::new().spawn(|| thread.run())?);
+            Ok(())
+        });
+        let failed =
+            |error: rayon::ThreadPoolBuildError| Error::job("a thread cannot be started").found(error.to_string());
+        let thread = thread.build().map_err(failed)?;
+        let batch = self.prompt.as_batch(self.config.vocab);
+        let trie = Trie::new(std::slice::from_ref(program));
+        let (done, most) = heap::high_water(|| thread.install(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
+        drop(thread);
+        // What it kept is free before the next count begins.
+        ends.into_iter().for_each(|end| drop(end.join()));
+        done.map(|()| most)
+    }
+}

@@ -1,0 +1,223 @@
+//! The time of every pass, as one Parquet file; and what a reader of a table of latencies has to know.
+
+use std::path::{Path, PathBuf};
+
+use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
+
+use super::csv::failed;
+use super::parquet::write_parts;
+use crate::error::Result;
+use crate::exec::{CellResult, GridOutcome, LatencyResult};
+use crate::grid::{Grid, Latency};
+use crate::latency::Spread;
+
+/// A results folder's times.
+pub const LATENCY: &str = "latency.parquet";
+
+/// A deviation above this part of the mean is another load's, and said so under a table. The paper's own are below 0.02.
+const SPREAD: f64 = 0.05;
+
+/// Writes `latency.parquet` into `dir`: a row for each timed pass, in order. `form` is `full` where every operator of the
+/// stream was a matrix product, `by_channel` where a diagonal one was a multiplication a channel. No file where nothing was
+/// timed.
+///
+/// # Errors
+/// Exit code 3 when the folder cannot be written to.
+pub fn write_latencies(dir: &Path, grid: &Grid, cells: &[CellResult]) -> Result<Option<PathBuf>> {
+    if cells.iter().all(|cell| cell.latencies.iter().flatten().next().is_none()) {
+        return Ok(None);
+    }
+    let path = dir.join(LATENCY);
+    write_parts(&path, &frame(grid, None)?, cells.iter().map(|cell| frame(grid, Some(cell))))?;
+    Ok(Some(path))
+}
+
+fn frame(grid: &Grid, cell: Option<&CellResult>) -> Result<DataFrame> {
+    let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
+    let (mut forms, mut times): (Vec<&str>, Vec<f64>) = Default::default();
+    let (mut lengths, mut batches, mut rounds): (Vec<u64>, Vec<u64>, Vec<u64>) = Default::default();
+    for Timed { prompt, result, .. } in cell.into_iter().flat_map(|cell| timed(grid, cell)) {
+        for (form, all) in [("full", &result.times), ("by_channel", &result.by_channel)] {
+            for (round, &time) in all.iter().flatten().enumerate() {
+                forms.push(form);
+                lengths.push(prompt.length as u64);
+                batches.push(prompt.batch as u64);
+                rounds.push(round as u64 + 1);
+                times.push(time);
+            }
+        }
+    }
+    let height = times.len();
+    let columns = vec![
+        Series::new("cell".into(), vec![name.as_str(); height]).into_column(),
+        Series::new("length".into(), lengths).into_column(),
+        Series::new("batch".into(), batches).into_column(),
+        Series::new("form".into(), forms).into_column(),
+        Series::new("round".into(), rounds).into_column(),
+        Series::new("milliseconds".into(), times).into_column(),
+    ];
+    DataFrame::new(height, columns).map_err(|error| failed(&error))
+}
+
+/// What was timed of a cell.
+struct Timed<'a> {
+    cell: &'a CellResult,
+    prompt: &'a Latency,
+    result: &'a LatencyResult,
+}
+
+impl Timed<'_> {
+    /// The cell without its calibration: `tiny-llama/4/linearpatch-diag`, `tiny-llama/dense`.
+    fn name(&self) -> String {
+        let cell = &self.cell.cell;
+        match &cell.recovery {
+            Some(recovery) => format!("{}/{}/{recovery}", cell.backbone, cell.depth),
+            None => format!("{}/dense", cell.backbone),
+        }
+    }
+}
+
+fn timed<'a>(grid: &'a Grid, cell: &'a CellResult) -> impl Iterator<Item = Timed<'a>> {
+    let known = move |(prompt, of): (&'a Latency, &'a Option<LatencyResult>)| {
+        Some(Timed { cell, prompt, result: of.as_ref()? })
+    };
+    grid.evaluate.latency.iter().zip(&cell.latencies).filter_map(known)
+}
+
+/// What stands under a table of latencies: how diagonal operators were timed, and where something else ran beside.
+pub fn latency_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
+    let all: Vec<Timed<'_>> = outcome.cells.iter().flat_map(|cell| timed(grid, cell)).collect();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let mut notes = vec![
+        "Latencies: what weights can take in (Prune and Comp; ReplaceMe before a branch without a norm) is folded there and \
+         costs nothing."
+            .to_owned(),
+    ];
+    notes.extend(by_channel(&all));
+    notes.extend(beside(&all));
+    if all.iter().any(|of| of.result.times.is_some() && of.result.intermediate_bytes.is_none()) {
+        notes
+            .push("Memory is not counted where tensors lie in a device's own, or weights are made by need.".to_owned());
+    }
+    notes
+}
+
+/// What diagonal operators take as they are applied here.
+fn by_channel(all: &[Timed<'_>]) -> Option<String> {
+    let mut of_cells: Vec<(String, Vec<String>)> = Vec::new();
+    for of in all {
+        let mean = |times: &Option<Vec<f64>>| Some(Spread::of(times.as_deref()?)?.mean);
+        let (Some(full), Some(own)) = (mean(&of.result.times), mean(&of.result.by_channel)) else { continue };
+        let (name, text) = (of.name(), format!("{} {own:.1} ({full:.1})", of.prompt));
+        match of_cells.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, texts)) => texts.push(text),
+            None => of_cells.push((name, vec![text])),
+        }
+    }
+    let line = |(name, texts): (String, Vec<String>)| format!("{name}: {}", texts.join(", "));
+    (!of_cells.is_empty()).then(|| {
+        format!(
+            "A diagonal operator is timed as a full product, as in the paper. As one multiplication a channel, and in \
+             brackets in full, it takes (ms) {}.",
+            of_cells.into_iter().map(line).collect::<Vec<_>>().join("; ")
+        )
+    })
+}
+
+/// Whether something else ran on the machine.
+fn beside(all: &[Timed<'_>]) -> Option<String> {
+    let relative = |of: &Timed<'_>| of.result.spread().map(|spread| spread.relative());
+    let known = all.iter().filter(|of| relative(of).is_some()).count();
+    let wide: Vec<(&Timed<'_>, f64)> =
+        all.iter().filter_map(|of| Some((of, relative(of)?))).filter(|(_, part)| *part > SPREAD).collect();
+    let (widest, part) = wide.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(format!(
+        "Something else ran on the machine: {} of {known} deviations exceed {:.0} % of their mean, the widest is {:.0} % \
+         ({} over {}). Time again on a quiet machine before these numbers are compared.",
+        wide.len(),
+        100.0 * SPREAD,
+        100.0 * part,
+        widest.name(),
+        widest.prompt
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use polars::prelude::{ParquetReader, SerReader};
+
+    use super::*;
+    use crate::grid::{Cell, Evaluate};
+
+    fn grid() -> Grid {
+        let latency = vec![Latency { length: 8, batch: 1 }, Latency { length: 8, batch: 4 }];
+        Grid {
+            name: String::new(),
+            file: PathBuf::new(),
+            entries: Vec::new(),
+            profile: None,
+            backbones: Default::default(),
+            corpora: Default::default(),
+            tasks: Default::default(),
+            backbone: Vec::new(),
+            criterion: Vec::new(),
+            depth: Vec::new(),
+            recovery: Vec::new(),
+            calibration: Vec::new(),
+            evaluate: Evaluate { perplexity: Vec::new(), tasks: Vec::new(), latency },
+            cells: Vec::new(),
+        }
+    }
+
+    fn result(times: Option<&[f64]>, by_channel: Option<&[f64]>) -> Option<LatencyResult> {
+        Some(LatencyResult {
+            times: times.map(<[f64]>::to_vec),
+            by_channel: by_channel.map(<[f64]>::to_vec),
+            dense: None,
+            weight_bytes: 300,
+            intermediate_bytes: Some(100),
+            dense_bytes: Some(500),
+        })
+    }
+
+    fn outcome(latencies: Vec<Option<LatencyResult>>) -> GridOutcome {
+        let cell = Cell { backbone: "a".into(), criterion: None, depth: 0, recovery: None, calibration: None };
+        let cell = CellResult { latencies, ..CellResult::unmeasured(cell, 8, None) };
+        GridOutcome { cells: vec![cell], inputs: Default::default(), texts: Default::default(), tasks: Vec::new() }
+    }
+
+    #[test]
+    fn every_time_is_read_back_with_its_prompt_form_and_round() {
+        let folder = tempfile::tempdir().unwrap();
+        let outcome = outcome(vec![result(Some(&[1.0, 2.0]), Some(&[0.5, 0.25])), result(None, None)]);
+        let path = write_latencies(folder.path(), &grid(), &outcome.cells).unwrap().unwrap();
+        let frame = ParquetReader::new(File::open(path).unwrap()).finish().unwrap();
+        let count = |name: &str, at: usize| frame.column(name).unwrap().u64().unwrap().get(at).unwrap();
+        let rows: Vec<(String, u64, u64, f64)> = (0..frame.height())
+            .map(|at| {
+                let form = frame.column("form").unwrap().str().unwrap().get(at).unwrap().to_owned();
+                let time = frame.column("milliseconds").unwrap().f64().unwrap().get(at).unwrap();
+                (form, count("batch", at), count("round", at), time)
+            })
+            .collect();
+        let expected =
+            [("full", 1, 1, 1.0), ("full", 1, 2, 2.0), ("by_channel", 1, 1, 0.5), ("by_channel", 1, 2, 0.25)];
+        assert_eq!(rows, expected.map(|(form, batch, round, time)| (form.to_owned(), batch, round, time)));
+        let none = CellResult { latencies: Vec::new(), ..outcome.cells[0].clone() };
+        assert_eq!(write_latencies(folder.path(), &grid(), &[none]).unwrap(), None);
+    }
+
+    #[test]
+    fn a_wide_spread_and_a_diagonal_are_noted_and_a_quiet_machine_is_not() {
+        let quiet = latency_notes(&grid(), &outcome(vec![result(Some(&[10.0, 10.1]), None), result(None, None)]));
+        assert_eq!(quiet.len(), 1, "{quiet:?}");
+        let noted = latency_notes(&grid(), &outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));
+        assert!(noted[1].ends_with("it takes (ms) a/dense: 8×1 2.0 (15.0)."), "{noted:?}");
+        assert!(noted[2].contains("1 of 1 deviations exceed 5 %") && noted[2].contains("47 % (a/dense over 8×1)"));
+        assert_eq!(latency_notes(&grid(), &outcome(vec![None, None])), Vec::<String>::new());
+    }
+}

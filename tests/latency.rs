@@ -1,0 +1,98 @@
+//! Latencies as a user measures them: stored for this machine alone, with their raw times, and without memory said to be so.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+
+use common::world::{World, table};
+use polars::prelude::{ParquetReader, SerReader};
+
+/// A world whose grid times one prompt beside its perplexity.
+fn world(prompts: &str) -> World {
+    let world = World::new();
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", format!("{grid}  latency: {prompts}\n"));
+    world
+}
+
+/// The column `name` of the run's table by recovery; that of the dense backbone is called so.
+fn column(world: &World, name: &str) -> BTreeMap<String, String> {
+    let rows = table(&world.path("results/grid/results.csv"));
+    let place = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
+    let (method, value) = (place("recovery"), place(name));
+    let named = |row: &Vec<String>| if row[method].is_empty() { "dense".to_owned() } else { row[method].clone() };
+    rows[1..].iter().map(|row| (named(row), row[value].clone())).collect()
+}
+
+fn number(text: &str) -> f64 {
+    text.parse().unwrap_or_else(|_| panic!("`{text}` is no number"))
+}
+
+#[test]
+fn times_speedups_and_memory_stand_beside_the_scores_with_every_pass_in_parquet() {
+    let world = world("{length: 24, batch: [1, 2]}");
+    world.runs(&["--set", "name=grid", "--set", "depth=2"]);
+    for prompt in ["24×1", "24×2"] {
+        let times = column(&world, &format!("prefill_ms {prompt}"));
+        assert_eq!(times.len(), 5, "{times:?}");
+        let speedups = column(&world, &format!("speedup {prompt}"));
+        for (recovery, time) in &times {
+            let ratio = number(&times["dense"]) / number(time);
+            assert!((number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
+        }
+        // 2 of 4 layers are gone; a full operator is 64² numbers of 4 bytes.
+        let bytes = column(&world, &format!("peak_memory_mb {prompt}"));
+        let percent = column(&world, &format!("peak_memory_percent {prompt}"));
+        assert_eq!(number(&percent["dense"]), 100.0);
+        let of = |recovery: &str| number(&bytes[recovery]);
+        assert!(of("none") < of("dense"), "{bytes:?}");
+        for recovery in ["linearpatch-diag", "linearpatch-rotate", "ghosted"] {
+            let more = 1e6 * (of(recovery) - of("none"));
+            // Beside it other threads of the program take and free a few kilobytes.
+            assert!((more - 64.0 * 64.0 * 4.0).abs() < 8192.0, "{recovery}: {more}");
+            let share = 100.0 * of(recovery) / of("dense");
+            assert!((number(&percent[recovery]) - share).abs() < 1e-9 * share);
+        }
+    }
+    let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
+    // 5 variants and the diagonal one by channel, 2 prompts, 10 rounds.
+    assert_eq!(frame.height(), 6 * 2 * 10);
+    let table = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
+    assert!(table.contains("As one multiplication a channel"), "{table}");
+}
+
+#[test]
+fn a_time_is_taken_from_the_store_on_the_machine_that_measured_it_and_on_no_other() {
+    let world = world("{length: 16}");
+    let first = world.runs(&["--set", "name=grid", "--set", "depth=1"]);
+    assert!(first.contains("time tiny over 16×1"), "{first}");
+    let kept = column(&world, "prefill_ms 16×1");
+    let again = world.runs(&["--set", "name=grid", "--set", "depth=1"]);
+    assert!(!again.contains("time tiny"), "{again}");
+    assert_eq!(column(&world, "prefill_ms 16×1"), kept);
+    // Another share of the machine is another machine.
+    let threads = if std::thread::available_parallelism().unwrap().get() == 1 { "2" } else { "1" };
+    let mut command = world.command(&["run", "grid.yaml", "--set", "name=grid", "--set", "depth=1"]);
+    let other = command.env("RAYON_NUM_THREADS", threads).output().unwrap();
+    let log = String::from_utf8(other.stderr).unwrap();
+    assert!(other.status.success() && log.contains("time tiny over 16×1"), "{log}");
+    assert!(!log.contains("tiny on test"), "scores are those of before: {log}");
+    // Another variant beside them is another comparison.
+    let more =
+        world.runs(&["--set", "name=grid", "--set", "depth=1", "--set", "recovery=[none, ghosted, prune-and-comp]"]);
+    assert!(more.contains("time tiny over 16×1"), "{more}");
+}
+
+#[test]
+fn what_memory_does_not_suffice_for_is_out_of_memory_and_the_rest_goes_on() {
+    let world = world("{length: [16, 4000000]}");
+    world.runs(&["--set", "name=grid", "--set", "depth=1", "--memory", "2"]);
+    let text = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
+    assert!(text.contains("OOM"), "{text}");
+    let column_of = |name: &str| column(&world, name);
+    assert!(column_of("prefill_ms 4000000×1").values().all(String::is_empty));
+    assert!(column_of("prefill_ms 16×1").values().all(|time| number(time) > 0.0));
+    assert!(column_of("status").values().all(|status| status == "ok"));
+}
