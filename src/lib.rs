@@ -10,12 +10,13 @@
 //! | 3 | [`results`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`grid`] |
-//! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], `ghostlab_core` |
+//! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, corpus, criterion, distill, error, evaluate, files, latency, linalg, metric, model, options, recovery,
     significance, style, tasks,
 };
+pub use ghostlab_hub as hub;
 
 pub mod artifact;
 pub mod cli;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::artifact::paper;
 use crate::error::{Error, Result, nearest};
 use crate::exec::Methods;
-use crate::grid::{Cell, Description, Grid, Shown};
+use crate::grid::{Cell, Description, EntryKind, Grid, Needs, Shown};
 use crate::metric::{self, Metric};
 use crate::results::stem;
 
@@ -34,18 +34,41 @@ impl Artifact {
     /// # Errors
     /// A mistake in the grid, or something that it names and that is not there.
     pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
-        let metrics = self.description.metrics();
-        let shows = |metric: &str, average: &str| metrics.iter().any(|shown| shown == metric || shown == average);
-        let shown = Shown {
-            text: &|corpus| shows(&Metric::perplexity(stem(corpus)).id, metric::PERPLEXITY.id),
-            task: &|task| shows(task, metric::ACCURACY.id),
-            latency: metrics.iter().any(|shown| Metric::find(shown).is_ok_and(|shown| shown.is_latency())),
-        };
-        let mut grid = Grid::load_shown(&self.file, profile, overrides, &Methods, &shown)?;
+        let mut grid = self.shown(|shown| Grid::load_shown(&self.file, profile, overrides, &Methods, shown))?;
         if !scores(&grid) && grid.evaluate.latency.is_empty() {
             grid.cells.retain(|cell| !cell.is_dense());
         }
         Ok(grid)
+    }
+
+    fn shown<T>(&self, load: impl FnOnce(&Shown<'_>) -> T) -> T {
+        let metrics = self.description.metrics();
+        let shows = |metric: &str, average: &str| metrics.iter().any(|shown| shown == metric || shown == average);
+        load(&Shown {
+            text: &|corpus| shows(&Metric::perplexity(stem(corpus)).id, metric::PERPLEXITY.id),
+            task: &|task| shows(task, metric::ACCURACY.id),
+            latency: metrics.iter().any(|shown| Metric::find(shown).is_ok_and(|shown| shown.is_latency())),
+        })
+    }
+
+    /// What [`make`](super::make) needs from outside: of its own grid, and of the gate's.
+    ///
+    /// # Errors
+    /// A mistake in the grid.
+    pub fn needs(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<Needs>> {
+        if self.description.list.is_some() {
+            return Ok(Vec::new());
+        }
+        let needs = |shown: &Shown<'_>| Grid::needs(&self.file, profile, overrides, &Methods, shown);
+        let own = self.shown(needs)?;
+        let paper = paper::all()?;
+        let of_paper = |name: &str| paper.iter().any(|entry| entry.record.condition.backbone == name);
+        let mut backbones = own.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
+        let gate = match !own.scored && backbones.any(|need| of_paper(&need.name)) {
+            true => Some(needs(&Shown { text: &|_| true, task: &|_| false, latency: false })?),
+            false => None,
+        };
+        Ok(std::iter::once(own).chain(gate).collect())
     }
 
     /// The grid of dense backbones that the paper's dense numbers are asked of before anything is pruned; none where no

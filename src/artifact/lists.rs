@@ -6,6 +6,8 @@ use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
 use crate::artifact::paper::backbone_label;
 use crate::error::Result;
+use crate::grid::BackboneFile;
+use crate::hub::{Hub, Lock, Settings, Want};
 use crate::options::Described;
 use crate::results::{TextColumn, TextTable, escaped, failed};
 use crate::{criterion, grid, recovery};
@@ -38,15 +40,21 @@ pub(super) fn methods() -> List {
 /// # Errors
 /// A folder or a file that cannot be read.
 pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
-    let rows = grid::backbone_files(experiments)?.into_iter().map(|(name, path, source)| {
-        let there = if path.join("config.json").is_file() { "here" } else { "not here" };
-        vec![
-            backbone_label(&name).to_owned(),
-            name,
-            source.unwrap_or_default(),
-            path.display().to_string(),
-            there.to_owned(),
-        ]
+    let lock = Lock::read(&experiments.join(Lock::FILE))?;
+    let hub = Hub::new(Settings::from_env()?);
+    let cached = |want: &Want| {
+        let repo = hub.cached(want, &lock).ok()?;
+        repo.files
+            .iter()
+            .all(|file| file.cached.is_some())
+            .then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
+    };
+    let rows = grid::backbone_files(experiments)?.into_iter().map(|BackboneFile { name, path, source, want }| {
+        let local = path.clone().filter(|path| path.join("config.json").is_file());
+        let found = local.or_else(|| cached(want.as_ref()?));
+        let there = if found.is_some() { "here" } else { "not here" };
+        let folder = found.or(path).map_or(String::new(), |path| path.display().to_string());
+        vec![backbone_label(&name).to_owned(), name, source.unwrap_or_default(), folder, there.to_owned()]
     });
     Ok(List {
         heads: ["Model", "Name in a grid", "Source", "Folder", "State"].map(str::to_owned).to_vec(),

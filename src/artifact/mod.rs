@@ -19,6 +19,7 @@ mod folder;
 #[cfg(test)]
 mod formats_test;
 mod gate;
+mod identity;
 mod layout;
 mod lists;
 mod other_protocol;
@@ -36,5 +37,6 @@ pub use catalogue::{Artifact, all, chosen, order};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, write_run};
 pub use folder::{ResultsFolder, Staging};
+pub use identity::{Seen, examine, identify, weight_bytes};
 pub use pipeline::{Executor, Gated, Made, Runner, list, make};
 pub use sheet::PageSheet;

@@ -16,7 +16,7 @@ const RULES: [&str; 3] = ["wikitext2", "c4", "ptb"];
 
 /// In what a number's protocol differs from that of the paper's number; empty where it is the paper's.
 pub(super) fn differences(of: &Measurement) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut found: Vec<String> = of.setup.unidentified.iter().cloned().collect();
     for (average, parts, words) in
         [(&metric::ACCURACY, metric::tasks(), "tasks"), (&metric::PERPLEXITY, metric::texts(), "texts")]
     {

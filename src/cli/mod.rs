@@ -14,7 +14,10 @@ macro_rules! eprintln {
 mod audit;
 mod cache;
 mod compare;
+mod doctor;
 mod explain;
+mod fetch;
+mod fetch_progress;
 mod grid_args;
 mod home;
 mod out;
@@ -54,6 +57,14 @@ enum Command {
     Run(run::Arguments),
     /// Make tables and figures of the paper; without arguments, list them.
     Reproduce(reproduce::Arguments),
+    /// Bring models, texts and tasks of the Hugging Face hub, pinned and checked, into the cache that Python uses too.
+    ///
+    /// What is cached is not asked for. What was stopped in any way goes on where it was.
+    Fetch(fetch::Arguments),
+    /// Say what is there and what is lacking: models, texts, tasks, disk, memory, device, token.
+    ///
+    /// Exit code 3 where something lacks.
+    Doctor(doctor::Arguments),
     /// Check the paper's tables against themselves.
     Audit(audit::Arguments),
     /// Compare two results folders: settings and values that differ, with paired tests on the same items.
@@ -86,6 +97,8 @@ pub fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
+        Command::Fetch(arguments) => fetch::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),

@@ -1,6 +1,6 @@
 //! `ghostlab reproduce ARTIFACT…`: the paper's tables and figures.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use clap::Args;
 use super::grid_args::{EngineArgs, LimitArgs, start_threads};
 use super::home::{self, Place};
 use super::units::{self, columns, seconds};
-use super::{out, progress, report, stop};
+use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
 use crate::artifact::{self, Artifact, GateFailure, Gated, Made, ResultsFolder, Runner};
 use crate::error::{ErrorKind, Result};
@@ -43,6 +43,9 @@ pub(super) struct Arguments {
     /// Prune and repair even where the dense backbone misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
+    /// Bring what is missing from the Hugging Face hub first.
+    #[arg(long)]
+    fetch: bool,
     /// Print every event as a line of JSON instead of progress and tables.
     #[arg(long)]
     events: bool,
@@ -78,7 +81,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let store = arguments.place.store()?;
-    let (reporter, stop, clock) = (progress::reporter(arguments.events), stop::on_ctrl_c()?, Instant::now());
+    let (reporter, stop, clock) =
+        (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
     let settings = arguments.limits.settings(arguments.engine.request());
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop };
     let (mut failed, mut errors, mut profiles) = (0, Vec::new(), Vec::new());
@@ -198,12 +202,22 @@ fn made_one(
         }
         return Ok((0, None));
     }
+    if arguments.fetch {
+        let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
+        fetch::bring(&needs, runner.store, arguments.events, runner.stop)?;
+    }
     let clock = Instant::now();
-    let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
+    let mut grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
+    let hash = |file: &Path| runner.store.input(file).map(|input| input.sha256().to_owned());
+    artifact::identify(&mut grid, &hash)?;
     let target = target(artifact, grid.profile.as_deref().unwrap_or_default(), arguments, folders);
     let gated = match arguments.no_gate {
         true => Gated::No,
-        false => Gated::Yes(artifact.gate(&grid, arguments.profile.as_deref(), &arguments.overrides)?.map(Box::new)),
+        false => {
+            let mut dense = artifact.gate(&grid, arguments.profile.as_deref(), &arguments.overrides)?;
+            dense.as_mut().map_or(Ok(()), |dense| artifact::identify(dense, &hash))?;
+            Gated::Yes(dense.map(Box::new))
+        }
     };
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
     let Made { table, beside, files, misses, unknown, failures, failed } = made;

@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(note) = target.replaces(&grid)? {
         eprintln!("{note}");
     }
-    let stop = stop::on_ctrl_c()?;
+    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let runner = Runner {
         store: &store,
         settings: arguments.limits.settings(arguments.asked.engine()),

@@ -2,21 +2,27 @@
 //! used.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use super::at::{At, Placed};
 use super::limits;
 use super::named::{self, EntryKind, Library};
-use super::node::Place;
-use super::schema::{BackboneEntry, Corpus, Schema, TaskData};
+use super::need::{Need, Written};
+use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use crate::error::{Error, Result, nearest};
 
-/// Definitions by name. Each has the place of its path, which starts from the current folder.
+/// Definitions by name.
 #[derive(Debug)]
 pub(super) struct Definitions {
-    pub(super) backbones: BTreeMap<String, Placed<BackboneEntry>>,
-    pub(super) corpora: BTreeMap<String, Placed<Corpus>>,
-    pub(super) tasks: BTreeMap<String, Placed<TaskData>>,
+    pub(super) backbones: BTreeMap<String, Defined<BackboneEntry>>,
+    pub(super) corpora: BTreeMap<String, Defined<CorpusEntry>>,
+    pub(super) tasks: BTreeMap<String, Defined<TaskEntry>>,
+}
+
+/// An entry, and where what it means may be.
+#[derive(Debug)]
+pub(super) struct Defined<T> {
+    pub(super) entry: T,
+    pub(super) need: Need,
 }
 
 /// Where names are defined.
@@ -31,10 +37,10 @@ impl Definers<'_> {
     pub(super) fn backbones<'n>(
         &self,
         used: impl Iterator<Item = &'n Placed<String>>,
-    ) -> Result<BTreeMap<String, Placed<BackboneEntry>>> {
-        self.each(EntryKind::Backbone, &self.schema.backbones, used, |at, entry: &BackboneEntry| {
-            let at = at.key("path");
-            Ok(at.placed(BackboneEntry { path: from_here(&entry.path, &at.place()), ..entry.clone() }))
+    ) -> Result<BTreeMap<String, Defined<BackboneEntry>>> {
+        self.each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
+            let BackboneEntry { path, hub, revision, files, .. } = entry;
+            Ok(Written { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files })
         })
     }
 
@@ -43,14 +49,14 @@ impl Definers<'_> {
         &self,
         used: impl Iterator<Item = &'n Placed<String>>,
         rules: &[&str],
-    ) -> Result<BTreeMap<String, Placed<Corpus>>> {
-        self.each(EntryKind::Corpus, &self.schema.corpora, used, |at, corpus: &Corpus| {
+    ) -> Result<BTreeMap<String, Defined<CorpusEntry>>> {
+        self.each(EntryKind::Corpus, &self.schema.corpora, used, |at, corpus: &CorpusEntry| {
             known("window rule", &corpus.rule, rules, &at.key("rule"))?;
             if let Some(limit) = corpus.limit {
                 limits::count(1, limit, "the limit on evaluation windows", &at.key("limit").place())?;
             }
-            let at = at.key("path");
-            Ok(at.placed(Corpus { path: from_here(&corpus.path, &at.place()), ..corpus.clone() }))
+            let CorpusEntry { path, hub, revision, files, .. } = corpus;
+            Ok(Written { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files })
         })
     }
 
@@ -59,26 +65,27 @@ impl Definers<'_> {
         &self,
         used: impl Iterator<Item = &'n Placed<String>>,
         kinds: &[&str],
-    ) -> Result<BTreeMap<String, Placed<TaskData>>> {
+    ) -> Result<BTreeMap<String, Defined<TaskEntry>>> {
         let used: Vec<&Placed<String>> = used.collect();
-        let mut tasks = self.each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |at, data: &TaskData| {
-            let at = at.key("path");
-            Ok(at.placed(TaskData { path: from_here(&data.path, &at.place()), ..data.clone() }))
+        let mut tasks = self.each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, data: &TaskEntry| {
+            let TaskEntry { path, hub, revision, files, .. } = data;
+            Ok(Written { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files })
         })?;
-        for (name, Placed { value: data, .. }) in &mut tasks {
-            let task = data.task.get_or_insert_with(|| name.clone());
+        for (name, Defined { entry, .. }) in &mut tasks {
+            let task = entry.task.get_or_insert_with(|| name.clone());
             known("kind of task", task, kinds, &self.root.key("tasks").key(name).key("task"))?;
         }
         Ok(tasks)
     }
 
-    fn each<'n, T>(
+    /// `read` refuses what is wrong with an entry, and says where its files are.
+    fn each<'n, T: Clone>(
         &self,
         kind: EntryKind,
         defined: &BTreeMap<String, T>,
         used: impl Iterator<Item = &'n Placed<String>>,
-        read: impl Fn(&At<'_>, &T) -> Result<Placed<T>>,
-    ) -> Result<BTreeMap<String, Placed<T>>> {
+        read: impl for<'e> Fn(&At<'_>, &'e T) -> Result<Written<'e>>,
+    ) -> Result<BTreeMap<String, Defined<T>>> {
         let mut all = BTreeMap::new();
         for Placed { value: name, place } in used {
             if all.contains_key(name) {
@@ -89,17 +96,11 @@ impl Definers<'_> {
                 let inline = defined.keys().map(String::as_str);
                 return Err(named::unknown(self.library, kind, name, inline, place.to_string()));
             };
-            all.insert(name.clone(), read(&self.root.key(kind.key()).key(name), definition)?);
+            let at = self.root.key(kind.key()).key(name);
+            let need = Need::read(kind, name, &at, &read(&at, definition)?)?;
+            all.insert(name.clone(), Defined { entry: definition.clone(), need });
         }
         Ok(all)
-    }
-}
-
-/// A path in a file starts from the file's folder, one on the command line from the current folder.
-fn from_here(path: &Path, place: &Place) -> PathBuf {
-    match place {
-        Place::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
-        Place::Set(_) => path.to_owned(),
     }
 }
 

@@ -1,15 +1,15 @@
 //! Whether what a grid uses is there.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::at::Placed;
-use super::node::Place;
+use super::definitions::Defined;
+use super::need::{Around, Found, HubSource};
 use super::registry::Registry;
-use super::schema::{BackboneEntry, Corpus, TaskData};
-use crate::error::{Error, Result};
+use super::schema::{BackboneEntry, CorpusEntry, TaskEntry};
+use crate::error::Result;
 
 /// A backbone that the grid uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -19,55 +19,86 @@ pub struct Backbone {
     pub path: PathBuf,
     /// How many decoder layers it has.
     pub layers: usize,
+    /// What of the hub it is, or stands in for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubSource>,
+    /// Why it is not known to be the published one, where that was looked into and is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unidentified: Option<String>,
 }
 
-/// The backbones, each with its number of layers. `grid` is the grid's file, for messages.
+/// A text collection and the rule that cuts windows from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Corpus {
+    /// The file, absolute or relative to the current folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    pub path: PathBuf,
+    /// What of the hub it is, or stands in for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubSource>,
+    /// How its rows are joined and its windows drawn.
+    pub rule: String,
+    /// Evaluate on at most this many windows, the first ones. Calibration is not bounded by it.
+    pub limit: Option<usize>,
+    /// The column or field that holds the text, where it is not the usual one.
+    pub column: Option<String>,
+    /// Whether a program made it up, so that it is never the published text.
+    pub generated: bool,
+}
+
+/// The data of a multiple-choice task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskData {
+    /// A file, or a folder with the task's split in it, absolute or relative to the current folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    pub path: PathBuf,
+    /// What of the hub it is, or stands in for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubSource>,
+    /// Which task it is.
+    pub task: Option<String>,
+    /// Whether a program made it up: then it is never the published split, whatever its size.
+    pub generated: bool,
+}
+
+/// The backbones, each with its number of layers.
 pub(super) fn backbones(
-    defined: BTreeMap<String, Placed<BackboneEntry>>,
-    grid: &Path,
+    defined: BTreeMap<String, Defined<BackboneEntry>>,
+    around: &Around<'_>,
     registry: &dyn Registry,
 ) -> Result<BTreeMap<String, Backbone>> {
-    let found = |(name, Placed { value: BackboneEntry { path, source }, place })| {
-        if !path.is_dir() {
-            let absent = absent("the backbone's folder", "a folder", &path, &place, grid);
-            return Err(match &source {
-                Some(source) => absent.hint(format!("it can be had at {source}")),
-                None => absent,
-            });
-        }
-        let layers = registry.layers(&path).map_err(|error| error.at(place.to_string()))?;
-        Ok((name, Backbone { path, layers }))
+    let found = |(name, Defined { entry, need }): (String, Defined<BackboneEntry>)| {
+        let Found { path, hub } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
+            (Some(source), None) => error.hint(format!("it can be had at {source}")),
+            _ => error,
+        })?;
+        let layers = registry.layers(&path).map_err(|error| error.at(need.place()))?;
+        Ok((name, Backbone { path, layers, hub, unidentified: None }))
     };
     defined.into_iter().map(found).collect()
 }
 
 /// The corpora.
-pub(super) fn corpora(defined: BTreeMap<String, Placed<Corpus>>, grid: &Path) -> Result<BTreeMap<String, Corpus>> {
-    let found = |(name, Placed { value: corpus, place }): (String, Placed<Corpus>)| match corpus.path.is_file() {
-        true => Ok((name, corpus)),
-        false => Err(absent("the corpus", "a file", &corpus.path, &place, grid)),
+pub(super) fn corpora(
+    defined: BTreeMap<String, Defined<CorpusEntry>>,
+    around: &Around<'_>,
+) -> Result<BTreeMap<String, Corpus>> {
+    let found = |(name, Defined { entry, need }): (String, Defined<CorpusEntry>)| {
+        let Found { path, hub } = need.find(around)?;
+        let CorpusEntry { rule, limit, column, generated, .. } = entry;
+        Ok((name, Corpus { path, hub, rule, limit, column, generated }))
     };
     defined.into_iter().map(found).collect()
 }
 
 /// The data of tasks.
-pub(super) fn tasks(defined: BTreeMap<String, Placed<TaskData>>, grid: &Path) -> Result<BTreeMap<String, TaskData>> {
-    let found = |(name, Placed { value: data, place }): (String, Placed<TaskData>)| match data.path.exists() {
-        true => Ok((name, data)),
-        false => Err(absent("the task's data", "a file or a folder", &data.path, &place, grid)),
+pub(super) fn tasks(
+    defined: BTreeMap<String, Defined<TaskEntry>>,
+    around: &Around<'_>,
+) -> Result<BTreeMap<String, TaskData>> {
+    let found = |(name, Defined { entry, need }): (String, Defined<TaskEntry>)| {
+        let Found { path, hub } = need.find(around)?;
+        Ok((name, TaskData { path, hub, task: entry.task, generated: entry.generated }))
     };
     defined.into_iter().map(found).collect()
-}
-
-fn absent(what: &str, kind: &str, path: &Path, place: &Place, grid: &Path) -> Error {
-    let found = if path.exists() { "something else of that name" } else { "nothing" };
-    Error::missing(format!("{what} is not there"))
-        .at(place.to_string())
-        .expected(format!("{kind} at {}", path.display()))
-        .found(found)
-        .hint(match place {
-            Place::File { file, .. } if **file == *grid => "a path in a grid starts from the grid file's folder",
-            Place::File { .. } => "a path in the file of an entry starts from that file's folder",
-            Place::Set(_) => "a path in an override starts from the current folder",
-        })
 }

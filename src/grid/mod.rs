@@ -23,6 +23,7 @@ mod list;
 mod many;
 mod method;
 mod named;
+mod need;
 mod node;
 mod overrides;
 mod pattern;
@@ -43,12 +44,12 @@ use serde::{Deserialize, Serialize};
 
 pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, TableEntry, Tolerance};
 pub use cell::{Calibration, Cell};
-pub use disk::Backbone;
+pub use disk::{Backbone, Corpus, TaskData};
 pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
 pub use method::Method;
-pub use named::{BackboneFile, backbone_files};
+pub use named::{BackboneFile, EntryKind, backbone_files};
+pub use need::{Around, Found, HubSource, Need};
 pub use registry::Registry;
-pub use schema::{Corpus, TaskData};
 pub use schema_json::json_schema;
 
 use crate::error::{Error, Result};
@@ -76,6 +77,9 @@ pub struct Grid {
     pub entries: Vec<PathBuf>,
     /// The profile that was laid upon it.
     pub profile: Option<String>,
+    /// Where its files of the hub are pinned, or would be.
+    #[serde(skip)]
+    pub lock_file: PathBuf,
     /// The backbones of the cells, by name. A definition that no cell uses is neither kept nor looked for on disk.
     pub backbones: BTreeMap<String, Backbone>,
     /// The corpora of calibration and evaluation, by name; unused ones are left out likewise.
@@ -127,13 +131,13 @@ impl Grid {
         shown: &Shown<'_>,
     ) -> Result<Grid> {
         let Layers { root, library, entries, profile } = Layers::read(path, profile, overrides)?;
-        let schema = schema::Schema::deserialize(typed::FromNode::root(&root)).map_err(typed::Fault::into_error)?;
-        let checked = check::check(&schema, &root, path, &library, registry)?;
+        let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
+        let around = Around::new(library.lock_file(), path, profile.as_deref());
         let axes = resolve::resolve(&checked.axes, None, registry)?;
         let includes = checked.includes.iter().map(|include| resolve::resolve(include, Some(&axes), registry));
         let includes = includes.collect::<Result<Vec<_>>>()?;
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
-        let mut backbones = disk::backbones(backbones, path, registry)?;
+        let mut backbones = disk::backbones(backbones, &around, registry)?;
         let cells = cells::cells(&axes, &includes, &checked.excludes, &backbones)?;
         cells::selectable(&cells, &backbones, registry)?;
 
@@ -154,10 +158,11 @@ impl Grid {
             name: checked.name,
             file: path.to_owned(),
             entries,
-            profile,
+            profile: profile.clone(),
+            lock_file: around.lock_file().to_owned(),
             backbones,
-            corpora: disk::corpora(corpora, path)?,
-            tasks: disk::tasks(tasks, path)?,
+            corpora: disk::corpora(corpora, &around)?,
+            tasks: disk::tasks(tasks, &around)?,
             backbone,
             criterion: list::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
             depth: list::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
@@ -166,6 +171,34 @@ impl Grid {
             evaluate: Evaluate { perplexity, tasks: scored, latency },
             cells,
         })
+    }
+
+    /// What the grid names: backbones, and those corpora and tasks that are shown. Nothing of it need be there, and no cell
+    /// is made; so a backbone whose cells are all excluded stands among them.
+    ///
+    /// # Errors
+    /// As [`Grid::load`], but for what is only known when everything is there.
+    pub fn needs(
+        path: &Path,
+        profile: Option<&str>,
+        overrides: &[String],
+        registry: &dyn Registry,
+        shown: &Shown<'_>,
+    ) -> Result<Needs> {
+        let Layers { root, library, profile, .. } = Layers::read(path, profile, overrides)?;
+        let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
+        let every = || [&checked.axes].into_iter().chain(&checked.includes);
+        let calibrations = every().filter_map(|axes| axes.calibration.as_ref()).flatten();
+        let calibrated: BTreeSet<&str> = calibrations.map(|of| of.value.corpus.value.as_str()).collect();
+        let scored = checked.evaluate.perplexity.iter().any(|of| (shown.text)(&of.corpus))
+            || checked.evaluate.tasks.iter().any(|of| (shown.task)(&of.name));
+        let read = |text: &str| checked.evaluate.perplexity.iter().any(|of| of.corpus == text) && (shown.text)(text);
+        let definitions::Definitions { backbones, corpora, tasks } = checked.definitions;
+        let corpora = corpora.into_iter().filter(|(name, _)| calibrated.contains(name.as_str()) || read(name));
+        let tasks = tasks.into_iter().filter(|(name, _)| (shown.task)(name));
+        let needs = backbones.into_values().map(|of| of.need);
+        let needs = needs.chain(corpora.map(|(_, of)| of.need)).chain(tasks.map(|(_, of)| of.need)).collect();
+        Ok(Needs { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
     }
 
     /// The names of the profiles of the grid file at `path`; none where it has none.
@@ -184,6 +217,29 @@ impl Grid {
         serde_json::to_value(self)
             .map_err(|error| Error::bad_input("the grid has no JSON form").found(error.to_string()))
     }
+}
+
+/// What a grid needs from outside.
+#[derive(Debug)]
+pub struct Needs {
+    pub needs: Vec<Need>,
+    /// Where its files of the hub are pinned, or would be.
+    pub lock_file: PathBuf,
+    grid: PathBuf,
+    pub profile: Option<String>,
+    /// Whether anything of it is scored.
+    pub scored: bool,
+}
+
+impl Needs {
+    /// The cache and the lock that they are looked for in.
+    pub fn around(&self) -> Around<'_> {
+        Around::new(self.lock_file.clone(), &self.grid, self.profile.as_deref())
+    }
+}
+
+fn schema(root: &node::Node) -> Result<schema::Schema> {
+    schema::Schema::deserialize(typed::FromNode::root(root)).map_err(typed::Fault::into_error)
 }
 
 /// The layers of a grid, laid upon each other.

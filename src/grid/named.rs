@@ -10,13 +10,14 @@ use super::schema::BackboneEntry;
 use super::source::{self, FileShape};
 use super::typed;
 use crate::error::{Error, Result};
+use crate::hub::{Lock, Repo, RepoKind, Source, Want};
 
 /// How many folders above the grid's own are looked into.
 const LEVELS: usize = 3;
 
 /// What can have a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum EntryKind {
+pub enum EntryKind {
     Backbone,
     Corpus,
     Task,
@@ -34,7 +35,7 @@ impl EntryKind {
         }
     }
 
-    pub(super) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             EntryKind::Backbone => "backbone",
             EntryKind::Corpus => "corpus",
@@ -114,15 +115,23 @@ impl Library {
         lines.collect::<Vec<_>>().join("\n")
     }
 
+    /// The lock of the hub's files: the nearest one that there is, else one in the grid's folder.
+    pub(super) fn lock_file(&self) -> PathBuf {
+        let files = || self.folders.iter().map(|folder| folder.join(Lock::FILE));
+        files().find(|file| file.is_file()).or_else(|| files().next()).unwrap_or_else(|| Lock::FILE.into())
+    }
+
     /// Puts the entries that `use_of` uses and `root` does not define into `root`. One that `root` defines without a
-    /// `path` is laid upon the file's. The files that were read.
+    /// `path` or `hub` is laid upon the file's. The files that were read.
     pub(super) fn load(&self, root: &mut Node, use_of: &Node) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
             for name in kind.used(use_of) {
                 let Some(path) = self.files.get(&(kind, name.clone())) else { continue };
                 let inline = root.get(kind.key()).and_then(|entries| entries.get(&name)).cloned();
-                if inline.as_ref().is_some_and(|own| own.get("path").is_some() || own.entries().is_empty()) {
+                if inline.as_ref().is_some_and(|own| {
+                    own.get("path").is_some() || own.get("hub").is_some() || own.entries().is_empty()
+                }) {
                     continue;
                 }
                 let mut node = read_entry(kind, &name, path)?;
@@ -139,17 +148,26 @@ impl Library {
 
 fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<Node> {
     let expected = match kind {
-        EntryKind::Backbone => "`path: …`",
-        EntryKind::Corpus => "`path: …` and `rule: …`",
-        EntryKind::Task => "`path: …`, and `task: …` where the file's name is not the task's",
+        EntryKind::Backbone => "`path: …` or `hub: …`",
+        EntryKind::Corpus => "`path: …` or `hub: …`, and `rule: …`",
+        EntryKind::Task => "`path: …` or `hub: …`, and `task: …` where the file's name is not the task's",
     };
     let what = format!("the {} `{name}`", kind.word());
     let hint = format!("the file holds what would stand behind `{name}:` in a grid's `{}`", kind.key());
     source::read(path, &FileShape { what: &what, expected, hint: &hint })
 }
 
-/// A backbone that has a file of its own: its name, its folder, and where it can be had.
-pub type BackboneFile = (String, PathBuf, Option<String>);
+/// A backbone that has a file of its own.
+#[derive(Debug)]
+pub struct BackboneFile {
+    pub name: String,
+    /// Its folder.
+    pub path: Option<PathBuf>,
+    /// Where it can be had.
+    pub source: Option<String>,
+    /// What of the hub it is.
+    pub want: Option<Want>,
+}
 
 /// The backbones of `backbones/*.yaml` in a folder, by name.
 ///
@@ -165,7 +183,12 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let node = read_entry(EntryKind::Backbone, &name, &path)?;
         let entry = BackboneEntry::deserialize(typed::FromNode::root(&node)).map_err(typed::Fault::into_error)?;
-        Ok((name, folder.join(entry.path), entry.source))
+        let hub = entry.hub.as_deref().map(|hub| -> Result<Want> {
+            let repo = Repo::new(RepoKind::Model, hub)?;
+            Ok(Want::backbone(Source::new(repo, entry.revision.as_deref())?))
+        });
+        let want = hub.transpose().map_err(|error| error.at(path.display().to_string()))?;
+        Ok(BackboneFile { name, path: entry.path.map(|path| folder.join(path)), source: entry.source, want })
     };
     files.into_iter().map(read).collect()
 }

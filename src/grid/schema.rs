@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
+use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
 
 use super::artifact::Description;
 use super::depth::DepthEntry;
@@ -28,10 +28,10 @@ pub(super) struct Schema {
     pub(super) backbones: BTreeMap<String, BackboneEntry>,
     /// Texts by the name that calibration and evaluation use. One that is missing here is looked for in `corpora/NAME.yaml`.
     #[serde(default)]
-    pub(super) corpora: BTreeMap<String, Corpus>,
+    pub(super) corpora: BTreeMap<String, CorpusEntry>,
     /// Data of multiple-choice tasks by name. One that is missing here is looked for in `tasks/NAME.yaml`.
     #[serde(default)]
-    pub(super) tasks: BTreeMap<String, TaskData>,
+    pub(super) tasks: BTreeMap<String, TaskEntry>,
     /// Axis: the models.
     pub(super) backbone: Many<String>,
     /// Axis: the rules that pick the layers to remove. A grid has this and the three below, or only its dense backbones.
@@ -73,50 +73,72 @@ pub(super) struct Schema {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BackboneEntry {
-    /// Its folder, with config.json, tokenizer.json and *.safetensors; from the folder of the file that says so.
-    pub(super) path: PathBuf,
+    /// Its folder, with config.json, tokenizer.json and *.safetensors; from the folder of the file that says so. It wins
+    /// over `hub` where it is there.
+    pub(super) path: Option<PathBuf>,
+    /// The model on the Hugging Face hub: `org/name`. `ghostlab fetch` brings it.
+    pub(super) hub: Option<String>,
+    /// Its branch, tag or commit; `main` by default. `hub.lock` says which commit that is taken as.
+    pub(super) revision: Option<String>,
+    /// Its files, by pattern; by default config, tokenizer and weights.
+    #[serde(default)]
+    pub(super) files: Many<String>,
     /// Where it can be had.
     pub(super) source: Option<String>,
 }
 
 /// A text collection and the rule that cuts windows from it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Corpus {
-    /// The file (.txt .jsonl .jsonl.gz .parquet); from the folder of the file that says so.
-    // As a grid holds it, absolute or relative to the current folder.
-    #[serde(serialize_with = "crate::files::shown::path")]
-    pub path: PathBuf,
+#[schemars(rename = "Corpus")]
+pub(super) struct CorpusEntry {
+    /// The file (.txt .jsonl .jsonl.gz .parquet); from the folder of the file that says so. It wins over `hub` where it is
+    /// there.
+    pub(super) path: Option<PathBuf>,
+    /// The dataset on the Hugging Face hub: `org/name`. `ghostlab fetch` brings the file.
+    pub(super) hub: Option<String>,
+    /// Its branch, tag or commit; `main` by default. `hub.lock` says which commit that is taken as.
+    pub(super) revision: Option<String>,
+    /// The one file that is read.
+    #[serde(default)]
+    pub(super) files: Many<String>,
     /// How its rows are joined and its windows drawn.
     #[schemars(schema_with = "references::rule")]
-    pub rule: String,
+    pub(super) rule: String,
     /// Evaluate on at most this many windows, the first ones. Calibration is not bounded by it.
     #[serde(default)]
     #[schemars(range(min = 1))]
-    pub limit: Option<usize>,
+    pub(super) limit: Option<usize>,
     /// The column or field that holds the text, where it is not the usual one.
     #[serde(default)]
-    pub column: Option<String>,
+    pub(super) column: Option<String>,
     /// Whether a program made it up, so that it is never the published text.
     #[serde(default)]
-    pub generated: bool,
+    pub(super) generated: bool,
 }
 
 /// The data of a multiple-choice task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TaskData {
-    /// A file, or a folder with the task's split in it; from the folder of the file that says so.
-    // As a grid holds it, absolute or relative to the current folder.
-    #[serde(serialize_with = "crate::files::shown::path")]
-    pub path: PathBuf,
+#[schemars(rename = "TaskData")]
+pub(super) struct TaskEntry {
+    /// A file, or a folder with the task's split in it; from the folder of the file that says so. It wins over `hub` where
+    /// it is there.
+    pub(super) path: Option<PathBuf>,
+    /// The dataset on the Hugging Face hub: `org/name`. `ghostlab fetch` brings the file.
+    pub(super) hub: Option<String>,
+    /// Its branch, tag or commit; `main` by default. `hub.lock` says which commit that is taken as.
+    pub(super) revision: Option<String>,
+    /// The one file that is read.
+    #[serde(default)]
+    pub(super) files: Many<String>,
     /// Which task it is, where the name it has in the grid does not say so.
     #[serde(default)]
     #[schemars(schema_with = "references::task")]
-    pub task: Option<String>,
+    pub(super) task: Option<String>,
     /// Whether a program made it up: then it is never the published split, whatever its size.
     #[serde(default)]
-    pub generated: bool,
+    pub(super) generated: bool,
 }
 
 /// Which text the activations come from. Each key takes a list: its values are multiplied out in the order of the keys.

@@ -160,6 +160,7 @@ mod tests {
             file: PathBuf::new(),
             entries: Vec::new(),
             profile: None,
+            lock_file: Default::default(),
             backbones: Default::default(),
             corpora: Default::default(),
             tasks: Default::default(),
@@ -187,7 +188,13 @@ mod tests {
     fn outcome(latencies: Vec<Option<LatencyResult>>) -> GridOutcome {
         let cell = Cell { backbone: "a".into(), criterion: None, depth: 0, recovery: None, calibration: None };
         let cell = CellResult { latencies, ..CellResult::unmeasured(cell, 8, None) };
-        GridOutcome { cells: vec![cell], inputs: Default::default(), texts: Default::default(), tasks: Vec::new() }
+        GridOutcome {
+            cells: vec![cell],
+            inputs: Default::default(),
+            engines: Default::default(),
+            texts: Default::default(),
+            tasks: Vec::new(),
+        }
     }
 
     #[test]

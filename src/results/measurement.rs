@@ -81,6 +81,8 @@ pub struct Setup {
     pub scored: Vec<Protocol>,
     /// None for the dense backbone.
     pub calibration: Option<Calibrated>,
+    /// Why the backbone is not known to be the published one, where that was looked into and is not known.
+    pub unidentified: Option<String>,
 }
 
 /// A calibration with what the grid says of its text.

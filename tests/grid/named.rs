@@ -75,7 +75,7 @@ fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
         (
             "# nothing\n",
             "corpora/c4.yaml",
-            &["the corpus `c4` is empty", "`path: …` and `rule: …`", "in a grid's `corpora`"],
+            &["the corpus `c4` is empty", "`path: …` or `hub: …`, and `rule: …`", "in a grid's `corpora`"],
         ),
         ("- a\n", "corpora/c4.yaml:1:1", &["the corpus `c4` is not a map"]),
         ("path: [\n", "corpora/c4.yaml", &["this is not valid YAML"]),

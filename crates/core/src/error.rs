@@ -120,6 +120,11 @@ impl Error {
         self
     }
 
+    /// What to do about it, where that is said.
+    pub fn advice(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }

@@ -13,6 +13,62 @@ pub fn free(folder: &Path) -> Option<u64> {
     None
 }
 
+/// What a folder lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSystem {
+    pub name: &'static str,
+    /// Other machines write to it, too.
+    pub shared: bool,
+    /// It is lost when the machine ends.
+    pub memory: bool,
+}
+
+/// Numbers of `<linux/magic.h>`, and of the systems' own headers.
+#[cfg(target_os = "linux")]
+const KNOWN: [(u32, FileSystem); 17] = [
+    (0xef53, FileSystem::local("ext4")),
+    (0x5846_5342, FileSystem::local("XFS")),
+    (0x9123_683e, FileSystem::local("Btrfs")),
+    (0xf2f5_2010, FileSystem::local("F2FS")),
+    (0x2fc1_2fc1, FileSystem::local("ZFS")),
+    (0x794c_7630, FileSystem::local("overlayfs")),
+    (0xca45_1a4e, FileSystem::local("bcachefs")),
+    (0x4d44, FileSystem::local("FAT")),
+    (0x0102_1994, FileSystem { memory: true, ..FileSystem::local("tmpfs") }),
+    (0x8584_58f6, FileSystem { memory: true, ..FileSystem::local("ramfs") }),
+    (0x6969, FileSystem::shared("NFS")),
+    (0x517b, FileSystem::shared("SMB")),
+    (0xff53_4d42, FileSystem::shared("CIFS")),
+    (0xfe53_4d42, FileSystem::shared("SMB2")),
+    (0x0bd0_0bd0, FileSystem::shared("Lustre")),
+    (0x4750_4653, FileSystem::shared("GPFS")),
+    (0x00c3_6400, FileSystem::shared("Ceph")),
+];
+
+impl FileSystem {
+    const fn local(name: &'static str) -> Self {
+        Self { name, shared: false, memory: false }
+    }
+
+    const fn shared(name: &'static str) -> Self {
+        Self { name, shared: true, memory: false }
+    }
+}
+
+/// What a folder lies on; none where the system does not tell, or tells of one that is not known here.
+pub fn file_system(folder: &Path) -> Option<FileSystem> {
+    #[cfg(target_os = "linux")]
+    {
+        let magic = rustix::fs::statfs(folder).ok()?.f_type as u32;
+        KNOWN.iter().find(|(known, _)| *known == magic).map(|(_, system)| *system)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = folder;
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

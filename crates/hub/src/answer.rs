@@ -1,0 +1,203 @@
+//! What an answer of the hub means: whether to ask again, when, or what to tell the user.
+
+use std::time::{Duration, SystemTime};
+
+use ghostlab_core::error::{Error, printable};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::{StatusCode, Url};
+
+use crate::name::FileName;
+use crate::repo::{Repo, Source};
+use crate::token::Token;
+
+/// Why a request brought nothing.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It may bring something later, at the earliest after the time that the hub names.
+    Again { why: String, after: Option<Duration> },
+    /// The host has nothing from the byte on that was asked for.
+    Range,
+    /// It never will.
+    Final(Error),
+    /// The user said to stop.
+    Stopped,
+}
+
+/// What was asked for, for messages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) file: Option<&'a FileName>,
+    pub(crate) endpoint: &'a Url,
+    pub(crate) token: Option<&'a Token>,
+}
+
+/// Most characters of a text by somebody else that a message shows.
+const SHOWN: usize = 300;
+
+impl Asked<'_> {
+    /// `org/name@main, config.json`
+    pub(crate) fn place(&self) -> String {
+        match self.file {
+            Some(file) => format!("{}, {file}", self.source),
+            None => self.source.to_string(),
+        }
+    }
+
+    /// The page of the repository, where a licence is accepted.
+    fn page(&self) -> String {
+        page(self.endpoint, &self.source.repo)
+    }
+
+    /// A text of the other side, as it may be shown.
+    pub(crate) fn quoted(&self, text: &str) -> String {
+        let hidden = self.token.map_or(text.to_owned(), |token| token.hide(text));
+        printable(&hidden.chars().take(SHOWN).collect::<String>()).replace('\n', " ")
+    }
+
+    /// What a final answer means, unless it is what was asked for. `at_hub`: it is the hub's own, not that of a host it
+    /// sent us to.
+    pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), Failure> {
+        if status.is_success() {
+            return Ok(());
+        }
+        if status == StatusCode::RANGE_NOT_SATISFIABLE {
+            return Err(Failure::Range);
+        }
+        let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.quoted(text));
+        let code = said("x-error-code");
+        let why = match (&code, said("x-error-message")) {
+            (_, Some(message)) => format!("{status}: {message}"),
+            (Some(code), None) => format!("{status}: {code}"),
+            (None, None) => status.to_string(),
+        };
+        // A signed address of another host is good for a while only: the hub gives a new one.
+        let expired = !at_hub && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410);
+        let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
+        if later || expired {
+            return Err(Failure::Again { why, after: asked_to_wait(headers, SystemTime::now()) });
+        }
+        Err(Failure::Final(self.refusal(status, code.as_deref(), &why)))
+    }
+
+    fn refusal(&self, status: StatusCode, code: Option<&str>, why: &str) -> Error {
+        let (repo, page) = (&self.source.repo, self.page());
+        let error = |what: String| Error::missing(what).at(self.place()).found(why);
+        let tokens = format!("{}settings/tokens", self.endpoint);
+        let token = match self.token {
+            Some(_) => format!("the token that was sent must be able to read it: {tokens}"),
+            None => {
+                format!("then make a token at {tokens} and put it into HF_TOKEN, or into the file of HF_TOKEN_PATH")
+            }
+        };
+        match (status.as_u16(), code) {
+            (401 | 403, Some("GatedRepo")) => error(format!("{repo} asks for its licence to be accepted first"))
+                .hint(format!("accept it at {page}\n{token}")),
+            (401 | 404, Some("RepoNotFound")) => error(format!("there is no {repo} on the hub, or it is private"))
+                .hint(format!("check the name; of a private one:\n{token}")),
+            (404, Some("RevisionNotFound")) => error(format!("{repo} has no revision `{}`", self.source.revision))
+                .hint(format!("{page}/tree/main lists its branches")),
+            (404, Some("EntryNotFound")) => match self.file {
+                Some(file) => error(format!("{repo} has no file `{file}` at `{}`", self.source.revision)),
+                None => error(format!("{repo} has no such folder at `{}`", self.source.revision)),
+            }
+            .hint(format!("{page}/tree/{} lists its files", self.source.revision)),
+            (404, _) => error("the hub does not have this".to_owned()).hint(format!(
+                "it does not say whether the repository, the revision or the file is missing: see {page}"
+            )),
+            (401, _) => match self.token {
+                Some(_) => error("the hub does not know the token".to_owned())
+                    .hint(format!("it may have been revoked, or not be whole: {tokens}")),
+                None => error("the hub wants to know who asks".to_owned())
+                    .hint(format!("look whether it can be seen at {page}\n{token}")),
+            },
+            (403, _) => error(format!("the hub does not let you read {repo}")).hint(format!("see {page}\n{token}")),
+            _ => error("the hub answered with something unexpected".to_owned())
+                .hint("if HF_ENDPOINT is set, check that it is the address of a hub"),
+        }
+    }
+}
+
+/// The page of a repository.
+pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
+    format!("{endpoint}{repo}")
+}
+
+/// How long the hub asks to be left alone: `Retry-After` in seconds or as a date, or the `t` of `RateLimit`.
+fn asked_to_wait(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(|text| {
+        let seconds = text.trim().parse::<u64>().ok().map(Duration::from_secs);
+        seconds.or_else(|| Some(httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()))
+    });
+    // `"api";r=0;t=55`: nothing is left of the quota, and in 55 seconds there is again.
+    let limit = text("ratelimit").and_then(|text| {
+        let field = |name: &str| {
+            let of = |part: &str| part.trim().strip_prefix(name)?.strip_prefix('=')?.trim().parse::<u64>().ok();
+            text.split(';').find_map(of)
+        };
+        (field("r").unwrap_or(0) == 0).then(|| field("t").map(Duration::from_secs)).flatten()
+    });
+    retry_after.max(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(of: &[(&'static str, &str)]) -> HeaderMap {
+        of.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn the_hub_says_how_long_to_wait() {
+        let now = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
+        for (of, seconds) in [
+            (&[("ratelimit", "\"api\";r=0;t=55")][..], Some(55)),
+            (&[("ratelimit", "\"api\";r=12;t=55")], None),
+            (&[("retry-after", "7")], Some(7)),
+            (&[("retry-after", "Wed, 21 Oct 2026 07:28:30 GMT")], Some(30)),
+            (&[("retry-after", "Wed, 21 Oct 2026 07:20:00 GMT")], Some(0)),
+            (&[("retry-after", "7"), ("ratelimit", "\"api\";r=0;t=55")], Some(55)),
+            (&[("retry-after", "soon")], None),
+            (&[], None),
+        ] {
+            assert_eq!(asked_to_wait(&headers(of), now), seconds.map(Duration::from_secs), "{of:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_says_what_to_do_and_what_is_missing_is_told_apart() {
+        let (endpoint, source) = (Url::parse("https://huggingface.co").unwrap(), Source::parse("o/n@dev").unwrap());
+        let (file, token) = (FileName::new("config.json").unwrap(), Token::new("hf_secret", "").unwrap().unwrap());
+        let asked = Asked { source: &source, file: Some(&file), endpoint: &endpoint, token: Some(&token) };
+        for (status, code, message) in [
+            (401, "GatedRepo", "accept it at https://huggingface.co/o/n"),
+            (403, "GatedRepo", "accept it at https://huggingface.co/o/n"),
+            (401, "RepoNotFound", "there is no o/n on the hub, or it is private"),
+            (404, "RepoNotFound", "there is no o/n on the hub, or it is private"),
+            (404, "RevisionNotFound", "o/n has no revision `dev`"),
+            (404, "EntryNotFound", "o/n has no file `config.json` at `dev`"),
+            (401, "", "the hub does not know the token"),
+            (403, "", "the hub does not let you read o/n"),
+        ] {
+            let of = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
+            let status = StatusCode::from_u16(status).unwrap();
+            let Err(Failure::Final(error)) = asked.judge(status, &of, true) else { panic!("{status} {code}") };
+            let text = error.to_string();
+            assert!(text.contains(message) && error.exit_code() == 3, "{text}");
+            assert!(text.contains("your [token] is bad") && !text.contains("hf_secret"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_again() {
+        let (endpoint, source) = (Url::parse("https://huggingface.co").unwrap(), Source::parse("o/n").unwrap());
+        let asked = Asked { source: &source, file: None, endpoint: &endpoint, token: None };
+        for (status, at_hub) in [(429, true), (500, true), (503, false), (408, true), (403, false)] {
+            let judged = asked.judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), at_hub);
+            assert!(matches!(judged, Err(Failure::Again { .. })), "{status}");
+        }
+        assert!(asked.judge(StatusCode::PARTIAL_CONTENT, &HeaderMap::new(), true).is_ok());
+    }
+}

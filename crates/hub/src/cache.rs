@@ -1,0 +1,235 @@
+//! The cache's layout, which is `huggingface_hub`'s: `models--org--name/{blobs,snapshots,refs}`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::owner::Owner;
+
+use crate::name::FileName;
+use crate::repo::{Repo, Source, is_commit};
+
+/// A folder with what was fetched, by this program or by Python.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    root: PathBuf,
+    symlinks: bool,
+}
+
+impl Cache {
+    /// `symlinks`: whether snapshots point to blobs, or hold the files themselves.
+    pub fn new(root: PathBuf, symlinks: bool) -> Self {
+        Self { root, symlinks }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder of a repository's files as they are at a commit. It need not be there.
+    pub fn snapshot(&self, repo: &Repo, commit: &str) -> PathBuf {
+        self.root.join(repo.folder()).join("snapshots").join(commit)
+    }
+
+    /// A file at a commit, where it is there and has the size that it should have.
+    pub fn file(&self, repo: &Repo, commit: &str, name: &FileName, bytes: Option<u64>) -> Option<PathBuf> {
+        let path = self.snapshot(repo, commit).join(name.path());
+        let about = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        (bytes.is_none() || bytes == Some(about.len())).then_some(path)
+    }
+
+    /// The commit that a revision was when it was last fetched.
+    pub fn commit(&self, source: &Source) -> Option<String> {
+        if is_commit(&source.revision) {
+            return Some(source.revision.clone());
+        }
+        let text = fs::read_to_string(self.reference(source)).ok()?;
+        Some(text.trim().to_owned()).filter(|text| is_commit(text))
+    }
+
+    fn reference(&self, source: &Source) -> PathBuf {
+        self.root.join(source.repo.folder()).join("refs").join(&source.revision)
+    }
+
+    pub(crate) fn blobs(&self, repo: &Repo) -> PathBuf {
+        self.root.join(repo.folder()).join("blobs")
+    }
+
+    /// The lock that Python takes, too, while it brings a blob.
+    pub(crate) fn lock(&self, repo: &Repo, etag: &str) -> PathBuf {
+        self.root.join(".locks").join(repo.folder()).join(format!("{etag}.lock"))
+    }
+
+    /// Keeps which commit a revision is. A commit that is known already stays where `newest` does not say that this is the
+    /// branch's head: a pinned one may be older.
+    pub(crate) fn remember(&self, source: &Source, commit: &str, newest: bool) -> Result<()> {
+        let path = self.reference(source);
+        if is_commit(&source.revision) || self.commit(source).is_some_and(|known| !newest || known == commit) {
+            return Ok(());
+        }
+        make_folder(path.parent().unwrap_or(&self.root))?;
+        write_atomically(&path, |file| {
+            std::io::Write::write_all(file, commit.as_bytes()).map_err(|error| refused("write", &path, &error))
+        })
+    }
+
+    /// Shows a blob as a file at a commit. `new` tells that no other snapshot can be showing it.
+    pub(crate) fn show(&self, repo: &Repo, commit: &str, name: &FileName, etag: &str, new: bool) -> Result<()> {
+        let snapshot = self.snapshot(repo, commit);
+        let path = snapshot.join(name.path());
+        let folder = path.parent().unwrap_or(&snapshot);
+        self.stays_below(repo, folder)?;
+        make_folder(folder)?;
+        let blob = self.blobs(repo).join(etag);
+        // One step up for each part of the name but the last, and two out of `snapshots/COMMIT`.
+        let ups = name.as_str().split('/').count() + 1;
+        let target: PathBuf = std::iter::repeat_n("..", ups).chain(["blobs", etag]).collect();
+        if fs::read_link(&path).is_ok_and(|known| known == target) {
+            return Ok(());
+        }
+        let failed = |error: std::io::Error| refused("write", &path, &error);
+        if self.symlinks && link(&target, &path).map_err(failed)? {
+            return Ok(());
+        }
+        // Without links the file itself lies there, once if nobody else needs the blob.
+        match new {
+            true => fs::rename(&blob, &path).map_err(failed),
+            false => fs::copy(&blob, &path).map(drop).map_err(failed),
+        }
+    }
+
+    /// Removes a file of a snapshot and the blob that it shows, whose name promises another content than it has.
+    pub(crate) fn forget(&self, repo: &Repo, path: &Path) -> Result<()> {
+        let name = fs::read_link(path).ok().and_then(|to| to.file_name().map(|name| self.blobs(repo).join(name)));
+        let blob = name.filter(|blob| fs::symlink_metadata(blob).is_ok());
+        for path in blob.iter().map(PathBuf::as_path).chain([path]) {
+            fs::remove_file(path).map_err(|error| refused("remove", path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to write through a link inside a snapshot: names from the net are joined to it.
+    fn stays_below(&self, repo: &Repo, folder: &Path) -> Result<()> {
+        let own = self.root.join(repo.folder());
+        let inside = folder.strip_prefix(&own).unwrap_or(Path::new(""));
+        let mut path = own;
+        for part in inside.components() {
+            path.push(part);
+            if fs::symlink_metadata(&path).is_ok_and(|about| about.is_symlink()) {
+                return Err(Error::bad_input("a folder of the cache is a link")
+                    .at(path.display().to_string())
+                    .expected("a folder: what is written below it would land elsewhere")
+                    .found(fs::read_link(&path).map_or("a link".to_owned(), |to| format!("a link to {}", to.display())))
+                    .hint("remove the link; HF_HUB_CACHE moves the whole cache to another place"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a link in one step; whether the file system has links at all.
+fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
+    let name = format!(".{}.ghostlab-tmp", Owner::this().tag());
+    let temporary = path.with_file_name(name);
+    #[cfg(unix)]
+    let made = std::os::unix::fs::symlink(target, &temporary);
+    #[cfg(windows)]
+    let made = std::os::windows::fs::symlink_file(target, &temporary);
+    match made {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fs::remove_file(&temporary)?;
+            return link(target, path);
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    fs::rename(&temporary, path).inspect_err(|_| drop(fs::remove_file(&temporary)))?;
+    Ok(true)
+}
+
+pub(crate) fn make_folder(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|error| refused("make", folder, &error))
+}
+
+/// The cache cannot be written to.
+pub(crate) fn refused(verb: &str, path: &Path, error: &std::io::Error) -> Error {
+    let refused = Error::missing(format!("the hub's cache cannot be written to: cannot {verb} this"))
+        .at(path.display().to_string())
+        .found(error.to_string());
+    refused.hint(match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "the disk is full: free some room; what came is kept, and the same command goes on there"
+        }
+        _ => "HF_HUB_CACHE names another folder; what is cached already can be read where it is",
+    })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    #[test]
+    fn a_file_is_shown_by_a_relative_link_and_only_where_it_is_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let (cache, source) = (Cache::new(root.path().to_owned(), true), Source::parse("o/n").unwrap());
+        fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
+        fs::write(cache.blobs(&source.repo).join("abc"), "12345").unwrap();
+        for (name, link) in [("a", "../../blobs/abc"), ("b/c/d", "../../../../blobs/abc")] {
+            let name = FileName::new(name).unwrap();
+            assert_eq!(cache.file(&source.repo, COMMIT, &name, None), None);
+            for _ in 0..2 {
+                cache.show(&source.repo, COMMIT, &name, "abc", true).unwrap();
+            }
+            let path = cache.file(&source.repo, COMMIT, &name, Some(5)).unwrap();
+            assert_eq!(fs::read_link(&path).unwrap(), Path::new(link));
+            assert_eq!(cache.file(&source.repo, COMMIT, &name, Some(6)), None, "of another size");
+        }
+        fs::remove_file(cache.blobs(&source.repo).join("abc")).unwrap();
+        assert_eq!(cache.file(&source.repo, COMMIT, &FileName::new("a").unwrap(), None), None, "leads nowhere");
+    }
+
+    #[test]
+    fn a_link_inside_a_snapshot_is_not_written_through() {
+        let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (cache, source) = (Cache::new(root.path().to_owned(), true), Source::parse("o/n").unwrap());
+        let snapshot = cache.snapshot(&source.repo, COMMIT);
+        fs::create_dir_all(&snapshot).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), snapshot.join("sub")).unwrap();
+        let error = cache.show(&source.repo, COMMIT, &FileName::new("sub/x").unwrap(), "abc", true).unwrap_err();
+        assert!(error.to_string().contains("sub") && error.exit_code() == 2, "{error}");
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_known_commit_of_a_branch_stays_unless_the_branch_was_asked_for() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::new(root.path().to_owned(), true);
+        let source = Source::parse("datasets/o/n@refs/convert/parquet").unwrap();
+        let other = COMMIT.replace('0', "f");
+        assert_eq!(cache.commit(&source), None);
+        cache.remember(&source, COMMIT, false).unwrap();
+        cache.remember(&source, &other, false).unwrap();
+        assert_eq!(cache.commit(&source).as_deref(), Some(COMMIT));
+        cache.remember(&source, &other, true).unwrap();
+        let file = root.path().join("datasets--o--n/refs/refs/convert/parquet");
+        assert_eq!(fs::read_to_string(file).unwrap(), other, "as Python writes it, without a line's end");
+    }
+
+    #[test]
+    fn without_links_a_file_lies_in_the_snapshot_once() {
+        let root = tempfile::tempdir().unwrap();
+        let (cache, source) = (Cache::new(root.path().to_owned(), false), Source::parse("o/n").unwrap());
+        fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
+        let blob = cache.blobs(&source.repo).join("abc");
+        fs::write(&blob, "12345").unwrap();
+        let name = FileName::new("a/b").unwrap();
+        cache.show(&source.repo, COMMIT, &name, "abc", true).unwrap();
+        let path = cache.file(&source.repo, COMMIT, &name, Some(5)).unwrap();
+        assert!(!blob.exists() && fs::symlink_metadata(path).unwrap().is_file());
+    }
+}

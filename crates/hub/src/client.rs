@@ -1,0 +1,280 @@
+//! Requests to the hub. Redirects are followed by hand, so that the token goes to the hub's own host and to nobody else.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use ghostlab_core::error::{Error, Result};
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, ETAG, HeaderMap, IF_RANGE, LOCATION, RANGE};
+use reqwest::{Client, Method, Response, Url};
+use tokio::runtime::Runtime;
+
+use crate::answer::{Asked, Failure};
+use crate::cache::Cache;
+use crate::event::{Event, Reporter};
+use crate::settings::Settings;
+use crate::wait::{Cut, pause, within};
+
+/// Redirects in a row.
+const MOST_HOPS: usize = 10;
+
+/// The hub, and the cache of its files.
+pub struct Hub {
+    pub(crate) settings: Settings,
+    pub(crate) cache: Cache,
+    /// Made when something is asked for: what is cached needs no network.
+    connection: OnceLock<Connection>,
+    /// Until when the hub has asked to be left alone.
+    quiet: Mutex<Option<Instant>>,
+}
+
+pub(crate) struct Connection {
+    pub(crate) runtime: Runtime,
+    client: Client,
+}
+
+/// Who watches a fetch, and who can end it.
+#[derive(Clone, Copy)]
+pub(crate) struct Watch<'a> {
+    pub(crate) reporter: &'a dyn Reporter,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// A request.
+pub(crate) struct Request<'a> {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    /// From this byte on.
+    pub(crate) from: u64,
+    /// The ETag that the hub gives the file, and the one that the host which serves it gave its first bytes: each is asked
+    /// by its own.
+    pub(crate) etag: Option<&'a str>,
+    pub(crate) elsewhere: Option<&'a str>,
+    pub(crate) asked: Asked<'a>,
+}
+
+/// The answer, and what the hub itself said on the way to it.
+pub(crate) struct Reply {
+    pub(crate) response: Response,
+    /// The headers of the hub's own answers, the first one of a name counting.
+    pub(crate) said: HeaderMap,
+    /// Whether the last answer is the hub's own.
+    pub(crate) at_hub: bool,
+}
+
+impl Reply {
+    pub(crate) fn said(&self, name: &str) -> Option<&str> {
+        self.said.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+impl Hub {
+    pub fn new(settings: Settings) -> Self {
+        let cache = Cache::new(settings.cache.clone(), settings.symlinks);
+        Self { settings, cache, connection: OnceLock::new(), quiet: Mutex::default() }
+    }
+
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The connection, made at the first call.
+    ///
+    /// # Errors
+    /// Offline; or the system gives no threads or no random numbers.
+    pub(crate) fn connection(&self) -> Result<&Connection> {
+        if self.settings.offline {
+            return Err(Error::missing("something has to be asked of the hub, and HF_HUB_OFFLINE says not to")
+                .hint("unset HF_HUB_OFFLINE (and TRANSFORMERS_OFFLINE) to fetch what is not cached"));
+        }
+        if let Some(connection) = self.connection.get() {
+            return Ok(connection);
+        }
+        let failed = |error: &dyn std::fmt::Display| Error::job("cannot open connections").found(error.to_string());
+        // The client takes the process's provider of TLS; a second call finds the first one's.
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let client = Client::builder()
+            .user_agent(concat!("ghostlab/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            .connect_timeout(self.settings.patience.answer);
+        let client = client.build().map_err(|error| failed(&error))?;
+        let threads = self.settings.parallel.clamp(1, 16);
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(threads).thread_name("hub").enable_all().build();
+        let connection = Connection { client, runtime: runtime.map_err(|error| failed(&error))? };
+        Ok(self.connection.get_or_init(|| connection))
+    }
+
+    pub(crate) fn asked<'a>(&'a self, source: &'a crate::Source, file: Option<&'a crate::FileName>) -> Asked<'a> {
+        Asked { source, file, endpoint: &self.settings.endpoint, token: self.settings.token.as_ref() }
+    }
+
+    /// An address below the hub's, of parts that are encoded.
+    pub(crate) fn url(&self, path: &str) -> Result<Url> {
+        let base = self.settings.endpoint.as_str().trim_end_matches('/');
+        Url::parse(&format!("{base}/{path}"))
+            .map_err(|error| Error::bad_input("this makes no address").at(path).found(error.to_string()))
+    }
+
+    fn is_own(&self, url: &Url) -> bool {
+        let endpoint = &self.settings.endpoint;
+        url.scheme() == endpoint.scheme()
+            && url.host_str() == endpoint.host_str()
+            && url.port_or_known_default() == endpoint.port_or_known_default()
+    }
+
+    /// Sends a request, after redirects; a HEAD stops where the hub sends it to another host. Asks once.
+    pub(crate) async fn once(&self, request: &Request<'_>, watch: Watch<'_>) -> Result<Reply, Failure> {
+        let connection = self.connection().map_err(Failure::Final)?;
+        let (mut url, mut said, mut seen) = (request.url.clone(), HeaderMap::new(), Vec::new());
+        loop {
+            let own = self.is_own(&url);
+            let mut ask =
+                connection.client.request(request.method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
+            if let Some(token) = self.settings.token.as_ref().filter(|_| own) {
+                ask = ask.header(AUTHORIZATION, token.header().map_err(Failure::Final)?);
+            }
+            if request.from > 0 {
+                ask = ask.header(RANGE, format!("bytes={}-", request.from));
+                let validator = if own {
+                    request.etag.map(|etag| format!("\"{etag}\""))
+                } else {
+                    request.elsewhere.map(str::to_owned)
+                };
+                if let Some(validator) = validator {
+                    ask = ask.header(IF_RANGE, validator);
+                }
+            }
+            let response = match within(watch.stop, self.settings.patience.answer, ask.send()).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(error)) => return Err(again(&error)),
+                Err(Cut::TooLong) => return Err(Failure::Again { why: "no answer".to_owned(), after: None }),
+                Err(Cut::Stopped) => return Err(Failure::Stopped),
+            };
+            if own {
+                for (name, value) in response.headers() {
+                    said.entry(name).or_insert_with(|| value.clone());
+                }
+            }
+            let status = response.status();
+            let moved = status.is_redirection().then(|| response.headers().get(LOCATION)).flatten();
+            let Some(next) = moved.and_then(|to| url.join(to.to_str().ok()?).ok()) else {
+                request.asked.judge(status, response.headers(), own)?;
+                if own && let Some(etag) = response.headers().get(ETAG) {
+                    said.insert(ETAG, etag.clone());
+                }
+                return Ok(Reply { response, said, at_hub: own });
+            };
+            if request.method == Method::HEAD && own && !self.is_own(&next) {
+                return Ok(Reply { response, said, at_hub: own });
+            }
+            seen.push(url.clone());
+            let unsafe_next =
+                url.scheme() == "https" && next.scheme() != "https" || !matches!(next.scheme(), "http" | "https");
+            if seen.contains(&next) || seen.len() >= MOST_HOPS || unsafe_next {
+                let found = match unsafe_next {
+                    true => format!("a redirect from {} to {}", url.scheme(), next.scheme()),
+                    false => format!("a loop, or more than {MOST_HOPS} redirects"),
+                };
+                return Err(Failure::Final(
+                    Error::missing("the hub sends the request from place to place")
+                        .at(request.asked.place())
+                        .expected("a redirect that ends at the file, over HTTPS")
+                        .found(found)
+                        .hint("something between this machine and the hub may be at fault: a proxy, or HF_ENDPOINT"),
+                ));
+            }
+            url = next;
+        }
+    }
+
+    /// Sends a request until it is answered, as long as that may help.
+    pub(crate) async fn ask(&self, request: &Request<'_>, watch: Watch<'_>) -> Result<Reply> {
+        let mut tries = 0;
+        loop {
+            self.when_quiet(watch).await?;
+            match self.once(request, watch).await {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => self.back_off(failure, &mut tries, &request.asked, watch).await?,
+            }
+        }
+    }
+
+    /// Waits before the next attempt, or says why there is none.
+    pub(crate) async fn back_off(
+        &self,
+        failure: Failure,
+        tries: &mut u32,
+        asked: &Asked<'_>,
+        watch: Watch<'_>,
+    ) -> Result<()> {
+        let (why, after) = match failure {
+            Failure::Again { why, after } => (why, after),
+            Failure::Range => ("the host has no such part".to_owned(), None),
+            Failure::Final(error) => return Err(error),
+            Failure::Stopped => return Err(stopped()),
+        };
+        *tries += 1;
+        let patience = &self.settings.patience;
+        let gave_up = || Error::missing("the hub could not be reached").at(asked.place()).found(why.clone());
+        if *tries >= patience.attempts {
+            let error = gave_up().expected(format!("an answer within {} attempts", patience.attempts));
+            return Err(error.hint("what came is kept: the same command goes on there"));
+        }
+        if let Some(after) = after.filter(|after| *after > patience.asked) {
+            let expected = format!("to wait at most {} s", patience.asked.as_secs());
+            let error = gave_up().expected(expected).found(format!("{why}; it asks to wait {} s", after.as_secs()));
+            return Err(error.hint("try again later; a token raises the hub's limits"));
+        }
+        let time = patience.first.saturating_mul(1 << (*tries - 1).min(16)).min(patience.longest);
+        let time = jittered(time).max(after.unwrap_or_default());
+        if after.is_some() {
+            let mut quiet = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+            *quiet = (*quiet).max(Some(Instant::now() + time));
+        }
+        watch
+            .reporter
+            .event(Event::FetchWaits { seconds: time.as_secs_f64(), why: format!("{}: {why}", asked.place()) });
+        if pause(watch.stop, time).await { Ok(()) } else { Err(stopped()) }
+    }
+
+    /// Waits as long as the hub has asked to be left alone, whoever was told.
+    async fn when_quiet(&self, watch: Watch<'_>) -> Result<()> {
+        let until = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        if left.is_zero() || pause(watch.stop, left).await { Ok(()) } else { Err(stopped()) }
+    }
+}
+
+pub(crate) fn stopped() -> Error {
+    Error::interrupted("stopped; what came is kept, and the same command goes on there")
+}
+
+/// A request that failed on the way. Signed addresses are secrets: no message shows one.
+pub(crate) fn again(error: &reqwest::Error) -> Failure {
+    let mut causes = Vec::new();
+    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        causes.push(inner.to_string());
+        cause = inner.source();
+    }
+    let what = if error.is_connect() { "no connection" } else { "the connection broke" };
+    let why = causes.last().map_or(what.to_owned(), |last| format!("{what}: {last}"));
+    Failure::Again { why, after: None }
+}
+
+/// Between three quarters and five quarters of a time, so that many who failed together do not come back together.
+fn jittered(time: Duration) -> Duration {
+    let noise = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+    time.mul_f64(0.75 + f64::from(noise % 1000) / 2000.0)
+}
+
+/// The file's name in messages and events, shared by the tasks that bring it.
+pub(crate) fn shown(source: &crate::Source, name: &crate::FileName) -> Arc<str> {
+    format!("{}/{name}", source.repo).into()
+}

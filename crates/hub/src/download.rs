@@ -1,0 +1,296 @@
+//! One file: asked for, brought in parts, checked, put in its place.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use ghostlab_core::error::{Error, Result};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
+use reqwest::{Method, StatusCode};
+
+use crate::answer::Failure;
+use crate::cache::{make_folder, refused};
+use crate::client::{Hub, Reply, Request, Watch, again, shown, stopped};
+use crate::event::Event;
+use crate::listing::encoded;
+use crate::part::{Expected, Part};
+use crate::plan::{PlannedFile, PlannedRepo};
+use crate::wait::{Cut, until, within};
+
+/// What the hub says of a file.
+struct About {
+    etag: String,
+    bytes: Option<u64>,
+}
+
+/// What a download goes on with after a break.
+struct Stream<'a> {
+    request: Request<'a>,
+    part: Part,
+    expected: Expected,
+    file: &'a str,
+    /// The ETag of the host that serves it, where that is not the hub.
+    elsewhere: Option<String>,
+}
+
+impl Hub {
+    /// Sees that a file is in the cache; its path, and how many bytes came.
+    pub(crate) async fn bring(
+        &self,
+        repo: &PlannedRepo,
+        file: &PlannedFile,
+        watch: Watch<'_>,
+    ) -> Result<(PathBuf, u64)> {
+        let (source, shown) = (&repo.source, shown(&repo.source, &file.name));
+        let asked = self.asked(source, Some(&file.name));
+        let path: Vec<String> = file.name.as_str().split('/').map(encoded).collect();
+        let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
+        let about = match &file.etag {
+            Some(etag) => About { etag: etag.clone(), bytes: file.bytes },
+            None => {
+                let head =
+                    Request { method: Method::HEAD, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
+                let reply = self.ask(&head, watch).await?;
+                self.about(repo, &reply)?
+            }
+        };
+        let expected = expected(repo, file, &about)?;
+
+        let blob = self.cache.blobs(&source.repo).join(&about.etag);
+        make_folder(&self.cache.blobs(&source.repo))?;
+        let _lock = self.locked(&self.cache.lock(&source.repo, &about.etag), &shown, watch).await?;
+        let whole = |blob: &Path| {
+            let about = fs::metadata(blob).ok().filter(fs::Metadata::is_file);
+            about.is_some_and(|about| expected.bytes.is_none_or(|bytes| bytes == about.len()))
+        };
+        let (mut came, new) = (0, !whole(&blob));
+        if new {
+            let part = Part::open(&self.cache.blobs(&source.repo), &about.etag, expected.clone())?;
+            let here = part.bytes();
+            watch.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
+            let request =
+                Request { method: Method::GET, url, from: 0, etag: Some(&about.etag), elsewhere: None, asked };
+            let mut stream = Stream { request, part, expected: expected.clone(), file: &shown, elsewhere: None };
+            came = self.stream(&mut stream, watch).await?;
+            stream.part.publish(&blob)?;
+        }
+        self.cache.show(&source.repo, &repo.commit, &file.name, &about.etag, new)?;
+        self.cache.remember(source, &repo.commit, !repo.locked)?;
+        let bytes = expected.bytes.unwrap_or(came);
+        watch.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
+        let path = self.cache.file(&source.repo, &repo.commit, &file.name, expected.bytes);
+        let path = path.ok_or_else(|| Error::damaged("a file is not where it was just put").at(shown.to_string()))?;
+        Ok((path, came))
+    }
+
+    fn about(&self, repo: &PlannedRepo, reply: &Reply) -> Result<About> {
+        if reply.said("x-repo-commit").is_some_and(|commit| commit != repo.commit) {
+            return Err(self.no_hub(&repo.source, "the file of another commit than was asked for"));
+        }
+        let etag = reply.said("x-linked-etag").or_else(|| reply.said(ETAG.as_str()));
+        let etag = etag.map(|etag| etag.trim_start_matches("W/").trim_matches('"')).filter(|etag| is_name(etag));
+        let Some(etag) = etag else { return Err(self.no_hub(&repo.source, "a file without an ETag")) };
+        let bytes = reply.said("x-linked-size").or_else(|| {
+            let own = reply.at_hub && reply.response.status().is_success();
+            reply.response.headers().get(CONTENT_LENGTH).filter(|_| own)?.to_str().ok()
+        });
+        Ok(About { etag: etag.to_owned(), bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
+    }
+
+    /// The lock that keeps two programs from bringing the same. It only saves work: where the file system has no locks,
+    /// or gives them to everybody, each has a part of its own.
+    async fn locked(&self, path: &Path, shown: &str, watch: Watch<'_>) -> Result<Option<File>> {
+        make_folder(path.parent().unwrap_or(path))?;
+        let file =
+            File::options().create(true).append(true).open(path).map_err(|error| refused("write", path, &error))?;
+        let mut told = false;
+        let free = until(watch.stop, || match file.try_lock() {
+            Ok(()) | Err(TryLockError::Error(_)) => true,
+            Err(TryLockError::WouldBlock) => {
+                if !told {
+                    watch.reporter.event(Event::FetchNote { text: format!("{shown}: another program is bringing it") });
+                    told = true;
+                }
+                false
+            }
+        });
+        if free.await { Ok(Some(file)) } else { Err(stopped()) }
+    }
+
+    /// Brings what is missing of a part, over as many breaks as it takes; how many bytes came.
+    async fn stream(&self, stream: &mut Stream<'_>, watch: Watch<'_>) -> Result<u64> {
+        let (mut came, mut tries, mut most, mut wrong) = (0, 0, stream.part.bytes(), false);
+        loop {
+            let failure = match self.attempt(stream, &mut came, watch).await {
+                Ok(()) => match stream.part.check() {
+                    Ok(()) => return Ok(came),
+                    Err(found) => {
+                        self.restart(stream, "it is not what it should be", watch)?;
+                        // What was here before may be to blame, once.
+                        if wrong {
+                            let error = Error::damaged("a file comes otherwise than it should; it was not kept");
+                            let error =
+                                error.at(stream.request.asked.place()).expected(found.expected).found(found.found);
+                            return Err(error.hint("a proxy, a mirror or the hub itself is at fault; try again later"));
+                        }
+                        wrong = true;
+                        most = 0;
+                        continue;
+                    }
+                },
+                Err(failure) => failure,
+            };
+            // Only what was never here before is progress: who cuts each time at the same byte is not asked for ever.
+            if stream.part.bytes() > most {
+                (most, tries) = (stream.part.bytes(), 0);
+            }
+            self.back_off(failure, &mut tries, &stream.request.asked, watch).await?;
+        }
+    }
+
+    fn restart(&self, stream: &mut Stream<'_>, why: &str, watch: Watch<'_>) -> Result<()> {
+        stream.part.restart().map_err(|error| refused("write", stream.part.path(), &error))?;
+        watch.reporter.event(Event::FetchRestarted { file: stream.file.to_owned(), why: why.to_owned() });
+        Ok(())
+    }
+
+    /// One request for what is missing.
+    async fn attempt(&self, stream: &mut Stream<'_>, came: &mut u64, watch: Watch<'_>) -> Result<(), Failure> {
+        let from = stream.part.bytes();
+        if stream.expected.bytes == Some(from) {
+            return Ok(());
+        }
+        let asked = stream.request.asked;
+        let elsewhere = stream.elsewhere.clone();
+        let request = Request {
+            from,
+            elsewhere: elsewhere.as_deref(),
+            url: stream.request.url.clone(),
+            method: Method::GET,
+            etag: stream.request.etag,
+            asked,
+        };
+        let mut reply = match self.once(&request, watch).await {
+            Err(Failure::Range) => {
+                self.restart(stream, "the host has nothing after what came", watch).map_err(Failure::Final)?;
+                return Err(Failure::Again { why: "nothing after what came".to_owned(), after: None });
+            }
+            reply => reply?,
+        };
+        let anew = match fits(&reply, from, stream) {
+            Ok(()) => None,
+            Err(Unfit::WholeFile) => Some("the host sends it from its beginning"),
+            Err(Unfit::Useless(why)) => {
+                self.restart(stream, &why, watch).map_err(Failure::Final)?;
+                return Err(Failure::Again { why, after: None });
+            }
+        };
+        if let Some(why) = anew {
+            self.restart(stream, why, watch).map_err(Failure::Final)?;
+        }
+        if !reply.at_hub {
+            let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
+            stream.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
+        }
+        loop {
+            let chunk = match within(watch.stop, self.settings.patience.stall, reply.response.chunk()).await {
+                Ok(Ok(Some(chunk))) => chunk,
+                Ok(Ok(None)) => break,
+                Ok(Err(error)) => return Err(again(&error)),
+                Err(Cut::TooLong) => return Err(Failure::Again { why: "it stalled".to_owned(), after: None }),
+                Err(Cut::Stopped) => return Err(Failure::Stopped),
+            };
+            let all = stream.part.bytes() + chunk.len() as u64;
+            if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
+                let why = format!("more than its {bytes} bytes came");
+                self.restart(stream, &why, watch).map_err(Failure::Final)?;
+                return Err(Failure::Again { why, after: None });
+            }
+            stream.part.write(&chunk).map_err(|error| Failure::Final(refused("write", stream.part.path(), &error)))?;
+            *came += chunk.len() as u64;
+            watch.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
+        }
+        match stream.expected.bytes {
+            Some(bytes) if stream.part.bytes() < bytes => {
+                let why = format!("it ended after {} of {bytes} bytes", stream.part.bytes());
+                Err(Failure::Again { why, after: None })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why an answer does not go on where the part ends.
+enum Unfit {
+    /// It begins anew, and can be taken so.
+    WholeFile,
+    Useless(String),
+}
+
+/// Whether the answer is the rest of the part.
+fn fits(reply: &Reply, from: u64, stream: &Stream<'_>) -> Result<(), Unfit> {
+    let (status, headers) = (reply.response.status(), reply.response.headers());
+    let text = |name| headers.get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok());
+    let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    let other = |what: &str, expected: u64, found: u64| Unfit::Useless(format!("{what} {found}, not {expected}"));
+    if status != StatusCode::PARTIAL_CONTENT {
+        return match (stream.expected.bytes, length) {
+            (Some(expected), Some(found)) if expected != found => Err(other("its length is", expected, found)),
+            _ if from > 0 => Err(Unfit::WholeFile),
+            _ => Ok(()),
+        };
+    }
+    // `bytes 5-9/10`
+    let range = text(CONTENT_RANGE).and_then(|range| {
+        let (span, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
+        Some((span.split_once('-')?.0.trim().parse::<u64>().ok()?, total.trim().parse::<u64>().ok()))
+    });
+    let Some((first, total)) = range else { return Err(Unfit::Useless("a part that does not say which".to_owned())) };
+    if first != from {
+        return Err(other("a part comes from byte", from, first));
+    }
+    if let (Some(expected), Some(found)) = (stream.expected.bytes, total)
+        && expected != found
+    {
+        return Err(other("its length is", expected, found));
+    }
+    let known = if reply.at_hub { stream.request.etag } else { stream.elsewhere.as_deref() };
+    let bare = |etag: &str| etag.trim_start_matches("W/").trim_matches('"').to_owned();
+    match (known.map(bare), text(ETAG).map(bare)) {
+        (Some(known), Some(now)) if known != now => {
+            Err(Unfit::Useless("the file changed between two parts".to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the lock, the list and the hub say that a file is; they have to agree.
+fn expected(repo: &PlannedRepo, file: &PlannedFile, about: &About) -> Result<Expected> {
+    let of_hub = Expected::of_etag(&about.etag, about.bytes);
+    let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };
+    let differs = |expected: String, found: String| {
+        Error::damaged("the hub has another file than the one that is wanted")
+            .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))
+            .expected(format!("{expected}, {pinned}"))
+            .found(found)
+            .hint("a commit never changes: a mirror, or an altered hub.lock, is at fault")
+    };
+    match (file.bytes, of_hub.bytes) {
+        (Some(expected), Some(found)) if expected != found => {
+            return Err(differs(format!("{expected} bytes"), format!("{found} bytes")));
+        }
+        _ => {}
+    }
+    match (&file.sha256, &of_hub.sha256) {
+        (Some(expected), Some(found)) if expected != found => {
+            return Err(differs(format!("SHA-256 {expected}"), format!("SHA-256 {found}")));
+        }
+        _ => {}
+    }
+    Ok(Expected { bytes: file.bytes.or(of_hub.bytes), sha256: file.sha256.clone().or(of_hub.sha256), git: of_hub.git })
+}
+
+/// Whether an ETag can be the name of a file.
+fn is_name(etag: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !etag.is_empty() && etag.len() <= 128 && !etag.starts_with('.') && etag.chars().all(plain)
+}

@@ -1,0 +1,178 @@
+//! All files of a plan, a few at a time.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use ghostlab_core::error::{Error, ErrorKind, Result};
+use ghostlab_core::files::disk;
+
+use crate::client::{Hub, Watch, shown};
+use crate::event::{Event, Reporter};
+use crate::lock::{LockedFile, LockedRepo};
+use crate::plan::{Plan, PlannedFile, PlannedRepo};
+use crate::repo::Source;
+
+/// What came of a plan.
+#[derive(Debug, Default)]
+pub struct Fetched {
+    /// Files that were brought, and those that were there.
+    pub brought: usize,
+    pub cached: usize,
+    /// Bytes that came over the network.
+    pub bytes: u64,
+    /// Files that could not be brought; the others were.
+    pub failures: Vec<(String, Error)>,
+}
+
+/// SHA-256 of a file.
+pub type Hash<'a> = &'a (dyn Fn(&Path) -> Result<String> + Sync);
+
+/// Room that is left on a disk whatever happens.
+const SPARE: u64 = 64 << 20;
+
+impl Hub {
+    /// Brings what is not cached. With `hash`, cached files are held against their SHA-256, and brought anew where they are
+    /// something else.
+    ///
+    /// # Errors
+    /// No room on the disk; that `stop` was set: what came is kept. What keeps one file from coming is among the failures.
+    pub fn fetch(
+        &self,
+        plan: &Plan,
+        hash: Option<Hash<'_>>,
+        reporter: &dyn Reporter,
+        stop: &AtomicBool,
+    ) -> Result<Fetched> {
+        let watch = Watch { reporter, stop };
+        let mut fetched = Fetched::default();
+        let mut missing: Vec<(&PlannedRepo, PlannedFile)> = Vec::new();
+        for (repo, file) in plan.files() {
+            match self.sound(repo, file, hash, watch)? {
+                true => fetched.cached += 1,
+                false => missing.push((repo, PlannedFile { cached: None, ..file.clone() })),
+            }
+        }
+        if missing.is_empty() {
+            return Ok(fetched);
+        }
+        self.check_room(missing.iter().map(|(_, file)| file.left()).sum())?;
+        // Small ones first: a licence that was not accepted shows at once.
+        missing.sort_by_key(|(_, file)| file.bytes);
+        let bytes = missing.iter().map(|(_, file)| file.bytes.unwrap_or(0)).sum();
+        let here = missing.iter().map(|(_, file)| file.here).sum();
+        reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
+
+        let runtime = &self.connection()?.runtime;
+        let (next, refused) = (AtomicUsize::new(0), Mutex::new(BTreeSet::<&Source>::new()));
+        let outcome = Mutex::new(fetched);
+        let open = |set: &Mutex<BTreeSet<&Source>>, source: &Source| {
+            !set.lock().unwrap_or_else(PoisonError::into_inner).contains(source)
+        };
+        let work = || {
+            while !stop.load(Relaxed) {
+                let Some((repo, file)) = missing.get(next.fetch_add(1, Relaxed)) else { return };
+                if !open(&refused, &repo.source) {
+                    continue;
+                }
+                let brought = runtime.block_on(self.bring(repo, file, watch));
+                let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+                match brought {
+                    Ok((_, bytes)) => {
+                        outcome.brought += 1;
+                        outcome.bytes += bytes;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        let file = shown(&repo.source, &file.name).to_string();
+                        reporter.event(Event::FetchFailed { file: file.clone(), why: error.one_line() });
+                        // What is refused for one file of a repository is for all.
+                        refused.lock().unwrap_or_else(PoisonError::into_inner).insert(&repo.source);
+                        outcome.failures.push((file, error));
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.settings.parallel.clamp(1, missing.len()) {
+                scope.spawn(work);
+            }
+        });
+        if stop.load(Relaxed) {
+            return Err(crate::client::stopped());
+        }
+        Ok(outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether a file is cached and, where that is asked, what it should be.
+    fn sound(&self, repo: &PlannedRepo, file: &PlannedFile, hash: Option<Hash<'_>>, watch: Watch<'_>) -> Result<bool> {
+        let Some(path) = &file.cached else { return Ok(false) };
+        let (Some(hash), Some(expected)) = (hash, &file.sha256) else { return Ok(true) };
+        let found = hash(path)?;
+        if found == *expected {
+            return Ok(true);
+        }
+        let name = shown(&repo.source, &file.name);
+        if self.settings.offline {
+            return Err(Error::damaged("a cached file is not the one that is pinned")
+                .at(path.display().to_string())
+                .expected(format!("SHA-256 {expected}"))
+                .found(format!("SHA-256 {found}"))
+                .hint("without HF_HUB_OFFLINE it would be brought anew"));
+        }
+        watch
+            .reporter
+            .event(Event::FetchNote { text: format!("{name} in the cache is damaged or altered: it is brought anew") });
+        self.cache.forget(&repo.source.repo, path)?;
+        Ok(false)
+    }
+
+    fn check_room(&self, needed: u64) -> Result<()> {
+        let root = self.cache.root();
+        // The folder need not be there yet.
+        let Some(free) = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free) else { return Ok(()) };
+        if needed == 0 || needed.saturating_add(SPARE) <= free {
+            return Ok(());
+        }
+        let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+        Err(Error::missing("the disk has no room for what is to be fetched")
+            .at(root.display().to_string())
+            .expected(format!("{} free", gigabytes(needed)))
+            .found(gigabytes(free))
+            .hint("free some room, or name a folder on another disk with HF_HUB_CACHE"))
+    }
+
+    /// What a plan pins: of each file commit, size and SHA-256. Files of which the hub does not tell the hash, which are
+    /// small, are brought for it.
+    ///
+    /// # Errors
+    /// As [`Self::fetch`]; the first failure.
+    pub fn pin(&self, plan: &Plan, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Vec<(Source, LockedRepo)>> {
+        let mut unknown = plan.clone();
+        for repo in &mut unknown.repos {
+            repo.files.retain(|file| file.sha256.is_none());
+        }
+        let fetched = self.fetch(&unknown, None, reporter, stop)?;
+        if let Some((_, error)) = fetched.failures.into_iter().next() {
+            return Err(error);
+        }
+        let locked = |repo: &PlannedRepo, file: &PlannedFile| -> Result<LockedFile> {
+            if let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) {
+                return Ok(LockedFile { bytes, sha256: sha256.clone() });
+            }
+            let lost =
+                || Error::missing("a fetched file is not in the cache").at(shown(&repo.source, &file.name).to_string());
+            let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(lost)?;
+            let (sha256, bytes) =
+                ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
+            Ok(LockedFile { bytes, sha256 })
+        };
+        let pin = |repo: &PlannedRepo| {
+            let file = |file: &PlannedFile| -> Result<_> { Ok((file.name.clone(), locked(repo, file)?)) };
+            let files = repo.files.iter().map(file).collect::<Result<_>>()?;
+            Ok((repo.source.clone(), LockedRepo { commit: repo.commit.clone(), files }))
+        };
+        plan.repos.iter().map(pin).collect()
+    }
+}

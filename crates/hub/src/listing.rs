@@ -1,0 +1,173 @@
+//! What the hub says of a repository: the commit of a revision, and the files of a commit.
+
+use ghostlab_core::error::{Error, Result};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::{Method, Url};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::answer::Failure;
+use crate::client::{Hub, Request, Watch, again, stopped};
+use crate::name::FileName;
+use crate::repo::{Source, is_commit};
+use crate::wait::{Cut, within};
+
+/// What stands in an address as it is: the rest is written as `%2F`.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// Bytes of one answer, and pages of a list: more is no list of files.
+const MOST_BYTES: usize = 64 << 20;
+const MOST_PAGES: usize = 1000;
+
+/// A file as the hub lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ListedFile {
+    pub(crate) name: FileName,
+    pub(crate) bytes: u64,
+    /// Of a large file.
+    pub(crate) sha256: Option<String>,
+    /// What the cache calls it: the SHA-256, or git's hash.
+    pub(crate) etag: String,
+}
+
+#[derive(Deserialize)]
+struct Revision {
+    sha: String,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(rename = "type")]
+    kind: String,
+    path: String,
+    #[serde(default)]
+    size: u64,
+    #[serde(default)]
+    oid: String,
+    #[serde(default)]
+    lfs: Option<LargeFile>,
+}
+
+#[derive(Deserialize)]
+struct LargeFile {
+    oid: String,
+    size: u64,
+}
+
+pub(crate) fn encoded(part: &str) -> String {
+    utf8_percent_encode(part, PLAIN).to_string()
+}
+
+impl Hub {
+    /// The commit that a revision is now.
+    pub(crate) async fn commit(&self, source: &Source, watch: Watch<'_>) -> Result<String> {
+        if is_commit(&source.revision) {
+            return Ok(source.revision.clone());
+        }
+        let url = self.url(&format!("api/{}/revision/{}", source.repo.api(), encoded(&source.revision)))?;
+        let (revision, _) = self.json::<Revision>(source, url, watch).await?;
+        if is_commit(&revision.sha) { Ok(revision.sha) } else { Err(self.no_hub(source, "a commit that is none")) }
+    }
+
+    /// The files in a folder of a commit; with `deep`, in the folders below too. An empty folder is the repository's.
+    pub(crate) async fn files(
+        &self,
+        source: &Source,
+        commit: &str,
+        folder: &str,
+        deep: bool,
+        watch: Watch<'_>,
+    ) -> Result<Vec<ListedFile>> {
+        let folder: String =
+            folder.split('/').filter(|part| !part.is_empty()).map(|part| format!("/{}", encoded(part))).collect();
+        let deep = if deep { "?recursive=true" } else { "" };
+        let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{deep}", source.repo.api()))?;
+        let mut files = Vec::new();
+        for _ in 0..MOST_PAGES {
+            let (entries, next) = self.json::<Vec<Entry>>(source, url.clone(), watch).await?;
+            for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
+                let name = FileName::new(&entry.path).map_err(|error| error.at(source.to_string()))?;
+                files.push(match entry.lfs {
+                    Some(LargeFile { oid, size }) => {
+                        ListedFile { name, bytes: size, sha256: Some(oid.clone()), etag: oid }
+                    }
+                    None => ListedFile { name, bytes: entry.size, sha256: None, etag: entry.oid },
+                });
+            }
+            match next {
+                Some(next) if next != url => url = next,
+                _ => return Ok(files),
+            }
+        }
+        Err(self.no_hub(source, "a list of files without end"))
+    }
+
+    /// An answer in JSON, and the address of the page after it. (An address of another host would get no token.)
+    async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
+        let asked = self.asked(source, None);
+        let request = Request { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
+        let mut tries = 0;
+        let (body, next) = loop {
+            let mut reply = self.ask(&request, watch).await?;
+            let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
+            let next = link.and_then(next_page).and_then(|next| url.join(next).ok());
+            let (mut body, mut failure) = (Vec::new(), None);
+            loop {
+                let chunk = within(watch.stop, self.settings.patience.stall, reply.response.chunk()).await;
+                match chunk {
+                    Ok(Ok(None)) => break,
+                    Ok(Ok(Some(chunk))) if body.len() + chunk.len() <= MOST_BYTES => body.extend_from_slice(&chunk),
+                    Ok(Ok(Some(_))) => return Err(self.no_hub(source, "a list of files without end")),
+                    Ok(Err(error)) => failure = Some(again(&error)),
+                    Err(Cut::TooLong) => failure = Some(Failure::Again { why: "it stalled".to_owned(), after: None }),
+                    Err(Cut::Stopped) => return Err(stopped()),
+                }
+                if failure.is_some() {
+                    break;
+                }
+            }
+            match failure {
+                None => break (body, next),
+                Some(failure) => self.back_off(failure, &mut tries, &asked, watch).await?,
+            }
+        };
+        let value = serde_json::from_slice(&body).map_err(|_| {
+            let begin = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
+            self.no_hub(source, &format!("`{}`", asked.quoted(&begin)))
+        })?;
+        Ok((value, next))
+    }
+
+    /// Who answers is no hub.
+    pub(crate) fn no_hub(&self, source: &Source, found: &str) -> Error {
+        Error::missing("this is not how a hub answers")
+            .at(format!("{source}, asked of {}", self.settings.endpoint))
+            .found(found)
+            .hint("if HF_ENDPOINT is set, check it; else a proxy or a login page of the network may stand in between")
+    }
+}
+
+/// The address of `rel="next"` in a `Link` header.
+fn next_page(link: &str) -> Option<&str> {
+    link.split(',').find_map(|part| {
+        let (address, about) = part.split_once(';')?;
+        about.contains("rel=\"next\"").then(|| address.trim().trim_start_matches('<').trim_end_matches('>'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_page_is_found_among_links() {
+        assert_eq!(next_page("<https://h/a?cursor=1>; rel=\"next\""), Some("https://h/a?cursor=1"));
+        assert_eq!(next_page("<https://h/a>; rel=\"prev\", </b>; rel=\"next\""), Some("/b"));
+        assert_eq!(next_page("<https://h/a>; rel=\"prev\""), None);
+    }
+
+    #[test]
+    fn a_revision_with_a_slash_is_one_part_of_an_address() {
+        assert_eq!(encoded("refs/convert/parquet"), "refs%2Fconvert%2Fparquet");
+        assert_eq!(encoded("Llama-3.1_8B~a b"), "Llama-3.1_8B~a%20b");
+    }
+}

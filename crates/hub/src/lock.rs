@@ -1,0 +1,171 @@
+//! `hub.lock`: which commit a revision is taken as, with size and SHA-256 of each of its files.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::regular;
+use serde::{Deserialize, Serialize};
+
+use crate::name::FileName;
+use crate::repo::{Source, is_commit};
+
+/// The form of the file.
+const VERSION: u32 = 1;
+
+/// Every pinned repository. What does not stand in it is not pinned, and nothing is made up for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lock {
+    version: u32,
+    /// By repository and the revision that was asked for: `org/name@main`.
+    repositories: BTreeMap<String, LockedRepo>,
+}
+
+/// A repository as it is pinned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockedRepo {
+    /// The whole commit that the revision was.
+    pub commit: String,
+    /// Those of its files that are used.
+    pub files: BTreeMap<FileName, LockedFile>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockedFile {
+    pub bytes: u64,
+    /// In hexadecimal.
+    pub sha256: String,
+}
+
+impl Default for Lock {
+    fn default() -> Self {
+        Self { version: VERSION, repositories: BTreeMap::new() }
+    }
+}
+
+impl Lock {
+    /// What the file is called.
+    pub const FILE: &str = "hub.lock";
+
+    /// The lock of a file; an empty one where there is none.
+    ///
+    /// # Errors
+    /// A file that is no lock, of a newer form, or with a commit or a hash that is none.
+    pub fn read(path: &Path) -> Result<Self> {
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let bad = |found: String| {
+            Error::bad_input("the lock of the hub's files cannot be read")
+                .at(path.display().to_string())
+                .found(found)
+                .hint("a program writes it: take it from the repository again, or make it anew with `ghostlab fetch --lock`")
+        };
+        let lock: Self = serde_json::from_slice(&regular::read(path)?).map_err(|error| bad(error.to_string()))?;
+        if lock.version != VERSION {
+            return Err(bad(format!("version {}, and this program reads version {VERSION}", lock.version)));
+        }
+        for (source, repo) in &lock.repositories {
+            Source::parse(source).map_err(|error| error.at(path.display().to_string()))?;
+            if !is_commit(&repo.commit) {
+                return Err(bad(format!("{source}: `{}` is no commit of 40 digits", repo.commit)));
+            }
+            let hash =
+                |file: &LockedFile| file.sha256.len() == 64 && file.sha256.bytes().all(|b| b.is_ascii_hexdigit());
+            if let Some((name, file)) = repo.files.iter().find(|(_, file)| !hash(file)) {
+                return Err(bad(format!("{source}, {name}: `{}` is no SHA-256", file.sha256)));
+            }
+        }
+        Ok(lock)
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|error| Error::job("the lock has no JSON form").found(error.to_string()))?;
+        write_atomically(path, |file| writeln!(file, "{text}").map_err(|error| Error::io("write", path, &error)))
+    }
+
+    /// How a repository is pinned; none where it is not.
+    pub fn get(&self, source: &Source) -> Option<&LockedRepo> {
+        self.repositories.get(&source.to_string())
+    }
+
+    /// Pins a repository. Files that were pinned at the same commit stay.
+    pub fn pin(&mut self, source: &Source, repo: LockedRepo) {
+        match self.repositories.get_mut(&source.to_string()) {
+            Some(known) if known.commit == repo.commit => known.files.extend(repo.files),
+            _ => drop(self.repositories.insert(source.to_string(), repo)),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.repositories.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repo(digit: &str, names: &[&str]) -> LockedRepo {
+        let file = || LockedFile { bytes: 5, sha256: digit.repeat(64) };
+        let files = names.iter().map(|name| (FileName::new(name).unwrap(), file()));
+        LockedRepo { commit: digit.repeat(40), files: files.collect() }
+    }
+
+    #[test]
+    fn what_is_pinned_is_read_again_and_what_is_not_is_unknown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(Lock::FILE);
+        let source = Source::parse("o/n").unwrap();
+        let mut lock = Lock::read(&path).unwrap();
+        assert!(lock.is_empty() && lock.get(&source).is_none());
+        lock.pin(&source, repo("1", &["a"]));
+        lock.pin(&source, repo("1", &["b/c"]));
+        lock.write(&path).unwrap();
+        let read = Lock::read(&path).unwrap();
+        assert_eq!(read, lock);
+        assert_eq!(read.get(&source).unwrap().files.len(), 2, "of one commit, both stay");
+        assert!(read.get(&Source::parse("o/n@other").unwrap()).is_none());
+        lock.pin(&source, repo("2", &["d"]));
+        assert_eq!(lock.get(&source), Some(&repo("2", &["d"])), "of another commit, the old ones go");
+    }
+
+    #[test]
+    fn a_lock_that_is_damaged_newer_or_hostile_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(Lock::FILE);
+        let commit = "1".repeat(40);
+        let file = |name: &str, sha256: &str| {
+            format!(
+                "{{\"version\":1,\"repositories\":{{\"o/n@main\":{{\"commit\":\"{commit}\",\"files\":{{\"{name}\":{{\"bytes\":1,\"sha256\":\"{sha256}\"}}}}}}}}}}"
+            )
+        };
+        std::fs::write(&path, file("a", &"a".repeat(64))).unwrap();
+        Lock::read(&path).unwrap();
+        for (text, found) in [
+            ("{".to_owned(), "EOF"),
+            ("{\"version\":2,\"repositories\":{}}".to_owned(), "version 2"),
+            (
+                "{\"version\":1,\"repositories\":{\"o/n@main\":{\"commit\":\"main\",\"files\":{}}}}".to_owned(),
+                "no commit",
+            ),
+            ("{\"version\":1,\"repositories\":{\"../x\":{\"commit\":\"main\",\"files\":{}}}}".to_owned(), "no name"),
+            (file("../a", &"a".repeat(64)), "climbs"),
+            (file("a", "abc"), "no SHA-256"),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let error = Lock::read(&path).unwrap_err();
+            assert!(error.to_string().contains(found) && error.to_string().contains("hub.lock"), "{error}");
+        }
+    }
+}

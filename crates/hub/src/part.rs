@@ -1,0 +1,286 @@
+//! A file that is being brought: a private part beside the blobs, which outlives the process that writes it.
+//!
+//! Correctness does not rest on locks, which on some shared file systems everybody gets at once: a part belongs to one
+//! process, by its name, and is taken over by renaming it when that process is dead. What is whole is renamed into place.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use ghostlab_core::error::Result;
+use ghostlab_core::files::atomic::{PATIENCE, age};
+use ghostlab_core::files::owner::Owner;
+use ghostlab_core::files::sha256::hex;
+use sha1::{Digest, Sha1};
+use sha2::Sha256;
+
+use crate::cache::refused;
+
+const ENDING: &str = ".incomplete";
+
+/// What a whole file has to be.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Expected {
+    pub(crate) bytes: Option<u64>,
+    pub(crate) sha256: Option<String>,
+    /// Git's hash of a blob: SHA-1 of `blob SIZE`, a zero byte, and the content.
+    pub(crate) git: Option<String>,
+}
+
+impl Expected {
+    /// What the hub's ETag says: the SHA-256 of a large file, git's hash of another.
+    pub(crate) fn of_etag(etag: &str, bytes: Option<u64>) -> Self {
+        let hexadecimal = etag.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let of_length = |length| (hexadecimal && etag.len() == length).then(|| etag.to_ascii_lowercase());
+        Self { bytes, sha256: of_length(64), git: of_length(40) }
+    }
+}
+
+/// A file that did not come as it should.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    pub(crate) expected: String,
+    pub(crate) found: String,
+}
+
+/// The part of a blob.
+pub(crate) struct Part {
+    /// Its name while this process writes it.
+    own: PathBuf,
+    /// Its name when nobody does.
+    shared: PathBuf,
+    file: File,
+    bytes: u64,
+    expected: Expected,
+    sha256: Sha256,
+    git: Option<Sha1>,
+    done: bool,
+}
+
+impl Part {
+    /// The longest part of a blob that nobody else writes, or a new one. What is there is read, for its hash.
+    pub(crate) fn open(blobs: &Path, etag: &str, expected: Expected) -> Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let shared = blobs.join(format!("{etag}{ENDING}"));
+        let own = format!("{etag}.{}.{}{ENDING}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
+        let own = blobs.join(own);
+        let failed = |error: std::io::Error| refused("write", &own, &error);
+        let mut left = abandoned(blobs, etag);
+        left.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let taken = left.iter().position(|(_, path)| fs::rename(path, &own).is_ok());
+        // Shorter ones are of no more use.
+        for (_, path) in left.iter().skip(taken.map_or(0, |at| at + 1)) {
+            fs::remove_file(path).ok();
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        // Never through a link: it may lead anywhere.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::custom_flags(
+            &mut options,
+            rustix::fs::OFlags::NOFOLLOW.bits().cast_signed(),
+        );
+        let file = options.open(&own).map_err(failed)?;
+        let mut part = Self { own, shared, file, bytes: 0, expected, sha256: Sha256::new(), git: None, done: false };
+        part.begin();
+        part.read_on().map_err(|error| refused("read", &part.own, &error))?;
+        if part.expected.bytes.is_some_and(|bytes| part.bytes > bytes) {
+            part.restart().map_err(|error| refused("write", &part.own, &error))?;
+        }
+        Ok(part)
+    }
+
+    fn begin(&mut self) {
+        self.sha256 = Sha256::new();
+        self.bytes = 0;
+        self.git = match (&self.expected.git, self.expected.bytes) {
+            (Some(_), Some(bytes)) => Some(Sha1::new_with_prefix(format!("blob {bytes}\0"))),
+            _ => None,
+        };
+    }
+
+    fn read_on(&mut self) -> std::io::Result<()> {
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            match self.file.read(&mut buffer)? {
+                0 => return Ok(()),
+                read => self.take_in(&buffer[..read]),
+            }
+        }
+    }
+
+    fn take_in(&mut self, bytes: &[u8]) {
+        self.sha256.update(bytes);
+        if let Some(git) = &mut self.git {
+            git.update(bytes);
+        }
+        self.bytes += bytes.len() as u64;
+    }
+
+    /// How many bytes are there.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where it lies, for messages.
+    pub(crate) fn path(&self) -> &Path {
+        &self.own
+    }
+
+    /// Adds bytes at the end. What could be written of them before an error is no part of it.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        if let Err(error) = self.file.write_all(bytes) {
+            self.file.set_len(self.bytes).ok();
+            self.file.seek(SeekFrom::Start(self.bytes)).ok();
+            return Err(error);
+        }
+        self.take_in(bytes);
+        Ok(())
+    }
+
+    /// Begins anew.
+    pub(crate) fn restart(&mut self) -> std::io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        self.begin();
+        Ok(())
+    }
+
+    /// SHA-256 of what is there.
+    pub(crate) fn sha256(&self) -> String {
+        hex(self.sha256.clone().finalize())
+    }
+
+    /// Whether what is there is the whole file.
+    pub(crate) fn check(&self) -> std::result::Result<(), Wrong> {
+        let Expected { bytes, sha256, git } = &self.expected;
+        let same = |expected: &Option<String>, found: String, of: &str| match expected {
+            Some(expected) if *expected != found => {
+                Err(Wrong { expected: format!("{of} {expected}"), found: format!("{of} {found}") })
+            }
+            _ => Ok(()),
+        };
+        same(&bytes.map(|bytes| bytes.to_string()), self.bytes.to_string(), "bytes")?;
+        same(sha256, self.sha256(), "SHA-256")?;
+        match &self.git {
+            Some(hash) => same(git, hex(hash.clone().finalize()), "git's SHA-1"),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a whole file its name for good.
+    pub(crate) fn publish(mut self, blob: &Path) -> Result<()> {
+        self.file.sync_all().map_err(|error| refused("write", &self.own, &error))?;
+        fs::rename(&self.own, blob).map_err(|error| refused("write", blob, &error))?;
+        self.done = true;
+        Ok(())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        // What came is kept under the name under which anybody goes on with it.
+        match self.bytes {
+            0 => fs::remove_file(&self.own).ok(),
+            _ => fs::rename(&self.own, &self.shared).ok(),
+        };
+    }
+}
+
+/// How many bytes of a blob an abandoned part holds.
+pub(crate) fn abandoned_bytes(blobs: &Path, etag: &str) -> u64 {
+    abandoned(blobs, etag).iter().map(|(bytes, _)| *bytes).max().unwrap_or(0)
+}
+
+/// The parts of a blob that nobody writes, with their sizes: those that were left, and those of dead processes. Others'
+/// parts have names of their own and are left alone: their bytes need not begin at the beginning.
+fn abandoned(blobs: &Path, etag: &str) -> Vec<(u64, PathBuf)> {
+    let listing = fs::read_dir(blobs).into_iter().flatten().flatten();
+    let found = listing.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let middle = name.strip_prefix(etag)?.strip_suffix(ENDING)?;
+        let path = entry.path();
+        let about = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        let free = match middle.strip_prefix('.') {
+            None => middle.is_empty(),
+            Some(rest) => {
+                let (tag, count) = rest.split_once('.')?;
+                count.parse::<u64>().ok()?;
+                match Owner::of_tag_lives(tag) {
+                    Some(lives) => !lives,
+                    None => Owner::is_tag(tag) && age(&path, SystemTime::now()).is_some_and(|age| age > PATIENCE),
+                }
+            }
+        };
+        free.then_some((about.len(), path))
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // printf 12345 | sha256sum; printf 12345 | git hash-object --stdin
+    const SHA256: &str = "5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5";
+    const GIT: &str = "bd41cba781d8349272bf3eb92568285b411c027c";
+
+    #[test]
+    fn a_part_goes_on_where_it_was_and_is_checked_by_either_hash() {
+        for etag in [SHA256, GIT] {
+            let blobs = tempfile::tempdir().unwrap();
+            let open = || Part::open(blobs.path(), etag, Expected::of_etag(etag, Some(5))).unwrap();
+            let mut part = open();
+            part.write(b"123").unwrap();
+            assert!(part.check().is_err());
+            drop(part);
+            assert_eq!(abandoned_bytes(blobs.path(), etag), 3);
+            let mut part = open();
+            assert_eq!(part.bytes(), 3);
+            part.write(b"46").unwrap();
+            let wrong = part.check().unwrap_err();
+            assert!(wrong.expected.contains(etag), "{wrong:?}");
+            part.restart().unwrap();
+            part.write(b"12345").unwrap();
+            part.check().unwrap();
+            part.publish(&blobs.path().join(etag)).unwrap();
+            let names: Vec<_> = fs::read_dir(blobs.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(names, [etag], "nothing else is left");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_dead_process_part_is_taken_over_and_a_living_ones_is_not() {
+        let blobs = tempfile::tempdir().unwrap();
+        let dead = Owner { pid: 99_999_999, ..Owner::this() }.tag();
+        fs::write(blobs.path().join(format!("{SHA256}.{dead}.0{ENDING}")), "1234").unwrap();
+        fs::write(blobs.path().join(format!("{SHA256}.{}.999{ENDING}", Owner::this().tag())), "12").unwrap();
+        fs::write(blobs.path().join(format!("{SHA256}.0a1b2c3d{ENDING}")), "Python's").unwrap();
+        let expected = || Expected::of_etag(SHA256, Some(5));
+        let one = Part::open(blobs.path(), SHA256, expected()).unwrap();
+        assert_eq!(one.bytes(), 4);
+        let two = Part::open(blobs.path(), SHA256, expected()).unwrap();
+        assert_eq!(two.bytes(), 0, "each has its own");
+        drop((one, two));
+        assert_eq!(fs::read_dir(blobs.path()).unwrap().count(), 3);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_part_that_is_a_link_is_not_written_through() {
+        let (blobs, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let target = elsewhere.path().join("precious");
+        fs::write(&target, "mine").unwrap();
+        std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{ENDING}"))).unwrap();
+        let mut part = Part::open(blobs.path(), SHA256, Expected::of_etag(SHA256, Some(5))).unwrap();
+        part.write(b"12345").unwrap();
+        part.publish(&blobs.path().join(SHA256)).unwrap();
+        assert_eq!(fs::read_to_string(target).unwrap(), "mine");
+    }
+}

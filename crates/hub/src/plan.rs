@@ -1,0 +1,303 @@
+//! What is wanted, file by file: from the lock where the repository is pinned, else from the hub.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use ghostlab_core::error::{Error, Result};
+use glob::{MatchOptions, Pattern};
+
+use crate::answer::page;
+use crate::client::{Hub, Watch};
+use crate::event::Reporter;
+use crate::listing::ListedFile;
+use crate::lock::Lock;
+use crate::name::FileName;
+use crate::part::abandoned_bytes;
+use crate::repo::Source;
+
+/// Files of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Want {
+    pub source: Source,
+    pub files: Vec<Wanted>,
+}
+
+/// Files by name: `*` is any part of a name, `**` any folders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    pub pattern: String,
+    /// It may mean none.
+    pub optional: bool,
+}
+
+/// All files that some wants mean.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    pub repos: Vec<PlannedRepo>,
+}
+
+#[derive(Debug, Clone)]
+pub struct PlannedRepo {
+    pub source: Source,
+    pub commit: String,
+    /// Whether the lock says so. Otherwise the revision is what the hub, or the cache, says that it is today.
+    pub locked: bool,
+    pub files: Vec<PlannedFile>,
+}
+
+#[derive(Debug, Clone)]
+pub struct PlannedFile {
+    pub name: FileName,
+    pub bytes: Option<u64>,
+    pub sha256: Option<String>,
+    /// What the cache calls its content, where that is known already.
+    pub(crate) etag: Option<String>,
+    /// Where it lies, if it does.
+    pub cached: Option<PathBuf>,
+    /// Bytes that came earlier.
+    pub here: u64,
+}
+
+impl Wanted {
+    pub fn needed(pattern: impl Into<String>) -> Self {
+        Self { pattern: pattern.into(), optional: false }
+    }
+
+    pub fn optional(pattern: impl Into<String>) -> Self {
+        Self { pattern: pattern.into(), optional: true }
+    }
+
+    fn matcher(&self) -> Result<impl Fn(&FileName) -> bool> {
+        let bad = |found: String| {
+            Error::bad_input("this is no pattern of file names").at(format!("`{}`", self.pattern)).found(found)
+        };
+        let pattern = Pattern::new(&self.pattern).map_err(|error| bad(error.to_string()))?;
+        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+        Ok(move |name: &FileName| pattern.matches_with(name.as_str(), options))
+    }
+
+    /// The folder that everything it means lies in, and whether it looks into folders below.
+    fn folder(&self) -> (String, bool) {
+        let wild = self.pattern.find(['*', '?', '[']).unwrap_or(self.pattern.len());
+        let folder = self.pattern[..wild].rfind('/').map_or("", |slash| &self.pattern[..slash]);
+        (folder.to_owned(), self.pattern[wild..].contains('/') || self.pattern.contains("**"))
+    }
+}
+
+impl Want {
+    /// What a decoder is read from.
+    pub fn backbone(source: Source) -> Self {
+        let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(Wanted::needed);
+        let optional = ["*.safetensors.index.json", "tokenizer_config.json"].map(Wanted::optional);
+        Self { source, files: needed.into_iter().chain(optional).collect() }
+    }
+
+    /// Those of some files that are meant. `of` says whose files they are.
+    fn chosen<'a>(&self, names: &'a BTreeSet<FileName>, of: &dyn Fn() -> Error) -> Result<BTreeSet<&'a FileName>> {
+        let mut chosen = BTreeSet::new();
+        for wanted in &self.files {
+            let means = wanted.matcher()?;
+            let found: Vec<&FileName> = names.iter().filter(|name| means(name)).collect();
+            if found.is_empty() && !wanted.optional {
+                let listed: Vec<&str> = names.iter().map(FileName::as_str).take(20).collect();
+                let listed = if listed.is_empty() { "no files".to_owned() } else { listed.join(", ") };
+                return Err(of().expected(format!("`{}`", wanted.pattern)).found(listed));
+            }
+            chosen.extend(found);
+        }
+        Ok(chosen)
+    }
+}
+
+impl PlannedFile {
+    /// Bytes that are still to come.
+    pub fn left(&self) -> u64 {
+        if self.cached.is_some() { 0 } else { self.bytes.unwrap_or(0).saturating_sub(self.here) }
+    }
+}
+
+impl Plan {
+    /// Every file with its repository.
+    pub fn files(&self) -> impl Iterator<Item = (&PlannedRepo, &PlannedFile)> {
+        self.repos.iter().flat_map(|repo| repo.files.iter().map(move |file| (repo, file)))
+    }
+
+    /// Bytes that are still to come.
+    pub fn left(&self) -> u64 {
+        self.files().map(|(_, file)| file.left()).sum()
+    }
+
+    /// Whether everything is cached.
+    pub fn complete(&self) -> bool {
+        self.files().all(|(_, file)| file.cached.is_some())
+    }
+
+    /// The repositories that the lock does not pin.
+    pub fn unpinned(&self) -> impl Iterator<Item = &Source> {
+        self.repos.iter().filter(|repo| !repo.locked).map(|repo| &repo.source)
+    }
+}
+
+/// Wants of one repository as one.
+fn merged(wants: &[Want]) -> Vec<Want> {
+    let mut by_source: BTreeMap<&Source, Vec<Wanted>> = BTreeMap::new();
+    for want in wants {
+        let files = by_source.entry(&want.source).or_default();
+        for wanted in &want.files {
+            if !files.contains(wanted) {
+                files.push(wanted.clone());
+            }
+        }
+    }
+    by_source.into_iter().map(|(source, files)| Want { source: source.clone(), files }).collect()
+}
+
+impl Hub {
+    /// The files that are wanted. What is pinned, and all offline, is known without a request.
+    ///
+    /// # Errors
+    /// A pattern that means no file; what the hub refuses; that `stop` was set.
+    pub fn plan(&self, wants: &[Want], lock: &Lock, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Plan> {
+        let watch = Watch { reporter, stop };
+        let repo = |want: Want| match lock.get(&want.source) {
+            Some(_) => self.pinned(&want, lock),
+            None if self.settings.offline => self.known(&want),
+            None => self.listed(&want, watch),
+        };
+        Ok(Plan { repos: merged(wants).into_iter().map(repo).collect::<Result<_>>()? })
+    }
+
+    /// What of a want is here, without a request: as it is pinned, else as it was last fetched.
+    ///
+    /// # Errors
+    /// A pattern that means no file of the lock, or of the cache.
+    pub fn cached(&self, want: &Want, lock: &Lock) -> Result<PlannedRepo> {
+        if lock.get(&want.source).is_some() { self.pinned(want, lock) } else { self.known(want) }
+    }
+
+    fn pinned(&self, want: &Want, lock: &Lock) -> Result<PlannedRepo> {
+        let source = &want.source;
+        let Some(locked) = lock.get(source) else { return Err(not_fetched(source, self.cache.root())) };
+        let names: BTreeSet<FileName> = locked.files.keys().cloned().collect();
+        let none = || {
+            Error::missing("a file is not pinned, though others of its repository are")
+                .at(format!("{source} in {}", Lock::FILE))
+                .hint("`ghostlab fetch --lock` pins it, too")
+        };
+        let file = |name: &FileName| {
+            let pin = &locked.files[name];
+            self.file(source, &locked.commit, name, Some(pin.bytes), Some(pin.sha256.clone()), None)
+        };
+        let files = want.chosen(&names, &none)?.into_iter().map(file).collect();
+        Ok(PlannedRepo { source: source.clone(), commit: locked.commit.clone(), locked: true, files })
+    }
+
+    /// As the cache has it.
+    fn known(&self, want: &Want) -> Result<PlannedRepo> {
+        let (source, root) = (&want.source, self.cache.root());
+        let commit = self.cache.commit(source).ok_or_else(|| not_fetched(source, root))?;
+        let snapshot = self.cache.snapshot(&source.repo, &commit);
+        let (mut names, mut folders) = (BTreeSet::new(), vec![String::new()]);
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(snapshot.join(&folder)).into_iter().flatten().flatten() {
+                let Ok(name) = entry.file_name().into_string() else { continue };
+                let name = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+                // A folder that is a link may lead in a circle.
+                match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    true => folders.push(name),
+                    false => names.extend(FileName::new(&name).ok().filter(|_| entry.path().is_file())),
+                }
+            }
+        }
+        let none = || not_fetched(source, &snapshot);
+        let file = |name: &FileName| self.file(source, &commit, name, None, None, None);
+        let files = want.chosen(&names, &none)?.into_iter().map(file).collect();
+        Ok(PlannedRepo { source: source.clone(), commit, locked: false, files })
+    }
+
+    /// As the hub has it today.
+    fn listed(&self, want: &Want, watch: Watch<'_>) -> Result<PlannedRepo> {
+        let source = &want.source;
+        let mut folders: BTreeMap<String, bool> = BTreeMap::new();
+        for (folder, deep) in want.files.iter().map(Wanted::folder) {
+            *folders.entry(folder).or_default() |= deep;
+        }
+        let ask = async {
+            let commit = self.commit(source, watch).await?;
+            let mut listed: BTreeMap<FileName, ListedFile> = BTreeMap::new();
+            for (folder, deep) in &folders {
+                let files = self.files(source, &commit, folder, *deep, watch).await?;
+                listed.extend(files.into_iter().map(|file| (file.name.clone(), file)));
+            }
+            Ok::<_, Error>((commit, listed))
+        };
+        let (commit, listed) = self.connection()?.runtime.block_on(ask)?;
+        let names: BTreeSet<FileName> = listed.keys().cloned().collect();
+        let none = || {
+            let page = page(&self.settings.endpoint, &source.repo);
+            Error::missing(format!("{source} has no such file"))
+                .at(format!("commit {commit}"))
+                .hint(format!("{page}/tree/{} lists its files", source.revision))
+        };
+        let file = |name: &FileName| {
+            let ListedFile { bytes, sha256, etag, .. } = &listed[name];
+            self.file(source, &commit, name, Some(*bytes), sha256.clone(), Some(etag.clone()))
+        };
+        let files = want.chosen(&names, &none)?.into_iter().map(file).collect();
+        Ok(PlannedRepo { source: source.clone(), commit, locked: false, files })
+    }
+
+    fn file(
+        &self,
+        source: &Source,
+        commit: &str,
+        name: &FileName,
+        bytes: Option<u64>,
+        sha256: Option<String>,
+        etag: Option<String>,
+    ) -> PlannedFile {
+        let cached = self.cache.file(&source.repo, commit, name, bytes);
+        let blob = etag.as_ref().or(sha256.as_ref()).filter(|_| cached.is_none());
+        let here = blob.map_or(0, |etag| abandoned_bytes(&self.cache.blobs(&source.repo), etag));
+        let here = if bytes.is_some_and(|bytes| here > bytes) { 0 } else { here };
+        PlannedFile { name: name.clone(), bytes, sha256, etag, cached, here }
+    }
+}
+
+fn not_fetched(source: &Source, place: &Path) -> Error {
+    let error = Error::missing(format!("{source} is not in the hub's cache")).at(place.display().to_string());
+    error.hint("where HF_HUB_OFFLINE is not set, `ghostlab fetch` brings it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_means_files_of_its_folder_and_asks_for_no_other() {
+        let names = ["config.json", "model-1.safetensors", "original/model.safetensors", "en/a.gz"];
+        let names: BTreeSet<FileName> = names.iter().map(|name| FileName::new(name).unwrap()).collect();
+        let source = Source::parse("o/n").unwrap();
+        let chosen = |patterns: &[&str]| {
+            let files = patterns.iter().map(|pattern| Wanted::needed(*pattern)).collect();
+            let want = Want { source: source.clone(), files };
+            let none = || Error::missing("none");
+            want.chosen(&names, &none).map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(&["*.safetensors"]).unwrap(), ["model-1.safetensors"]);
+        assert_eq!(chosen(&["**/*.safetensors"]).unwrap().len(), 2);
+        let error = chosen(&["en/b.gz"]).unwrap_err().to_string();
+        assert!(error.contains("`en/b.gz`") && error.contains("en/a.gz"), "{error}");
+        assert!(chosen(&["en/[a"]).is_err());
+        for (pattern, folder, deep) in [
+            ("en/c4.gz", "en", false),
+            ("*.safetensors", "", false),
+            ("en/*/x", "en", true),
+            ("**/x", "", true),
+            ("a/b/c*.parquet", "a/b", false),
+        ] {
+            assert_eq!(Wanted::needed(pattern).folder(), (folder.to_owned(), deep), "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a file of the hub belongs to.
+
+use std::fmt;
+
+use ghostlab_core::error::{Error, Result};
+
+/// The two sorts of repositories that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RepoKind {
+    Model,
+    Dataset,
+}
+
+/// A repository: `org/name`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Repo {
+    kind: RepoKind,
+    name: String,
+}
+
+/// A repository at a branch, tag or commit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source {
+    pub repo: Repo,
+    pub revision: String,
+}
+
+/// The revision where none is named.
+const MAIN: &str = "main";
+const DATASETS: &str = "datasets/";
+/// As the hub has it.
+const LONGEST: usize = 96;
+
+impl Repo {
+    /// `org/name`, which is of `kind`, or `datasets/org/name`.
+    ///
+    /// # Errors
+    /// A name that no repository has.
+    pub fn new(kind: RepoKind, name: &str) -> Result<Self> {
+        let (kind, bare) = match name.strip_prefix(DATASETS) {
+            Some(rest) => (RepoKind::Dataset, rest),
+            None => (kind, name),
+        };
+        let parts: Vec<&str> = bare.split('/').collect();
+        let plain = |part: &&str| {
+            let ends = |c: char| c == '.' || c == '-';
+            let known = part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
+            known && !part.is_empty() && !part.starts_with(ends) && !part.ends_with(ends)
+        };
+        // `--` stands for `/` in the cache, and `..` climbs.
+        let odd = bare.contains("--") || bare.contains("..") || bare.ends_with(".git") || bare.len() > LONGEST;
+        if parts.len() > 2 || !parts.iter().all(plain) || odd {
+            return Err(Error::bad_input("this is no name of a repository on the hub")
+                .expected("org/name, of letters, digits and single `-`, `_`, `.`")
+                .found(format!("`{name}`"))
+                .hint("it is what stands behind huggingface.co/ on the page of the model, or behind datasets/"));
+        }
+        Ok(Self { kind, name: bare.to_owned() })
+    }
+
+    pub fn kind(&self) -> RepoKind {
+        self.kind
+    }
+
+    /// `org/name`
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its folder in the cache: `models--org--name`.
+    pub fn folder(&self) -> String {
+        let kind = if self.kind == RepoKind::Model { "models" } else { "datasets" };
+        format!("{kind}--{}", self.name.replace('/', "--"))
+    }
+
+    /// Its path below `api/`.
+    pub(crate) fn api(&self) -> String {
+        let kind = if self.kind == RepoKind::Model { "models" } else { "datasets" };
+        format!("{kind}/{}", self.name)
+    }
+}
+
+/// As its page is called: `org/name`, `datasets/org/name`.
+impl fmt::Display for Repo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = if self.kind == RepoKind::Dataset { DATASETS } else { "" };
+        write!(f, "{prefix}{}", self.name)
+    }
+}
+
+impl Source {
+    /// A repository at `revision`, or at its main branch.
+    ///
+    /// # Errors
+    /// A revision that no branch, tag or commit is called.
+    pub fn new(repo: Repo, revision: Option<&str>) -> Result<Self> {
+        let revision = revision.unwrap_or(MAIN);
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/');
+        let parts = || revision.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
+        if revision.len() > 200 || !revision.chars().all(known) || !parts() {
+            return Err(Error::bad_input("this is no revision of a repository")
+                .expected("a branch, a tag, or a commit of 40 digits")
+                .found(format!("`{revision}`")));
+        }
+        Ok(Self { repo, revision: revision.to_owned() })
+    }
+
+    /// `org/name`, `org/name@revision`, `datasets/org/name@revision`.
+    ///
+    /// # Errors
+    /// As [`Repo::new`] and [`Source::new`].
+    pub fn parse(text: &str) -> Result<Self> {
+        let (repo, revision) = match text.split_once('@') {
+            Some((repo, revision)) => (repo, Some(revision)),
+            None => (text, None),
+        };
+        Self::new(Repo::new(RepoKind::Model, repo)?, revision)
+    }
+}
+
+/// `org/name@main`
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.repo, self.revision)
+    }
+}
+
+/// Whether a revision is a whole commit, which never moves.
+pub(crate) fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_the_hub_writes_them() {
+        let source = Source::parse("meta-llama/Llama-3.1-8B").unwrap();
+        assert_eq!(source.to_string(), "meta-llama/Llama-3.1-8B@main");
+        assert_eq!(source.repo.folder(), "models--meta-llama--Llama-3.1-8B");
+        let source = Source::parse("datasets/allenai/c4@refs/convert/parquet").unwrap();
+        assert_eq!(source.to_string(), "datasets/allenai/c4@refs/convert/parquet");
+        assert_eq!(
+            (source.repo.folder().as_str(), source.repo.api().as_str()),
+            ("datasets--allenai--c4", "datasets/allenai/c4")
+        );
+        assert_eq!(Repo::new(RepoKind::Dataset, "gpt2").unwrap().folder(), "datasets--gpt2");
+    }
+
+    #[test]
+    fn what_is_no_name_or_climbs_is_refused() {
+        for text in
+            ["", "a/b/c", "../b", "a/..", "/a", "a/", "a--b/c", "a/b.git", "a b/c", "a/b@", "a/b@../x", "a/b@x//y"]
+        {
+            assert_eq!(Source::parse(text).unwrap_err().exit_code(), 2, "{text}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The variables of `huggingface_hub`, read as it reads them.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ghostlab_core::error::{Error, Result};
+use reqwest::Url;
+
+use crate::token::Token;
+
+/// Where the hub is, where the cache is, and who asks.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// `HF_ENDPOINT`.
+    pub endpoint: Url,
+    /// `HF_HUB_CACHE`, else `hub` below `HF_HOME`.
+    pub cache: PathBuf,
+    /// `HF_TOKEN`, else what stands in the file `HF_TOKEN_PATH`.
+    pub token: Option<Token>,
+    /// `HF_HUB_OFFLINE`: no request is made.
+    pub offline: bool,
+    /// `HF_HUB_DISABLE_SYMLINKS`: files lie in the snapshots themselves.
+    pub symlinks: bool,
+    pub patience: Patience,
+    /// Files that are brought at a time.
+    pub parallel: usize,
+}
+
+/// How long something may take, and how often it is tried.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Until the head of an answer is there. `HF_HUB_ETAG_TIMEOUT`.
+    pub answer: Duration,
+    /// Without a byte, in the middle of a file. `HF_HUB_DOWNLOAD_TIMEOUT`.
+    pub stall: Duration,
+    /// Attempts in a row that bring nothing.
+    pub attempts: u32,
+    /// Before the second attempt; each further one waits twice as long, up to `longest`.
+    pub first: Duration,
+    pub longest: Duration,
+    /// What a hub may ask to wait. Who asks for more is not waited for.
+    pub asked: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            answer: seconds(30),
+            stall: seconds(30),
+            attempts: 6,
+            first: seconds(1),
+            longest: seconds(30),
+            asked: seconds(900),
+        }
+    }
+}
+
+const HUB: &str = "https://huggingface.co";
+
+impl Settings {
+    /// Of this process's environment.
+    ///
+    /// # Errors
+    /// An endpoint that is no address, a token that is none, a timeout that is no number, a token's file that cannot be read.
+    pub fn from_env() -> Result<Self> {
+        Self::of(&|name| std::env::var_os(name))
+    }
+
+    /// Of an environment.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
+        let path = |name: &str| text(name).map(|value| expanded(&value, variable));
+        let user = || path("XDG_CACHE_HOME").unwrap_or_else(|| expanded("~/.cache", variable));
+        let home = path("HF_HOME").unwrap_or_else(|| user().join("huggingface"));
+        let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE")).unwrap_or_else(|| home.join("hub"));
+        let seconds = |name: &str, default: Duration| match text(name).filter(|value| !value.is_empty()) {
+            None => Ok(default),
+            Some(value) => match value.parse::<u32>() {
+                // As for Python, 0 is the default.
+                Ok(0) => Ok(default),
+                Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
+                Err(_) => Err(Error::bad_input(format!("{name} is no number of seconds")).found(format!("`{value}`"))),
+            },
+        };
+        let offline = text("HF_HUB_OFFLINE").filter(|value| !value.is_empty()).or_else(|| text("TRANSFORMERS_OFFLINE"));
+        let patience = Patience::default();
+        Ok(Self {
+            endpoint: endpoint(&text("HF_ENDPOINT").filter(|value| !value.is_empty()).unwrap_or(HUB.to_owned()))?,
+            cache,
+            token: match text("HF_HUB_DISABLE_IMPLICIT_TOKEN").as_deref().is_some_and(is_true) {
+                true => None,
+                false => token(&text, &path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")))?,
+            },
+            offline: offline.as_deref().is_some_and(is_true),
+            symlinks: !text("HF_HUB_DISABLE_SYMLINKS").as_deref().is_some_and(is_true),
+            patience: Patience {
+                answer: seconds("HF_HUB_ETAG_TIMEOUT", patience.answer)?,
+                stall: seconds("HF_HUB_DOWNLOAD_TIMEOUT", patience.stall)?,
+                ..patience
+            },
+            parallel: 4,
+        })
+    }
+}
+
+fn endpoint(text: &str) -> Result<Url> {
+    let text = text.trim_end_matches('/');
+    let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    // A name and a password in an address would be shown with it.
+    let url = url.filter(|url| url.username().is_empty() && url.password().is_none());
+    url.ok_or_else(|| {
+        Error::bad_input("HF_ENDPOINT is no address of a hub")
+            .expected("https://host, without a name and a password in it")
+            .hint(format!("without the variable it is {HUB}"))
+    })
+}
+
+fn token(text: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Token>> {
+    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
+        if let Some(token) = Token::new(&text(name).unwrap_or_default(), name)? {
+            return Ok(Some(token));
+        }
+    }
+    match std::fs::read_to_string(file) {
+        Ok(text) => Token::new(&text, &file.display().to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("read", file, &error).hint("it should hold the hub's token")),
+    }
+}
+
+fn is_true(value: &str) -> bool {
+    ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
+}
+
+/// A path with `~` and `$NAME` or `${NAME}` filled in; what is not set stays as it is written.
+fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
+    let value = |name: &str| variable(name).and_then(|value| value.into_string().ok());
+    let text = match text.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            format!("{}{rest}", value("HOME").or_else(|| value("USERPROFILE")).unwrap_or_else(|| "~".to_owned()))
+        }
+        _ => text.to_owned(),
+    };
+    let (mut out, mut rest) = (String::new(), text.as_str());
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let (name, end) = match after.strip_prefix('{') {
+            Some(inner) => inner.find('}').map_or(("", 0), |end| (&inner[..end], end + 2)),
+            None => {
+                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+                (&after[..end], end)
+            }
+        };
+        match value(name).filter(|_| !name.is_empty()) {
+            Some(value) => out.push_str(&value),
+            None => out.push_str(&rest[at..at + 1 + end]),
+        }
+        rest = &after[end..];
+    }
+    out.push_str(rest);
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<Settings> {
+        Settings::of(&|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn the_cache_lies_where_python_has_it() {
+        // What `python -c 'from huggingface_hub import constants; print(constants.HF_HUB_CACHE)'` prints for each.
+        for (variables, cache) in [
+            (&[("HOME", "/u")][..], "/u/.cache/huggingface/hub"),
+            (&[("HOME", "/u"), ("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
+            (&[("HOME", "/u"), ("HF_HOME", "~/hf")], "/u/hf/hub"),
+            (&[("HOME", "/u"), ("HF_HOME", "/h"), ("HF_HUB_CACHE", "$HOME/c/${HOME}$NONE")], "/u/c//u$NONE"),
+            (&[("HOME", "/u"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
+        ] {
+            assert_eq!(of(variables).unwrap().cache, PathBuf::from(cache), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_the_variables_or_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().to_str().unwrap();
+        assert!(of(&[("HF_HOME", home)]).unwrap().token.is_none());
+        std::fs::write(folder.path().join("token"), "hf_of_file\n").unwrap();
+        let token = |text: &str| Token::new(text, "").unwrap();
+        assert_eq!(of(&[("HF_HOME", home)]).unwrap().token, token("hf_of_file"));
+        assert_eq!(of(&[("HF_HOME", home), ("HF_TOKEN", "hf_of_variable")]).unwrap().token, token("hf_of_variable"));
+        assert!(of(&[("HF_HOME", home), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]).unwrap().token.is_none());
+        std::fs::write(folder.path().join("elsewhere"), "hf_elsewhere").unwrap();
+        let path = folder.path().join("elsewhere");
+        let settings = of(&[("HF_HOME", home), ("HF_TOKEN_PATH", path.to_str().unwrap())]).unwrap();
+        assert_eq!(settings.token, token("hf_elsewhere"));
+        assert!(!format!("{settings:?}").contains("hf_elsewhere"));
+    }
+
+    #[test]
+    fn offline_endpoint_and_patience_are_honoured_and_nonsense_is_refused() {
+        for (value, offline) in [("1", true), ("yes", true), ("0", false), ("", false)] {
+            assert_eq!(of(&[("HF_HUB_OFFLINE", value)]).unwrap().offline, offline, "{value}");
+        }
+        assert!(of(&[("TRANSFORMERS_OFFLINE", "1")]).unwrap().offline);
+        assert_eq!(of(&[("HF_ENDPOINT", "http://mirror:8080/")]).unwrap().endpoint.as_str(), "http://mirror:8080/");
+        assert_eq!(of(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().patience.stall, Duration::from_secs(7));
+        assert!(of(&[("HF_HUB_DOWNLOAD_TIMEOUT", "soon")]).is_err());
+        for endpoint in ["huggingface.co", "ftp://host", "https://me:secret@host"] {
+            let error = of(&[("HF_ENDPOINT", endpoint)]).unwrap_err().to_string();
+            assert!(error.contains("HF_ENDPOINT") && !error.contains("secret"), "{error}");
+        }
+    }
+}

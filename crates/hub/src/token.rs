@@ -1,0 +1,70 @@
+//! The secret that tells the hub who asks.
+
+use std::fmt;
+
+use ghostlab_core::error::{Error, Result};
+use reqwest::header::HeaderValue;
+
+/// An access token. It has no form that can be shown by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+/// What stands in the place of a token.
+const HIDDEN: &str = "[token]";
+/// Shorter texts are no tokens, and hiding them would hide half of a message.
+const SHORTEST: usize = 4;
+
+impl Token {
+    /// The token of a text, line ends around it left out; none of an empty one. `place` is where it comes from.
+    ///
+    /// # Errors
+    /// Characters that no token has. The message does not show the text.
+    pub fn new(text: &str, place: &str) -> Result<Option<Self>> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        if !text.chars().all(|c| c.is_ascii_graphic()) || text.len() < SHORTEST {
+            return Err(Error::bad_input("this is not a token of the hub")
+                .at(place)
+                .expected("letters and digits on one line, such as hf_…")
+                .found("other characters, or next to nothing")
+                .hint("a token is made at https://huggingface.co/settings/tokens"));
+        }
+        Ok(Some(Self(text.to_owned())))
+    }
+
+    /// The header that carries it, marked so that no log shows it.
+    pub(crate) fn header(&self) -> Result<HeaderValue> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0))
+            .map_err(|_| Error::bad_input("the token cannot stand in a request"))?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
+
+    /// A text that somebody else wrote, without the token in it.
+    pub fn hide(&self, text: &str) -> String {
+        text.replace(&self.0, HIDDEN)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_shown_nowhere() {
+        let token = Token::new(" hf_secret\r\n", "HF_TOKEN").unwrap().unwrap();
+        assert_eq!(format!("{token:?} {:?}", token.header().unwrap()), "[token] Sensitive");
+        assert_eq!(token.hide("you sent hf_secret, twice: hf_secret"), "you sent [token], twice: [token]");
+        assert!(Token::new(" \n", "HF_TOKEN").unwrap().is_none());
+        let error = Token::new("hf_se cret", "HF_TOKEN").unwrap_err().to_string();
+        assert!(!error.contains("cret") && error.contains("HF_TOKEN"), "{error}");
+    }
+}

@@ -1,0 +1,325 @@
+//! A hub on the loopback, which speaks as the real one does, and misbehaves where a test says so.
+
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    reason = "each test program uses a part of it, and stops at what it lacks"
+)]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sha1::{Digest, Sha1};
+use sha2::Sha256;
+
+/// What is searched for in everything that comes out.
+pub const TOKEN: &str = "hf_TheSecretOfTheTests";
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Whether it came to the host of large files, not to the hub.
+    pub elsewhere: bool,
+    pub method: String,
+    pub path: String,
+    pub headers: BTreeMap<String, String>,
+}
+
+impl Request {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(String::as_str)
+    }
+
+    /// The first byte that is asked for.
+    pub fn from(&self) -> Option<usize> {
+        self.header("range")?.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
+    }
+}
+
+/// An answer, and how it is sent.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    /// What is said that the length is, where that is not true.
+    pub length: Option<usize>,
+    /// The connection ends after so many bytes of the body.
+    pub cut: Option<usize>,
+    /// After so many bytes nothing comes for so long.
+    pub stall: Option<(usize, Duration)>,
+}
+
+impl Answer {
+    pub fn new(status: u16) -> Self {
+        Self { status, ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+        self.headers.push((name.to_owned(), value.into()));
+        self
+    }
+
+    #[must_use]
+    pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    fn send(&self, method: &str, to: &mut TcpStream) -> std::io::Result<()> {
+        let mut head = format!("HTTP/1.1 {} X\r\nconnection: close\r\n", self.status);
+        if self.headers.iter().all(|(name, _)| !name.eq_ignore_ascii_case("content-length")) {
+            head += &format!("content-length: {}\r\n", self.length.unwrap_or(self.body.len()));
+        }
+        for (name, value) in &self.headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        to.write_all(format!("{head}\r\n").as_bytes())?;
+        if method == "HEAD" {
+            return Ok(());
+        }
+        let body = &self.body[..self.cut.unwrap_or(self.body.len()).min(self.body.len())];
+        let (first, rest) = body.split_at(self.stall.map_or(body.len(), |(bytes, _)| bytes.min(body.len())));
+        to.write_all(first)?;
+        to.flush()?;
+        if let Some((_, time)) = self.stall {
+            std::thread::sleep(time);
+        }
+        to.write_all(rest)
+    }
+}
+
+/// A file of the hub.
+#[derive(Debug, Clone)]
+pub struct Served {
+    pub name: String,
+    pub content: Vec<u8>,
+    /// A large one lies on another host, under its SHA-256.
+    pub large: bool,
+}
+
+impl Served {
+    pub fn sha256(&self) -> String {
+        hex(&Sha256::digest(&self.content))
+    }
+
+    /// What the cache calls it.
+    pub fn etag(&self) -> String {
+        if self.large {
+            return self.sha256();
+        }
+        let head = format!("blob {}\0", self.content.len());
+        hex(&Sha1::new_with_prefix(head).chain_update(&self.content).finalize())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Changes an answer: of the request and how many of its method and path came before it.
+pub type Fault = Box<dyn Fn(&Request, usize, Answer) -> Answer + Send + Sync>;
+
+/// A repository on two hosts: the hub, and one for large files.
+pub struct FakeHub {
+    pub address: String,
+    pub elsewhere: String,
+    seen: Arc<Mutex<Vec<Request>>>,
+    ended: Arc<AtomicBool>,
+}
+
+struct World {
+    repo: String,
+    files: Vec<Served>,
+    fault: Fault,
+    elsewhere: String,
+}
+
+/// Bytes that differ from each other, so many.
+pub fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+pub fn large(name: &str, content: Vec<u8>) -> Served {
+    Served { name: name.to_owned(), content, large: true }
+}
+
+pub fn small(name: &str, content: &str) -> Served {
+    Served { name: name.to_owned(), content: content.as_bytes().to_vec(), large: false }
+}
+
+pub fn no_fault() -> Fault {
+    Box::new(|_, _, answer| answer)
+}
+
+impl FakeHub {
+    /// A hub with the repository `repo` (`org/name`, or `datasets/org/name`) at [`COMMIT`].
+    pub fn start(repo: &str, files: Vec<Served>, fault: Fault) -> Self {
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (hub, other) = (listen(), listen());
+        let address = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
+        let (seen, ended) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let fake = Self {
+            address: address(&hub),
+            elsewhere: address(&other),
+            seen: Arc::clone(&seen),
+            ended: Arc::clone(&ended),
+        };
+        let world = Arc::new(World { repo: repo.to_owned(), files, fault, elsewhere: fake.elsewhere.clone() });
+        for (listener, elsewhere) in [(hub, false), (other, true)] {
+            let (world, seen, ended) = (Arc::clone(&world), Arc::clone(&seen), Arc::clone(&ended));
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    if ended.load(SeqCst) {
+                        return;
+                    }
+                    let (world, seen) = (Arc::clone(&world), Arc::clone(&seen));
+                    std::thread::spawn(move || world.serve(stream, elsewhere, &seen));
+                }
+            });
+        }
+        fake
+    }
+
+    /// The requests so far.
+    pub fn requests(&self) -> Vec<Request> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    pub fn forget(&self) {
+        self.seen.lock().unwrap().clear();
+    }
+}
+
+impl Drop for FakeHub {
+    fn drop(&mut self) {
+        self.ended.store(true, SeqCst);
+        for address in [&self.address, &self.elsewhere] {
+            TcpStream::connect(address.trim_start_matches("http://")).ok();
+        }
+    }
+}
+
+impl World {
+    fn serve(&self, mut stream: TcpStream, elsewhere: bool, seen: &Mutex<Vec<Request>>) {
+        let mut lines = BufReader::new(stream.try_clone().unwrap());
+        let mut line = String::new();
+        let mut next = || {
+            line.clear();
+            lines.read_line(&mut line).ok().filter(|read| *read > 0).map(|_| line.trim_end().to_owned())
+        };
+        let Some(first) = next() else { return };
+        let mut words = first.split(' ');
+        let (method, path) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
+        let mut headers = BTreeMap::new();
+        while let Some((name, value)) = next().as_deref().and_then(|line| line.split_once(':')) {
+            headers.insert(name.to_lowercase(), value.trim().to_owned());
+        }
+        let request = Request { elsewhere, method, path, headers };
+        let before = {
+            let mut seen = seen.lock().unwrap();
+            let like = |other: &&Request| other.method == request.method && other.path == request.path;
+            let before = seen.iter().filter(like).count();
+            seen.push(request.clone());
+            before
+        };
+        let answer = (self.fault)(&request, before, self.answer(&request));
+        answer.send(&request.method, &mut stream).ok();
+        stream.shutdown(std::net::Shutdown::Write).ok();
+        // What is still on its way would make the system throw away what was sent.
+        let mut rest = [0; 64];
+        stream.set_read_timeout(Some(Duration::from_millis(200))).ok();
+        while stream.read(&mut rest).is_ok_and(|read| read > 0) {}
+    }
+
+    fn answer(&self, request: &Request) -> Answer {
+        let path = request.path.replace("%2F", "/");
+        let path = path.split('?').next().unwrap_or_default().trim_start_matches('/');
+        if request.elsewhere {
+            let file = self.files.iter().find(|file| file.large && path == file.sha256());
+            return file.map_or(Answer::new(404), |file| part(request, &file.content, "\"of-the-other-host\""));
+        }
+        let kind = if self.repo.starts_with("datasets/") { self.repo.clone() } else { format!("models/{}", self.repo) };
+        if let Some(rest) = path.strip_prefix(&format!("api/{kind}/")) {
+            return match rest.split_once('/').unwrap_or((rest, "")) {
+                ("revision", revision) if !["main", "refs/convert/parquet", COMMIT].contains(&revision) => {
+                    Answer::new(404).with("x-error-code", "RevisionNotFound")
+                }
+                ("revision", _) => json(&format!("{{\"id\":\"{}\",\"sha\":\"{COMMIT}\"}}", self.repo)),
+                ("tree", at) => self.tree(at.strip_prefix(COMMIT).unwrap_or_default().trim_start_matches('/')),
+                _ => Answer::new(404).with("x-error-code", "EntryNotFound"),
+            };
+        }
+        let Some(rest) = path.strip_prefix(&format!("{}/resolve/", self.repo)) else {
+            return Answer::new(404)
+                .with("x-error-code", "RepoNotFound")
+                .with("x-error-message", "Repository not found");
+        };
+        let name =
+            ["main/", "refs/convert/parquet/", &format!("{COMMIT}/")].iter().find_map(|at| rest.strip_prefix(at));
+        let Some(name) = name else { return Answer::new(404).with("x-error-code", "RevisionNotFound") };
+        let Some(file) = self.files.iter().find(|file| file.name == name) else {
+            return Answer::new(404).with("x-error-code", "EntryNotFound").with("x-repo-commit", COMMIT);
+        };
+        match file.large {
+            false => part(request, &file.content, &format!("\"{}\"", file.etag())).with("x-repo-commit", COMMIT),
+            true => Answer::new(302)
+                .with("x-repo-commit", COMMIT)
+                .with("x-linked-size", file.content.len().to_string())
+                .with("x-linked-etag", format!("\"{}\"", file.etag()))
+                .with("location", format!("{}/{}", self.elsewhere, file.sha256())),
+        }
+    }
+
+    /// The files right in a folder.
+    fn tree(&self, folder: &str) -> Answer {
+        let below = |name: &str| match folder {
+            "" => Some(name.to_owned()),
+            _ => name.strip_prefix(folder)?.strip_prefix('/').map(str::to_owned),
+        };
+        let inside = self.files.iter().filter(|file| {
+            below(&file.name).is_some_and(|rest| !rest.contains('/') || rest.starts_with('/') || rest.contains(".."))
+        });
+        let entries: Vec<String> = inside
+            .map(|file| {
+                let (name, bytes) = (&file.name, file.content.len());
+                let lfs = format!(",\"lfs\":{{\"oid\":\"{}\",\"size\":{bytes},\"pointerSize\":130}}", file.sha256());
+                let lfs = if file.large { lfs.as_str() } else { "" };
+                let oid = Served { large: false, ..file.clone() }.etag();
+                format!("{{\"type\":\"file\",\"oid\":\"{oid}\",\"size\":{bytes},\"path\":\"{name}\"{lfs}}}")
+            })
+            .collect();
+        json(
+            &format!("[{{\"type\":\"directory\",\"oid\":\"x\",\"size\":0,\"path\":\"sub\"}},{}]", entries.join(","))
+                .replace(",]", "]"),
+        )
+    }
+}
+
+fn json(text: &str) -> Answer {
+    Answer::new(200).with("content-type", "application/json").body(text)
+}
+
+/// A file, or the part of it that is asked for.
+fn part(request: &Request, content: &[u8], etag: &str) -> Answer {
+    let fresh = request.header("if-range").is_none_or(|known| known == etag);
+    match request.from().filter(|_| fresh) {
+        Some(from) if from >= content.len() => {
+            Answer::new(416).with("content-range", format!("bytes */{}", content.len()))
+        }
+        Some(from) => Answer::new(206)
+            .with("content-range", format!("bytes {from}-{}/{}", content.len() - 1, content.len()))
+            .body(&content[from..]),
+        None => Answer::new(200).body(content),
+    }
+    .with("etag", etag)
+    .with("accept-ranges", "bytes")
+}

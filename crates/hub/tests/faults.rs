@@ -1,0 +1,679 @@
+//! What comes of each thing that can go wrong between a hub, a network and a disk.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_macros,
+    reason = "a test stops at what it lacks, and says what it skips"
+)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use common::{Answer, COMMIT, FakeHub, Fault, Request, Served, TOKEN, content, large, no_fault, small};
+use ghostlab_core::error::Error;
+use ghostlab_hub::{
+    Event, Fetched, Hub, Lock, LockedFile, LockedRepo, Patience, Reporter, Settings, Source, Want, Wanted,
+};
+use tempfile::TempDir;
+
+const REPO: &str = "o/n";
+
+/// Keeps everything that is told.
+#[derive(Default)]
+struct Told(Mutex<Vec<Event>>);
+
+impl Reporter for Told {
+    fn event(&self, event: Event) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+/// Patience of a test: what takes seconds takes milliseconds.
+fn settings(endpoint: &str, cache: &Path) -> Settings {
+    let variable = |name: &str| match name {
+        "HF_ENDPOINT" => Some(endpoint.into()),
+        "HF_HUB_CACHE" => Some(cache.into()),
+        "HF_TOKEN" => Some(TOKEN.into()),
+        _ => None,
+    };
+    let millis = Duration::from_millis;
+    let patience = Patience {
+        answer: millis(2000),
+        stall: millis(300),
+        attempts: 4,
+        first: millis(10),
+        longest: millis(40),
+        asked: millis(5000),
+    };
+    Settings { patience, ..Settings::of(&variable).unwrap() }
+}
+
+fn want(names: &[&str]) -> Want {
+    Want { source: Source::parse(REPO).unwrap(), files: names.iter().map(|name| Wanted::needed(*name)).collect() }
+}
+
+fn lock(files: &[Served]) -> Lock {
+    let pin = |file: &Served| {
+        let name = ghostlab_hub::FileName::new(&file.name).unwrap();
+        (name, LockedFile { bytes: file.content.len() as u64, sha256: file.sha256() })
+    };
+    let mut lock = Lock::default();
+    let files = files.iter().map(pin).collect();
+    lock.pin(&Source::parse(REPO).unwrap(), LockedRepo { commit: COMMIT.into(), files });
+    lock
+}
+
+fn hash(path: &Path) -> ghostlab_core::error::Result<String> {
+    Ok(ghostlab_core::files::sha256::of_file(path).map_err(|error| Error::io("read", path, &error))?.0)
+}
+
+struct Outcome {
+    fetched: Result<Fetched, Error>,
+    told: Vec<Event>,
+}
+
+impl Outcome {
+    /// The error of the call, or of its first file.
+    fn error(&self) -> Option<&Error> {
+        match &self.fetched {
+            Ok(fetched) => fetched.failures.first().map(|(_, error)| error),
+            Err(error) => Some(error),
+        }
+    }
+}
+
+/// Plans and fetches, and looks for the token in everything that came out and in everything that was asked.
+fn fetch(server: &FakeHub, cache: &Path, names: &[&str], lock: &Lock) -> Outcome {
+    let (hub, told, stop) = (Hub::new(settings(&server.address, cache)), Told::default(), AtomicBool::new(false));
+    let plan = hub.plan(&[want(names)], lock, &told, &stop);
+    let fetched = plan.and_then(|plan| hub.fetch(&plan, Some(&hash), &told, &stop));
+    let outcome = Outcome { fetched, told: told.0.into_inner().unwrap() };
+    let mut said = format!("{:?} {:?}", outcome.told, outcome.fetched);
+    said += &serde_json::to_string(&outcome.told).unwrap();
+    if let Some(error) = outcome.error() {
+        said += &format!("{error} {}", error.one_line());
+    }
+    assert!(!said.contains(TOKEN), "{said}");
+    for path in files_below(cache) {
+        let text = fs::read(&path).unwrap();
+        assert!(!text.windows(TOKEN.len()).any(|part| part == TOKEN.as_bytes()), "{}", path.display());
+    }
+    for request in server.requests() {
+        let sent = request.headers.values().any(|value| value.contains(TOKEN)) || request.path.contains(TOKEN);
+        assert_eq!(sent, !request.elsewhere, "the hub gets the token, and nobody else: {request:?}");
+    }
+    outcome
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => files.extend(files_below(&entry.path())),
+            kind if kind.is_file() => files.push(entry.path()),
+            _ => {}
+        }
+    }
+    files
+}
+
+fn cached(cache: &Path, name: &str) -> Option<Vec<u8>> {
+    fs::read(cache.join("models--o--n/snapshots").join(COMMIT).join(name)).ok()
+}
+
+/// The requests for the content of a file, on whatever host.
+fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
+    let of_content = |request: &Request| match file.large {
+        true => request.elsewhere,
+        false => request.method == "GET" && request.path.contains("/resolve/"),
+    };
+    server.requests().into_iter().filter(of_content).collect()
+}
+
+/// A fault of the answers that carry content: those of the host that has the file.
+fn of_content(file: &Served, fault: impl Fn(&Request, usize, Answer) -> Answer + Send + Sync + 'static) -> Fault {
+    let large = file.large;
+    Box::new(move |request, before, answer| {
+        let content =
+            if large { request.elsewhere } else { request.method == "GET" && request.path.contains("/resolve/") };
+        if content { fault(request, before, answer) } else { answer }
+    })
+}
+
+/// What a fault is to come to.
+enum Then {
+    /// The file is there; from which bytes on it was asked for.
+    Whole(&'static [Option<usize>]),
+    /// It is refused, with an exit code and these words.
+    Refused(u8, &'static str),
+}
+
+#[test]
+fn every_fault_of_a_download_ends_in_the_right_file_or_in_an_error() {
+    use Then::{Refused, Whole};
+    type Make = fn(&Request, usize, Answer) -> Answer;
+    let table: &[(&str, Make, Then)] = &[
+        ("none", |_, _, a| a, Whole(&[None])),
+        ("cut", |_, n, a| if n == 0 { Answer { cut: Some(70), ..a } } else { a }, Whole(&[None, Some(70)])),
+        (
+            "cut thrice",
+            |_, n, a| if n < 3 { Answer { cut: Some(20), ..a } } else { a },
+            Whole(&[None, Some(20), Some(40), Some(60)]),
+        ),
+        ("always cut before a byte", |_, _, a| Answer { cut: Some(0), ..a }, Refused(3, "could not be reached")),
+        (
+            "cut at one place, and always from the beginning",
+            |r, _, a| Answer {
+                cut: Some(50),
+                status: 200,
+                body: if r.from().is_some() { content(100) } else { a.body },
+                ..Answer::new(200)
+            },
+            Refused(3, "could not be reached"),
+        ),
+        (
+            "stalled",
+            |_, n, a| if n == 0 { Answer { stall: Some((30, Duration::from_secs(2))), ..a } } else { a },
+            Whole(&[None, Some(30)]),
+        ),
+        (
+            "a wrong length, once",
+            |_, n, a| {
+                if n == 0 {
+                    let mut b = a;
+                    b.body.truncate(60);
+                    b
+                } else {
+                    a
+                }
+            },
+            Whole(&[None, None]),
+        ),
+        (
+            "too long, once",
+            |_, n, mut a| {
+                if n == 0 {
+                    a.body.extend([0; 9]);
+                }
+                a
+            },
+            Whole(&[None, None]),
+        ),
+        (
+            "too long, always",
+            |_, _, mut a| {
+                a.body.extend([0; 9]);
+                a
+            },
+            Refused(3, "its length is 109, not 100"),
+        ),
+        (
+            "wrong bytes, once",
+            |_, n, mut a| {
+                if n == 0 {
+                    a.body[5] ^= 1;
+                }
+                a
+            },
+            Whole(&[None, None]),
+        ),
+        (
+            "wrong bytes, always",
+            |_, _, mut a| {
+                a.body[5] ^= 1;
+                a
+            },
+            Refused(5, "otherwise than it should"),
+        ),
+        (
+            "200 in answer to a Range",
+            |_, n, a| match n {
+                0 => Answer { cut: Some(70), ..a },
+                1 => Answer::new(200).body(content(100)),
+                _ => a,
+            },
+            Whole(&[None, Some(70)]),
+        ),
+        (
+            "206 from another byte",
+            |_, n, a| match n {
+                0 => Answer { cut: Some(70), ..a },
+                1 => Answer::new(206).with("content-range", "bytes 60-99/100").body(&content(100)[60..]),
+                _ => a,
+            },
+            Whole(&[None, Some(70), None]),
+        ),
+        (
+            "206 of another length",
+            |_, n, a| match n {
+                0 => Answer { cut: Some(70), ..a },
+                1 => Answer::new(206).with("content-range", "bytes 70-119/120").body(content(50)),
+                _ => a,
+            },
+            Whole(&[None, Some(70), None]),
+        ),
+        (
+            "another ETag between two parts",
+            |_, n, a| match n {
+                0 => Answer { cut: Some(70), ..a },
+                1 => a.with("etag", "\"other\""),
+                _ => a,
+            },
+            Whole(&[None, Some(70), None]),
+        ),
+        (
+            "416",
+            |_, n, a| match n {
+                0 => Answer { cut: Some(70), ..a },
+                1 => Answer::new(416),
+                _ => a,
+            },
+            Whole(&[None, Some(70), None]),
+        ),
+        ("500 a few times", |_, n, a| if n < 3 { Answer::new(500) } else { a }, Whole(&[None, None, None, None])),
+        ("500 always", |_, _, _| Answer::new(503), Refused(3, "within 4 attempts")),
+    ];
+    for size in [true, false] {
+        for (name, make, then) in table {
+            let file = Served { name: "f".into(), content: content(100), large: size };
+            let server = FakeHub::start(REPO, vec![file.clone()], of_content(&file, *make));
+            let cache = TempDir::new().unwrap();
+            let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
+            let asked: Vec<Option<usize>> = gets(&server, &file).iter().map(Request::from).collect();
+            let shown = format!("{name} (large: {size}): {asked:?}, {:?}", outcome.fetched);
+            match then {
+                Whole(from) => {
+                    assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content), "{shown}");
+                    assert!(outcome.error().is_none() && asked == *from, "{shown}");
+                    let blobs = cache.path().join("models--o--n/blobs");
+                    let names: Vec<_> = fs::read_dir(blobs).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+                    assert_eq!(names, [file.etag().as_str()], "{shown}");
+                }
+                Refused(code, words) => {
+                    let error = outcome.error().unwrap_or_else(|| panic!("{shown}"));
+                    assert!(error.exit_code() == *code && error.to_string().contains(words), "{name}: {error}");
+                    assert_eq!(cached(cache.path(), "f"), None, "{shown}");
+                    let blob = cache.path().join("models--o--n/blobs").join(file.etag());
+                    assert!(!blob.exists(), "{shown}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_connection_may_be_cut_at_any_byte() {
+    for size in [true, false] {
+        for at in 0..=40 {
+            let file = Served { name: "sub/f".into(), content: content(40), large: size };
+            let fault = of_content(
+                &file,
+                move |_, before, answer| if before == 0 { Answer { cut: Some(at), ..answer } } else { answer },
+            );
+            let server = FakeHub::start(REPO, vec![file.clone()], fault);
+            let cache = TempDir::new().unwrap();
+            let outcome = fetch(&server, cache.path(), &["sub/f"], &Lock::default());
+            assert_eq!(cached(cache.path(), "sub/f"), Some(content(40)), "{at}: {:?}", outcome.fetched);
+            let asked: Vec<_> = gets(&server, &file).iter().map(Request::from).collect();
+            let expected = match at {
+                0 => vec![None, None],
+                40 => vec![None],
+                _ => vec![None, Some(at)],
+            };
+            assert_eq!(asked, expected, "what came is not asked for again");
+        }
+    }
+}
+
+#[test]
+fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
+    for (header, value) in [("ratelimit", "\"api\";r=0;t=1"), ("retry-after", "1")] {
+        let file = small("f", "abc");
+        let fault: Fault =
+            Box::new(move |request, before, answer| match request.path.contains("/revision/") && before == 0 {
+                true => Answer::new(429).with(header, value),
+                false => answer,
+            });
+        let (server, cache, clock) = (FakeHub::start(REPO, vec![file], fault), TempDir::new().unwrap(), Instant::now());
+        let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
+        assert_eq!(cached(cache.path(), "f").unwrap(), b"abc");
+        assert!(clock.elapsed() >= Duration::from_secs(1), "{header}");
+        let waits = |event: &&Event| matches!(event, Event::FetchWaits { why, .. } if why.contains("429"));
+        assert_eq!(outcome.told.iter().filter(waits).count(), 1);
+    }
+    let fault: Fault = Box::new(|_, _, _| Answer::new(429).with("retry-after", "100000"));
+    let (server, cache) = (FakeHub::start(REPO, vec![], fault), TempDir::new().unwrap());
+    let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
+    assert!(outcome.error().unwrap().to_string().contains("it asks to wait 100000 s"));
+    assert_eq!(server.requests().len(), 1, "and is left alone");
+}
+
+#[test]
+fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
+    type Make = fn(&Request, Answer) -> Answer;
+    let file = || large("f", content(100));
+    let table: &[(&str, Make, &str, &str)] = &[
+        ("401", |_, _| Answer::new(401), "f", "the hub does not know the token"),
+        (
+            "gated",
+            |_, _| Answer::new(403).with("x-error-code", "GatedRepo"),
+            "f",
+            "asks for its licence to be accepted first",
+        ),
+        (
+            "a message with the token in it",
+            |r, _| Answer::new(403).with("x-error-message", r.header("authorization").unwrap_or_default()),
+            "f",
+            "Bearer [token]",
+        ),
+        (
+            "no repository",
+            |_, _| Answer::new(404).with("x-error-code", "RepoNotFound"),
+            "f",
+            "there is no o/n on the hub",
+        ),
+        (
+            "no revision",
+            |_, _| Answer::new(404).with("x-error-code", "RevisionNotFound"),
+            "f",
+            "has no revision `main`",
+        ),
+        ("no file", |_, a| a, "g", "has no such file"),
+        ("no folder", |_, _| Answer::new(404).with("x-error-code", "EntryNotFound"), "f", "has no such folder"),
+        ("a login page", |_, _| Answer::new(200).body("<html>Log in</html>"), "f", "not how a hub answers"),
+        ("a redirect to itself", |r, _| Answer::new(302).with("location", r.path.clone()), "f", "a loop"),
+        (
+            "a redirect to a file",
+            |_, _| Answer::new(302).with("location", "file:///etc/passwd"),
+            "f",
+            "a redirect from http to file",
+        ),
+        (
+            "a redirect without end",
+            |r, _| Answer::new(307).with("location", format!("/x{}", r.path)),
+            "f",
+            "more than 10 redirects",
+        ),
+    ];
+    for (name, make, asked, words) in table {
+        let make = *make;
+        let server = FakeHub::start(REPO, vec![file()], Box::new(move |request, _, answer| make(request, answer)));
+        let cache = TempDir::new().unwrap();
+        let outcome = fetch(&server, cache.path(), &[asked], &Lock::default());
+        let error = outcome.error().unwrap_or_else(|| panic!("{name}"));
+        assert!(error.to_string().contains(words) && error.exit_code() == 3, "{name}: {error}");
+        assert!(files_below(cache.path()).is_empty(), "{name}: a page of the hub's is no file");
+    }
+}
+
+#[test]
+fn the_token_does_not_go_to_where_the_hub_sends_us() {
+    // Every request is checked in `fetch`; here the hub's own API sends everybody away.
+    let fault: Fault = Box::new(|request, _, answer| match request.elsewhere {
+        true => Answer::new(200).body("{\"sha\":\"x\"}"),
+        false if request.path.contains("/revision/") => answer,
+        false => answer,
+    });
+    let other = FakeHub::start("x/y", vec![], Box::new(|_, _, _| Answer::new(403)));
+    let address = other.elsewhere.clone();
+    let away: Fault = Box::new(move |request, before, answer| match request.path.starts_with("/api/") {
+        true => Answer::new(302).with("location", format!("{address}{}", request.path)),
+        false => fault(request, before, answer),
+    });
+    let (server, cache) = (FakeHub::start(REPO, vec![], away), TempDir::new().unwrap());
+    assert!(fetch(&server, cache.path(), &["f"], &Lock::default()).error().is_some());
+    let asked = other.requests();
+    assert!(!asked.is_empty());
+    for request in asked {
+        assert!(request.header("authorization").is_none() && !format!("{request:?}").contains(TOKEN), "{request:?}");
+    }
+}
+
+#[test]
+fn a_file_name_cannot_leave_its_folder() {
+    for name in ["../../../escaped", "/tmp/escaped", "a/../../escaped", "..\\\\escaped"] {
+        let (server, cache) =
+            (FakeHub::start(REPO, vec![small(name, "x"), small("f", "y")], no_fault()), TempDir::new().unwrap());
+        let outcome = fetch(&server, &cache.path().join("hub"), &["f"], &Lock::default());
+        let text = outcome.error().unwrap().to_string();
+        assert!(text.contains("a file name of the hub is refused"), "{name}: {text}");
+        assert!(files_below(cache.path()).is_empty());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_in_the_cache_that_leads_nowhere_or_elsewhere_is_made_right() {
+    let file = large("f", content(100));
+    let elsewhere = TempDir::new().unwrap();
+    let precious = elsewhere.path().join("precious");
+    for target in [PathBuf::from("../../blobs/gone"), precious.clone()] {
+        fs::write(&precious, "mine").unwrap();
+        let (server, cache) = (FakeHub::start(REPO, vec![file.clone()], no_fault()), TempDir::new().unwrap());
+        let snapshot = cache.path().join("models--o--n/snapshots").join(COMMIT);
+        fs::create_dir_all(&snapshot).unwrap();
+        std::os::unix::fs::symlink(&target, snapshot.join("f")).unwrap();
+        fetch(&server, cache.path(), &["f"], &lock(std::slice::from_ref(&file))).fetched.unwrap();
+        assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content));
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "mine");
+    }
+}
+
+#[test]
+fn what_is_pinned_and_cached_asks_nothing_and_what_was_altered_is_brought_anew() {
+    let files = [small("config.json", "{}"), large("model.safetensors", content(1000))];
+    let names = ["config.json", "*.safetensors"];
+    let (server, cache) = (FakeHub::start(REPO, files.to_vec(), no_fault()), TempDir::new().unwrap());
+    assert_eq!(fetch(&server, cache.path(), &names, &lock(&files)).fetched.unwrap().brought, 2);
+    server.forget();
+    let again = fetch(&server, cache.path(), &names, &lock(&files)).fetched.unwrap();
+    assert_eq!((again.cached, again.bytes, server.requests().len()), (2, 0, 0));
+
+    let path = cache.path().join("models--o--n/snapshots").join(COMMIT).join("model.safetensors");
+    fs::write(&path, content(999).into_iter().chain([7]).collect::<Vec<u8>>()).unwrap();
+    let mended = fetch(&server, cache.path(), &names, &lock(&files));
+    assert!(mended.told.iter().any(|event| matches!(event, Event::FetchNote { text } if text.contains("altered"))));
+    assert_eq!(fs::read(&path).unwrap(), content(1000));
+
+    // Offline nothing is asked for, pinned or not; damage is told.
+    server.forget();
+    let offline = Hub::new(Settings { offline: true, ..settings(&server.address, cache.path()) });
+    let (told, stop) = (Told::default(), AtomicBool::new(false));
+    for lock in [lock(&files), Lock::default()] {
+        let plan = offline.plan(&[want(&names)], &lock, &told, &stop).unwrap();
+        assert!(plan.complete());
+        assert_eq!(offline.fetch(&plan, Some(&hash), &told, &stop).unwrap().cached, 2);
+    }
+    fs::write(&path, content(1000).into_iter().rev().collect::<Vec<u8>>()).unwrap();
+    let plan = offline.plan(&[want(&names)], &lock(&files), &told, &stop).unwrap();
+    assert_eq!(offline.fetch(&plan, Some(&hash), &told, &stop).unwrap_err().exit_code(), 5);
+    let error = offline.plan(&[want(&["none"])], &lock(&files), &told, &stop).unwrap_err();
+    assert_eq!(error.exit_code(), 3);
+    assert!(server.requests().is_empty());
+}
+
+#[test]
+fn without_a_network_what_is_pinned_and_cached_is_there_and_the_rest_is_an_error() {
+    let files = [large("f", content(100))];
+    let cache = TempDir::new().unwrap();
+    let server = FakeHub::start(REPO, files.to_vec(), no_fault());
+    fetch(&server, cache.path(), &["f"], &lock(&files)).fetched.unwrap();
+    let mut away = settings("http://127.0.0.1:1", cache.path());
+    away.patience.attempts = 2;
+    let (hub, told, stop) = (Hub::new(away), Told::default(), AtomicBool::new(false));
+    let plan = hub.plan(&[want(&["f"])], &lock(&files), &told, &stop).unwrap();
+    assert_eq!(hub.fetch(&plan, None, &told, &stop).unwrap().cached, 1);
+    let error = hub.plan(&[want(&["f"])], &Lock::default(), &told, &stop).unwrap_err();
+    assert!(error.exit_code() == 3 && error.to_string().contains("could not be reached"), "{error}");
+}
+
+#[test]
+fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
+    for big in [true, false] {
+        let file = |content| Served { name: "f".into(), content, large: big };
+        let (server, cache) = (FakeHub::start(REPO, vec![file(content(100))], no_fault()), TempDir::new().unwrap());
+        let pinned = file(content(100).into_iter().rev().collect());
+        let outcome = fetch(&server, cache.path(), &["f"], &lock(&[pinned]));
+        assert_eq!(outcome.error().unwrap().exit_code(), 5, "{:?}", outcome.fetched);
+        assert_eq!(cached(cache.path(), "f"), None);
+    }
+}
+
+#[test]
+fn two_fetches_of_one_file_bring_it_once() {
+    let file = large("f", content(5000));
+    let fault = of_content(&file, |_, _, answer| Answer { stall: Some((2500, Duration::from_millis(150))), ..answer });
+    let (server, cache) = (FakeHub::start(REPO, vec![file.clone()], fault), TempDir::new().unwrap());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
+                assert!(outcome.error().is_none(), "{:?}", outcome.fetched);
+                assert_eq!(cached(cache.path(), "f"), Some(content(5000)));
+            });
+        }
+    });
+    assert_eq!(gets(&server, &file).len(), 1);
+}
+
+#[test]
+fn what_is_stopped_goes_on_where_it_was() {
+    let file = large("f", content(5000));
+    let fault = of_content(&file, |_, before, answer| match before {
+        0 => Answer { stall: Some((2500, Duration::from_secs(2))), ..answer },
+        _ => answer,
+    });
+    let (server, cache) = (FakeHub::start(REPO, vec![file.clone()], fault), TempDir::new().unwrap());
+    let mut patient = settings(&server.address, cache.path());
+    patient.patience.stall = Duration::from_secs(20);
+    let (hub, told, stop) = (Hub::new(patient), Told::default(), AtomicBool::new(false));
+    let plan = hub.plan(&[want(&["f"])], &Lock::default(), &told, &stop).unwrap();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let came = || told.0.lock().unwrap().iter().any(|event| matches!(event, Event::FetchAdvanced { .. }));
+            while !came() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        hub.fetch(&plan, None, &told, &stop).unwrap_err()
+    });
+    assert_eq!(error.exit_code(), 130);
+    let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
+    assert_eq!(outcome.fetched.unwrap().bytes, 2500);
+    assert_eq!(gets(&server, &file)[1].from(), Some(2500));
+}
+
+/// Runs [`fetches_for_another_test`] in a process of its own, in a shell where `before` was done first.
+fn child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -> Child {
+    let test = std::env::current_exe().unwrap();
+    let script = format!("{before} exec '{}' --exact fetches_for_another_test --ignored --nocapture", test.display());
+    let mut words = wrapped.iter().copied().chain(["sh", "-c", script.as_str()]);
+    Command::new(words.next().unwrap())
+        .args(words)
+        .env("HUB_TEST_ADDRESS", &server.address)
+        .env("HUB_TEST_CACHE", cache)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+#[ignore = "a part of other tests, which run it in a process of its own"]
+fn fetches_for_another_test() {
+    let (Ok(address), Some(cache)) = (std::env::var("HUB_TEST_ADDRESS"), std::env::var_os("HUB_TEST_CACHE")) else {
+        return;
+    };
+    let mut settings = settings(&address, Path::new(&cache));
+    settings.patience.stall = Duration::from_secs(60);
+    let (hub, told, stop) = (Hub::new(settings), Told::default(), AtomicBool::new(false));
+    let fetched =
+        hub.plan(&[want(&["f"])], &Lock::default(), &told, &stop).and_then(|plan| hub.fetch(&plan, None, &told, &stop));
+    let error = match &fetched {
+        Ok(fetched) => fetched.failures.first().map(|(_, error)| error),
+        Err(error) => Some(error),
+    };
+    println!("ENDED {} {error:?}", error.map_or(0, Error::exit_code));
+}
+
+#[cfg(unix)]
+#[test]
+fn after_kill_9_what_came_is_not_asked_for_again() {
+    let file = large("f", content(5000));
+    let fault = of_content(&file, |_, before, answer| match before {
+        0 => Answer { stall: Some((3000, Duration::from_secs(30))), ..answer },
+        _ => answer,
+    });
+    let (server, cache) = (FakeHub::start(REPO, vec![file.clone()], fault), TempDir::new().unwrap());
+    let mut killed = child("", &server, cache.path(), &[]);
+    let blobs = cache.path().join("models--o--n/blobs");
+    let parts = || {
+        fs::read_dir(&blobs).into_iter().flatten().flatten().map(|entry| entry.metadata().unwrap().len()).sum::<u64>()
+    };
+    let clock = Instant::now();
+    while parts() < 3000 && clock.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
+    assert_eq!(outcome.fetched.unwrap().bytes, 2000);
+    assert_eq!(gets(&server, &file)[1].from(), Some(3000));
+    assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content));
+    let left: BTreeSet<_> =
+        fs::read_dir(&blobs).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(left, BTreeSet::from([file.etag()]));
+}
+
+/// Runs the child in a file system of its own making; none where this system does not let us.
+#[cfg(target_os = "linux")]
+fn in_own_file_system(mount: &str, server: &FakeHub, cache: &Path) -> Option<String> {
+    let wrapped = ["unshare", "--map-root-user", "--mount"];
+    let able =
+        Command::new(wrapped[0]).args(&wrapped[1..]).args(["sh", "-c", mount]).env("HUB_TEST_CACHE", cache).output();
+    if !able.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this system does not let a test mount a file system");
+        return None;
+    }
+    let output = child(&format!("{mount} &&"), server, cache, &wrapped).wait_with_output().unwrap();
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_without_room_is_refused_before_and_named_in_the_middle() {
+    let (cache, file) = (TempDir::new().unwrap(), large("f", content(30 << 20)));
+    // Beside a file of 30 MB, 64 MB are left free.
+    let mount = |megabytes: u32| format!("mount -t tmpfs -o size={megabytes}m none \"$HUB_TEST_CACHE\"");
+    let server = FakeHub::start(REPO, vec![file.clone()], no_fault());
+    let Some(said) = in_own_file_system(&mount(80), &server, cache.path()) else { return };
+    assert!(said.contains("ENDED 3") && said.contains("the disk has no room"), "{said}");
+    assert!(gets(&server, &file).is_empty());
+
+    // There is room, and then somebody else takes it.
+    let fault = of_content(&file, |_, _, answer| Answer { stall: Some((1 << 20, Duration::from_secs(3))), ..answer });
+    let server = FakeHub::start(REPO, vec![file], fault);
+    let filler = "{ (sleep 1; cat /dev/zero > \"$HUB_TEST_CACHE/filler\" 2> /dev/null) & }";
+    let Some(said) = in_own_file_system(&format!("{} && {filler}", mount(120)), &server, cache.path()) else { return };
+    assert!(said.contains("ENDED 3") && said.contains("the disk is full"), "{said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_cache_that_cannot_be_written_to_is_named_and_what_it_holds_is_used() {
+    let (file, cache) = (large("f", content(100)), TempDir::new().unwrap());
+    let server = FakeHub::start(REPO, vec![file], no_fault());
+    let mount = "mount --bind \"$HUB_TEST_CACHE\" \"$HUB_TEST_CACHE\" && mount -o remount,ro,bind \"$HUB_TEST_CACHE\"";
+    let Some(said) = in_own_file_system(mount, &server, cache.path()) else { return };
+    assert!(said.contains("ENDED 3") && said.contains("cannot be written to"), "{said}");
+    fetch(&server, cache.path(), &["f"], &Lock::default()).fetched.unwrap();
+    let Some(said) = in_own_file_system(mount, &server, cache.path()) else { return };
+    assert!(said.contains("ENDED 0"), "{said}");
+}

@@ -1,0 +1,240 @@
+//! `ghostlab doctor`: what is there, what is lacking, and what to do about it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::home::{self, Place};
+use super::units::bytes;
+use crate::artifact::{self, Artifact, Seen};
+use crate::error::{Error, Result, printable};
+use crate::exec::Methods;
+use crate::files::{disk, sha256};
+use crate::grid::{Grid, Need, Needs, Shown};
+use crate::hub::{Hub, Plan, Settings};
+use crate::machine::{self, Machine};
+use crate::store::Store;
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// `table2`, `figure1`, …, `all`, or a grid file; without one, the machine alone is looked at.
+    target: Option<String>,
+    /// The profile to look at: `paper` needs the paper's models and data.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Change a value of the grid, for example `--set backbone=llama-3-8b`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
+    #[arg(long, value_name = "FOLDER")]
+    experiments: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// How one thing stands.
+struct Line {
+    mark: Mark,
+    what: String,
+    found: String,
+    /// What to do.
+    todo: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Good,
+    /// It works, but something about it should be known.
+    Note,
+    Lacks,
+}
+
+impl Line {
+    fn new(mark: Mark, what: impl Into<String>, found: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { mark, what: what.into(), found: found.into(), todo: todo.into() }
+    }
+
+    fn of(what: impl Into<String>, error: &Error) -> Self {
+        Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let store = arguments.place.look_anyway().ok();
+    let needs = match &arguments.target {
+        Some(target) => needs(target, arguments)?,
+        None => Vec::new(),
+    };
+    let mut lines = Vec::new();
+    let mut seen: Vec<(&'static str, String)> = Vec::new();
+    for of in &needs {
+        for need in &of.needs {
+            let key = (need.kind.word(), need.name.clone());
+            if !seen.contains(&key) {
+                seen.push(key);
+                lines.push(input(need, of, store.as_ref()));
+            }
+        }
+    }
+    let settings = Settings::from_env();
+    match &settings {
+        Ok(settings) => {
+            let token = settings.token.is_some();
+            lines.extend(hub_lines(settings, &needs));
+            lines.push(match token {
+                true => Line::new(Mark::Good, "token", "one is set; the hub alone knows what it may read", ""),
+                false => Line::new(Mark::Note, "token", "none", "gated models need one: HF_TOKEN, or `hf auth login`"),
+            });
+        }
+        Err(error) => lines.push(Line::of("the hub's variables", error)),
+    }
+    lines.extend(machine_lines(&needs));
+    lines.push(store_line(store.as_ref()));
+
+    for Line { mark, what, found, todo } in &lines {
+        let mark = match mark {
+            Mark::Good => "ok",
+            Mark::Note => "note",
+            Mark::Lacks => "LACKS",
+        };
+        println!("{mark:<6}{what}: {}", printable(found));
+        for line in todo.lines() {
+            println!("      → {}", printable(line));
+        }
+    }
+    let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
+    if lacking == 0 {
+        eprintln!("nothing lacks");
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("{lacking} things lack");
+    Ok(ExitCode::from(3))
+}
+
+fn needs(target: &str, arguments: &Arguments) -> Result<Vec<Needs>> {
+    let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
+    let file = Path::new(target);
+    if file.is_file() {
+        return match Artifact::read(file)? {
+            Some(artifact) => artifact.needs(profile, overrides),
+            None => {
+                let all = Shown { text: &|_| true, task: &|_| true, latency: true };
+                Ok(vec![Grid::needs(file, profile, overrides, &Methods, &all)?])
+            }
+        };
+    }
+    let all = artifact::all(&home::experiments(arguments.experiments.as_ref())?)?;
+    let chosen = artifact::chosen(&all, &[target.to_owned()])?;
+    let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
+    Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// A backbone, text or task.
+fn input(need: &Need, of: &Needs, store: Option<&Store>) -> Line {
+    let (what, around) = (format!("{} {}", need.kind.word(), need.name), of.around());
+    let hash = |path: &Path| match store {
+        Some(store) => store.input(path).map(|input| input.sha256().to_owned()),
+        None => sha256::of_file(path).map(|(hash, _)| hash).map_err(|error| Error::io("read", path, &error)),
+    };
+    match artifact::examine(need, &around, &hash) {
+        Err(error) => Line::of(what, &error),
+        Ok(Seen { found, unpinned: None }) => Line::new(Mark::Good, what, found, ""),
+        Ok(Seen { found, unpinned: Some(source) }) => {
+            let todo = format!("{source} is not pinned: `{} --lock` pins it", around.command());
+            Line::new(Mark::Note, what, found, todo)
+        }
+    }
+}
+
+/// The cache, and room for what is still to come where that is known without a request.
+fn hub_lines(settings: &Settings, needs: &[Needs]) -> Vec<Line> {
+    let hub = Hub::new(settings.clone());
+    let mut plan = Plan::default();
+    for of in needs {
+        let around = of.around();
+        let Ok(lock) = around.lock() else { continue };
+        let wants = of.needs.iter().filter_map(Need::to_fetch).filter(|want| lock.get(&want.source).is_some());
+        plan.repos.extend(wants.filter_map(|want| hub.cached(want, lock).ok()));
+    }
+    let root = hub.cache().root();
+    let free = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free);
+    let (left, shown) =
+        (plan.left(), free.map_or("the system does not tell".to_owned(), |free| format!("{} free", bytes(free))));
+    let offline = if settings.offline { ", and HF_HUB_OFFLINE is set" } else { "" };
+    let found = format!("{}: {shown}, {} of what is pinned to fetch{offline}", root.display(), bytes(left));
+    let lacks = free.is_some_and(|free| free < left);
+    let todo = if lacks { "free some room, or name a folder on another disk with HF_HUB_CACHE" } else { "" };
+    vec![Line::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
+}
+
+/// Memory and device.
+fn machine_lines(needs: &[Needs]) -> Vec<Line> {
+    let free = machine::free_memory();
+    let largest = needs.iter().flat_map(|of| {
+        let around = of.around();
+        of.needs
+            .iter()
+            .filter_map(move |need| need.find(&around).ok())
+            .filter_map(|found| artifact::weight_bytes(&found.path))
+    });
+    let memory = match largest.max() {
+        None => Line::new(Mark::Good, "memory", format!("{} free", bytes(free)), ""),
+        Some(weights) if weights <= free => Line::new(
+            Mark::Good,
+            "memory",
+            format!("{} free; the largest backbone's weights have {}", bytes(free), bytes(weights)),
+            "",
+        ),
+        Some(weights) => {
+            let found = format!("{} free; the largest backbone's weights have {}", bytes(free), bytes(weights));
+            Line::new(
+                Mark::Note,
+                "memory",
+                found,
+                "it runs all the same, its layers made when they are needed; `plan` has the figures",
+            )
+        }
+    };
+    let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::this();
+    let cpu =
+        format!("{}, {threads} threads, {}", cpu.as_deref().unwrap_or("unknown processor"), cpu_features.join(" "));
+    let device = match gpu {
+        Some(gpu) => Line::new(Mark::Good, "device", format!("{gpu}; {cpu}"), ""),
+        None => Line::new(Mark::Good, "device", format!("{cpu}; no GPU is used"), ""),
+    };
+    vec![memory, device]
+}
+
+fn store_line(store: Option<&Store>) -> Line {
+    let Some(store) = store else {
+        return Line::new(Mark::Note, "store", "none here", "run it in a checkout, or name one with --store");
+    };
+    let root = store.root();
+    let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
+        return Line::new(
+            Mark::Lacks,
+            "store",
+            format!("{}: no folder above it", root.display()),
+            "name another with --store",
+        );
+    };
+    let free = disk::free(folder).map_or(String::new(), |free| format!(", {} free", bytes(free)));
+    let system = disk::file_system(folder);
+    let found =
+        format!("{}, on {}{free}", root.display(), system.map_or("an unknown file system", |system| system.name));
+    let writable = tempfile::tempfile_in(folder).map_err(|error| Error::io("write", folder, &error));
+    match (writable, system) {
+        (Err(error), _) => Line::of("store", &error),
+        (Ok(_), Some(system)) if system.shared => Line::new(
+            Mark::Note,
+            "store",
+            found,
+            "shared: another machine's dead jobs are taken over after three minutes",
+        ),
+        (Ok(_), Some(system)) if system.memory => {
+            Line::new(Mark::Note, "store", found, "it lies in memory, and is gone with the machine's next start")
+        }
+        _ => Line::new(Mark::Good, "store", found, ""),
+    }
+}

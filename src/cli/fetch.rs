@@ -1,0 +1,253 @@
+//! `ghostlab fetch TARGET…`: what artifacts, grids or single names need from the hub.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use clap::Args;
+
+use super::fetch_progress;
+use super::home::{self, Place};
+use super::stop;
+use super::units::{bytes, columns, seconds};
+use crate::artifact;
+use crate::error::{Error, Result};
+use crate::exec::Methods;
+use crate::files::sha256;
+use crate::grid::{Grid, Need, Needs, Shown};
+use crate::hub::{Hub, Lock, Plan, RepoKind, Settings, Source, Want, Wanted};
+use crate::store::Store;
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// `table2`, `figure1`, …, or `all`; a grid file; or `org/name[@revision]`, `datasets/org/name[@revision]`.
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<String>,
+    /// The profile of artifacts and grids: `paper` needs the paper's models and data.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Change a value of the grids, for example `--set backbone=llama-3-8b`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Of `org/name`: only files of this pattern. By default config, tokenizer and weights of a model; a dataset has no
+    /// default.
+    #[arg(long = "files", value_name = "PATTERN")]
+    files: Vec<String>,
+    /// Pin instead: write commit, size and SHA-256 of every file, as the hub has them now, into `hub.lock`. Only small
+    /// files are brought for it.
+    #[arg(long)]
+    lock: bool,
+    /// List files and bytes; bring and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print every event as a line of JSON instead of progress.
+    #[arg(long)]
+    events: bool,
+    /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
+    #[arg(long, value_name = "FOLDER")]
+    experiments: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut wants: BTreeMap<PathBuf, Vec<Want>> = BTreeMap::new();
+    for target in &arguments.targets {
+        for (lock, want) in wanted(target, arguments)? {
+            wants.entry(lock).or_default().push(want);
+        }
+    }
+    if wants.is_empty() {
+        eprintln!("nothing to fetch: everything lies where its `path` says, or comes with the program");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (hub, stop) = (Hub::new(Settings::from_env()?), stop::on_ctrl_c("stopping; what came is kept")?);
+    let store = arguments.place.look_anyway().ok().filter(|store| store.root().join("store.json").is_file());
+    let mut code = ExitCode::SUCCESS;
+    for (lock_file, wants) in &wants {
+        let reporter = fetch_progress::reporter(arguments.events);
+        if arguments.lock {
+            let plan = hub.plan(wants, &Lock::default(), &*reporter, &stop)?;
+            match arguments.dry_run {
+                true => print!("{}", listed(&plan, &hub)),
+                false => pin(&hub, &plan, lock_file, &*reporter, &stop)?,
+            }
+            continue;
+        }
+        let plan = hub.plan(wants, &Lock::read(lock_file)?, &*reporter, &stop)?;
+        if arguments.dry_run {
+            print!("{}", listed(&plan, &hub));
+            tell_unpinned(&plan, lock_file);
+        } else if let Some(failed) = fetched(&hub, &plan, lock_file, store.as_ref(), arguments.events, &stop)? {
+            code = failed;
+        }
+    }
+    Ok(code)
+}
+
+/// What a target wants, each with the lock that pins it.
+fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
+    let file = Path::new(target);
+    let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
+    let needs = if file.is_file() {
+        match artifact::Artifact::read(file)? {
+            Some(artifact) => artifact.needs(profile, overrides)?,
+            None => vec![Grid::needs(file, profile, overrides, &Methods, &ALL)?],
+        }
+    } else if target.contains('/') && !target.ends_with(".yaml") {
+        let lock = home::below(None, "experiments", None).join(Lock::FILE);
+        let lock = if lock.is_file() { lock } else { Lock::FILE.into() };
+        return Ok(vec![(lock, named(target, &arguments.files)?)]);
+    } else if target.ends_with(".yaml") {
+        return Err(Error::missing("the grid is not there").at(target).hint("check the path for a typing error"));
+    } else {
+        let all = artifact::all(&home::experiments(arguments.experiments.as_ref())?)?;
+        let chosen = artifact::chosen(&all, &[target.to_owned()])?;
+        let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
+        needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect()
+    };
+    // What lies at its path is not fetched; but it is pinned, so that a copy can be told from another model.
+    let want = |need: &Need| if arguments.lock { need.want.clone() } else { need.to_fetch().cloned() };
+    let of = |needs: &Needs| {
+        let lock = needs.lock_file.clone();
+        needs.needs.iter().filter_map(want).map(move |want| (lock.clone(), want)).collect::<Vec<_>>()
+    };
+    Ok(needs.iter().flat_map(of).collect())
+}
+
+const ALL: Shown<'static> = Shown { text: &|_| true, task: &|_| true, latency: true };
+
+fn named(target: &str, files: &[String]) -> Result<Want> {
+    let source = Source::parse(target)?;
+    if !files.is_empty() {
+        return Ok(Want { source, files: files.iter().map(Wanted::needed).collect() });
+    }
+    match source.repo.kind() {
+        RepoKind::Model => Ok(Want::backbone(source)),
+        RepoKind::Dataset => Err(Error::bad_input("which files of the dataset is not said")
+            .at(target)
+            .expected("--files PATTERN, once or several times")
+            .found("none")
+            .hint("`*` is any part of a name, `**` any folders; --dry-run lists what a pattern means")),
+    }
+}
+
+/// Brings what a plan lacks; the exit code where something did not come.
+fn fetched(
+    hub: &Hub,
+    plan: &Plan,
+    lock_file: &Path,
+    store: Option<&Store>,
+    events: bool,
+    stop: &AtomicBool,
+) -> Result<Option<ExitCode>> {
+    let clock = Instant::now();
+    let hash = |path: &Path| match store {
+        // Remembered: the run that follows need not hash it again.
+        Some(store) => store.input(path).map(|input| input.sha256().to_owned()),
+        None => sha256::of_file(path).map(|(hash, _)| hash).map_err(|error| Error::io("read", path, &error)),
+    };
+    let reporter = fetch_progress::reporter(events);
+    let fetched = hub.fetch(plan, Some(&hash), &*reporter, stop);
+    drop(reporter);
+    let fetched = fetched?;
+    let time = clock.elapsed().as_secs_f64();
+    eprintln!(
+        "{} files fetched ({} in {}), {} were cached; they are in {}",
+        fetched.brought,
+        bytes(fetched.bytes),
+        seconds(time),
+        fetched.cached,
+        hub.cache().root().display()
+    );
+    tell_unpinned(plan, lock_file);
+    for (file, error) in &fetched.failures {
+        eprintln!("{file}: {error}");
+    }
+    Ok(fetched.failures.first().map(|(_, error)| ExitCode::from(error.exit_code())))
+}
+
+/// Says which repositories were taken as they are today.
+fn tell_unpinned(plan: &Plan, lock_file: &Path) {
+    let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
+    if !unpinned.is_empty() {
+        let lock = lock_file.display();
+        eprintln!(
+            "not pinned in {lock}, so taken as they are today: {}; `ghostlab fetch --lock …` pins them",
+            unpinned.join(", ")
+        );
+    }
+}
+
+/// A line for each file, and the sums.
+fn listed(plan: &Plan, hub: &Hub) -> String {
+    let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
+    for (repo, file) in plan.files() {
+        let state = match (&file.cached, file.here) {
+            (Some(_), _) => "cached".to_owned(),
+            (None, 0) => "to fetch".to_owned(),
+            (None, here) => format!("to fetch, {} are here", bytes(here)),
+        };
+        let size = file.bytes.map_or("unknown".to_owned(), bytes);
+        let pinned = if repo.locked { "" } else { ", not pinned" };
+        rows.push(vec![
+            format!("{}/{}", repo.source.repo, file.name),
+            size,
+            state,
+            format!("{}{pinned}", &repo.commit[..12]),
+        ]);
+    }
+    let all: u64 = plan.files().filter_map(|(_, file)| file.bytes).sum();
+    format!(
+        "{}{} files, {}; {} to fetch into {}\n",
+        columns(&rows, &[1]),
+        rows.len() - 1,
+        bytes(all),
+        bytes(plan.left()),
+        hub.cache().root().display()
+    )
+}
+
+/// Writes what a plan pins, and says what changed.
+fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn crate::hub::Reporter, stop: &AtomicBool) -> Result<()> {
+    let pinned = hub.pin(plan, reporter, stop)?;
+    let mut lock = Lock::read(lock_file)?;
+    for (source, repo) in pinned {
+        let files = repo.files.len();
+        match lock.get(&source).map(|known| known.commit.clone()) {
+            Some(known) if known == repo.commit => eprintln!("{source}: {files} files at {known}, as before"),
+            Some(known) => eprintln!("{source}: {files} files, {known} → {}", repo.commit),
+            None => eprintln!("{source}: {files} files at {}", repo.commit),
+        }
+        lock.pin(&source, repo);
+    }
+    lock.write(lock_file)?;
+    eprintln!("written: {}", lock_file.display());
+    Ok(())
+}
+
+/// Brings what some grids need, on the way to running them.
+///
+/// # Errors
+/// The first thing that cannot be brought.
+pub(super) fn bring(needs: &[Needs], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
+    let hub = Hub::new(Settings::from_env()?);
+    for needs in needs {
+        let wants: Vec<Want> = needs.needs.iter().filter_map(Need::to_fetch).cloned().collect();
+        if wants.is_empty() {
+            continue;
+        }
+        let reporter = fetch_progress::reporter(events);
+        let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
+        let hash = |path: &Path| store.input(path).map(|input| input.sha256().to_owned());
+        let fetched = hub.fetch(&plan, Some(&hash), &*reporter, stop)?;
+        drop(reporter);
+        tell_unpinned(&plan, &needs.lock_file);
+        if let Some((file, error)) = fetched.failures.into_iter().next() {
+            return Err(error.at(file));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! What a grid needs from outside, and where it may be: a path, or the cache of the hub.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::at::{At, Placed};
+use super::named::EntryKind;
+use super::node::Place;
+use crate::error::{Error, Result};
+use crate::hub::{Hub, Lock, PlannedRepo, Repo, RepoKind, Settings, Source, Want, Wanted};
+
+/// What an entry says of its files.
+pub(super) struct Written<'a> {
+    pub(super) path: Option<&'a Path>,
+    pub(super) hub: Option<&'a str>,
+    pub(super) revision: Option<&'a str>,
+    pub(super) files: &'a [String],
+}
+
+/// A backbone, text or task that a grid names. Whether it is there was not looked for.
+#[derive(Debug, Clone)]
+pub struct Need {
+    pub kind: EntryKind,
+    pub name: String,
+    /// What of the hub it is.
+    pub want: Option<Want>,
+    /// Where it is, or may be, from the current folder.
+    pub path: Option<PathBuf>,
+    /// What a complaint names.
+    place: Place,
+    /// Whether path and hub stand in one file: then the hub's is as good where the path leads nowhere.
+    either: bool,
+}
+
+/// The repository that an entry means, and what it was taken as.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HubSource {
+    /// `org/name@main`
+    pub repository: String,
+    /// The commit in the cache; none where a path was taken.
+    pub commit: Option<String>,
+    /// Whether `hub.lock` has it.
+    pub pinned: bool,
+    #[serde(skip)]
+    pub want: Want,
+}
+
+/// Where something is.
+#[derive(Debug)]
+pub struct Found {
+    pub path: PathBuf,
+    pub hub: Option<HubSource>,
+}
+
+/// The cache and the lock, looked into when something of them is needed.
+pub struct Around<'a> {
+    hub: OnceCell<Hub>,
+    lock: OnceCell<Lock>,
+    lock_file: PathBuf,
+    grid: &'a Path,
+    profile: Option<&'a str>,
+}
+
+impl<'a> Around<'a> {
+    pub(super) fn new(lock_file: PathBuf, grid: &'a Path, profile: Option<&'a str>) -> Self {
+        Self { hub: OnceCell::new(), lock: OnceCell::new(), lock_file, grid, profile }
+    }
+
+    /// The hub as the environment has it.
+    ///
+    /// # Errors
+    /// A variable that makes no sense.
+    pub fn hub(&self) -> Result<&Hub> {
+        match self.hub.get() {
+            Some(hub) => Ok(hub),
+            None => Settings::from_env().map(|settings| self.hub.get_or_init(|| Hub::new(settings))),
+        }
+    }
+
+    /// What is pinned; nothing where there is no lock.
+    ///
+    /// # Errors
+    /// A file that is no lock.
+    pub fn lock(&self) -> Result<&Lock> {
+        match self.lock.get() {
+            Some(lock) => Ok(lock),
+            None => Lock::read(&self.lock_file).map(|lock| self.lock.get_or_init(|| lock)),
+        }
+    }
+
+    /// Where the lock is, or would be.
+    pub fn lock_file(&self) -> &Path {
+        &self.lock_file
+    }
+
+    /// The profile of the grid.
+    pub fn profile(&self) -> Option<&str> {
+        self.profile
+    }
+
+    /// What brings everything that the grid needs.
+    pub fn command(&self) -> String {
+        let profile = self.profile.map_or(String::new(), |profile| format!(" --profile {profile}"));
+        format!("ghostlab fetch {}{profile}", self.grid.display())
+    }
+}
+
+impl Need {
+    pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: &Written<'_>) -> Result<Self> {
+        let [path_at, hub_at] = ["path", "hub"].map(|key| at.key(key));
+        let Some(hub) = written.hub else {
+            let Some(path) = written.path else {
+                return Err(at
+                    .bad(format!("the {} `{name}` says not where it is", kind.word()))
+                    .expected("`path: …`, or `hub: org/name`")
+                    .found("neither")
+                    .hint("docs/grid.md begins with a complete example"));
+            };
+            if written.revision.is_some() || !written.files.is_empty() {
+                let key = if written.revision.is_some() { "revision" } else { "files" };
+                return Err(at.key(key).bad(format!("`{key}` belongs to `hub`, which is not there")));
+            }
+            let Placed { value, place } = from_here(path, &path_at);
+            return Ok(Self { kind, name: name.to_owned(), want: None, path: Some(value), place, either: false });
+        };
+        let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
+        let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));
+        let source = source.map_err(|error| error.at(hub_at.place().to_string()))?;
+        let want = match (kind, written.files) {
+            (EntryKind::Backbone, []) => Want::backbone(source),
+            (_, []) => {
+                return Err(at
+                    .bad(format!("the {} `{name}` says not which file of the hub's it is", kind.word()))
+                    .expected("`files: PATH`, as the hub lists it")
+                    .found("no `files`"));
+            }
+            (_, files) => Want { source, files: files.iter().map(Wanted::needed).collect() },
+        };
+        let path = written.path.map(|path| from_here(path, &path_at));
+        let place = path.as_ref().map_or_else(|| hub_at.place(), |path| path.place.clone());
+        let either = same_file(&place, &hub_at.place());
+        Ok(Self { kind, name: name.to_owned(), want: Some(want), path: path.map(|path| path.value), place, either })
+    }
+
+    /// The place of the entry, for messages.
+    pub fn place(&self) -> String {
+        self.place.to_string()
+    }
+
+    /// The want of the hub, unless a path is there, or has to be.
+    pub fn to_fetch(&self) -> Option<&Want> {
+        let local = self.path.as_ref().is_some_and(|path| !self.either || self.fits(path));
+        self.want.as_ref().filter(|_| !local)
+    }
+
+    fn fits(&self, path: &Path) -> bool {
+        match self.kind {
+            EntryKind::Backbone => path.is_dir(),
+            EntryKind::Corpus => path.is_file(),
+            EntryKind::Task => path.exists(),
+        }
+    }
+
+    /// Where it is: at its path, else in the hub's cache.
+    ///
+    /// # Errors
+    /// It is at neither; with what brings it.
+    pub fn find(&self, around: &Around<'_>) -> Result<Found> {
+        let (what, kind) = match self.kind {
+            EntryKind::Backbone => ("the backbone's folder", "a folder"),
+            EntryKind::Corpus => ("the corpus", "a file"),
+            EntryKind::Task => ("the task's data", "a file or a folder"),
+        };
+        if let Some(path) = self.path.as_ref().filter(|path| self.fits(path)) {
+            // A path from elsewhere stands for itself; of a backbone it is asked all the same whether it is the published one.
+            let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
+            let hub = want.map(|want| -> Result<HubSource> {
+                let pinned = around.lock()?.get(&want.source).is_some();
+                Ok(HubSource { repository: want.source.to_string(), commit: None, pinned, want: want.clone() })
+            });
+            return Ok(Found { path: path.clone(), hub: hub.transpose()? });
+        }
+        let Some(want) = self.to_fetch() else {
+            let path = self.path.clone().unwrap_or_default();
+            return Err(absent(what, kind, &path, &self.place, around.grid));
+        };
+        let missing = |found: String| {
+            let local = self.path.as_ref().map_or(String::new(), |path| format!("\nor {kind} at {}", path.display()));
+            let cache = around.hub().map_or(String::new(), |hub| hub.cache().root().display().to_string());
+            Error::missing(format!("the {} `{}` is not here", self.kind.word(), self.name))
+                .at(self.place())
+                .expected(format!("{} in the hub's cache {cache}{local}", want.source))
+                .found(found)
+                .hint(format!("`{}` brings everything that is missing", around.command()))
+        };
+        let pinned = around.lock()?.get(&want.source).is_some();
+        let repo = around.hub()?.cached(want, around.lock()?);
+        let repo = repo.map_err(|error| if pinned { error } else { missing("nothing of it".to_owned()) })?;
+        let here = repo.files.iter().filter(|file| file.cached.is_some()).count();
+        if here < repo.files.len() {
+            return Err(missing(format!("{here} of its {} files", repo.files.len())));
+        }
+        let path = self.path_of(&repo, around)?;
+        let PlannedRepo { source, commit, locked, .. } = repo;
+        let hub =
+            HubSource { repository: source.to_string(), commit: Some(commit), pinned: locked, want: want.clone() };
+        Ok(Found { path, hub: Some(hub) })
+    }
+
+    /// The folder of a backbone's files, or the one file of anything else.
+    fn path_of(&self, repo: &PlannedRepo, around: &Around<'_>) -> Result<PathBuf> {
+        if self.kind == EntryKind::Backbone {
+            return Ok(around.hub()?.cache().snapshot(&repo.source.repo, &repo.commit));
+        }
+        let mut files = repo.files.iter().filter_map(|file| file.cached.clone());
+        match (files.next(), files.next()) {
+            (Some(file), None) => Ok(file),
+            _ => Err(Error::bad_input(format!(
+                "`files` of the {} `{}` means several files",
+                self.kind.word(),
+                self.name
+            ))
+            .at(self.place())
+            .expected("one file")
+            .found(repo.files.iter().map(|file| file.name.to_string()).collect::<Vec<_>>().join(", "))),
+        }
+    }
+}
+
+/// A path in a file starts from the file's folder, one on the command line from the current folder.
+fn from_here(path: &Path, at: &At<'_>) -> Placed<PathBuf> {
+    let place = at.place();
+    let value = match &place {
+        Place::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
+        Place::Set(_) => path.to_owned(),
+    };
+    Placed { value, place }
+}
+
+fn same_file(one: &Place, other: &Place) -> bool {
+    match (one, other) {
+        (Place::File { file: one, .. }, Place::File { file: other, .. }) => one == other,
+        _ => false,
+    }
+}
+
+fn absent(what: &str, kind: &str, path: &Path, place: &Place, grid: &Path) -> Error {
+    let found = if path.exists() { "something else of that name" } else { "nothing" };
+    Error::missing(format!("{what} is not there"))
+        .at(place.to_string())
+        .expected(format!("{kind} at {}", path.display()))
+        .found(found)
+        .hint(match place {
+            Place::File { file, .. } if **file == *grid => "a path in a grid starts from the grid file's folder",
+            Place::File { .. } => "a path in the file of an entry starts from that file's folder",
+            Place::Set(_) => "a path in an override starts from the current folder",
+        })
+}

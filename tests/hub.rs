@@ -1,0 +1,327 @@
+//! The program against a hub on the loopback: what a grid names is fetched, pinned, checked and used.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+#[path = "../crates/hub/tests/common/mod.rs"]
+mod server;
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use common::world::World;
+use common::{fixture, json};
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+use serde_json::Value;
+use server::{Answer, COMMIT, FakeHub, Fault, Served, TOKEN, large, no_fault, small};
+
+const MODEL: &str = "meta/tiny";
+
+/// What the hub of a test has: the backbone of the world, with its weights as a large file.
+fn files(world: &World) -> Vec<Served> {
+    let read = |name: &str| fs::read(world.path("backbone").join(name)).unwrap();
+    let text = |name: &str| small(name, &String::from_utf8(read(name)).unwrap());
+    vec![
+        text("config.json"),
+        text("tokenizer.json"),
+        large("model.safetensors", read("model.safetensors")),
+        large("consolidated.pth", vec![1, 2, 3]),
+    ]
+}
+
+/// The program with this hub and a cache in the world's folder.
+fn ghostlab(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
+    let mut command = world.command(arguments);
+    for name in
+        ["HF_HOME", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "GHOSTLAB_STORE", "GHOSTLAB_EXPERIMENTS"]
+    {
+        command.env_remove(name);
+    }
+    command.env("HF_ENDPOINT", hub).env("HF_HUB_CACHE", world.path("cache")).env("HF_TOKEN", TOKEN);
+    command.envs(more.iter().copied()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// What was said, if the exit code is this; the token is in none of it, nor in any file.
+fn ended(world: &World, output: &Output, code: i32) -> String {
+    let said = said(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(!said.contains(TOKEN), "{said}");
+    let mut folders = vec![world.folder.path().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                let bytes = fs::read(entry.path()).unwrap();
+                let holds = bytes.windows(TOKEN.len()).any(|part| part == TOKEN.as_bytes());
+                assert!(!holds, "the token is in {}", entry.path().display());
+            }
+        }
+    }
+    said
+}
+
+/// A grid whose backbone is on the hub, in a world that has none at hand.
+fn world_of_a_hub_model() -> (World, Vec<Served>) {
+    let world = World::new();
+    let files = files(&world);
+    fs::remove_dir_all(world.path("backbone")).unwrap();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write(
+        "grid.yaml",
+        grid.replace("tiny: {path: backbone}", &format!("tiny: {{hub: {MODEL}}}")).replace("depth: [1, 2]", "depth: 1"),
+    );
+    (world, files)
+}
+
+#[test]
+fn a_grid_that_names_a_hub_model_says_the_command_and_runs_after_it() {
+    let (world, files) = world_of_a_hub_model();
+    let server = FakeHub::start(MODEL, files, no_fault());
+    let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
+    let lacking = run(&["run", "grid.yaml"], 3);
+    assert!(
+        lacking.contains("the backbone `tiny` is not here") && lacking.contains("`ghostlab fetch grid.yaml`"),
+        "{lacking}"
+    );
+    assert!(run(&["doctor", "grid.yaml"], 3).contains("LACKS"), "the doctor says so, too");
+    assert!(server.requests().is_empty(), "nobody asked the hub for anything");
+
+    let listed = run(&["fetch", "grid.yaml", "--dry-run"], 0);
+    assert!(
+        listed.contains("meta/tiny/model.safetensors")
+            && listed.contains("to fetch")
+            && !listed.contains("consolidated"),
+        "{listed}"
+    );
+    assert!(!world.path("cache").exists(), "a dry run writes nothing");
+    let fetched = run(&["fetch", "grid.yaml"], 0);
+    assert!(fetched.contains("3 files fetched") && fetched.contains("not pinned in"), "{fetched}");
+
+    server.forget();
+    let done = run(&["run", "grid.yaml"], 0);
+    assert!(done.contains("written:"), "{done}");
+    assert!(server.requests().is_empty(), "a cache hit asks for nothing");
+    let record = json(&world.path("results/grid/run.json"));
+    let hub = &record["grid"]["backbones"]["tiny"]["hub"];
+    assert_eq!((hub["repository"].as_str(), hub["commit"].as_str()), (Some("meta/tiny@main"), Some(COMMIT)));
+    assert_eq!(hub["pinned"], Value::Bool(false));
+    let healthy = run(&["doctor", "grid.yaml"], 0);
+    assert!(healthy.contains("4 layers, hidden size 64") && healthy.contains("is not pinned"), "{healthy}");
+
+    // Pinned: from then on no fetch asks for anything either, and offline is the same.
+    let pinned = run(&["fetch", "grid.yaml", "--lock"], 0);
+    assert!(pinned.contains(COMMIT) && pinned.contains("written: hub.lock"), "{pinned}");
+    let lock = json(&world.path("hub.lock"));
+    let files = &lock["repositories"]["meta/tiny@main"]["files"];
+    assert_eq!(files.as_object().unwrap().len(), 3);
+    server.forget();
+    assert!(run(&["fetch", "grid.yaml"], 0).contains("3 were cached"));
+    let offline = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_HUB_OFFLINE", "1")]);
+    assert!(ended(&world, &offline, 0).contains("3 were cached"));
+    assert!(run(&["doctor", "grid.yaml"], 0).contains("with the hashes of hub.lock"));
+    assert!(server.requests().is_empty());
+}
+
+#[test]
+fn what_the_hub_refuses_is_told_without_the_token_in_lines_and_in_events() {
+    let (world, files) = world_of_a_hub_model();
+    let gated: Fault = Box::new(|request, _, answer| match request.path.contains("/resolve/") || request.elsewhere {
+        true => Answer::new(403)
+            .with("x-error-code", "GatedRepo")
+            .with("x-error-message", format!("{} may not", request.header("authorization").unwrap_or_default())),
+        false => answer,
+    });
+    let server = FakeHub::start(MODEL, files, gated);
+    for more in [&[][..], &["--events"], &["--lock"]] {
+        let arguments = [&["fetch", "grid.yaml"], more].concat();
+        let said = ended(&world, &ghostlab(&world, &server.address, &arguments, &[]), 3);
+        assert!(said.contains("asks for its licence to be accepted first") && said.contains("[token]"), "{said}");
+    }
+    let unset = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_TOKEN", "")]);
+    assert!(ended(&world, &unset, 3).contains("HF_TOKEN"));
+    let bad = ghostlab(&world, &server.address, &["fetch", "../x/y"], &[]);
+    ended(&world, &bad, 2);
+}
+
+#[test]
+fn a_local_path_wins_and_a_named_one_has_to_be_there() {
+    let world = World::new();
+    let server = FakeHub::start(MODEL, files(&world), no_fault());
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let both = format!("tiny: {{path: backbone, hub: {MODEL}}}");
+    world.write("grid.yaml", grid.replace("tiny: {path: backbone}", &both).replace("depth: [1, 2]", "depth: 1"));
+    let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
+    assert!(run(&["fetch", "grid.yaml"], 0).contains("nothing to fetch"));
+    run(&["run", "grid.yaml"], 0);
+    let elsewhere = run(&["run", "grid.yaml", "--set", "backbones.tiny.path=none"], 3);
+    assert!(elsewhere.contains("the backbone's folder is not there") && elsewhere.contains("--set"), "{elsewhere}");
+    assert!(server.requests().is_empty());
+    fs::rename(world.path("backbone"), world.path("moved")).unwrap();
+    assert!(run(&["plan", "grid.yaml"], 3).contains("or a folder at backbone"));
+}
+
+#[test]
+fn a_corpus_is_one_file_of_a_dataset_at_a_branch() {
+    let world = World::new();
+    let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
+    let server = FakeHub::start("datasets/org/texts", vec![large("en/test.jsonl", text.into_bytes())], no_fault());
+    let entry = "test: {hub: org/texts, revision: refs/convert/parquet, files: en/test.jsonl, rule: ptb, limit: 5}";
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write(
+        "grid.yaml",
+        grid.replace("test: {path: test.jsonl, rule: ptb, limit: 5}", entry).replace("depth: [1, 2]", "depth: 1"),
+    );
+    let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
+    run(&["fetch", "grid.yaml"], 0);
+    run(&["run", "grid.yaml"], 0);
+    let reference = world.path("cache/datasets--org--texts/refs/refs/convert/parquet");
+    assert_eq!(fs::read_to_string(reference).unwrap(), COMMIT);
+    world
+        .write("grid.yaml", fs::read_to_string(world.path("grid.yaml")).unwrap().replace(", files: en/test.jsonl", ""));
+    assert!(run(&["run", "grid.yaml"], 2).contains("says not which file of the hub's it is"));
+}
+
+/// The world's backbone with so many layers.
+fn with_layers(world: &World, layers: usize) {
+    let bytes = fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
+    let own = SafeTensors::deserialize(&bytes).unwrap();
+    let mut tensors: Vec<(String, TensorView<'_>)> = Vec::new();
+    for (name, tensor) in own.iter() {
+        match name.strip_prefix("model.layers.0.") {
+            Some(rest) => tensors.extend((0..layers).map(|l| (format!("model.layers.{l}.{rest}"), tensor.clone()))),
+            None if !name.starts_with("model.layers.") => tensors.push((name.to_owned(), tensor.clone())),
+            None => {}
+        }
+    }
+    safetensors::serialize_to_file(tensors, None, &world.path("backbone/model.safetensors")).unwrap();
+    world.change_config("num_hidden_layers", layers.into());
+}
+
+/// A table under the profile `paper`, on a backbone that is called like one of the paper's.
+fn under_a_papers_name() -> World {
+    let world = World::new();
+    for folder in ["experiments/backbones", "experiments/profiles"] {
+        fs::create_dir_all(world.path(folder)).unwrap();
+    }
+    world.write("experiments/backbones/llama-3-8b.yaml", format!("path: ../../backbone\nhub: {MODEL}\n"));
+    world.write("experiments/hub.lock", "{\"version\": 1, \"repositories\": {}}\n");
+    world.write(
+        "experiments/profiles/paper.yaml",
+        "corpora:\n  train-train: {path: ../../train.txt, rule: wikitext2}\n  \
+         wikitext2: {path: ../../train.txt, rule: wikitext2}\n\
+         evaluate:\n  perplexity: [{corpus: wikitext2, length: 2048}]\n",
+    );
+    world.write(
+        "experiments/table3.yaml",
+        "artifact:\n  title: A table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
+         - {criterion: llm-streamline, recovery: [none]}\n    metrics: [ppl_wikitext2]\n\
+         criterion: llm-streamline\nrecovery: [none]\n\
+         calibration: {corpus: train-train, sequences: 4, length: 64}\nprofile: paper\nprofiles:\n  paper: {backbone: llama-3-8b, depth: 7}\n",
+    );
+    world
+}
+
+fn verdicts(world: &World) -> String {
+    fs::read_to_string(world.path("results/table3/paper/table3.csv")).unwrap()
+}
+
+#[test]
+fn another_model_under_a_papers_name_is_refused_by_name() {
+    let world = under_a_papers_name();
+    let server = FakeHub::start(MODEL, vec![], no_fault());
+    let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
+    with_layers(&world, 16);
+    // The paper's LLaMA-3-8B has 32 layers.
+    for arguments in [&["reproduce", "table3"][..], &["reproduce", "table3", "--no-gate"]] {
+        let refused = run(arguments, 2);
+        assert!(refused.contains("the folder of `llama-3-8b` does not hold LLaMA-3-8B"), "{refused}");
+        assert!(refused.contains("expected: 32 layers") && refused.contains("found:    16 layers"), "{refused}");
+    }
+    assert!(run(&["doctor", "table3"], 3).contains("does not hold LLaMA-3-8B"));
+
+    // Of the right shape, but pinned nowhere: it runs, and no verdict is given.
+    with_layers(&world, 32);
+    let unknown = run(&["reproduce", "table3"], 0);
+    assert!(
+        unknown.contains("is not pinned in") && unknown.contains("whether it is the paper's is not known"),
+        "{unknown}"
+    );
+    assert!(
+        !verdicts(&world).contains("differs") && verdicts(&world).contains("is not pinned"),
+        "{}",
+        verdicts(&world)
+    );
+
+    // Pinned: judged; and noise of the same shape is refused.
+    let server = FakeHub::start(MODEL, files(&world), no_fault());
+    let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
+    run(&["fetch", "table3", "--lock", "--set", "corpora.wikitext2.limit=1"], 0);
+    run(&["reproduce", "table3", "--no-gate"], 0);
+    assert!(verdicts(&world).contains("differs"), "{}", verdicts(&world));
+    let path = world.path("backbone/model.safetensors");
+    let mut weights = fs::read(&path).unwrap();
+    *weights.last_mut().unwrap() ^= 1;
+    fs::write(&path, weights).unwrap();
+    let refused = run(&["reproduce", "table3"], 2);
+    assert!(
+        refused.contains("does not hold LLaMA-3-8B") && refused.contains("model.safetensors with SHA-256"),
+        "{refused}"
+    );
+    assert!(run(&["doctor", "table3"], 3).contains("does not hold LLaMA-3-8B"));
+    world.change_config("rms_norm_eps", 1e-6.into());
+    let refused = run(&["reproduce", "table3"], 2);
+    assert!(refused.contains("config.json with SHA-256"), "{refused}");
+}
+
+#[test]
+fn reproduce_fetches_on_the_way() {
+    let world = under_a_papers_name();
+    with_layers(&world, 32);
+    let served = files(&world);
+    fs::remove_dir_all(world.path("backbone")).unwrap();
+    let server = FakeHub::start(MODEL, served, no_fault());
+    let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
+    let lacking = run(&["reproduce", "table3"], 3);
+    assert!(lacking.contains("table3.yaml --profile paper`"), "{lacking}");
+    run(&["fetch", "table3", "--lock"], 0);
+    run(&["reproduce", "table3", "--no-gate", "--fetch"], 0);
+    assert!(verdicts(&world).contains("differs"), "{}", verdicts(&world));
+    // Bytes that were altered in the cache are seen before a number is made of them.
+    let snapshot = world.path("cache/models--meta--tiny/snapshots").join(COMMIT);
+    let mut weights = fs::read(snapshot.join("model.safetensors")).unwrap();
+    *weights.last_mut().unwrap() ^= 1;
+    fs::write(snapshot.join("model.safetensors"), weights).unwrap();
+    run(&["reproduce", "table3", "--no-gate"], 2);
+    run(&["reproduce", "table3", "--no-gate", "--fetch"], 0);
+}
+
+#[test]
+fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    for folder in ["backbones", "corpora", "tasks"] {
+        for entry in fs::read_dir(root.join(folder)).unwrap().flatten() {
+            let text = fs::read_to_string(entry.path()).unwrap();
+            let embedded = entry.file_name().to_string_lossy().starts_with("tiny-");
+            assert!(embedded || text.contains("\nhub: "), "{}", entry.path().display());
+        }
+    }
+    // What the paper's table 2 needs is known without a request: 3 models, 2 files of each of 6 datasets or more.
+    let world = World::new();
+    let output = ghostlab(
+        &world,
+        "http://127.0.0.1:1",
+        &["doctor", "table2", "--profile", "paper", "--experiments", root.to_str().unwrap()],
+        &[],
+    );
+    let said = ended(&world, &output, 3);
+    for name in ["backbone llama-3-8b", "backbone llama-3.1-8b", "corpus c4-train", "task race", "task rte"] {
+        assert!(said.contains(name), "{said}");
+    }
+}

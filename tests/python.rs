@@ -1,0 +1,232 @@
+//! Against Python's own libraries: what `huggingface_hub` caches is found here, and the other way round; and files are read
+//! as `datasets`, `pyarrow` and `safetensors` write them.
+//!
+//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has these packages. `.ci/run` makes one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_macros,
+    reason = "a test stops at what it lacks, and says what it skips"
+)]
+
+mod common;
+#[path = "../crates/hub/tests/common/mod.rs"]
+mod server;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+
+use common::fixture;
+use ghostlab::corpus;
+use ghostlab::hub::{Hub, Lock, Settings, Silent, Source, Want, Wanted};
+use ghostlab::model::weights::Weights;
+use ghostlab::model::{Config, check_weights};
+use ghostlab::tasks::{Prompt, TASKS, Task, read_rows};
+use serde_json::Value;
+use server::{COMMIT, FakeHub, Served, TOKEN, content, large, no_fault, small};
+use tempfile::TempDir;
+
+/// The interpreter; none where the tests are skipped.
+fn python() -> Option<PathBuf> {
+    let named = std::env::var_os("GHOSTLAB_PYTHON").map(PathBuf::from);
+    if named.is_none() {
+        eprintln!(
+            "skipped: GHOSTLAB_PYTHON names no interpreter with huggingface_hub, datasets, pyarrow and safetensors"
+        );
+    }
+    named
+}
+
+/// Runs a program of Python's; what it printed.
+fn run(python: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let home = TempDir::new().unwrap();
+    let mut command = Command::new(python);
+    command
+        .args(arguments)
+        .env("HF_HOME", home.path())
+        .env("HF_HUB_DISABLE_TELEMETRY", "1")
+        .env("HF_HUB_DISABLE_XET", "1");
+    command
+        .env_remove("HF_HUB_OFFLINE")
+        .env_remove("HF_HUB_CACHE")
+        .env_remove("HF_TOKEN")
+        .envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn served() -> Vec<Served> {
+    vec![
+        small("config.json", "{\"a\": 1}\n"),
+        large("sub/model.safetensors", content(5000)),
+        large("b/copy.bin", content(5000)),
+    ]
+}
+
+fn wants() -> Want {
+    let files = served().iter().map(|file| Wanted::needed(&*file.name)).collect();
+    Want { source: Source::parse("o/n").unwrap(), files }
+}
+
+fn settings(endpoint: &str, cache: &Path, offline: bool) -> Settings {
+    let variable = |name: &str| match name {
+        "HF_ENDPOINT" => Some(endpoint.into()),
+        "HF_HUB_CACHE" => Some(cache.into()),
+        "HF_TOKEN" => Some(TOKEN.into()),
+        "HF_HUB_OFFLINE" if offline => Some("1".into()),
+        _ => None,
+    };
+    Settings::of(&variable).unwrap()
+}
+
+const DOWNLOAD: &str = "
+import sys
+from huggingface_hub import hf_hub_download
+for name in sys.argv[2:]:
+    print(hf_hub_download('o/n', name, local_files_only=sys.argv[1] == 'local'))
+";
+
+/// Every file and link below a folder that is not a lock or a note of either program: a link's target, or a file's bytes.
+fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![cache.join("models--o--n")]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            let name = path.strip_prefix(cache).unwrap().to_owned();
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_symlink() {
+                let target = fs::read_link(&path).unwrap();
+                found.insert(name, target.to_string_lossy().into_owned().into_bytes());
+            } else {
+                found.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn both_write_the_same_cache_and_each_finds_what_the_other_brought() {
+    let Some(python) = python() else { return };
+    let server = FakeHub::start("o/n", served(), no_fault());
+    let (ours, theirs) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let names: Vec<String> = served().into_iter().map(|file| file.name).collect();
+    let arguments = |mode: &'static str| {
+        ["-c", DOWNLOAD, mode].into_iter().chain(names.iter().map(String::as_str)).collect::<Vec<_>>()
+    };
+
+    let hub = Hub::new(settings(&server.address, ours.path(), false));
+    let stop = AtomicBool::new(false);
+    let plan = hub.plan(&[wants()], &Lock::default(), &Silent, &stop).unwrap();
+    assert!(hub.fetch(&plan, None, &Silent, &stop).unwrap().failures.is_empty());
+    let cache = theirs.path().to_str().unwrap();
+    run(&python, &arguments("net"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
+    assert_eq!(layout(ours.path()), layout(theirs.path()));
+    let lock = |cache: &Path| -> BTreeSet<_> {
+        fs::read_dir(cache.join(".locks/models--o--n"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name())
+            .collect()
+    };
+    // (Python may remove a lock that nobody holds.)
+    assert!(
+        lock(theirs.path()).is_subset(&lock(ours.path())),
+        "the same locks, so that neither brings what the other does"
+    );
+
+    // Each offline, with the other's cache.
+    server.forget();
+    let cache = ours.path().to_str().unwrap();
+    let printed = run(&python, &arguments("local"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
+    for (path, file) in printed.lines().zip(served()) {
+        assert!(
+            Path::new(path).starts_with(ours.path().canonicalize().unwrap())
+                || Path::new(path).starts_with(ours.path()),
+            "{path}"
+        );
+        assert_eq!(fs::read(path).unwrap(), file.content);
+    }
+    assert_eq!(printed.lines().count(), 3);
+    let hub = Hub::new(settings(&server.address, theirs.path(), true));
+    let plan = hub.plan(&[wants()], &Lock::default(), &Silent, &stop).unwrap();
+    assert!(plan.complete() && plan.repos[0].commit == COMMIT);
+    assert!(server.requests().is_empty());
+    // What Python says of the cache that was written here.
+    let scan = "from huggingface_hub import scan_cache_dir as s; i = s(); print(len(i.warnings), [r.repo_id for r in i.repos], sorted(f.file_name for r in i.repos for v in r.revisions for f in v.files))";
+    let cache = ours.path().to_str().unwrap();
+    let scanned = run(&python, &["-c", scan], &[("HF_HUB_CACHE", cache)]);
+    assert_eq!(scanned.trim(), "0 ['o/n'] ['config.json', 'copy.bin', 'model.safetensors']");
+}
+
+/// A folder with what `tools/real_formats.py` writes.
+fn real_formats() -> Option<TempDir> {
+    let python = python()?;
+    let (folder, script) =
+        (TempDir::new().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/real_formats.py"));
+    let (script, out) = (script.to_str().unwrap(), folder.path().to_str().unwrap());
+    run(&python, &[script, out], &[("HF_HUB_OFFLINE", "1"), ("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")]);
+    Some(folder)
+}
+
+fn prompts(task: &Task, files: &[PathBuf]) -> Vec<Prompt> {
+    let rows = files.iter().flat_map(|file| read_rows(file, task.columns).unwrap());
+    rows.map(|row| task.prompt(&row).unwrap()).collect()
+}
+
+#[test]
+fn the_nine_tasks_are_read_from_parquet_as_the_hub_has_them() {
+    let Some(folder) = real_formats() else { return };
+    for task in TASKS.iter().filter(|task| task.in_paper) {
+        let docs = fixture("lm_eval/docs").join(format!("{}.jsonl", task.name));
+        let expected = prompts(task, &[docs]);
+        assert!(!expected.is_empty());
+        for place in ["tasks", "shards"] {
+            let files = task.files(&folder.path().join(place).join(task.name)).unwrap();
+            assert_eq!(files.len(), if place == "tasks" { 1 } else { 2 });
+            assert_eq!(prompts(task, &files), expected, "{} in {place}", task.name);
+        }
+    }
+}
+
+#[test]
+fn texts_are_read_as_the_hub_has_them_each_byte() {
+    let Some(folder) = real_formats() else { return };
+    let expected: Value = serde_json::from_slice(&fs::read(folder.path().join("texts.json")).unwrap()).unwrap();
+    for (text, file) in [
+        ("wikitext", "wikitext/test-00000-of-00001.parquet"),
+        ("ptb", "ptb/0000.parquet"),
+        ("c4", "c4-train.00000-of-01024.json.gz"),
+    ] {
+        let rows = corpus::read_rows(folder.path().join(file), None).unwrap();
+        assert_eq!(Value::from(rows), expected[text], "{text}");
+    }
+}
+
+#[test]
+fn weights_in_shards_are_those_of_one_file() {
+    let Some(folder) = real_formats() else { return };
+    let [whole, sharded] = ["whole", "sharded"].map(|name| folder.path().join(name));
+    let config = Config::read(&sharded).unwrap();
+    check_weights(&config, &sharded).unwrap();
+    assert_eq!(Weights::files(&sharded).unwrap().len(), 2);
+    let (one, other) = (Weights::open(&whole).unwrap(), Weights::open(&sharded).unwrap());
+    let bytes = fs::read(whole.join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut seen = 0;
+    for (name, tensor) in tensors.iter() {
+        assert_eq!(one.take(name, tensor.shape()).unwrap(), other.take(name, tensor.shape()).unwrap(), "{name}");
+        seen += 1;
+    }
+    assert!(seen > 10);
+    // A shard that was not fetched is named.
+    fs::remove_file(sharded.join("model-00002-of-00002.safetensors")).unwrap();
+    let error = check_weights(&config, &sharded).unwrap_err().to_string();
+    assert!(error.contains("model-00002-of-00002.safetensors"), "{error}");
+}
