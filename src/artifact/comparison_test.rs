@@ -1,6 +1,7 @@
 //! The paper's value beside ours, and the gate.
 
 use super::*;
+use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, Metric};
 use crate::results::{Calibrated, Protocol, Sample, Setup};
@@ -53,7 +54,7 @@ fn number(record: Record) -> Measurement {
     let scored = vec![if record.metric == "rte" { task("rte", 277) } else { text(2048, 256) }];
     let calibration =
         Calibration { corpus: "c4-train".into(), sequences: 128, length: 2048, seed: 0, operator_sequences: 32 };
-    let calibrated = Calibrated { calibration, rule: "c4".into(), generated: false, repaired: true };
+    let calibrated = Calibrated { calibration, rule: "c4".into(), generated: false, repaired: true, finetune: None };
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, unidentified: None };
     let (cell, column) = (String::new(), metric.id.clone());
@@ -120,6 +121,16 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
         ("rte", &calibrated(|of| of.calibration.length = 512), "calibration sequences of 512 tokens, not 2048"),
         ("rte", &calibrated(|of| of.calibration.operator_sequences = 128), "operators from 128 sequences, not 32"),
         ("rte", &calibrated(|of| of.generated = true), "calibrated on generated text (c4-train)"),
+        (
+            "rte",
+            &calibrated(|of| of.finetune = Some(Finetune { sequences: 64, length: 2048, seed: 0 })),
+            "trained on 64 sequences, not 5000",
+        ),
+        (
+            "rte",
+            &calibrated(|of| of.finetune = Some(Finetune { sequences: 5000, length: 256, seed: 0 })),
+            "trained on sequences of 256 tokens, not 2048",
+        ),
         ("rte", &calibrated(|of| of.rule = "ptb".into()), "c4-train cut by the rule ptb"),
     ] {
         assert_eq!(ours(metric, change), differs);

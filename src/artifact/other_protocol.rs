@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric;
 use crate::results::{Calibrated, Measurement, Protocol, stem};
@@ -11,6 +12,8 @@ use crate::tasks::Bos;
 const LENGTH: usize = 2048;
 const SEQUENCES: usize = 128;
 const OPERATOR_SEQUENCES: usize = 32;
+/// Of a fine-tuned operator: appendix D.
+const TRAINING_SEQUENCES: usize = 5000;
 /// The rule by which each of the paper's texts is cut is called like the text.
 const RULES: [&str; 3] = ["wikitext2", "c4", "ptb"];
 
@@ -49,6 +52,17 @@ fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
     }
     if of.repaired && !named && *operator_sequences != OPERATOR_SEQUENCES {
         found.push(format!("operators from {operator_sequences} sequences, not {OPERATOR_SEQUENCES}"));
+    }
+    of.finetune.iter().for_each(|training| other_training(training, found));
+}
+
+/// In what the training of an operator differs from the paper's.
+fn other_training(&Finetune { sequences, length, .. }: &Finetune, found: &mut Vec<String>) {
+    if sequences != TRAINING_SEQUENCES {
+        found.push(format!("trained on {sequences} sequences, not {TRAINING_SEQUENCES}"));
+    }
+    if length != LENGTH {
+        found.push(format!("trained on sequences of {length} tokens, not {LENGTH}"));
     }
 }
 

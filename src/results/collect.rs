@@ -63,6 +63,7 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
         rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
         generated: corpus.is_some_and(|corpus| corpus.generated),
         repaired: cell.recovery.as_ref().is_some_and(|recovery| recovery.name != recovery::NONE),
+        finetune: cell.recovery.as_ref().and_then(|of| recovery::finetune(&of.name, &of.options).ok().flatten()),
         calibration,
     })
 }

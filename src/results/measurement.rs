@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Protocol;
 use super::record::Record;
+use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::Metric;
 
@@ -93,6 +94,8 @@ pub struct Calibrated {
     pub generated: bool,
     /// Whether something was computed for the cut.
     pub repaired: bool,
+    /// The training of the operator, if it was trained.
+    pub finetune: Option<Finetune>,
 }
 
 impl Results {

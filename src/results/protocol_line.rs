@@ -2,6 +2,7 @@
 
 use super::Protocol;
 use super::measurement::{Calibrated, Measurement};
+use crate::distill::Finetune;
 use crate::grid::Calibration;
 
 /// Profile, what was scored and how much of it, calibration.
@@ -66,5 +67,8 @@ fn line(of: &Calibrated) -> String {
         true => String::new(),
         false => format!(", operators from the first {operator_sequences}"),
     };
-    format!("{sequences} sequences of {length} tokens of {corpus}{generated}{seed}{operators}")
+    let trained = of.finetune.map_or(String::new(), |Finetune { sequences, length, .. }| {
+        format!(", operators trained on {sequences} sequences of {length} tokens")
+    });
+    format!("{sequences} sequences of {length} tokens of {corpus}{generated}{seed}{operators}{trained}")
 }
