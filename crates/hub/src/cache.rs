@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::write_atomically;
@@ -131,7 +132,9 @@ impl Cache {
 
 /// Makes a link in one step; whether the file system has links at all.
 fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
-    let name = format!(".{}.ghostlab-tmp", Owner::this().tag());
+    // Files of one folder are shown side by side: a name that two of them had would show one as the other.
+    static LINKS: AtomicU64 = AtomicU64::new(0);
+    let name = format!(".{}-{}.ghostlab-tmp", Owner::this().tag(), LINKS.fetch_add(1, Ordering::Relaxed));
     let temporary = path.with_file_name(name);
     #[cfg(unix)]
     let made = std::os::unix::fs::symlink(target, &temporary);
@@ -191,6 +194,35 @@ mod tests {
         }
         fs::remove_file(cache.blobs(&source.repo).join("abc")).unwrap();
         assert_eq!(cache.file(&source.repo, COMMIT, &FileName::new("a").unwrap(), None), None, "leads nowhere");
+    }
+
+    #[test]
+    fn files_of_one_folder_that_are_shown_at_the_same_time_show_their_own_blobs() {
+        let root = tempfile::tempdir().unwrap();
+        let (cache, source) = (Cache::new(root.path().to_owned(), true), Source::parse("o/n").unwrap());
+        fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
+        let file = |index: usize| FileName::new(&format!("f{index}")).unwrap();
+        std::thread::scope(|scope| {
+            for part in 0..4 {
+                let (cache, source) = (&cache, &source);
+                scope.spawn(move || {
+                    for index in (part..400).step_by(4) {
+                        let blob = index.to_string();
+                        fs::write(cache.blobs(&source.repo).join(&blob), &blob).unwrap();
+                        cache.show(&source.repo, COMMIT, &file(index), &blob, true).unwrap();
+                    }
+                });
+            }
+        });
+        for index in 0..400 {
+            let path = cache.file(&source.repo, COMMIT, &file(index), None).unwrap();
+            assert_eq!(fs::read_to_string(path).unwrap(), index.to_string());
+        }
+        assert_eq!(
+            fs::read_dir(cache.snapshot(&source.repo, COMMIT)).unwrap().count(),
+            400,
+            "no temporary link is left"
+        );
     }
 
     #[test]
