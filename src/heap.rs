@@ -15,11 +15,14 @@ static COUNTS: AtomicBool = AtomicBool::new(false);
 /// Bytes that were taken since counting began, less those that were given back.
 static HELD: AtomicI64 = AtomicI64::new(0);
 static MOST: AtomicI64 = AtomicI64::new(0);
+/// Whether anything was counted. `MOST` does not tell: another thread may give back more at first than anybody takes.
+static COUNTED: AtomicBool = AtomicBool::new(false);
 /// One count at a time.
 static COUNTING: Mutex<()> = Mutex::new(());
 
 fn took(bytes: usize) {
     if COUNTS.load(Relaxed) {
+        COUNTED.store(true, Relaxed);
         let held = HELD.fetch_add(bytes as i64, Relaxed) + bytes as i64;
         MOST.fetch_max(held, Relaxed);
     }
@@ -65,10 +68,11 @@ pub fn high_water<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     let _alone = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     HELD.store(0, Relaxed);
     MOST.store(0, Relaxed);
+    COUNTED.store(false, Relaxed);
     COUNTS.store(true, Relaxed);
     // A program whose allocator counts takes note of this one.
     drop(std::hint::black_box(vec![0u8; 1]));
-    let counts = MOST.load(Relaxed) > 0;
+    let counts = COUNTED.load(Relaxed);
     let done = work();
     COUNTS.store(false, Relaxed);
     (done, counts.then(|| MOST.load(Relaxed) as u64))
