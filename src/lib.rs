@@ -10,7 +10,7 @@
 //! | 3 | [`results`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`grid`] |
-//! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], [`hub`], `ghostlab_core` |
+//! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], [`installed`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, checkpoint, corpus, criterion, distill, error, evaluate, files, latency, linalg, metric, model, options,
@@ -26,6 +26,7 @@ pub mod export;
 mod fault;
 pub mod grid;
 pub mod heap;
+pub mod installed;
 pub mod machine;
 pub mod plan;
 pub mod results;
