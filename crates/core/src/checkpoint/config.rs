@@ -29,7 +29,9 @@ pub fn trimmed(
     }
     config.insert("num_hidden_layers".into(), count.into());
     if let Some(most) = config.get("max_window_layers").and_then(Value::as_u64) {
-        config.insert("max_window_layers".into(), most.min(count as u64).into());
+        // The first layer that may have a window: so many stand before it.
+        let before = layout.kept.iter().filter(|&&layer| (layer as u64) < most).count();
+        config.insert("max_window_layers".into(), before.into());
     }
     for key in ["_name_or_path", "auto_map"] {
         config.remove(key);
@@ -60,4 +62,45 @@ pub fn trimmed(
         config.insert("auto_map".into(), map);
     }
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::checkpoint::Layout;
+    use crate::model::{Config, Operator, Program, deployed};
+
+    /// The config of a fixture with four layers, as a variant without layers 1 and 2 has it.
+    fn of(fixture: &str, operator: bool, more: &Value) -> Map<String, Value> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(fixture);
+        let config = Config::read(&folder).unwrap();
+        let program =
+            Program::pruned(4, &[1, 2], |_| operator.then(|| Operator::diagonal(vec![2.0; config.hidden]).unwrap()));
+        let layout = Layout::of(&config, &folder, &deployed(&program, &config), None).unwrap();
+        let text = std::fs::read(folder.join("config.json")).unwrap();
+        let mut own: Map<String, Value> = serde_json::from_slice(&text).unwrap();
+        own.extend(more.as_object().unwrap().clone());
+        trimmed(own, config.architecture, &layout, Some(FloatType::Bf16))
+    }
+
+    #[test]
+    fn what_speaks_of_layers_speaks_of_those_that_stayed() {
+        let types = json!({"layer_types": ["a", "b", "c", "d"], "max_window_layers": 2, "_name_or_path": "/home/me"});
+        let config = of("qwen3", false, &types);
+        assert_eq!((&config["num_hidden_layers"], &config["max_window_layers"]), (&json!(2), &json!(1)));
+        assert_eq!(config["layer_types"], json!(["a", "d"]));
+        assert_eq!((&config["torch_dtype"], &config["dtype"]), (&json!("bfloat16"), &json!("bfloat16")));
+        assert_eq!(config["architectures"], json!(["Qwen3ForCausalLM"]));
+        assert!(!config.contains_key("auto_map") && !config.contains_key("_name_or_path"));
+    }
+
+    #[test]
+    fn an_operator_beside_the_weights_makes_a_model_type_of_its_own() {
+        let config = of("olmo2", true, &json!({}));
+        assert_eq!(config["model_type"], "ghostlab_olmo2");
+        assert_eq!(config["ghostlab"]["operators"], json!([{"layer": 1, "at": "before", "form": "diagonal"}]));
+        assert_eq!(config["auto_map"]["AutoModel"], "modeling_ghostlab.GhostedOlmo2Model");
+    }
 }
