@@ -13,9 +13,11 @@ macro_rules! eprintln {
 
 mod audit;
 mod cache;
+mod cell_name;
 mod compare;
 mod doctor;
 mod explain;
+mod export;
 mod fetch;
 mod fetch_progress;
 mod grid_args;
@@ -27,6 +29,7 @@ mod report;
 mod reproduce;
 mod run;
 mod schema;
+mod score;
 mod status;
 mod stop;
 mod units;
@@ -55,6 +58,10 @@ enum Command {
     /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk), 4 a cell failed, 5 stored data damaged,
     /// 130 interrupted.
     Run(run::Arguments),
+    /// Score one model: perplexity of texts, accuracy on tasks.
+    ///
+    /// It is the dense cell of a grid: what a grid has scored of the same files is not scored again.
+    Score(score::Arguments),
     /// Make tables and figures of the paper; without arguments, list them.
     Reproduce(reproduce::Arguments),
     /// Bring models, texts and tasks of the Hugging Face hub, pinned and checked, into the cache that Python uses too.
@@ -75,6 +82,11 @@ enum Command {
     Plan(plan::Arguments),
     /// Show everything that one cell is made from.
     Explain(explain::Arguments),
+    /// Write cells as Hugging Face folders: weights, config, tokenizer and a model card.
+    ///
+    /// Layers and operators that are not stored are computed first. What a folder was exported to before is replaced whole.
+    #[command(mut_arg("dtype", |dtype| dtype.help(export::DTYPE)))]
+    Export(export::Arguments),
     /// Show runs: how far they are, and what failed. Works while a run goes on and after a crash.
     Status(status::Arguments),
     /// Print the JSON schema of grid files, for editors.
@@ -96,6 +108,7 @@ pub fn main() -> ExitCode {
     TextLimit::set((arguments.text * 1e9) as u64);
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Score(arguments) => score::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Fetch(arguments) => fetch::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
@@ -104,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Report(arguments) => report::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Schema => schema::run(),
         Command::Cache(command) => cache::run(&command),

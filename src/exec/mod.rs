@@ -32,6 +32,7 @@ pub use latency::LatencyResult;
 pub use operator::{BoundaryResult, PlacedRepair};
 pub use outcome::{GridOutcome, TaskProtocol, TextProtocol};
 pub use prepare::prepare;
+pub use programs::stored_program;
 pub use record::{Recorder, RunRecord, Stage};
 pub use registry::Methods;
 pub use run::run;

@@ -28,6 +28,7 @@ pub mod record;
 mod renamed;
 #[cfg(test)]
 mod run_tables_test;
+mod scores;
 mod screen;
 mod stored;
 mod table;
@@ -52,6 +53,7 @@ pub use paired::Paired;
 pub use protocol::{Protocol, stem};
 pub use protocol_line::protocol_line;
 pub use provenance::Provenance;
+pub use scores::{ModelScore, ModelScores};
 pub use screen::screen;
 pub use stored::{StoredEngine, StoredNumber, StoredResults};
 pub use table::{Column, Lead, Row, Shown, Table};

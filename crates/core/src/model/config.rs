@@ -64,11 +64,16 @@ pub struct Config {
 impl Config {
     /// Whether a norm stands between the last weights of a half of a layer and the residual stream (OLMo-2).
     pub fn ends_in_norm(&self, half: Sublayer) -> bool {
+        self.norm_after(half).is_some()
+    }
+
+    /// That norm's name.
+    pub fn norm_after(&self, half: Sublayer) -> Option<&'static str> {
         let after = match half {
             Sublayer::Attention => 1,
             Sublayer::Mlp => 3,
         };
-        self.architecture.norms[after].is_some()
+        self.architecture.norms[after]
     }
 
     /// Reads `<folder>/config.json`.

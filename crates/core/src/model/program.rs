@@ -132,6 +132,11 @@ impl Operator {
         self.channels
     }
 
+    /// Whether it is one factor for each channel.
+    pub fn is_diagonal(&self) -> bool {
+        matches!(self.matrix, Matrix::Diagonal(_))
+    }
+
     /// The content key: equal keys, equal operators.
     pub fn key(&self) -> String {
         sha256::hex(self.key)

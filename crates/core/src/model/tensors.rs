@@ -7,9 +7,9 @@ use super::config::Config;
 use super::weights::Weights;
 use crate::error::Result;
 
-pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
-pub(super) const FINAL_NORM: &str = "model.norm.weight";
-pub(super) const HEAD: &str = "lm_head.weight";
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
+pub(crate) const FINAL_NORM: &str = "model.norm.weight";
+pub(crate) const HEAD: &str = "lm_head.weight";
 pub(super) const QUERY_NORM: &str = "self_attn.q_norm";
 pub(super) const KEY_NORM: &str = "self_attn.k_norm";
 
@@ -23,7 +23,7 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
 }
 
 /// The weights of a folder, compared with a config as in [`check_weights`].
-pub(super) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
+pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
     let (c, vocab, tied) = (config.hidden, config.vocab, config.tied_embeddings);
     weights.check(EMBEDDING, &[vocab, c])?;
@@ -40,13 +40,13 @@ pub(super) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     Ok(weights)
 }
 
-pub(super) fn name(layer: usize, part: &str) -> String {
+pub(crate) fn name(layer: usize, part: &str) -> String {
     format!("model.layers.{layer}.{part}.weight")
 }
 
 /// The tensors of a layer with the shapes that they are stored in: matrices `[out, in]`, and those norms that the
 /// architecture has.
-pub(super) fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
+pub(crate) fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
     let (c, f) = (config.hidden, config.intermediate);
     let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
     let matrices = [
