@@ -1,4 +1,4 @@
-//! The decoder: one description of Llama, Qwen3 and OLMo-2, run step by step.
+//! The decoder: one description of every architecture in the registry, run step by step.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -138,7 +138,8 @@ impl Decoder {
         let x = elements(x)?; // [tokens, C]
         let norms = [slices(layer.norms[0].as_ref())?, slices(layer.norms[1].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let qkv = kernels::project(&x, c, before, &elements(&layer.qkv)?); // [tokens, (H + 2K)·D]
+        let bias = slices(layer.bias.as_ref())?;
+        let qkv = kernels::project(&x, c, before, &elements(&layer.qkv)?, bias.as_deref()); // [tokens, (H + 2K)·D]
         let (query_norm, key_norm) = (slices(layer.query_norm.as_ref())?, slices(layer.key_norm.as_ref())?);
         let heads = Heads {
             queries: config.heads,
@@ -146,6 +147,7 @@ impl Decoder {
             head_dim: config.head_dim,
             query_norm: self.norm(query_norm.as_deref()),
             key_norm: self.norm(key_norm.as_deref()),
+            window: layer.window.unwrap_or(usize::MAX),
         };
         let table = self.rotary.table(batch.longest());
         let context = kernels::attention(&qkv, &heads, batch, &table); // [tokens, H·D]

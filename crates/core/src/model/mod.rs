@@ -23,6 +23,7 @@ mod stored;
 mod tensors;
 pub mod trie;
 pub mod weights;
+mod window;
 
 pub use batch::{Batch, Prediction, ScoredRow};
 pub(crate) use candle::is_out_of_memory;
