@@ -11,7 +11,8 @@ use crate::model::{Config, Operator, Program, Step, Sublayer};
 pub fn deployed(program: &Program, config: &Config) -> Result<Program> {
     let plain = |step: &Step| -> Result<Step> {
         let Step::Edited(half, layer, operator) = step else { return Ok(step.clone()) };
-        let folds = is_diagonal(operator)? || !config.ends_in_norm(*half);
+        // A projection has no bias to take one in.
+        let folds = operator.bias()?.is_none() && (is_diagonal(operator)? || !config.ends_in_norm(*half));
         Ok(match (folds, half) {
             (false, _) => step.clone(),
             (true, Sublayer::Attention) => Step::Attention(*layer),
@@ -90,6 +91,6 @@ mod tests {
         let Some(Step::Apply(operator)) = full.0.iter().find(|step| matches!(step, Step::Apply(_))) else {
             panic!("no operator")
         };
-        assert_eq!(operator.parts().unwrap(), ("dense", vec![2.0, 0.0, 0.0, 3.0]));
+        assert_eq!(operator.parts().unwrap(), ("dense".to_owned(), vec![2.0, 0.0, 0.0, 3.0]));
     }
 }

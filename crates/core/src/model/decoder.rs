@@ -9,9 +9,10 @@ use candle_core::Tensor;
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::kernels::{self, Heads, Norm};
+use super::operator::Operator;
 use super::parts::{Layer, Parts};
 use super::passes::Passes;
-use super::program::{Matrix, Operator, Step, Sublayer};
+use super::program::{Step, Sublayer};
 use super::rope::Rotary;
 use super::slice::{elements, tensor};
 use super::tensors::{FINAL_NORM, checked};
@@ -104,10 +105,16 @@ impl Decoder {
     /// projection, before a norm where the branch ends in one.
     ///
     /// # Errors
-    /// A dense operator on a branch that ends in a norm: no weight can take it in. Weights that are made by need.
+    /// A dense operator on a branch that ends in a norm, or one with a bias: no weight can take it in. Weights that are made
+    /// by need.
     pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.parts.get(layer)?.layer()?.clone();
-        if matches!(operator.matrix, Matrix::Dense(_)) && weights.norm_after(half).is_some() {
+        if operator.bias.is_some() {
+            return Err(Error::job("a map with a bias cannot be folded: the projection has none")
+                .at(format!("layer {layer}, {half:?}"))
+                .hint("apply it as a step of its own"));
+        }
+        if !operator.is_diagonal() && weights.norm_after(half).is_some() {
             return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
                 .at(format!("layer {layer}, {half:?}"))
                 .hint("apply it as a step after the norm"));
@@ -174,7 +181,7 @@ impl Decoder {
         let part = self.parts.get(layer)?;
         let layer = part.layer()?;
         let last = slices(layer.norm_after(half))?;
-        let before = self.norm(last.as_deref()).filter(|_| matches!(operator.matrix, Matrix::Diagonal(_)));
+        let before = self.norm(last.as_deref()).filter(|_| operator.is_diagonal());
         let end = if before.is_some() { End::Projection } else { End::Branch };
         let branch = self.half(half, layer, batch, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;

@@ -274,17 +274,16 @@ impl CandleEngine {
             Step::Edited(half, layer, operator) => {
                 let part = self.parts.layer(*layer)?;
                 let layer = part.layer()?;
-                let matrix = self.operators.get(operator)?;
                 // A diagonal stands before a norm that the branch ends in, a dense map after it.
-                let norm = layer.norm_after(*half).filter(|_| matrix.rank() == 1);
+                let norm = layer.norm_after(*half).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { End::Projection } else { End::Branch };
-                let mut branch = ops::apply(&self.branch(*half, layer, piece, x, end)?, &matrix)?;
+                let mut branch = self.operators.get(operator)?.apply(&self.branch(*half, layer, piece, x, end)?)?;
                 if let Some(weight) = norm {
                     branch = ops::rms_norm(&branch, weight, self.eps())?;
                 }
                 Ok((x + branch)?)
             }
-            Step::Apply(operator) => ops::apply(x, &self.operators.get(operator)?),
+            Step::Apply(operator) => self.operators.get(operator)?.apply(x),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
     }

@@ -7,7 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::program::{Operator, Program};
+use crate::model::operator::Operator;
+use crate::model::program::Program;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(name)
