@@ -158,7 +158,7 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
 
 #[test]
 fn shared_contexts_and_variants_change_nothing() {
-    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
+    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         for engine in engines(&fixture(&format!("arch/{name}"))) {
             let documents = documents(engine.config().vocab as u32);
             let programs = programs(&*engine);

@@ -315,6 +315,7 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
                 let start = middle(backbone.config.layers, cell.depth)[0];
                 kept.extend(of(vec![(start, start + cell.depth)]));
                 spooled.extend(of(criterion.regions(&cut(backbone, cell.depth))));
+                spooled.extend(criterion.sites(&cut(backbone, cell.depth)));
             }
         }
     }

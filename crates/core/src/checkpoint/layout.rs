@@ -173,6 +173,12 @@ fn walked(config: &Config, deployed: &Deployed) -> Result<(Vec<usize>, Vec<Attac
     }
     let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers has no checkpoint"))?;
     attached.extend(waiting.map(|operator| Attached { layer: last, place: Place::After, operator }));
+    if let Some(of) = attached.iter().find(|of| of.operator.has_bias()) {
+        return Err(Error::bad_input("an operator with a bias has no place in a checkpoint")
+            .at(format!("layer {}", of.layer))
+            .expected("a linear map without a bias")
+            .hint("export a variant by another recovery, such as ghosted"));
+    }
     Ok((kept, attached))
 }
 

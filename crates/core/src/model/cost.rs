@@ -40,8 +40,8 @@ impl Config {
         let (q, kv) = ((self.heads * self.head_dim) as f64, (self.kv_heads * self.head_dim) as f64);
         match step {
             Step::Embed => 0.0,
-            // Projections; scores and their product with the values, half of which the causal mask skips.
-            Step::Attention(_) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + length as f64 * q),
+            // Projections; scores and their product with the values.
+            Step::Attention(layer) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.seen(*layer, length) * q),
             Step::Mlp(_) => 2.0 * t * 3.0 * c * self.intermediate as f64,
             Step::Edited(Sublayer::Attention, layer, operator) => {
                 self.flops(&Step::Attention(*layer), load) + operator.flops(tokens)
@@ -52,6 +52,13 @@ impl Config {
             Step::Apply(operator) => operator.flops(tokens),
             Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
         }
+    }
+
+    /// Tokens that a query of a layer sees on average: of half a segment, as far as its window reaches.
+    fn seen(&self, layer: usize, length: usize) -> f64 {
+        let length = length as f64;
+        let window = self.windows.get(layer).copied().flatten().map_or(length, |width| (width as f64).min(length));
+        if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
     /// Bytes of the weights in memory, in f32; a tied output projection has its own copy in another layout.

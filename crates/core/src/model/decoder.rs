@@ -1,4 +1,4 @@
-//! The decoder: one description of Llama, Qwen3 and OLMo-2, run step by step.
+//! The decoder: one description of every architecture in the registry, run step by step.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -9,9 +9,10 @@ use candle_core::Tensor;
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::kernels::{self, Heads, Norm};
+use super::operator::Operator;
 use super::parts::{Layer, Parts};
 use super::passes::Passes;
-use super::program::{Matrix, Operator, Step, Sublayer};
+use super::program::{Step, Sublayer};
 use super::rope::Rotary;
 use super::slice::{elements, tensor};
 use super::tensors::{FINAL_NORM, checked};
@@ -104,10 +105,16 @@ impl Decoder {
     /// projection, before a norm where the branch ends in one.
     ///
     /// # Errors
-    /// A dense operator on a branch that ends in a norm: no weight can take it in. Weights that are made by need.
+    /// A dense operator on a branch that ends in a norm, or one with a bias: no weight can take it in. Weights that are made
+    /// by need.
     pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.parts.get(layer)?.layer()?.clone();
-        if matches!(operator.matrix, Matrix::Dense(_)) && weights.norm_after(half).is_some() {
+        if operator.bias.is_some() {
+            return Err(Error::job("a map with a bias cannot be folded: the projection has none")
+                .at(format!("layer {layer}, {half:?}"))
+                .hint("apply it as a step of its own"));
+        }
+        if !operator.is_diagonal() && weights.norm_after(half).is_some() {
             return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
                 .at(format!("layer {layer}, {half:?}"))
                 .hint("apply it as a step after the norm"));
@@ -138,7 +145,8 @@ impl Decoder {
         let x = elements(x)?; // [tokens, C]
         let norms = [slices(layer.norms[0].as_ref())?, slices(layer.norms[1].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let qkv = kernels::project(&x, c, before, &elements(&layer.qkv)?); // [tokens, (H + 2K)·D]
+        let bias = slices(layer.bias.as_ref())?;
+        let qkv = kernels::project(&x, c, before, &elements(&layer.qkv)?, bias.as_deref()); // [tokens, (H + 2K)·D]
         let (query_norm, key_norm) = (slices(layer.query_norm.as_ref())?, slices(layer.key_norm.as_ref())?);
         let heads = Heads {
             queries: config.heads,
@@ -146,6 +154,7 @@ impl Decoder {
             head_dim: config.head_dim,
             query_norm: self.norm(query_norm.as_deref()),
             key_norm: self.norm(key_norm.as_deref()),
+            window: layer.window.unwrap_or(usize::MAX),
         };
         let table = self.rotary.table(batch.longest());
         let context = kernels::attention(&qkv, &heads, batch, &table); // [tokens, H·D]
@@ -172,7 +181,7 @@ impl Decoder {
         let part = self.parts.get(layer)?;
         let layer = part.layer()?;
         let last = slices(layer.norm_after(half))?;
-        let before = self.norm(last.as_deref()).filter(|_| matches!(operator.matrix, Matrix::Diagonal(_)));
+        let before = self.norm(last.as_deref()).filter(|_| operator.is_diagonal());
         let end = if before.is_some() { End::Projection } else { End::Branch };
         let branch = self.half(half, layer, batch, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;

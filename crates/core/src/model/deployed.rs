@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::config::Config;
-use super::program::{Operator, Program, Step, Sublayer};
+use super::operator::Operator;
+use super::program::{Program, Step, Sublayer};
 
 /// A variant whose weights took in what they can.
 #[derive(Debug, Clone)]
@@ -22,7 +23,8 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
     let mut folds = BTreeMap::new();
     let mut plain = |step: &Step| -> Step {
         let Step::Edited(half, layer, operator) = step else { return step.clone() };
-        if !operator.is_diagonal() && config.ends_in_norm(*half) {
+        // A projection has no bias to take one in.
+        if operator.has_bias() || (!operator.is_diagonal() && config.ends_in_norm(*half)) {
             return step.clone();
         }
         folds.insert((*layer, *half), Arc::clone(operator));

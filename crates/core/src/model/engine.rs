@@ -345,6 +345,7 @@ pub(crate) mod tests {
             let added = match step {
                 Step::Attention(_) => 1.0,
                 Step::Mlp(_) => 10.0,
+                Step::Apply(operator) => return Ok(Far(operator.apply(&stream.0)?, Arc::clone(&self.copied))),
                 _ => return Err(Error::job("no such step")),
             };
             Ok(Far(stream.0.iter().map(|x| x + added).collect(), Arc::clone(&self.copied)))

@@ -272,7 +272,7 @@ struct Ready<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::program::Operator;
+    use crate::model::operator::Operator;
     use std::cell::RefCell;
     use std::collections::HashMap;
     use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! The engine itself: programs on a candle device.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -54,6 +55,8 @@ pub struct CandleEngine {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotary: Rotary,
+    /// The windows of its layers, each once.
+    windows: Vec<Option<usize>>,
     operators: Operators,
     /// Tokens that run together: fewer after the device's memory was full.
     piece_tokens: AtomicUsize,
@@ -117,6 +120,7 @@ impl CandleEngine {
             parts,
             final_norm,
             rotary,
+            windows: config.windows.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
             piece_tokens: AtomicUsize::new(piece_tokens),
             notes: Notes::default(),
             #[cfg(test)]
@@ -155,7 +159,7 @@ impl CandleEngine {
         if rows < batch.tokens() {
             return Layout::of_rows(rows, tokens, &self.device).map(Arc::new);
         }
-        Layout::new(batch, tokens, most_scores, &self.rotary, &self.device).map(Arc::new)
+        Layout::new(batch, tokens, most_scores, &self.windows, &self.rotary, &self.device).map(Arc::new)
     }
 
     fn stream(&self, batch: &Batch, x: Tensor) -> Result<Stream> {
@@ -234,8 +238,10 @@ impl CandleEngine {
     /// `x [rows, C]`; result `[rows, H·D]`.
     fn attention(&self, layer: &Layer, piece: &Piece, x: &Tensor) -> Result<Tensor> {
         let (rows, head_dim) = (x.dim(0)?, self.config.head_dim);
-        let heads = |projection: &Tensor, norm: Option<&Tensor>, heads: usize, turned: bool| -> Result<Tensor> {
-            let x = ops::linear(x, projection)?;
+        let [query, key, value] = [&layer.query, &layer.key, &layer.value];
+        type Projection<'a> = (&'a Tensor, Option<&'a Tensor>);
+        let heads = |(weight, bias): Projection<'_>, norm: Option<&Tensor>, heads, turned| -> Result<Tensor> {
+            let x = ops::biased(&ops::linear(x, weight)?, bias)?;
             let shape = (rows, heads, head_dim);
             // A norm of a head's width norms each head by itself, one of the whole width all heads together.
             let x = match norm {
@@ -247,12 +253,13 @@ impl CandleEngine {
             };
             if turned { ops::rotate(&x, &piece.cos, &piece.sin) } else { Ok(x) }
         };
-        let queries = heads(&layer.query, layer.query_norm.as_ref(), self.config.heads, true)?;
-        let keys = heads(&layer.key, layer.key_norm.as_ref(), self.config.kv_heads, true)?;
-        let values = heads(&layer.value, None, self.config.kv_heads, false)?;
+        let [query_bias, key_bias, value_bias] = layer.biases.each_ref().map(Option::as_ref);
+        let queries = heads((query, query_bias), layer.query_norm.as_ref(), self.config.heads, true)?;
+        let keys = heads((key, key_bias), layer.key_norm.as_ref(), self.config.kv_heads, true)?;
+        let values = heads((value, value_bias), None, self.config.kv_heads, false)?;
         let of_groups = piece.groups.iter().map(|group| {
             let [keys, values] = [&keys, &values].map(|x| group.keys.of(x));
-            ops::attention(&group.queries.of(&queries)?, &keys?, &values?, &group.mask)
+            ops::attention(&group.queries.of(&queries)?, &keys?, &values?, group.mask(layer.window)?)
         });
         let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
         let blocks = piece.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
@@ -271,17 +278,16 @@ impl CandleEngine {
             Step::Edited(half, layer, operator) => {
                 let part = self.parts.layer(*layer)?;
                 let layer = part.layer()?;
-                let matrix = self.operators.get(operator)?;
                 // A diagonal stands before a norm that the branch ends in, a dense map after it.
-                let norm = layer.norm_after(*half).filter(|_| matrix.rank() == 1);
+                let norm = layer.norm_after(*half).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { End::Projection } else { End::Branch };
-                let mut branch = ops::apply(&self.branch(*half, layer, piece, x, end)?, &matrix)?;
+                let mut branch = self.operators.get(operator)?.apply(&self.branch(*half, layer, piece, x, end)?)?;
                 if let Some(weight) = norm {
                     branch = ops::rms_norm(&branch, weight, self.eps())?;
                 }
                 Ok((x + branch)?)
             }
-            Step::Apply(operator) => ops::apply(x, &self.operators.get(operator)?),
+            Step::Apply(operator) => self.operators.get(operator)?.apply(x),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
     }
