@@ -13,6 +13,7 @@ macro_rules! eprintln {
 
 mod audit;
 mod cache;
+mod cancel;
 mod compare;
 mod doctor;
 mod explain;
@@ -29,7 +30,10 @@ mod run;
 mod schema;
 mod status;
 mod stop;
+mod submit;
 mod units;
+mod work;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -55,6 +59,16 @@ enum Command {
     /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk), 4 a cell failed, 5 stored data damaged,
     /// 130 interrupted.
     Run(run::Arguments),
+    /// Do a part of a grid, beside other workers on the same store: job after job, until nothing is left to do.
+    ///
+    /// It writes no results: `run --stored` or `reproduce --stored` does when all is done. Exit codes: 0 nothing is left that
+    /// it may do, 75 asked to end before (USR1, TERM, Ctrl-C), to be started again; 2, 3 and 5 as of `run`.
+    Worker(worker::Arguments),
+    /// Hand a grid to a scheduler, which starts many workers.
+    #[command(subcommand)]
+    Submit(submit::Command),
+    /// End what `submit` submitted with this store, and nothing else.
+    Cancel(cancel::Arguments),
     /// Make tables and figures of the paper; without arguments, list them.
     Reproduce(reproduce::Arguments),
     /// Bring models, texts and tasks of the Hugging Face hub, pinned and checked, into the cache that Python uses too.
@@ -96,6 +110,9 @@ pub fn main() -> ExitCode {
     TextLimit::set((arguments.text * 1e9) as u64);
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Worker(arguments) => worker::run(&arguments),
+        Command::Submit(command) => submit::run(&command),
+        Command::Cancel(arguments) => cancel::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Fetch(arguments) => fetch::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
