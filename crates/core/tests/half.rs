@@ -1,6 +1,10 @@
 //! Half precision on a real backbone: bf16 and f16 within 0.5 % of the perplexity in f32, and the same answer chosen in at
 //! least 98 of 100 documents of its six tasks. On candle's CPU device, which is slow: with the slow tests.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(
+    clippy::disallowed_macros,
+    clippy::unwrap_used,
+    reason = "a test shows what it found, and stops at what it lacks"
+)]
 
 mod common;
 
