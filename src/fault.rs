@@ -1,6 +1,6 @@
 //! Floor 0: faults on purpose, so that tests can see what comes of a crash at a chosen moment or of a file system without
 //! links. `GHOSTLAB_FAULT` lists them: `no-links`, `kill@commit:3` (the third time that place is passed),
-//! `panic@score:1`, `stop@score:2` (as Ctrl-Z does). Each is something that may happen anyway; none makes the program take or store anything else.
+//! `panic@score:1`, `stop@score:2` (as Ctrl-Z does), `slow@score:200` (milliseconds more, each time). Each is something that may happen anyway; none makes the program take or store anything else.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -24,6 +24,10 @@ pub(crate) fn set(name: &str) -> bool {
 pub(crate) fn here(place: &str) {
     if asked().is_empty() {
         return;
+    }
+    let slow = asked().iter().find_map(|word| word.strip_prefix("slow@")?.strip_prefix(place)?.strip_prefix(':'));
+    if let Some(milliseconds) = slow.and_then(|text| text.parse().ok()) {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
     static PASSED: OnceLock<Mutex<HashMap<String, u32>>> = OnceLock::new();
     let passed = {

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | 5 | [`cli`] |
 //! | 4 | [`artifact`], [`export`] |
-//! | 3 | [`results`] |
+//! | 3 | [`results`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`grid`] |
 //! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], [`installed`], [`hub`], `ghostlab_core` |
@@ -21,6 +21,7 @@ pub use ghostlab_hub as hub;
 pub mod artifact;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod exec;
 pub mod export;
 mod fault;

@@ -40,9 +40,13 @@ impl Machine {
 /// it makes it fast.
 pub fn identity() -> Value {
     let Machine { cpu, gpu, threads, .. } = Machine::this();
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
-    let host = host.map(|name| name.trim().to_owned()).unwrap_or_default();
-    json!({"host": host, "cpu": cpu, "gpu": gpu, "threads": threads})
+    json!({"host": host(), "cpu": cpu, "gpu": gpu, "threads": threads})
+}
+
+/// The machine's name; empty where it has none.
+pub fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
+    name.map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 
 fn cpu_features() -> Vec<&'static str> {

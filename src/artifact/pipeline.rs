@@ -19,7 +19,7 @@ use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings};
 use crate::files::atomic::ensure_writable;
-use crate::grid::{Cell, Grid, ListEntry};
+use crate::grid::{Cell, Description, Grid, ListEntry};
 use crate::plan::warnings;
 use crate::results::{
     Origin, Provenance, Results, Table, collect, engine_notes, latency_notes, latex, markdown, tidy_frame, write_csv,
@@ -42,10 +42,15 @@ pub struct Runner<'a> {
     pub settings: Settings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
+    /// Nothing is computed: what is not stored has no result, and why, as far as anybody tried.
+    pub stored: bool,
 }
 
 impl Executor for Runner<'_> {
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
+        if self.stored {
+            return exec::stored(grid, self.settings, self.store, self.reporter);
+        }
         let recorder = Recorder::start(grid, results, self.store, self.reporter)?;
         let outcome = exec::run(grid, self.settings, self.store, &recorder, self.stop);
         outcome.inspect_err(|error| recorder.end(error))
@@ -94,13 +99,8 @@ pub fn make(
     target.check()?;
     let description = &artifact.description;
     let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
-    let run = |grid: &Grid| executor.run(grid, target.path());
-    let Gate { misses, unknown } = match gated {
-        Gated::Yes(Some(dense)) => gate(dense, description, &run)?,
-        Gated::Yes(None) | Gated::No => Gate::default(),
-    };
-    let open = open(grid, &misses);
-    let outcome = with_stopped(run(&open)?, grid, &misses);
+    let (Gate { misses, unknown }, open, outcome) = ran(description, grid, gated, target.path(), executor)?;
+    let outcome = with_stopped(outcome, grid, &misses);
     let results = collect(grid, &outcome, &named);
 
     let staging = target.stage()?;
@@ -132,6 +132,32 @@ pub fn make(
     let failed = outcome.cells.iter().filter(|result| tried(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
     Ok(Made { table, beside, files, misses, unknown, failures, failed: outcome.failed() })
+}
+
+/// Runs what an artifact shows, and what the gate asks before; nothing is laid out or written.
+///
+/// # Errors
+/// What stops the run.
+pub fn work(artifact: &Artifact, grid: &Grid, gated: &Gated, executor: &dyn Executor) -> Result<GridOutcome> {
+    ran(&artifact.description, grid, gated, Path::new(""), executor).map(|(_, _, outcome)| outcome)
+}
+
+/// What the gate says, the grid without what it stopped, and what came of that.
+fn ran(
+    description: &Description,
+    grid: &Grid,
+    gated: &Gated,
+    results: &Path,
+    executor: &dyn Executor,
+) -> Result<(Gate, Grid, GridOutcome)> {
+    let run = |grid: &Grid| executor.run(grid, results);
+    let gate = match gated {
+        Gated::Yes(Some(dense)) => gate(dense, description, &run)?,
+        Gated::Yes(None) | Gated::No => Gate::default(),
+    };
+    let open = open(grid, &gate.misses);
+    let outcome = run(&open)?;
+    Ok((gate, open, outcome))
 }
 
 /// All forms of a table.

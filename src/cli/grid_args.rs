@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::home::{self, Place};
 use crate::artifact::Artifact;
+use crate::cluster::Submission;
 use crate::error::{Error, Result};
 use crate::exec::{Methods, Settings};
 use crate::grid::Grid;
@@ -114,12 +115,19 @@ impl GridArgs {
     /// The grid with everything that it evaluates, as `run` runs it.
     pub(super) fn grid(&self) -> Result<Grid> {
         self.is_there()?;
+        if Submission::is_one(&self.grid) {
+            return Submission::read(&self.grid)?.grids().map(|(grid, _)| grid);
+        }
         Grid::load(&self.grid, self.profile.as_deref(), &self.overrides, &Methods)
     }
 
     /// What is done with the file, one grid after the other: of an artifact, what `reproduce` runs for it.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
+        if Submission::is_one(&self.grid) {
+            let (grid, gate) = Submission::read(&self.grid)?.grids()?;
+            return Ok((gate.into_iter().chain([grid]).collect(), None));
+        }
         match Artifact::read(&self.grid)? {
             Some(artifact) if artifact.description.list.is_none() => {
                 Ok((artifact.runs(self.profile.as_deref(), &self.overrides)?, Some(artifact)))
@@ -152,6 +160,14 @@ impl GridArgs {
         self.engine.request()
     }
 
+    pub(super) fn profile(&self) -> Option<&str> {
+        self.profile.as_deref()
+    }
+
+    pub(super) fn threads(&self) -> Option<usize> {
+        self.threads.map(usize::from)
+    }
+
     pub(super) fn overrides(&self) -> &[String] {
         &self.overrides
     }
@@ -167,6 +183,30 @@ impl GridArgs {
 }
 
 impl LimitArgs {
+    pub(super) fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    /// Bytes that jobs may take together, where they are said.
+    pub(super) fn memory(&self) -> Option<u64> {
+        self.memory.map(|gigabytes| (gigabytes * 1e9) as u64)
+    }
+
+    /// The limits as words of a command line, with so much memory.
+    pub(super) fn words(&self, memory: u64) -> Vec<String> {
+        let gigabytes = |bytes: f64| format!("{:.2}", (bytes / 1e7).ceil() / 100.0);
+        let mut words = vec!["--memory".to_owned(), gigabytes(memory as f64)];
+        for (name, value) in [("--device-memory", self.device_memory), ("--store-limit", self.store_limit)] {
+            if let Some(value) = value {
+                words.extend([name.to_owned(), format!("{value}")]);
+            }
+        }
+        if self.jobs > 1 {
+            words.extend(["--jobs".to_owned(), self.jobs.to_string()]);
+        }
+        words
+    }
+
     pub(super) fn settings(&self, engine: EngineRequest) -> Settings {
         let bytes = |gigabytes: f64| (gigabytes * 1e9) as u64;
         let [memory, device_memory, store_limit] =

@@ -13,6 +13,7 @@ macro_rules! eprintln {
 
 mod audit;
 mod cache;
+mod cancel;
 mod cell_name;
 mod compare;
 mod doctor;
@@ -32,7 +33,10 @@ mod schema;
 mod score;
 mod status;
 mod stop;
+mod submit;
 mod units;
+mod work;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -62,6 +66,16 @@ enum Command {
     ///
     /// It is the dense cell of a grid: what a grid has scored of the same files is not scored again.
     Score(score::Arguments),
+    /// Do a part of a grid, beside other workers on the same store: job after job, until nothing is left to do.
+    ///
+    /// It writes no results: `run --stored` or `reproduce --stored` does when all is done. Exit codes: 0 nothing is left that
+    /// it may do, 75 asked to end before (USR1, TERM, Ctrl-C), to be started again; 2, 3 and 5 as of `run`.
+    Worker(worker::Arguments),
+    /// Hand a grid to a scheduler, which starts many workers.
+    #[command(subcommand)]
+    Submit(submit::Command),
+    /// End what `submit` submitted with this store, and nothing else.
+    Cancel(cancel::Arguments),
     /// Make tables and figures of the paper; without arguments, list them.
     Reproduce(reproduce::Arguments),
     /// Bring models, texts and tasks of the Hugging Face hub, pinned and checked, into the cache that Python uses too.
@@ -109,6 +123,9 @@ pub fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),
+        Command::Worker(arguments) => worker::run(&arguments),
+        Command::Submit(command) => submit::run(&command),
+        Command::Cancel(arguments) => cancel::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Fetch(arguments) => fetch::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -1,6 +1,6 @@
 //! `ghostlab reproduce ARTIFACT…`: the paper's tables and figures.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -9,10 +9,12 @@ use clap::Args;
 use super::grid_args::{EngineArgs, LimitArgs, start_threads};
 use super::home::{self, Place};
 use super::units::{self, columns, seconds};
+use super::work::Work;
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
-use crate::artifact::{self, Artifact, GateFailure, Gated, Made, ResultsFolder, Runner};
-use crate::error::{ErrorKind, Result};
+use crate::artifact::{self, Artifact, GateFailure, Made, ResultsFolder, Runner};
+use crate::cluster::Submission;
+use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{RunRecord, Settings};
 use crate::grid::Grid;
 use crate::model::EngineRequest;
@@ -46,6 +48,12 @@ pub(super) struct Arguments {
     /// Bring what is missing from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
+    /// Compute nothing: tables and figures of what is stored.
+    #[arg(long)]
+    stored: bool,
+    /// Of one artifact: its grid as it was frozen by `submit`.
+    #[arg(long, value_name = "FILE")]
+    frozen: Option<PathBuf>,
     /// Print every event as a line of JSON instead of progress and tables.
     #[arg(long)]
     events: bool,
@@ -80,11 +88,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         println!("{}", listed(&all, arguments, &folders)?);
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
+        return Err(Error::bad_input("a frozen grid is that of one artifact")
+            .at(file.display().to_string())
+            .found(format!("{} artifacts", chosen.len())));
+    }
     let store = arguments.place.store()?;
     let (reporter, stop, clock) =
         (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
     let settings = arguments.limits.settings(arguments.engine.request());
-    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop };
+    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
     let (mut failed, mut errors, mut profiles) = (0, Vec::new(), Vec::new());
     for artifact in &chosen {
         match made_one(artifact, arguments, &folders, &runner) {
@@ -207,18 +220,14 @@ fn made_one(
         fetch::bring(&needs, runner.store, arguments.events, runner.stop)?;
     }
     let clock = Instant::now();
-    let mut grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
-    let hash = |file: &Path| runner.store.input(file).map(|input| input.sha256().to_owned());
-    artifact::identify(&mut grid, &hash)?;
-    let target = target(artifact, grid.profile.as_deref().unwrap_or_default(), arguments, folders);
-    let gated = match arguments.no_gate {
-        true => Gated::No,
-        false => {
-            let mut dense = artifact.gate(&grid, arguments.profile.as_deref(), &arguments.overrides)?;
-            dense.as_mut().map_or(Ok(()), |dense| artifact::identify(dense, &hash))?;
-            Gated::Yes(dense.map(Box::new))
+    let Work { grid, gated, .. } = match &arguments.frozen {
+        Some(file) => Work::frozen(&Submission::read(file)?, runner.store)?,
+        None => {
+            let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
+            Work::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
         }
     };
+    let target = target(artifact, grid.profile.as_deref().unwrap_or_default(), arguments, folders);
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
     let Made { table, beside, files, misses, unknown, failures, failed } = made;
     if let Some(view) = table.filter(|_| !arguments.events) {

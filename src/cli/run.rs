@@ -10,6 +10,7 @@ use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
 use super::{home, out, progress, stop};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
+use crate::cluster::Submission;
 use crate::error::Result;
 
 #[derive(Args)]
@@ -22,6 +23,9 @@ pub(super) struct Arguments {
     /// folder of their own below it.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
+    /// Compute nothing: the tables of what is stored, and why the rest is not, as far as anybody tried.
+    #[arg(long)]
+    stored: bool,
     /// Print every event as a line of JSON instead of progress and table.
     #[arg(long)]
     events: bool,
@@ -44,10 +48,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (started, clock) = (SystemTime::now(), Instant::now());
     let grid = arguments.asked.grid()?;
     let results = home::below(arguments.results.as_ref(), "results", Some(arguments.asked.file()));
-    // Two profiles of a grid are two results.
-    let target = ResultsFolder::new(&results, &grid.name, grid.profile.as_deref(), arguments.asked.overrides());
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
+    let submission = Some(arguments.asked.file()).filter(|file| Submission::is_one(file)).map(Submission::read);
+    let submission = submission.transpose()?;
+    submission.as_ref().map_or(Ok(()), |of| of.check(&store))?;
+    let overrides = submission.as_ref().map_or(arguments.asked.overrides(), |of| &of.overrides);
+    // Two profiles of a grid are two results.
+    let target = ResultsFolder::new(&results, &grid.name, grid.profile.as_deref(), overrides);
     target.check()?;
     let reporter = progress::reporter(arguments.events);
     if let Some(note) = target.replaces(&grid)? {
@@ -59,6 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         settings: arguments.limits.settings(arguments.asked.engine()),
         reporter: &*reporter,
         stop: &stop,
+        stored: arguments.stored,
     };
     let outcome = runner.run(&grid, target.path())?;
 

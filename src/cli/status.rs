@@ -1,46 +1,184 @@
-//! `ghostlab status`: runs, how far they are, what failed.
+//! `ghostlab status`: runs and workers, how far they are, what failed; what the scheduler tells, beside it.
 
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
+use serde::Serialize;
 
 use super::home::Place;
-use super::units::seconds;
+use super::units::{flops, seconds};
 use crate::clock::utc;
+use crate::cluster::{Queue, Submission};
 use crate::error::Result;
-use crate::exec::{RunRecord, Stage};
+use crate::exec::{FailureView, Overview, PlanView, RunRecord, RunView, Stage, WorkerView};
 use crate::store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     place: Place,
-    /// Show all runs, not only those that go on and the newest of each grid.
+    /// Show all runs, not only those that go on and the newest of each grid; of shared grids every job and worker.
     #[arg(long)]
     all: bool,
 }
 
+/// All that is known.
+#[derive(Debug, Serialize)]
+struct Status {
+    /// From the store alone.
+    #[serde(flatten)]
+    overview: Overview,
+    submissions: Vec<SubmissionView>,
+    /// Why the scheduler tells nothing; none where it does, or where nothing was submitted.
+    scheduler_silent: Option<String>,
+}
+
+/// What was submitted, and what the scheduler shows of it.
+#[derive(Debug, Serialize)]
+struct SubmissionView {
+    id: String,
+    plan: String,
+    name: String,
+    /// `array` or `report`, and the number.
+    jobs: Vec<(String, String)>,
+    /// By state; none where the scheduler tells nothing.
+    queued: Option<Vec<crate::cluster::QueuedJob>>,
+}
+
+impl Status {
+    fn of(store: &Store) -> Self {
+        let submitted: Vec<Submission> =
+            Submission::all(store).into_iter().filter(|of| !of.jobs(store).jobs.is_empty()).collect();
+        // Nobody is asked of whom nothing was wanted.
+        let queue = (!submitted.is_empty()).then(|| Queue::ask("now-30days"));
+        let (queue, scheduler_silent) = match queue {
+            Some(Ok(queue)) => (Some(queue), None),
+            Some(Err(reason)) => (None, Some(reason)),
+            None => (None, None),
+        };
+        let view = |of: &Submission| SubmissionView {
+            id: of.id.clone(),
+            plan: of.plan.clone(),
+            name: of.name.clone(),
+            jobs: of.jobs(store).jobs,
+            queued: queue.as_ref().map(|queue| queue.of(of).cloned().collect()),
+        };
+        let submissions = submitted.iter().map(view).collect();
+        Self { overview: Overview::of(store), submissions, scheduler_silent }
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.place.look()?;
-    let records = RunRecord::all(&store);
-    if records.is_empty() {
+    let Status { overview, submissions, scheduler_silent } = Status::of(&store);
+    let Overview { runs, plans, failures } = &overview;
+    if runs.is_empty() && plans.is_empty() && submissions.is_empty() {
         println!("no runs with the store {}", store.root().display());
         return Ok(ExitCode::SUCCESS);
     }
-    for (index, record) in records.iter().enumerate() {
-        let newest = !records[..index].iter().any(|newer| newer.file == record.file);
-        let goes_on = record.stage == Stage::Running && !record.died(&store);
+    for plan in plans {
+        print!("{}", shared(plan, arguments.all));
+    }
+    for (index, run) in runs.iter().enumerate() {
+        let newest = !runs[..index].iter().any(|newer| newer.record.file == run.record.file);
+        let goes_on = run.record.stage == Stage::Running && !run.died;
         if arguments.all || newest || goes_on {
-            print!("{}", described(record, &store));
+            print!("{}", described(run));
         }
+    }
+    // A run by itself tells of its own failures.
+    let by_itself = |failure: &&FailureView| runs.iter().any(|run| run.record.failures.contains_key(&failure.what));
+    failures.iter().filter(|failure| !by_itself(failure)).for_each(|failure| println!("{}", failed(failure)));
+    for submission in &submissions {
+        println!("{}", queued(submission));
+    }
+    if let Some(reason) = scheduler_silent {
+        println!("the scheduler tells nothing ({reason}); the store tells the rest");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn described(record: &RunRecord, store: &Store) -> String {
+/// A plan that workers share.
+fn shared(plan: &PlanView, all: bool) -> String {
+    let progress = &plan.progress;
+    let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
+    let done = progress.jobs.iter().filter(|job| job.stored == job.artifacts).count();
+    let mut lines = vec![
+        format!("{} ({}{profile}), shared by workers, plan {}", plan.grid, plan.file.display(), plan.id),
+        format!(
+            "  {} of {} cells complete, {done} of {} jobs done",
+            progress.complete,
+            progress.cells,
+            progress.jobs.len()
+        ),
+    ];
+    for job in progress.jobs.iter().filter(|job| all || (job.stored < job.artifacts && job.stored > 0)) {
+        lines.push(format!("  {}: {} of {} artifacts stored", job.label, job.stored, job.artifacts));
+    }
+    let PlanView { ended, interrupted, died, .. } = plan;
+    let mut past = Vec::new();
+    for (count, how) in [(ended, "ended"), (interrupted, "asked to end before"), (died, "died")] {
+        if *count > 0 {
+            past.push(format!("{count} {how}"));
+        }
+    }
+    let past = if past.is_empty() { String::new() } else { format!(" ({})", past.join(", ")) };
+    let speed = match (plan.rate > 0.0, plan.seconds_left) {
+        (true, Some(left)) if plan.flops_left > 0.0 => {
+            format!(", together {}/s, about {} left", flops(plan.rate), seconds(left))
+        }
+        _ => String::new(),
+    };
+    lines.push(format!("  {} workers alive{past}{speed}", plan.workers.len()));
+    const SHOWN: usize = 20;
+    let most = if all { plan.workers.len() } else { SHOWN };
+    lines.extend(plan.workers.iter().take(most).map(|worker| format!("    {}", one(worker))));
+    if plan.workers.len() > most {
+        lines.push(format!("    … and {} more (--all shows them)", plan.workers.len() - most));
+    }
+    lines.extend(plan.failures.iter().map(|failure| format!("  {}", failed(failure))));
+    lines.join("\n") + "\n"
+}
+
+fn one(worker: &WorkerView) -> String {
+    let number = worker.process.split('-').next().unwrap_or_default();
+    let job = worker.scheduler_job.as_ref().map_or(String::new(), |job| format!(", job {job}"));
+    let at = worker.jobs.iter().map(|(label, done, tokens)| format!("{label}: {done} of {tokens} tokens"));
+    let at = at.collect::<Vec<_>>().join("; ");
+    let rate = worker.rate.map_or(String::new(), |rate| format!(", {}/s", flops(rate)));
+    format!("{} process {number}{job}{rate}: {}", worker.host, if at.is_empty() { "waits" } else { &at })
+}
+
+fn failed(failure: &FailureView) -> String {
+    let times = |count: usize| if count == 1 { "once".to_owned() } else { format!("{count} times") };
+    let how = match (failure.failed, failure.died) {
+        (0, died) => format!("its worker died {}", times(died)),
+        (failed, 0) => format!("failed {}", times(failed)),
+        (failed, died) => format!("failed {}, its worker died {}", times(failed), times(died)),
+    };
+    let at = utc(UNIX_EPOCH + Duration::from_secs(failure.time));
+    format!("{} {how}, last on {} at {at}: {}", failure.what, failure.host, failure.reason)
+}
+
+fn queued(submission: &SubmissionView) -> String {
+    let jobs = submission.jobs.iter().map(|(what, number)| format!("{what} {number}")).collect::<Vec<_>>().join(", ");
+    let head = format!("{} submitted as {} ({jobs})", submission.name, submission.id);
+    let Some(queue) = &submission.queued else { return head };
+    if queue.is_empty() {
+        return head + ": nothing of it is queued any more";
+    }
+    let said = queue.iter().map(|job| {
+        let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
+        format!("\n  job {}: {}{reason}", job.id, job.state.to_lowercase())
+    });
+    head + &said.collect::<String>()
+}
+
+fn described(run: &RunView) -> String {
+    let record: &RunRecord = &run.record;
     let stage = match record.stage {
-        Stage::Running if record.died(store) => "died: the same command goes on where it was",
+        Stage::Running if run.died => "died: the same command goes on where it was",
         Stage::Running => "running",
         Stage::Complete => "complete",
         Stage::Failed => "failed",

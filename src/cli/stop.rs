@@ -21,3 +21,41 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
     .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
     Ok(stop)
 }
+
+/// The signals that end a worker.
+pub(super) struct Signals {
+    /// Any of them came.
+    pub(super) any: Arc<AtomicBool>,
+    usr1: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// USR1, TERM, Ctrl-C or HUP stop where nothing is lost; the same one again stops at once.
+    #[cfg(unix)]
+    pub(super) fn watch() -> Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+        use signal_hook::flag;
+
+        let failed = |error: std::io::Error| Error::job("cannot watch for signals").found(error.to_string());
+        let signals = Self { any: Arc::default(), usr1: Arc::default() };
+        for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
+            let own = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
+            let again = i32::from(super::worker::AGAIN);
+            // In this order: at the first of a kind its flag is not set yet.
+            flag::register_conditional_shutdown(signal, again, Arc::clone(&own)).map_err(failed)?;
+            flag::register(signal, own).map_err(failed)?;
+            flag::register(signal, Arc::clone(&signals.any)).map_err(failed)?;
+        }
+        Ok(signals)
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn watch() -> Result<Self> {
+        Ok(Self { any: on_ctrl_c(AFTER_BATCH)?, usr1: Arc::default() })
+    }
+
+    /// Whether the scheduler said that time is nearly up.
+    pub(super) fn usr1(&self) -> bool {
+        self.usr1.load(Relaxed)
+    }
+}

@@ -4,14 +4,16 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 
 use super::event::{Event, Job, Reporter};
 use super::lock::lock;
 use super::settings::Settings;
-use super::wait;
+use super::share::Terms;
+use super::wait::{self, Pause};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Subject, Variant};
-use crate::store::{Key, Lease, Lookup, Store, StoredArtifact};
+use crate::store::{ClaimResult, Key, Lease, Lookup, Store, StoredArtifact};
 
 /// A run at work.
 pub(super) struct Context<'a> {
@@ -20,6 +22,9 @@ pub(super) struct Context<'a> {
     pub(super) settings: Settings,
     pub(super) reporter: &'a dyn Reporter,
     pub(super) stop: &'a AtomicBool,
+    /// Of a worker.
+    pub(super) terms: Option<Terms>,
+    idle: Mutex<Idle>,
     /// Why cells have no result, by their place in the grid.
     failures: Mutex<BTreeMap<usize, String>>,
     /// The cells that nothing is left to do for.
@@ -29,6 +34,14 @@ pub(super) struct Context<'a> {
     told: Mutex<BTreeSet<String>>,
 }
 
+/// Since when nothing was done here, and how long to wait before the next look.
+struct Idle {
+    since: Instant,
+    pause: Pause,
+    /// The patience of a worker has ended.
+    left: bool,
+}
+
 impl<'a> Context<'a> {
     pub(super) fn new(
         plan: &'a Plan<'a>,
@@ -36,6 +49,7 @@ impl<'a> Context<'a> {
         settings: Settings,
         reporter: &'a dyn Reporter,
         stop: &'a AtomicBool,
+        terms: Option<Terms>,
     ) -> Self {
         Self {
             plan,
@@ -43,6 +57,8 @@ impl<'a> Context<'a> {
             settings,
             reporter,
             stop,
+            terms,
+            idle: Mutex::new(Idle { since: Instant::now(), pause: Pause::default(), left: false }),
             failures: Mutex::default(),
             complete: Mutex::default(),
             jobs: AtomicUsize::new(0),
@@ -58,6 +74,20 @@ impl<'a> Context<'a> {
             self.reporter.event(Event::Failed { cell, reason: reason.clone() });
             free.insert(reason);
         }
+    }
+
+    /// The same of a cell for which an artifact could not be made; others are told of the attempt.
+    pub(super) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
+        if !self.failed(cell) {
+            self.store.note_attempt(key.hash(), &self.plan.grid.cells[cell].to_string(), &reason);
+        }
+        self.fail(cell, reason);
+    }
+
+    /// Why nobody is to try a piece of work again, by the name of its claim or the hash of its artifact. A run by itself
+    /// tries again whatever was.
+    pub(super) fn given_up(&self, name: &str) -> Option<String> {
+        self.terms?.given_up(&self.store.attempts(name))
     }
 
     pub(super) fn failed(&self, cell: usize) -> bool {
@@ -102,6 +132,7 @@ impl<'a> Context<'a> {
     }
 
     pub(super) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
+        self.worked();
         self.reporter.event(Event::Advanced { job, tokens, elsewhere: false });
         self.check_stop()
     }
@@ -144,13 +175,47 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Claims a piece of work, waiting for another process that is at it.
-    pub(super) fn claim(&self, name: &str, what: &str) -> Result<Lease> {
-        wait::claim(self.store, name, what, self.reporter, self.stop)
+    /// Claims a piece of work; none where another process is at it, which is said once.
+    pub(super) fn claim(&self, name: &str, what: &str) -> Result<Option<Lease>> {
+        if self.store.still_theirs(name) {
+            return Ok(None);
+        }
+        match self.store.claim(name)? {
+            ClaimResult::Mine(lease) => Ok(Some(lease)),
+            ClaimResult::Theirs(process) => {
+                let text = format!("{what}: process {} is at it", process.owner.pid);
+                if lock(&self.told).insert(text.clone()) {
+                    self.note(text);
+                }
+                Ok(None)
+            }
+        }
     }
 
-    /// A moment's wait for another process.
+    /// Something was done here.
+    pub(super) fn worked(&self) {
+        let mut idle = lock(&self.idle);
+        (idle.since, idle.pause) = (Instant::now(), Pause::default());
+    }
+
+    /// Waits for other processes, the longer the longer nothing was done here.
+    ///
+    /// # Errors
+    /// The user asked to stop, or a worker's patience has ended ([`Self::left`]).
     pub(super) fn pause(&self) -> Result<()> {
-        wait::pause(self.stop)
+        let mut pause = lock(&self.idle).pause;
+        pause.wait(self.stop)?;
+        let mut idle = lock(&self.idle);
+        idle.pause = pause;
+        if self.terms.and_then(|terms| terms.idle_exit).is_some_and(|most| idle.since.elapsed() >= most) {
+            idle.left = true;
+            return Err(Error::interrupted("nothing was left to do for this worker"));
+        }
+        Ok(())
+    }
+
+    /// Whether it left because nothing was left to do.
+    pub(super) fn left(&self) -> bool {
+        lock(&self.idle).left
     }
 }

@@ -6,12 +6,19 @@ use std::sync::Arc;
 use super::context::Context;
 use super::models::Models;
 use super::programs::Programs;
-use super::score::ScoringJob;
+use super::schedule::Step;
+use super::score::{Scoring, ScoringJob};
 use super::tokenise;
+use super::tokens::Text;
 use crate::error::{ErrorKind, Result};
+use crate::model::Program;
 use crate::plan::{BackbonePlan, Variant};
+use crate::store::Key;
 
-/// Scores some variants on the evaluation at `place`. One without a program fails alone.
+/// A scoring to which a process comes back after others were at it.
+pub(super) type Kept = Option<(Text, Scoring)>;
+
+/// Scores some variants on the evaluation at `place`. One without a program fails alone. What is `kept` is gone on with.
 ///
 /// # Errors
 /// What stops the whole run, and what all variants suffer from.
@@ -22,8 +29,48 @@ pub(super) fn score(
     backbone: &BackbonePlan,
     place: usize,
     variants: &[&Variant],
-) -> Result<()> {
+    kept: &mut Kept,
+) -> Result<Step> {
     let evaluation = &backbone.evaluations[place];
+    let label = format!("{} on {}", backbone.name, evaluation.subject);
+    let on = |text: &Text, step: &mut dyn FnMut(&ScoringJob<'_>) -> Result<Step>| {
+        text.with_eval_set(run.settings.batch_tokens, |eval_set| {
+            let journal = evaluation.journal.clone();
+            step(&ScoringJob { run, models, backbone, eval_set, label: &label, journal })
+        })
+    };
+    let (text, mut scoring) = match kept.take() {
+        Some((text, scoring)) => (text, Some(scoring)),
+        None => {
+            let mut candidates = candidates(run, programs, backbone, place, variants)?;
+            if candidates.is_empty() {
+                return Ok(Step::Done);
+            }
+            let text = tokenise::text(run, backbone, &evaluation.subject, &evaluation.tokens)?;
+            let mut scoring = None;
+            on(&text, &mut |job| {
+                scoring = Some(job.begin(std::mem::take(&mut candidates))?);
+                Ok(Step::Done)
+            })?;
+            (text, scoring)
+        }
+    };
+    let Some(going) = &mut scoring else { return Ok(Step::Done) };
+    let step = on(&text, &mut |job| job.go_on(going))?;
+    if step == Step::Busy {
+        *kept = scoring.map(|scoring| (text, scoring));
+    }
+    Ok(step)
+}
+
+/// The variants that have a program, each once.
+fn candidates(
+    run: &Context<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    place: usize,
+    variants: &[&Variant],
+) -> Result<Vec<(Arc<Key>, Program)>> {
     let mut candidates = Vec::new();
     for variant in variants.iter().filter(|variant| !run.failed(variant.cell)) {
         match programs.of(run, backbone, variant) {
@@ -37,13 +84,5 @@ pub(super) fn score(
     // Two cells may be one variant: the same key needs one score.
     let mut seen = BTreeSet::new();
     candidates.retain(|(key, _)| seen.insert(key.hash().to_string()));
-    if candidates.is_empty() {
-        return Ok(());
-    }
-    let text = tokenise::text(run, backbone, &evaluation.subject, &evaluation.tokens)?;
-    let label = format!("{} on {}", backbone.name, evaluation.subject);
-    text.with_eval_set(run.settings.batch_tokens, |eval_set| {
-        let journal = evaluation.journal.clone();
-        ScoringJob { run, models, backbone, eval_set, label: &label, journal }.score(candidates)
-    })
+    Ok(candidates)
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::context::Context;
 use super::models::Models;
 use super::programs::Programs;
+use super::wait;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::sha256;
 use crate::heap;
@@ -80,7 +81,7 @@ pub(super) fn measure(
     let label = format!("time {} over {prompt}", backbone.name);
     // Two processes that time on one machine would time each other.
     let claim = format!("timing-{}", sha256::of_bytes(machine::identity().to_string()));
-    let _lease = run.claim(&claim, &label)?;
+    let _lease = wait::claim(run.store, &claim, &label, run.reporter, run.stop)?;
     let left = |variant: &&Variant| !run.failed(variant.cell);
     let stored = |variant: &Variant| matches!(run.store.get(&variant.latencies[place]), Lookup::Whole(_));
     if backbone.variants.iter().filter(left).all(stored) {

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -67,6 +68,17 @@ pub struct RunRecord {
     pub engine: Option<String>,
     #[serde(default)]
     pub machine: Option<String>,
+    /// Whether it is a worker: it shares the grid with others and writes no results.
+    #[serde(default)]
+    pub worker: bool,
+    /// The machine's name, and the scheduler's number of the job that it is.
+    #[serde(default)]
+    pub host: String,
+    #[serde(default)]
+    pub scheduler_job: Option<String>,
+    /// The outline of what there is to do, in the store.
+    #[serde(default)]
+    pub plan: Option<String>,
 }
 
 impl RunRecord {
@@ -105,6 +117,7 @@ pub struct Recorder<'a> {
     inner: &'a dyn Reporter,
     state: Mutex<RecorderState>,
     path: PathBuf,
+    every: Duration,
 }
 
 struct RecorderState {
@@ -117,11 +130,25 @@ struct RecorderState {
 
 /// Between two writings while nothing but progress happens.
 const EVERY: Duration = Duration::from_secs(1);
+/// The same of a worker, whatever happens: there may be hundreds of them on one file server.
+const WORKER_EVERY: Duration = Duration::from_secs(10);
 
 impl<'a> Recorder<'a> {
     /// # Errors
     /// The store cannot be written to.
     pub fn start(grid: &Grid, results: &Path, store: &Store, inner: &'a dyn Reporter) -> Result<Self> {
+        Self::begin(grid, Some(results), store, inner)
+    }
+
+    /// The same of a worker.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn worker(grid: &Grid, store: &Store, inner: &'a dyn Reporter) -> Result<Self> {
+        Self::begin(grid, None, store, inner)
+    }
+
+    fn begin(grid: &Grid, results: Option<&Path>, store: &Store, inner: &'a dyn Reporter) -> Result<Self> {
         let folder = store.runs();
         fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -129,7 +156,7 @@ impl<'a> Recorder<'a> {
             process: store.process()?,
             grid: grid.name.clone(),
             file: absolute(&grid.file),
-            results: absolute(results),
+            results: results.map(absolute).unwrap_or_default(),
             command: machine::command(),
             started: now(),
             updated: now(),
@@ -145,11 +172,19 @@ impl<'a> Recorder<'a> {
             seconds: 0.0,
             engine: None,
             machine: Some(machine::identity().to_string()),
+            worker: results.is_none(),
+            host: machine::host(),
+            scheduler_job: std::env::var("SLURM_JOB_ID").ok(),
+            plan: None,
         };
-        let path = folder.join(format!("{:012}-{}.json", record.started, record.process));
+        // A process may run more than one grid.
+        static RECORDS: AtomicU64 = AtomicU64::new(0);
+        let number = RECORDS.fetch_add(1, Relaxed);
+        let path = folder.join(format!("{:012}-{}-{number}.json", record.started, record.process));
+        let every = if record.worker { WORKER_EVERY } else { EVERY };
         let started = Instant::now();
         let state = Mutex::new(RecorderState { record, costs: BTreeMap::new(), started, written: started });
-        let recorder = Self { inner, state, path };
+        let recorder = Self { inner, state, path, every };
         recorder.write(&mut lock(&recorder.state))?;
         Ok(recorder)
     }
@@ -188,9 +223,9 @@ impl Reporter for Recorder<'_> {
         let mut state = lock(&self.state);
         let mut now = true;
         match &event {
-            Event::Planned { cells, complete, scores, scored, flops, engine } => {
+            Event::Planned { cells, complete, scores, scored, flops, engine, plan } => {
                 let record = &mut state.record;
-                record.engine = Some(engine.clone());
+                (record.engine, record.plan) = (Some(engine.clone()), Some(plan.clone()));
                 (record.cells, record.complete, record.flops) = (*cells, *complete, *flops);
                 (record.scores, record.scored) = (*scores, *scored);
             }
@@ -205,18 +240,18 @@ impl Reporter for Recorder<'_> {
                 // Work of others would make this machine look faster than it is.
                 let own = if *elsewhere { 0.0 } else { 1.0 };
                 state.record.flops_done += own * state.costs.get(job).copied().unwrap_or(0.0) * *tokens as f64;
-                now = state.written.elapsed() >= EVERY;
+                now = state.written.elapsed() >= self.every;
             }
             Event::Finished { job } => {
                 state.record.jobs.remove(job);
             }
             Event::Scored { .. } => {
                 state.record.scored += 1;
-                now = state.written.elapsed() >= EVERY;
+                now = state.written.elapsed() >= self.every;
             }
             Event::Complete { complete, .. } => {
                 state.record.complete = *complete;
-                now = state.written.elapsed() >= EVERY;
+                now = state.written.elapsed() >= self.every;
             }
             Event::Failed { cell, reason } => {
                 state.record.failures.insert(cell.clone(), reason.clone());
@@ -231,7 +266,8 @@ impl Reporter for Recorder<'_> {
             }
             Event::Note { .. } => now = false,
         }
-        if now {
+        let rarely = self.every > EVERY && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
+        if now && (!rarely || state.written.elapsed() >= self.every) {
             // A record that cannot be written stops no run: what the run cannot write, it says itself.
             self.write(&mut state).ok();
         }

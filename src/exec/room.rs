@@ -11,7 +11,10 @@ use crate::plan::{Plan, Quota};
 use crate::store::{InventoryItem, Store};
 
 /// Refuses to begin what the store's disk has no room for.
-pub(super) fn on_disk(wanted: u64, store: &Store) -> Result<()> {
+///
+/// # Errors
+/// Exit code 3: what is wanted, and what is free.
+pub fn on_disk(wanted: u64, store: &Store) -> Result<()> {
     match disk::free(store.root()) {
         Some(free) if free < wanted => Err(Error::missing("the store's disk has not enough room for this grid")
             .at(store.root().display().to_string())

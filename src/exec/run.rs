@@ -1,23 +1,27 @@
 //! The run of a grid: preflight, plan, jobs for what is not stored, and the outcome from the store.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::context::Context;
 use super::event::{Event, Reporter};
+use super::lock::lock;
 use super::models::Models;
 use super::outcome::GridOutcome;
 use super::prepare::prepare;
 use super::programs::Programs;
 use super::room::{self, Needs};
-use super::schedule::{self, Limits, Task};
+use super::schedule::{self, Head, Limits, Step, Task};
 use super::settings::Settings;
+use super::share::{Spread, Terms};
 use super::stored::scored;
 use super::{calibration, evaluation, latency, wait};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::grid::Grid;
 use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, Plan, StoreState, Variant, batch_bytes, warnings, weights_budget};
-use crate::store::{Key, Store};
+use crate::plan::{BackbonePlan, Estimate, Outline, Plan, StoreState, Variant, batch_bytes, warnings, weights_budget};
+use crate::store::{Attempt, Key, Store};
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
 ///
@@ -31,47 +35,145 @@ pub fn run(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<GridOutcome> {
+    let shared = Shared { settings, store, reporter, stop, terms: None };
+    match shared.run(grid)? {
+        Worked::Done(outcome) => Ok(*outcome),
+        Worked::Left => Err(Error::job("a run by itself leaves nothing to others")),
+    }
+}
+
+/// What came of a worker's part.
+#[derive(Debug)]
+pub enum Worked {
+    /// All that can be done is done.
+    Done(Box<GridOutcome>),
+    /// Others are at what is left, and this worker's patience has ended.
+    Left,
+}
+
+/// Does a part of a grid, beside others that do: job after job, until nothing is left that this process may do. Latencies
+/// are left out: they are measured where they are asked for, on a machine of their own.
+///
+/// # Errors
+/// As [`run`].
+pub fn work(
+    grid: &Grid,
+    settings: Settings,
+    terms: Terms,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<Worked> {
+    // All workers count attempts, not each by itself.
+    let settings = Settings { retries: 0, ..settings };
+    Shared { settings, store, reporter, stop, terms: Some(terms) }.run(grid)
+}
+
+/// What is stored of a grid, and of what is not why, as far as somebody tried. Nothing is computed.
+///
+/// # Errors
+/// An input that cannot be read, or damage.
+pub fn stored(grid: &Grid, settings: Settings, store: &Store, reporter: &dyn Reporter) -> Result<GridOutcome> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    for text in warnings(grid, &plan.inputs.by_path()) {
-        reporter.event(Event::Note { text });
-    }
-    reserve(&plan, store, reporter, stop)?;
-    prepare(&plan, store, reporter, stop)?;
     let state = StoreState::read(&plan, store);
-    let complete: Vec<usize> =
-        plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
-    let estimate = Estimate::of(&plan, &state, settings.spool_bytes, settings.memory_bytes())?;
-    let coming = estimate.disk + estimate.spool;
-    // What is scored before an artifact's own grid, whose needs are not known here, takes no room from it.
-    let limit = settings.store_limit.filter(|_| plan.backbones.iter().any(|of| !of.calibrations.is_empty()));
-    let clear = |coming| room::in_store(limit, coming, &plan, store, reporter, stop);
-    clear(coming)?;
-    room::on_disk(coming, store)?;
-    let flops = estimate.left;
-    let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
-    reporter.event(Event::Planned {
-        cells: grid.cells.len(),
-        complete: complete.len(),
-        scores: scores().count(),
-        scored: scores().filter(|key| state.has(key)).count(),
-        flops,
-        engine: plan.engines(),
-    });
-    let context = Context::new(&plan, store, settings, reporter, stop);
-    context.found_complete(complete.into_iter());
-    state.damages().for_each(|error| context.damaged(error));
-    let result = context.check_stop().and_then(|()| execute(&context, &state));
-    if result.is_ok() {
-        clear(0)?;
-    }
-    let failures = context.failures();
-    let outcome = result.and_then(|()| GridOutcome::read(&plan, store, &failures));
-    let (complete, failed, interrupted) = match &outcome {
-        Ok(outcome) => (outcome.cells.len() - outcome.failed(), outcome.failed(), false),
-        Err(error) => (context.complete(), failures.len(), error.kind() == ErrorKind::Interrupted),
+    state.damages().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
+    let failures = told_failures(&plan, &state, &store.all_attempts());
+    let outcome = GridOutcome::read(&plan, store, &failures)?;
+    let failed = outcome.failed();
+    reporter.event(Event::Ended { complete: outcome.cells.len() - failed, failed, interrupted: false });
+    Ok(outcome)
+}
+
+/// Why cells that lack something do, as far as attempts tell: at an artifact of their own, at the calibration that makes
+/// it, or at a chunk of a text.
+pub(super) fn told_failures(
+    plan: &Plan<'_>,
+    state: &StoreState,
+    attempts: &BTreeMap<String, Vec<Attempt>>,
+) -> BTreeMap<usize, String> {
+    let last = |name: &str| attempts.get(name)?.last().map(|attempt| attempt.reason.clone());
+    let of_chunks = |journal: &str| {
+        let chunks = attempts.range(format!("{journal}-")..).take_while(|(name, _)| name.starts_with(journal));
+        chunks.last().and_then(|(_, of)| of.last()).map(|attempt| attempt.reason.clone())
     };
-    reporter.event(Event::Ended { complete, failed, interrupted });
-    outcome
+    let mut failures = BTreeMap::new();
+    for (backbone, variant) in plan.variants() {
+        let repair = variant.repairs().find(|key| !state.has(key));
+        let own = repair.and_then(|key| last(key.hash()));
+        let calibration = variant.calibration.filter(|_| repair.is_some()).map(|place| &backbone.calibrations[place]);
+        let calibration = || last(&backbone.calibration_claim(calibration?));
+        let chunks = || {
+            let lacking = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key));
+            lacking.map(|(evaluation, _)| of_chunks(&evaluation.journal)).find_map(|reason| reason)
+        };
+        if let Some(reason) = own.or_else(calibration).or_else(chunks).filter(|_| !state.complete(variant)) {
+            failures.insert(variant.cell, reason);
+        }
+    }
+    failures
+}
+
+/// What a run works with, alone or as one of several workers.
+struct Shared<'a> {
+    settings: Settings,
+    store: &'a Store,
+    reporter: &'a dyn Reporter,
+    stop: &'a AtomicBool,
+    terms: Option<Terms>,
+}
+
+impl Shared<'_> {
+    fn run(&self, grid: &Grid) -> Result<Worked> {
+        let Self { settings, store, reporter, stop, terms } = *self;
+        let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+        for text in warnings(grid, &plan.inputs.by_path()) {
+            reporter.event(Event::Note { text });
+        }
+        reserve(&plan, store, reporter, stop)?;
+        prepare(&plan, store, reporter, stop)?;
+        let state = StoreState::read(&plan, store);
+        let complete: Vec<usize> =
+            plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
+        let estimate = Estimate::of(&plan, &state, settings.spool_bytes, settings.memory_bytes())?;
+        let coming = estimate.disk + estimate.spool;
+        // What is scored before an artifact's own grid, whose needs are not known here, takes no room from it.
+        let limit = settings.store_limit.filter(|_| plan.backbones.iter().any(|of| !of.calibrations.is_empty()));
+        let clear = |coming| room::in_store(limit, coming, &plan, store, reporter, stop);
+        clear(coming)?;
+        room::on_disk(coming, store)?;
+        let flops = estimate.left;
+        let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
+        let outline = Outline::of(&plan, &state)?;
+        let plan_id = outline.keep(store);
+        reporter.event(Event::Planned {
+            cells: grid.cells.len(),
+            complete: complete.len(),
+            scores: scores().count(),
+            scored: scores().filter(|key| state.has(key)).count(),
+            flops,
+            engine: plan.engines(),
+            plan: plan_id,
+        });
+        let context = Context::new(&plan, store, settings, reporter, stop, terms);
+        context.found_complete(complete.into_iter());
+        state.damages().for_each(|error| context.damaged(error));
+        let result = context.check_stop().and_then(|()| execute(&context, &state));
+        if context.left() {
+            reporter.event(Event::Ended { complete: context.complete(), failed: 0, interrupted: false });
+            return Ok(Worked::Left);
+        }
+        if result.is_ok() {
+            clear(0)?;
+        }
+        let failures = context.failures();
+        let outcome = result.and_then(|()| GridOutcome::read(&plan, store, &failures));
+        let (complete, failed, interrupted) = match &outcome {
+            Ok(outcome) => (outcome.cells.len() - outcome.failed(), outcome.failed(), false),
+            Err(error) => (context.complete(), failures.len(), error.kind() == ErrorKind::Interrupted),
+        };
+        reporter.event(Event::Ended { complete, failed, interrupted });
+        Ok(Worked::Done(Box::new(outcome?)))
+    }
 }
 
 /// Notes what the run will use before it looks what is there, and waits for whoever clears up right now: between them,
@@ -110,12 +212,15 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
             repairs.push(tasks.len());
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-                attempt(context, &cells, || calibration::repair(context, models, backbone, calibration, &own))?;
-                // The next calibration may write as much again.
-                let Context { settings, plan, store, reporter, stop, .. } = context;
-                room::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
-                context.look_complete(&own);
-                Ok(())
+                let step =
+                    attempt(context, &cells, || calibration::repair(context, models, backbone, calibration, &own))?;
+                if step == Step::Done {
+                    // The next calibration may write as much again.
+                    let Context { settings, plan, store, reporter, stop, .. } = context;
+                    room::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
+                    context.look_complete(&own);
+                }
+                Ok(step)
             };
             // Four matrices in f64 are the most that solving holds.
             let bytes = batch + (8 * matrix).max(training);
@@ -128,9 +233,14 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
                 continue;
             }
             let bytes = batch + own.len() as u64 * matrix;
+            let kept = Mutex::new(None);
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
-                attempt(context, &cells, || evaluation::score(context, models, programs, backbone, place, &own))?;
+                let score = || evaluation::score(context, models, programs, backbone, place, &own, &mut lock(&kept));
+                let step = attempt(context, &cells, score)?;
+                if step == Step::Busy {
+                    return Ok(step);
+                }
                 let new = own.iter().filter(|of| !context.failed(of.cell));
                 let new: Vec<(usize, &Key)> = new.map(|of| (of.cell, &*of.scores[place])).collect();
                 // Damage right after writing is found again by whoever reads the outcome.
@@ -138,7 +248,7 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
                     context.scored(cell, &evaluation.subject, value);
                 }
                 context.look_complete(&own);
-                Ok(())
+                Ok(step)
             };
             tasks.push(Task { after: repairs.clone(), model, bytes, run: Box::new(work) });
         }
@@ -155,14 +265,45 @@ fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
         most.map_or(Ok(()), |beside| room::in_memory(&needs(beside), context.settings.memory, free))?;
     }
     let limits = Limits { tasks: context.settings.jobs, memory };
-    let forget = |model: usize| {
-        models.forget(&context.plan.backbones[model]);
-        programs.forget(&context.plan.backbones[model]);
-    };
-    schedule::run(&tasks, &sizes, limits, forget)?;
+    let head = GridHead { context, models, programs, spread: context.terms.map(|_| Spread::default()) };
+    schedule::run(&tasks, &sizes, limits, &head)?;
     drop(tasks);
+    let timings = timings(context, models, programs, state);
+    if context.terms.is_some() {
+        if !timings.is_empty() {
+            context.note("latencies are not measured by workers: `ghostlab run` measures them on its machine".into());
+        }
+        return Ok(());
+    }
     // Nothing else runs by now, and of these no two at a time.
-    schedule::run(&timings(context, models, programs, state), &sizes, Limits { tasks: 1, memory }, forget)
+    schedule::run(&timings, &sizes, Limits { tasks: 1, memory }, &head)
+}
+
+/// What the order of a grid's jobs is asked about.
+struct GridHead<'a> {
+    context: &'a Context<'a>,
+    models: &'a Models<'a>,
+    programs: &'a Programs,
+    /// Of a worker.
+    spread: Option<Spread>,
+}
+
+impl Head for GridHead<'_> {
+    fn forget(&self, model: usize) {
+        self.models.forget(&self.context.plan.backbones[model]);
+        self.programs.forget(&self.context.plan.backbones[model]);
+    }
+
+    fn choose(&self, models: &[usize]) -> usize {
+        match &self.spread {
+            Some(spread) => spread.choose(self.context.plan, models, self.context.store),
+            None => models.first().copied().unwrap_or_default(),
+        }
+    }
+
+    fn idle(&self) -> Result<()> {
+        self.context.pause()
+    }
 }
 
 /// The prompts whose latencies are not all stored.
@@ -180,9 +321,10 @@ fn timings<'a>(
             }
             let work = move || {
                 let cells: Vec<usize> = backbone.variants.iter().map(|variant| variant.cell).collect();
-                attempt(context, &cells, || latency::measure(context, models, programs, backbone, place))?;
+                let measure = || latency::measure(context, models, programs, backbone, place).map(|()| Step::Done);
+                let step = attempt(context, &cells, measure)?;
                 context.look_complete(&backbone.variants.iter().collect::<Vec<_>>());
-                Ok(())
+                Ok(step)
             };
             // What does not fit is a result of its own.
             tasks.push(Task { after: Vec::new(), model, bytes: 0, run: Box::new(work) });
@@ -192,11 +334,16 @@ fn timings<'a>(
 }
 
 /// Runs a job as often as it may be tried. A job that fails for good fails its cells, and the others go on.
-fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<()>) -> Result<()> {
+fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<Step>) -> Result<Step> {
     context.check_stop()?;
+    let fail = |reason: String| {
+        cells.iter().for_each(|&cell| context.fail(cell, reason.clone()));
+        Ok(Step::Done)
+    };
     for left in (0..=context.settings.retries).rev() {
         let error = match schedule::caught(&job) {
-            Ok(()) => return Ok(()),
+            Ok(Step::GivenUp(reason)) => return fail(reason),
+            Ok(step) => return Ok(step),
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),
             Err(error) => error,
         };
@@ -204,12 +351,15 @@ fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<()>)
             context.note(format!("{}; trying again, {left} more at most", error.one_line()));
             continue;
         }
-        if error.kind() == ErrorKind::Missing {
-            return Err(error);
-        }
-        for &cell in cells {
-            context.fail(cell, error.one_line());
+        match error.kind() {
+            ErrorKind::Missing => return Err(error),
+            // It is noted, and whoever comes to it next sees whether it may be tried again.
+            ErrorKind::Job if context.terms.is_some() => {
+                context.note(error.one_line());
+                return Ok(Step::Busy);
+            }
+            _ => return fail(error.one_line()),
         }
     }
-    Ok(())
+    Ok(Step::Done)
 }

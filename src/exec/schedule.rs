@@ -7,6 +7,16 @@ use std::sync::{Condvar, Mutex};
 use super::lock::lock;
 use crate::error::{Error, Result};
 
+/// How far a task got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    Done,
+    /// Other processes are at what is left of it: something else may be done meanwhile.
+    Busy,
+    /// It was tried as often as it may be, and why it failed.
+    GivenUp(String),
+}
+
 /// A piece of work and what it needs.
 pub(super) struct Task<'a> {
     /// The tasks that have to be done before.
@@ -15,7 +25,7 @@ pub(super) struct Task<'a> {
     pub(super) model: usize,
     /// Memory beside the model, in bytes.
     pub(super) bytes: u64,
-    pub(super) run: Box<dyn Fn() -> Result<()> + Send + Sync + 'a>,
+    pub(super) run: Box<dyn Fn() -> Result<Step> + Send + Sync + 'a>,
 }
 
 /// How much may go on at a time.
@@ -26,18 +36,50 @@ pub(super) struct Limits {
     pub(super) memory: u64,
 }
 
+/// What the order of tasks is asked about and told.
+pub(super) trait Head: Sync {
+    /// No task needs a model for now.
+    fn forget(&self, model: usize);
+
+    /// Which of some models to go on with.
+    fn choose(&self, models: &[usize]) -> usize {
+        models.first().copied().unwrap_or_default()
+    }
+
+    /// Waits: other processes are at all that is left.
+    ///
+    /// # Errors
+    /// There is no more waiting.
+    fn idle(&self) -> Result<()>;
+}
+
 struct Queue {
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
+    /// Those of the waiting that others were at.
+    busy: BTreeSet<usize>,
+    /// The model that was chosen last, and those that may be in memory.
+    chosen: Option<usize>,
+    loaded: BTreeSet<usize>,
+    /// Somebody waits for the busy ones.
+    idling: bool,
     error: Option<Error>,
 }
 
-/// Runs all tasks; `models` are the models' sizes in bytes, and `forget` is told when no task needs one any more.
+/// Runs all tasks; `models` are the models' sizes in bytes.
 ///
 /// # Errors
 /// The first error of a task: those that run go on to their end, no other begins.
-pub(super) fn run(tasks: &[Task<'_>], models: &[u64], limits: Limits, forget: impl Fn(usize) + Sync) -> Result<()> {
-    let state = Mutex::new(Queue { waiting: (0..tasks.len()).collect(), running: BTreeSet::new(), error: None });
+pub(super) fn run(tasks: &[Task<'_>], models: &[u64], limits: Limits, head: &dyn Head) -> Result<()> {
+    let state = Mutex::new(Queue {
+        waiting: (0..tasks.len()).collect(),
+        running: BTreeSet::new(),
+        busy: BTreeSet::new(),
+        chosen: None,
+        loaded: BTreeSet::new(),
+        idling: false,
+        error: None,
+    });
     let changed = Condvar::new();
     let work = || {
         let mut now = lock(&state);
@@ -45,20 +87,38 @@ pub(super) fn run(tasks: &[Task<'_>], models: &[u64], limits: Limits, forget: im
             if now.error.is_some() || now.waiting.is_empty() {
                 return;
             }
-            let Some(index) = next(tasks, models, limits, &now) else {
-                now = changed.wait(now).unwrap_or_else(std::sync::PoisonError::into_inner);
+            let Some(index) = next(tasks, models, limits, &mut now, head) else {
+                if now.busy.is_empty() || now.idling {
+                    now = changed.wait(now).unwrap_or_else(std::sync::PoisonError::into_inner);
+                    continue;
+                }
+                now.idling = true;
+                drop(now);
+                let idle = head.idle();
+                now = lock(&state);
+                (now.idling, now.busy) = (false, BTreeSet::new());
+                if let Err(error) = idle {
+                    now.error.get_or_insert(error);
+                }
+                changed.notify_all();
                 continue;
             };
+            let model = tasks[index].model;
             now.waiting.remove(&index);
             now.running.insert(index);
+            now.loaded.insert(model);
             drop(now);
             // A worker that went down with its task would leave the others waiting for it for ever.
             let result = caught(&tasks[index].run);
             now = lock(&state);
             now.running.remove(&index);
-            let model = tasks[index].model;
+            if let Ok(Step::Busy) = result {
+                now.waiting.insert(index);
+                now.busy.insert(index);
+            }
             if !now.waiting.iter().chain(&now.running).any(|&other| tasks[other].model == model) {
-                forget(model);
+                now.loaded.remove(&model);
+                head.forget(model);
             }
             if let Err(error) = result {
                 now.error.get_or_insert(error);
@@ -75,7 +135,7 @@ pub(super) fn run(tasks: &[Task<'_>], models: &[u64], limits: Limits, forget: im
 }
 
 /// Runs a job; a panic in it is its failure.
-pub(super) fn caught(job: impl Fn() -> Result<()>) -> Result<()> {
+pub(super) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<&str>().map(ToString::to_string);
         let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -84,18 +144,43 @@ pub(super) fn caught(job: impl Fn() -> Result<()>) -> Result<()> {
     })
 }
 
-/// The first waiting task that may begin.
-fn next(tasks: &[Task<'_>], models: &[u64], limits: Limits, now: &Queue) -> Option<usize> {
+/// The waiting task that begins next: the first of the model that was chosen, or else of one that is chosen now. Models
+/// that wait in memory for others to end with them make room.
+fn next(tasks: &[Task<'_>], models: &[u64], limits: Limits, now: &mut Queue, head: &dyn Head) -> Option<usize> {
     let pending = |other: &usize| now.waiting.contains(other) || now.running.contains(other);
-    now.waiting.iter().copied().find(|&index| {
-        let fits = now.running.is_empty() || {
-            let of_tasks = || now.running.iter().copied().chain([index]).map(|index| &tasks[index]);
-            let loaded: BTreeSet<usize> = of_tasks().map(|task| task.model).collect();
-            let bytes: u64 = of_tasks().map(|task| task.bytes).chain(loaded.into_iter().map(|m| models[m])).sum();
-            bytes <= limits.memory
-        };
-        fits && !tasks[index].after.iter().any(pending)
-    })
+    let bytes = |index: usize, resting: &BTreeSet<usize>| {
+        let of_tasks = || now.running.iter().copied().chain([index]).map(|index| &tasks[index]);
+        let loaded: BTreeSet<usize> = of_tasks().map(|task| task.model).chain(resting.iter().copied()).collect();
+        of_tasks().map(|task| task.bytes).chain(loaded.into_iter().map(|model| models[model])).sum::<u64>()
+    };
+    let none = BTreeSet::new();
+    let fits = |index: usize| now.running.is_empty() || bytes(index, &none) <= limits.memory;
+    let ready: Vec<usize> = now.waiting.difference(&now.busy).copied().collect();
+    let ready: Vec<usize> =
+        ready.into_iter().filter(|&index| fits(index) && !tasks[index].after.iter().any(pending)).collect();
+    let of = |model: usize| ready.iter().copied().find(|&index| tasks[index].model == model);
+    let index = match now.chosen.and_then(of) {
+        Some(index) => index,
+        None => {
+            let mut ready_models: Vec<usize> = ready.iter().map(|&index| tasks[index].model).collect();
+            ready_models.dedup();
+            if ready_models.is_empty() {
+                return None;
+            }
+            let model = head.choose(&ready_models);
+            of(model).or(ready.first().copied())?
+        }
+    };
+    let resting = |model: &&usize| !now.running.iter().any(|&of| tasks[of].model == **model);
+    let resting: BTreeSet<usize> = now.loaded.iter().filter(resting).copied().collect();
+    if bytes(index, &resting) > limits.memory {
+        for &model in resting.iter().filter(|&&model| model != tasks[index].model) {
+            head.forget(model);
+        }
+        now.loaded.retain(|model| !resting.contains(model));
+    }
+    now.chosen = Some(tasks[index].model);
+    Some(index)
 }
 
 #[cfg(test)]
@@ -106,7 +191,65 @@ mod tests {
     use std::time::Duration;
 
     fn task<'a>(after: &[usize], model: usize, run: impl Fn() -> Result<()> + Send + Sync + 'a) -> Task<'a> {
-        Task { after: after.to_vec(), model, bytes: 10, run: Box::new(run) }
+        Task { after: after.to_vec(), model, bytes: 10, run: Box::new(move || run().map(|()| Step::Done)) }
+    }
+
+    /// Chooses the last model, and notes what is forgotten.
+    #[derive(Default)]
+    struct Noting {
+        forgotten: Mutex<Vec<usize>>,
+        idled: AtomicUsize,
+    }
+
+    impl Head for Noting {
+        fn forget(&self, model: usize) {
+            self.forgotten.lock().unwrap().push(model);
+        }
+
+        fn choose(&self, models: &[usize]) -> usize {
+            models[models.len() - 1]
+        }
+
+        fn idle(&self) -> Result<()> {
+            self.idled.fetch_add(1, SeqCst);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_others_are_at_comes_later_and_nobody_waits_while_there_is_work() {
+        let (order, head, looks) = (Mutex::new(Vec::new()), Noting::default(), AtomicUsize::new(0));
+        let note = |name: &'static str| {
+            let order = &order;
+            move || {
+                order.lock().unwrap().push(name);
+                Ok(())
+            }
+        };
+        let busy = || {
+            let looks = looks.fetch_add(1, SeqCst);
+            order.lock().unwrap().push("asked");
+            Ok(if looks < 2 { Step::Busy } else { Step::Done })
+        };
+        let tasks = [
+            Task { after: Vec::new(), model: 1, bytes: 10, run: Box::new(busy) },
+            task(&[], 1, note("same model")),
+            task(&[], 0, note("other model")),
+            task(&[0], 1, note("after it")),
+        ];
+        run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
+        let order = order.lock().unwrap().clone();
+        assert_eq!(order, ["other model", "asked", "same model", "asked", "asked", "after it"]);
+        assert_eq!(head.idled.load(SeqCst), 2, "only when others are at all that is left");
+    }
+
+    #[test]
+    fn a_model_that_waits_for_others_makes_room_for_the_next() {
+        let (head, looks) = (Noting::default(), AtomicUsize::new(0));
+        let busy = || Ok(if looks.fetch_add(1, SeqCst) == 0 { Step::Busy } else { Step::Done });
+        let tasks = [task(&[], 0, || Ok(())), Task { after: Vec::new(), model: 1, bytes: 10, run: Box::new(busy) }];
+        run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
+        assert_eq!(*head.forgotten.lock().unwrap(), [1, 0, 1]);
     }
 
     #[test]
@@ -120,7 +263,7 @@ mod tests {
             }
         };
         let tasks = [task(&[2], 0, note("last")), task(&[], 0, note("first")), task(&[1], 0, note("second"))];
-        run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, |_| ()).unwrap();
+        run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, &Noting::default()).unwrap();
         assert_eq!(*order.lock().unwrap(), ["first", "second", "last"]);
     }
 
@@ -132,7 +275,8 @@ mod tests {
             barrier.wait();
             Ok(())
         };
-        run(&[task(&[], 0, meet), task(&[], 0, meet)], &[0], Limits { tasks: 2, memory: 1000 }, |_| ()).unwrap();
+        run(&[task(&[], 0, meet), task(&[], 0, meet)], &[0], Limits { tasks: 2, memory: 1000 }, &Noting::default())
+            .unwrap();
     }
 
     #[test]
@@ -145,12 +289,11 @@ mod tests {
                 now.fetch_sub(1, SeqCst);
                 Ok(())
             };
-            let forgotten = Mutex::new(Vec::new());
+            let head = Noting::default();
             let tasks = [task(&[], 0, busy), task(&[], 1, busy)];
-            let forget = |model| forgotten.lock().unwrap().push(model);
-            run(&tasks, &[100, 100], Limits { tasks: 4, memory }, forget).unwrap();
+            run(&tasks, &[100, 100], Limits { tasks: 4, memory }, &head).unwrap();
             assert_eq!(peak.load(SeqCst), most);
-            let mut forgotten = forgotten.into_inner().unwrap();
+            let mut forgotten = head.forgotten.into_inner().unwrap();
             forgotten.sort_unstable();
             assert_eq!(forgotten, [0, 1], "each model once, after its last task");
         }
@@ -160,7 +303,7 @@ mod tests {
     fn a_task_that_panics_fails_and_nobody_waits_for_it_for_ever() {
         let panics = || -> Result<()> { panic!("no such layer") };
         let tasks = [task(&[], 0, panics), task(&[0], 0, || Ok(())), task(&[0], 0, || Ok(()))];
-        let error = run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, |_| ()).unwrap_err();
+        let error = run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, &Noting::default()).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains("no such layer"), "{error}");
     }
 
@@ -172,7 +315,7 @@ mod tests {
             Ok(())
         };
         let tasks = [task(&[], 0, || Err(Error::job("broken"))), task(&[], 0, count), task(&[0], 0, count)];
-        let error = run(&tasks, &[0], Limits { tasks: 1, memory: 1000 }, |_| ()).unwrap_err();
+        let error = run(&tasks, &[0], Limits { tasks: 1, memory: 1000 }, &Noting::default()).unwrap_err();
         assert!(error.to_string().contains("broken"));
         assert_eq!(ran.load(SeqCst), 0);
     }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::models::Models;
-use crate::error::{Error, Result};
+use super::schedule::{Step, caught};
+use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::fault;
 use crate::model::{Program, Trie};
@@ -75,7 +76,19 @@ impl ScoringJob<'_> {
     }
 
     /// Scores variants and stores what each scored.
-    pub(super) fn score(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<()> {
+    fn score(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<()> {
+        let mut scoring = self.begin(variants)?;
+        loop {
+            match self.go_on(&mut scoring)? {
+                Step::Done => return Ok(()),
+                Step::Busy => self.run.pause()?,
+                Step::GivenUp(reason) => return Err(Error::job(reason).at(self.label.to_string())),
+            }
+        }
+    }
+
+    /// Takes up the scoring of some variants where it is.
+    pub(super) fn begin(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<Scoring> {
         let mut journal = self.run.store.journal(&self.journal)?;
         let chunks = self.eval_set.chunks();
         let new =
@@ -91,81 +104,124 @@ impl ScoringJob<'_> {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
         }
         let job = self.run.start(self.label, tokens, candidates.len(), flops);
-        self.fill(job, &mut journal, &mut candidates, left)?;
-        self.run.finish(job);
-        for candidate in candidates.iter_mut().filter(|candidate| !candidate.elsewhere) {
+        Ok(Scoring { job, journal: Some(journal), candidates, left })
+    }
+
+    /// Computes what nobody else is at, and stores what is whole.
+    pub(super) fn go_on(&self, scoring: &mut Scoring) -> Result<Step> {
+        while !scoring.left.is_empty() {
+            match self.pass(scoring)? {
+                Pass::Worked => self.run.worked(),
+                Pass::Idle => return Ok(Step::Busy),
+                Pass::GivenUp(reason) => return Ok(Step::GivenUp(reason)),
+            }
+        }
+        self.store(scoring)
+    }
+
+    /// Stores what every variant scored: one process does, and the others see that it is there.
+    fn store(&self, scoring: &mut Scoring) -> Result<Step> {
+        let store = self.run.store;
+        // What is there and damaged is written anew.
+        let whole = |key: &Key| store.has(key) && self.run.get(key).is_some();
+        let stored = |candidate: &Candidate| candidate.elsewhere || whole(&candidate.key);
+        let mut left: Vec<&mut Candidate> = scoring.candidates.iter_mut().filter(|of| !stored(of)).collect();
+        let mut lease = None;
+        if !left.is_empty() {
+            lease = self.run.claim(&format!("{}-store", self.journal), &format!("{}: storing", self.label))?;
+            if lease.is_none() {
+                return Ok(Step::Busy);
+            }
+            // Another process may have stored some in between.
+            left.retain(|of| !stored(of));
+        }
+        for candidate in left {
             let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
             let bytes = value_bytes(&self.eval_set.assemble(&chunks));
-            self.run.store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
+            store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
         }
-        self.run.store.retire(journal, |hash| self.run.store.has_hash(ArtifactKind::Scores, hash));
-        Ok(())
+        if let Some(journal) = scoring.journal.take() {
+            match lease {
+                Some(_) => {
+                    store.retire(journal, |hash| store.has_hash(ArtifactKind::Scores, hash));
+                    store.forgive(&self.journal);
+                }
+                None => store.leave(journal),
+            }
+        }
+        self.run.finish(scoring.job);
+        Ok(Step::Done)
     }
 
-    /// Computes, or waits for, every missing chunk of every candidate.
-    fn fill(&self, job: usize, journal: &mut Journal, candidates: &mut [Candidate], left: Vec<usize>) -> Result<()> {
-        let mut left = left;
+    /// Goes once through the chunks that are left, and computes those that nobody else is at.
+    fn pass(&self, scoring: &mut Scoring) -> Result<Pass> {
+        let Scoring { job, journal, candidates, left } = scoring;
+        let (job, before) = (*job, left.len());
+        let Some(journal) = journal else { return Ok(Pass::Idle) };
         let mut tries = Tries::default();
         let mut pending = Pending::default();
-        while !left.is_empty() {
-            let mut others = Vec::new();
-            let mut group = Group::default();
-            for chunk in std::mem::take(&mut left) {
-                let Some((members, lease)) = self.claim(job, chunk, journal, candidates, &mut others)? else {
+        let mut others = Vec::new();
+        let mut group = Group::default();
+        for chunk in std::mem::take(left) {
+            let (members, lease) = match self.claim(job, chunk, journal, candidates)? {
+                Chunk::Mine(members, lease) => (members, lease),
+                Chunk::Done => continue,
+                Chunk::Others => {
+                    others.push(chunk);
                     continue;
-                };
-                let tokens = self.eval_set.tokens(chunk);
-                // The backbone is loaded when the first chunk has to be computed.
-                let most = self.models.get(self.backbone)?.pass_tokens(members.len());
-                if !group.chunks.is_empty() && (members != group.members || group.tokens + tokens > most) {
-                    self.compute(job, std::mem::take(&mut group), journal, candidates, &mut tries, &mut pending)?;
                 }
-                group.members = members;
-                group.chunks.push(chunk);
-                group.leases.push(lease);
-                group.tokens += tokens;
-                // Nothing is waited for where one chunk is enough.
-                if group.tokens >= most {
-                    self.compute(job, std::mem::take(&mut group), journal, candidates, &mut tries, &mut pending)?;
+                Chunk::GivenUp(reason) => {
+                    self.flush(&mut pending, journal)?;
+                    return Ok(Pass::GivenUp(reason));
                 }
+            };
+            let tokens = self.eval_set.tokens(chunk);
+            // The backbone is loaded when the first chunk has to be computed.
+            let most = self.models.get(self.backbone)?.pass_tokens(members.len());
+            if !group.chunks.is_empty() && (members != group.members || group.tokens + tokens > most) {
+                self.compute(job, std::mem::take(&mut group), journal, candidates, &mut tries, &mut pending)?;
             }
-            if !group.chunks.is_empty() {
-                self.compute(job, group, journal, candidates, &mut tries, &mut pending)?;
-            }
-            self.flush(&mut pending, journal)?;
-            left = others;
-            if !left.is_empty() {
-                self.run.pause()?;
-                self.absorb(journal, candidates);
+            group.members = members;
+            group.chunks.push(chunk);
+            group.leases.push(lease);
+            group.tokens += tokens;
+            // Nothing is waited for where one chunk is enough.
+            if group.tokens >= most {
+                self.compute(job, std::mem::take(&mut group), journal, candidates, &mut tries, &mut pending)?;
             }
         }
-        Ok(())
+        if !group.chunks.is_empty() {
+            self.compute(job, group, journal, candidates, &mut tries, &mut pending)?;
+        }
+        self.flush(&mut pending, journal)?;
+        *left = others;
+        Ok(if left.len() < before { Pass::Worked } else { Pass::Idle })
     }
 
-    /// The candidates that lack a chunk, and the claim of it; none where nobody lacks it, or another process is at it,
-    /// which puts it among `others`.
-    fn claim(
-        &self,
-        job: usize,
-        chunk: usize,
-        journal: &mut Journal,
-        candidates: &mut [Candidate],
-        others: &mut Vec<usize>,
-    ) -> Result<Option<(Vec<usize>, Lease)>> {
+    /// Claims a chunk that some candidates lack.
+    fn claim(&self, job: usize, chunk: usize, journal: &mut Journal, candidates: &mut [Candidate]) -> Result<Chunk> {
         if candidates.iter().any(|candidate| candidate.lacks(chunk)) {
-            let ClaimResult::Mine(lease) = self.run.store.claim(&format!("{}-{chunk}", self.journal))? else {
-                others.push(chunk);
-                return Ok(None);
-            };
+            let name = self.chunk_name(chunk);
+            if self.run.store.still_theirs(&name) {
+                return Ok(Chunk::Others);
+            }
+            let ClaimResult::Mine(lease) = self.run.store.claim(&name)? else { return Ok(Chunk::Others) };
             // Whoever had the chunk before has written its records before giving it free.
             self.absorb(journal, candidates);
             let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
             if !members.is_empty() {
-                return Ok(Some((members, lease)));
+                return Ok(match self.run.given_up(&name) {
+                    Some(reason) => Chunk::GivenUp(reason),
+                    None => Chunk::Mine(members, lease),
+                });
             }
         }
         self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
-        Ok(None)
+        Ok(Chunk::Done)
+    }
+
+    fn chunk_name(&self, chunk: usize) -> String {
+        format!("{}-{chunk}", self.journal)
     }
 
     /// Computes some chunks together; their records reach the disk soon.
@@ -179,7 +235,15 @@ impl ScoringJob<'_> {
         pending: &mut Pending,
     ) -> Result<()> {
         let Group { chunks, members, leases, tokens } = group;
-        let result = self.record(&chunks, &members, tokens, journal, candidates, tries);
+        // As long as the claims are held, so that no other process tries what is known to fail.
+        let result = caught(|| self.record(&chunks, &members, tokens, journal, candidates, tries));
+        if let Err(error) = &result
+            && error.kind() == ErrorKind::Job
+        {
+            let note =
+                |chunk: &usize| self.run.store.note_attempt(&self.chunk_name(*chunk), self.label, &error.one_line());
+            chunks.iter().for_each(note);
+        }
         pending.leases.extend(leases);
         if result.is_err() || pending.due() {
             self.flush(pending, journal)?;
@@ -250,6 +314,35 @@ impl ScoringJob<'_> {
             candidate.elsewhere = has && self.run.get(&candidate.key).is_some();
         }
     }
+}
+
+/// A scoring that is under way, also while others are at what is left of it.
+pub(super) struct Scoring {
+    job: usize,
+    /// Until the work is stored.
+    journal: Option<Journal>,
+    candidates: Vec<Candidate>,
+    /// The chunks that some candidates lack.
+    left: Vec<usize>,
+}
+
+/// What came of one way through the chunks.
+enum Pass {
+    Worked,
+    /// Others are at all that is left.
+    Idle,
+    /// A chunk was tried as often as it may be.
+    GivenUp(String),
+}
+
+/// What came of the attempt to claim a chunk.
+enum Chunk {
+    /// With the candidates that lack it.
+    Mine(Vec<usize>, Lease),
+    /// Nobody lacks it any more.
+    Done,
+    Others,
+    GivenUp(String),
 }
 
 /// Chunks that are computed together.

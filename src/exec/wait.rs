@@ -1,4 +1,4 @@
-//! Waiting for other processes: said, and ended when the user wants to stop.
+//! Waiting for other processes: said, less and less often asked, and ended when the user wants to stop.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,10 +17,36 @@ pub(super) fn check(stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// A moment's wait for another process.
-pub(super) fn pause(stop: &AtomicBool) -> Result<()> {
-    std::thread::sleep(Duration::from_millis(50));
-    check(stop)
+/// How long to wait before asking again: each time half as long again, so that a wait is found ended after half its own
+/// length at most, and hundreds of processes that wait for hours ask a file server little.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pause(Duration);
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(50);
+    const MOST: Duration = Duration::from_secs(10);
+    /// Between two looks whether the user wants to stop.
+    const SLICE: Duration = Duration::from_millis(50);
+
+    /// # Errors
+    /// The user asked to stop.
+    pub(super) fn wait(&mut self, stop: &AtomicBool) -> Result<()> {
+        let mut left = self.0;
+        while !left.is_zero() {
+            let slice = left.min(Self::SLICE);
+            std::thread::sleep(slice);
+            check(stop)?;
+            left -= slice;
+        }
+        self.0 = (self.0 * 3 / 2).min(Self::MOST);
+        Ok(())
+    }
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Self::FIRST)
+    }
 }
 
 /// Claims a piece of work, waiting for another process that is at it.
@@ -28,17 +54,19 @@ pub(super) fn pause(stop: &AtomicBool) -> Result<()> {
 /// # Errors
 /// The store cannot be written to, or the user asked to stop.
 pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
-    let mut told = false;
+    let (mut told, mut pause) = (false, Pause::default());
     loop {
-        match store.claim(name)? {
-            ClaimResult::Mine(lease) => return Ok(lease),
-            ClaimResult::Theirs(process) => {
-                if !std::mem::replace(&mut told, true) {
-                    let text = format!("{what}: process {} is at it; waiting", process.owner.pid);
-                    reporter.event(Event::Note { text });
+        if !store.still_theirs(name) {
+            match store.claim(name)? {
+                ClaimResult::Mine(lease) => return Ok(lease),
+                ClaimResult::Theirs(process) => {
+                    if !std::mem::replace(&mut told, true) {
+                        let text = format!("{what}: process {} is at it; waiting", process.owner.pid);
+                        reporter.event(Event::Note { text });
+                    }
                 }
             }
         }
-        pause(stop)?;
+        pause.wait(stop)?;
     }
 }

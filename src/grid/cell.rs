@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::method::Method;
 
@@ -12,7 +12,7 @@ pub(super) const CUT_AXES: [&str; 4] = ["criterion", "depth", "recovery", "calib
 pub(super) const AXES: [&str; 5] = ["backbone", CUT_AXES[0], CUT_AXES[1], CUT_AXES[2], CUT_AXES[3]];
 
 /// Which text the activations come from.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Calibration {
     /// A name in [`Grid::corpora`](super::Grid::corpora).
     pub corpus: String,
@@ -35,7 +35,7 @@ impl fmt::Display for Calibration {
 }
 
 /// One variant of the grid. The dense backbone is the one without criterion, recovery and calibration.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cell {
     /// A name in [`Grid::backbones`](super::Grid::backbones).
     pub backbone: String,

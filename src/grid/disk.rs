@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::definitions::Defined;
 use super::need::{Around, Found, HubSource};
@@ -12,7 +12,7 @@ use super::schema::{BackboneEntry, CorpusEntry, TaskEntry};
 use crate::error::Result;
 
 /// A backbone that the grid uses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backbone {
     /// Its folder, absolute or relative to the current folder.
     #[serde(serialize_with = "crate::files::shown::path")]
@@ -28,7 +28,7 @@ pub struct Backbone {
 }
 
 /// A text collection and the rule that cuts windows from it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corpus {
     /// The file, absolute or relative to the current folder.
     #[serde(serialize_with = "crate::files::shown::path")]
@@ -47,7 +47,7 @@ pub struct Corpus {
 }
 
 /// The data of a multiple-choice task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskData {
     /// A file, or a folder with the task's split in it, absolute or relative to the current folder.
     #[serde(serialize_with = "crate::files::shown::path")]

@@ -12,19 +12,19 @@ use super::references;
 use crate::tasks::Bos;
 
 /// What every variant is scored on.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluate {
     /// Perplexity, protocol `windows`; one column of the table each.
     pub perplexity: Vec<Perplexity>,
     /// Zero-shot multiple choice; one column of the table each, and one for their average.
     pub tasks: Vec<TaskUse>,
     /// How long a pass over a prompt takes; of each prompt the time, the speedup and the memory.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<Latency>,
 }
 
 /// Perplexity on one corpus in windows of `length` tokens.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Perplexity {
     pub corpus: String,
     pub length: usize,
@@ -38,7 +38,7 @@ impl fmt::Display for Perplexity {
 }
 
 /// The prompt of a latency: `batch` sequences of `length` tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
     pub length: usize,
     pub batch: usize,
@@ -52,7 +52,7 @@ impl fmt::Display for Latency {
 }
 
 /// One task and the protocol that it is scored under.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskUse {
     /// A name in [`Grid::tasks`](super::Grid::tasks).
     pub name: String,

@@ -11,7 +11,7 @@ use crate::options::Options;
 
 /// A criterion or a recovery: a name and its options. The grid knows neither; the caller's registry checks both, and says
 /// what is left out. Two ways to write one method are equal.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Method {
     pub name: String,
     /// As the file has them.

@@ -18,6 +18,7 @@ mod definitions;
 mod depth;
 mod disk;
 mod evaluate;
+mod frozen;
 mod limits;
 mod list;
 mod many;
@@ -65,7 +66,7 @@ pub struct Shown<'a> {
 }
 
 /// A checked grid. Everything it names exists, and every cell it expands to can be tried.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grid {
     /// The results' folder is called so: the key `name`, or the file's name without its ending.
     pub name: String,

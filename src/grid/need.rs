@@ -3,7 +3,8 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
 
 use super::at::{At, Placed};
 use super::named::EntryKind;
@@ -45,6 +46,22 @@ pub struct HubSource {
     pub pinned: bool,
     #[serde(skip)]
     pub want: Want,
+}
+
+/// As a grid's frozen form has it, which knows the repository but not what of it was wanted.
+impl<'de> Deserialize<'de> for HubSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Fields {
+            repository: String,
+            commit: Option<String>,
+            pinned: bool,
+        }
+        let Fields { repository, commit, pinned } = Fields::deserialize(deserializer)?;
+        let source = Source::parse(&repository).map_err(|error| de::Error::custom(error.one_line()))?;
+        Ok(Self { repository, commit, pinned, want: Want { source, files: Vec::new() } })
+    }
 }
 
 /// Where something is.

@@ -45,7 +45,7 @@ impl Estimate {
     pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         let mut total = Self::default();
         for backbone in &plan.backbones {
-            let one = of_backbone(plan, backbone, state, spool_bytes, memory)?;
+            let one = of_backbone(plan, backbone, state, spool_bytes, memory, &mut Vec::new())?;
             total.naive += one.naive;
             total.shared += one.shared;
             total.left += one.left;
@@ -56,6 +56,36 @@ impl Estimate {
         }
         Ok(total)
     }
+}
+
+/// One of a backbone's jobs, by its place among its calibrations or evaluations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobPlace {
+    Calibration(usize),
+    Evaluation(usize),
+}
+
+/// What a job costs when nothing of it is stored, in floating-point operations.
+#[derive(Debug, Clone, Copy)]
+pub struct JobCost {
+    /// Its place in the plan.
+    pub backbone: usize,
+    pub job: JobPlace,
+    pub flops: f64,
+}
+
+/// What the jobs of a plan cost, whatever is stored; of texts that are not tokenised nothing is known.
+///
+/// # Errors
+/// A method that cannot be built.
+pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
+    let mut all = Vec::new();
+    for (place, backbone) in plan.backbones.iter().enumerate() {
+        let mut jobs = Vec::new();
+        of_backbone(plan, backbone, state, u64::MAX, u64::MAX, &mut jobs)?;
+        all.extend(jobs.into_iter().map(|(job, flops)| JobCost { backbone: place, job, flops }));
+    }
+    Ok(all)
 }
 
 /// Bytes that a backbone's weights may have while its jobs run, if jobs have `memory`: what one job leaves of it.
@@ -89,6 +119,7 @@ fn of_backbone(
     state: &StoreState,
     spool_bytes: u64,
     memory: u64,
+    jobs: &mut Vec<(JobPlace, f64)>,
 ) -> Result<Estimate> {
     let config = &backbone.config;
     let mut total = Estimate::default();
@@ -103,6 +134,7 @@ fn of_backbone(
         let Cost { shared, separate } = all.flops(config, &load);
         total.shared += shared;
         total.naive += separate;
+        jobs.push((JobPlace::Evaluation(place), shared));
         let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[place]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
         if !missing.is_empty() {
@@ -131,6 +163,7 @@ fn of_backbone(
         let solve = 6.0 * load.tokens as f64 * c * c + 10.0 * c.powi(3);
         let trials: Vec<(bool, f64)> = trials(plan.grid, backbone, &own, state, &load)?;
         let trial_cost: f64 = trials.iter().map(|(_, cost)| cost).sum();
+        let before = total.shared;
         total.naive += own.len() as f64 * (pass + solve) + trial_cost;
         total.shared += pass + own.len() as f64 * solve + trial_cost;
         total.left += trials.iter().filter(|(left, _)| *left).map(|(_, cost)| cost).sum::<f64>();
@@ -151,6 +184,10 @@ fn of_backbone(
                     total.disk += (4 * config.hidden + 8 * Finetune::LIKELIEST) as u64 * tokens as u64;
                 }
             }
+        }
+        // A text that operators are trained on alone is no job.
+        if !own.is_empty() {
+            jobs.push((JobPlace::Calibration(place), total.shared - before));
         }
         if missing.is_empty() {
             continue;

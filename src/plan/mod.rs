@@ -4,6 +4,7 @@
 mod cost;
 mod inputs;
 mod kept;
+mod outline;
 pub mod payload;
 mod quota;
 mod reason;
@@ -12,9 +13,10 @@ mod state;
 
 use std::collections::BTreeSet;
 
-pub use cost::{Estimate, Trials, batch_bytes, place_holder, weights_budget};
+pub use cost::{Estimate, JobCost, JobPlace, Trials, batch_bytes, job_costs, place_holder, weights_budget};
 pub use inputs::{Inputs, warnings};
 pub use kept::KeptKeys;
+pub use outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
 use payload::{FIGURES, selection};
 pub use quota::Quota;
 pub use reason::{Change, Reason, Reasons};

@@ -19,7 +19,7 @@ use crate::latency::Rounds;
 use crate::machine;
 use crate::model::{CPU, Config, EngineChoice, EngineRequest};
 use crate::recovery::{self, Span};
-use crate::store::{ArtifactKind, Key};
+use crate::store::{ArtifactKind, CALIBRATING, Key};
 use crate::tasks::{self, Task};
 
 /// Everything that a backbone's cells need.
@@ -454,6 +454,11 @@ impl BackbonePlan {
     /// The name of the journal, and of the claims, of what is scored on some tokens.
     pub fn journal(&self, tokens: &Key, batch_tokens: usize) -> String {
         journal(&self.content, self.engine, tokens, batch_tokens)
+    }
+
+    /// What a process claims that makes this backbone's repairs on one calibration.
+    pub fn calibration_claim(&self, plan: &CalibrationPlan) -> String {
+        format!("{CALIBRATING}{}", sha256::of_bytes(format!("{} {}", self.content, plan.tokens.hash())))
     }
 
     /// All token artifacts, each once.

@@ -78,6 +78,11 @@ impl StoreState {
             .filter_map(|stored| if let KeyState::Damaged(error) = stored { Some(error) } else { None })
     }
 
+    /// Whether nothing is left to do for a variant but for its latencies, which each machine measures for itself.
+    pub fn complete_without_latencies(&self, variant: &Variant) -> bool {
+        variant.repairs().chain(&variant.scores).all(|key| self.has(key))
+    }
+
     /// Whether nothing is left to do for a variant.
     pub fn complete(&self, variant: &Variant) -> bool {
         variant.keys().all(|key| self.has(key))

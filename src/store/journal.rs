@@ -117,6 +117,13 @@ impl Journal {
         Ok(())
     }
 
+    /// Another process has stored the work, and clears up what the dead left of it: removes the own file alone.
+    pub(super) fn leave(mut self) {
+        self.file = None;
+        fs::remove_file(&self.own).ok();
+        fs::remove_dir(&self.folder).ok();
+    }
+
     /// The work is stored: removes the own file, and those of others whose records `stored` says are all stored and
     /// who are gone.
     pub(super) fn retire(mut self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {

@@ -4,9 +4,12 @@
 //! private folder and renamed into its place, so that it is whole or not there; a reader checks the hash of every
 //! payload that it uses. Keys hold contents and settings, never a path, a name or a time. Beside the artifacts lie the
 //! journals of unfinished work (`journals/`), what living processes have claimed and read (`claims/`, `uses/`,
-//! `processes/`), private folders (`drafts/`), remembered hashes of large inputs (`index/`) and records of runs (`runs/`).
+//! `processes/`), what was tried in vain (`attempts/`), private folders (`drafts/`), remembered hashes of large inputs
+//! (`index/`), records of runs (`runs/`), outlines of what they do (`plans/`) and what was handed to a scheduler
+//! (`submissions/`).
 
 mod artifact;
+mod attempts;
 mod draft;
 mod index;
 mod inventory;
@@ -16,14 +19,15 @@ mod process;
 mod uses;
 
 pub use artifact::{Meta, StoredArtifact};
+pub use attempts::Attempt;
 pub use draft::{Draft, Left, Payload};
 pub use index::Input;
 pub use inventory::{Found, InventoryItem};
 pub use journal::{Journal, JournalRecord};
 pub use key::{ArtifactKind, Key};
-pub use process::{ClaimResult, Lease, Process};
+pub use process::{CALIBRATING, ClaimResult, Lease, Process};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -170,6 +174,16 @@ impl Store {
         self.place(key).exists()
     }
 
+    /// The hashes of all artifacts of a kind: a few hundred listings, however many are asked for.
+    pub fn present(&self, kind: ArtifactKind) -> HashSet<String> {
+        let names = |folder: &Path| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>()
+        };
+        let folder = self.root.join(kind.folder());
+        names(&folder).iter().flat_map(|prefix| names(&folder.join(prefix))).collect()
+    }
+
     /// Whether something stands under the hash of a key.
     pub fn has_hash(&self, kind: ArtifactKind, hash: &str) -> bool {
         self.place_of(kind, hash).exists()
@@ -200,6 +214,38 @@ impl Store {
     /// Claims a piece of work for this process, so that no other does it at the same time.
     pub fn claim(&self, name: &str) -> Result<ClaimResult> {
         Ok(self.worker()?.claim(name))
+    }
+
+    /// Whether a claim that was tried a moment ago in vain still stands: cheap to ask of many.
+    pub fn still_theirs(&self, name: &str) -> bool {
+        self.worker().is_ok_and(|worker| worker.still_theirs(name))
+    }
+
+    /// Shows the names of all claims, of a moment ago at most.
+    pub fn with_claims<T>(&self, look: impl FnOnce(&HashSet<String>) -> T) -> Result<T> {
+        Ok(self.worker()?.with_claims(look))
+    }
+
+    /// Keeps that a piece of work failed, under the name of its claim or the hash of what could not be made.
+    pub fn note_attempt(&self, name: &str, what: &str, reason: &str) {
+        if let Ok(worker) = self.worker() {
+            attempts::note(&self.root, name, &Attempt::failed(worker.id(), what, reason));
+        }
+    }
+
+    /// What was tried in vain of a piece of work, the oldest first.
+    pub fn attempts(&self, name: &str) -> Vec<Attempt> {
+        attempts::of(&self.root, name)
+    }
+
+    /// All that was tried in vain, by the names of the works.
+    pub fn all_attempts(&self) -> BTreeMap<String, Vec<Attempt>> {
+        attempts::all(&self.root)
+    }
+
+    /// A piece of work is done, with all its chunks: earlier attempts do not matter any more.
+    pub fn forgive(&self, name: &str) {
+        attempts::clear(&self.root, name);
     }
 
     /// What whoever clears up claims, so that no run begins meanwhile.
@@ -241,6 +287,11 @@ impl Store {
         journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
     }
 
+    /// Leaves a journal whose work another process has stored.
+    pub fn leave(&self, journal: Journal) {
+        journal.leave();
+    }
+
     /// This process's name in the store.
     pub fn process(&self) -> Result<String> {
         Ok(self.worker()?.id().to_string())
@@ -249,6 +300,16 @@ impl Store {
     /// The names of the processes that are not known to be dead.
     pub fn living(&self) -> Vec<String> {
         process::all(&self.root).into_iter().filter(|known| !known.dead).map(|known| known.process.id).collect()
+    }
+
+    /// Where outlines of what runs do lie.
+    pub fn plans(&self) -> PathBuf {
+        self.root.join("plans")
+    }
+
+    /// Where lies what was handed to a scheduler.
+    pub fn submissions(&self) -> PathBuf {
+        self.root.join("submissions")
     }
 
     /// The SHA-256 of an input file; of a large one that has not changed, as it is remembered.

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use super::attempts::{self, Attempt};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::files::atomic::{PATIENCE, age, clock};
@@ -27,6 +28,13 @@ use crate::files::sha256;
 
 /// Between two beats. (Tests do not wait so long for one.)
 const BEAT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
+
+/// For so long a claim that was another's counts as still theirs when a listing has it: whether they live is asked no
+/// sooner, so that waiting for many claims costs one listing and not two or three operations each.
+const PROBE: Duration = Duration::from_secs(10);
+
+/// For so long a listing of all claims is as good as a new one.
+const LISTING: Duration = Duration::from_millis(200);
 
 /// What a process says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -105,6 +113,9 @@ pub(super) struct Worker {
     /// The claims that this process has: its own record in a claim does not tell which of its threads it belongs to.
     held: Arc<Mutex<HashSet<PathBuf>>>,
     seen: Mutex<HashMap<String, (u64, Instant)>>,
+    /// When claims of others were last tried in vain.
+    tried: Mutex<HashMap<String, Instant>>,
+    listed: Mutex<Option<(Instant, HashSet<String>)>>,
     heart: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
@@ -160,7 +171,17 @@ impl Worker {
             }
         });
         let heart = Some((stop, heart));
-        Ok(Self { process, record, processes, claims, held: Arc::default(), seen: Mutex::default(), heart })
+        Ok(Self {
+            process,
+            record,
+            processes,
+            claims,
+            held: Arc::default(),
+            seen: Mutex::default(),
+            tried: Mutex::default(),
+            listed: Mutex::default(),
+            heart,
+        })
     }
 
     pub(super) fn id(&self) -> &str {
@@ -189,14 +210,36 @@ impl Worker {
                     let Lease { path, held } = &lease;
                     lock(held).remove(path);
                     std::mem::forget(lease);
+                    lock(&self.tried).insert(name.to_owned(), Instant::now());
                     return ClaimResult::Theirs(theirs);
                 }
-                Some(dead) => self.break_up(&lease.path, Some(&dead)),
+                Some(dead) => {
+                    if self.break_up(&lease.path, Some(&dead)) {
+                        died(&self.claims, name, &dead);
+                    }
+                }
                 // Gone meanwhile: the next attempt may succeed.
                 None if !lease.path.exists() => {}
-                None => self.break_up(&lease.path, None),
+                None => drop(self.break_up(&lease.path, None)),
             }
         }
+    }
+
+    /// Whether a claim that was tried a moment ago in vain still stands, by one listing for all of them.
+    pub(super) fn still_theirs(&self, name: &str) -> bool {
+        let lately = lock(&self.tried).get(name).is_some_and(|tried| tried.elapsed() < PROBE);
+        lately && self.with_claims(|claims| claims.contains(name))
+    }
+
+    /// Shows the names of all claims, of a moment ago at most.
+    pub(super) fn with_claims<T>(&self, look: impl FnOnce(&HashSet<String>) -> T) -> T {
+        let mut listed = lock(&self.listed);
+        if listed.as_ref().is_none_or(|(at, _)| at.elapsed() >= LISTING) {
+            let names = fs::read_dir(&self.claims).into_iter().flatten().flatten();
+            let names = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+            *listed = Some((Instant::now(), names));
+        }
+        look(&listed.get_or_insert_with(|| (Instant::now(), HashSet::new())).1)
     }
 
     /// Puts this process's record at the path of a claim, which must not exist.
@@ -214,18 +257,21 @@ impl Worker {
 
     /// Takes a dead process's claim away. Of several that try, one renames it; whoever caught a claim that was made
     /// meanwhile puts it back.
-    fn break_up(&self, path: &Path, dead: Option<&Process>) {
+    /// Whether it was the one, and took what it meant to.
+    fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
         let aside = self.claims.join(format!("{}.dead", self.process.id));
-        if fs::rename(path, &aside).is_ok() {
-            if let (Some(dead), Some(caught)) = (dead, Process::read(&aside))
-                && caught.id != dead.id
-                && fs::hard_link(&aside, path).is_err()
-                && !path.exists()
-            {
-                fs::copy(&aside, path).ok();
-            }
-            fs::remove_file(&aside).ok();
+        if fs::rename(path, &aside).is_err() {
+            return false;
         }
+        let other = match (dead, Process::read(&aside)) {
+            (Some(dead), Some(caught)) => caught.id != dead.id,
+            _ => false,
+        };
+        if other && fs::hard_link(&aside, path).is_err() && !path.exists() {
+            fs::copy(&aside, path).ok();
+        }
+        fs::remove_file(&aside).ok();
+        !other
     }
 
     /// Whether a process lives, as far as one can tell; in doubt it does.
@@ -272,9 +318,23 @@ pub(super) fn sweep_claims(root: &Path, known: &[Known]) {
     for entry in fs::read_dir(root.join("claims")).into_iter().flatten().flatten() {
         let Some(process) = Process::read(&entry.path()) else { continue };
         let of = known.iter().find(|known| known.process.id == process.id);
-        if of.map_or(process.owner.lives() == Some(false), |known| known.dead) {
-            fs::remove_file(entry.path()).ok();
+        let dead = of.map_or(process.owner.lives() == Some(false), |known| known.dead);
+        // Of several that sweep, one removes it.
+        if dead && fs::remove_file(entry.path()).is_ok() {
+            died(&root.join("claims"), &entry.file_name().to_string_lossy(), &process);
         }
+    }
+}
+
+/// What a claim that is held while something is computed begins with a hash or this word: of other claims it says nothing
+/// that their owner died.
+pub const CALIBRATING: &str = "calibrate-";
+
+/// Notes that a process died at the work that it had claimed.
+fn died(claims: &Path, name: &str, process: &Process) {
+    let chunk = name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64);
+    if let Some(root) = claims.parent().filter(|_| chunk || name.starts_with(CALIBRATING)) {
+        attempts::note(root, name, &Attempt::of_the_dead(process));
     }
 }
 

@@ -12,8 +12,8 @@ use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
 use crate::exec::context::Context;
 use crate::exec::models::Models;
+use crate::exec::schedule::{Step, caught};
 use crate::exec::tokenise;
-use crate::files::sha256;
 use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
 use crate::store::{Key, Lookup};
 
@@ -28,20 +28,48 @@ pub(in crate::exec) fn repair(
     backbone: &BackbonePlan,
     plan: &CalibrationPlan,
     variants: &[&Variant],
-) -> Result<()> {
+) -> Result<Step> {
     let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
-    let name = sha256::of_bytes(format!("{} {}", backbone.content, plan.tokens.hash()));
-    let _lease = run.claim(&format!("calibrate-{name}"), &label)?;
+    let name = backbone.calibration_claim(plan);
+    let Some(_lease) = run.claim(&name, &label)? else { return Ok(Step::Busy) };
+    run.worked();
     // Another process may have made them while this one waited.
-    let left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(run, variant)).collect();
+    let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(run, variant)).collect();
+    left.retain(|variant| {
+        let reason = variant.repairs().find_map(|key| run.given_up(key.hash()));
+        reason.map(|reason| run.fail(variant.cell, reason)).is_none()
+    });
     if left.is_empty() {
-        return Ok(());
+        return Ok(Step::Done);
     }
+    if let Some(reason) = run.given_up(&name) {
+        return Ok(Step::GivenUp(reason));
+    }
+    // As long as the claim is held, so that no other process tries what is known to fail.
+    let done = caught(|| calibrated(run, models, backbone, plan, &left, &label));
+    match &done {
+        Ok(()) => run.store.forgive(&name),
+        Err(error) if error.kind() == ErrorKind::Job => run.store.note_attempt(&name, &label, &error.one_line()),
+        Err(_) => {}
+    }
+    run.worked();
+    done.map(|()| Step::Done)
+}
+
+fn calibrated(
+    run: &Context<'_>,
+    models: &Models<'_>,
+    backbone: &BackbonePlan,
+    plan: &CalibrationPlan,
+    left: &[&Variant],
+    label: &str,
+) -> Result<()> {
     let windows = tokenise::windows(run, backbone, &plan.tokens)?;
     let engine = models.get(backbone)?;
     let shape =
         ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
-    stages(&CalibrationJob { run, models, backbone, engine, tokens: &plan.tokens, windows, label, shape }, &left)
+    let label = label.to_owned();
+    stages(&CalibrationJob { run, models, backbone, engine, tokens: &plan.tokens, windows, label, shape }, left)
 }
 
 fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
@@ -77,7 +105,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
         if let Some(key) = variant.operator.as_ref().filter(|key| !whole(job.run, key)) {
             let cell = &grid.cells[variant.cell];
             match solve::solve(job, cell, selection, &activations, key) {
-                Err(error) if error.kind() == ErrorKind::Job => job.run.fail(variant.cell, error.one_line()),
+                Err(error) if error.kind() == ErrorKind::Job => job.run.fail_at(variant.cell, key, error.one_line()),
                 solved => solved?,
             }
         }
@@ -96,7 +124,10 @@ fn chosen<'s>(
     for &variant in variants {
         match selections.picked(variant) {
             Some(Picked::Done(selection)) => chosen.push((variant, selection)),
-            Some(Picked::Failed(reason)) => run.fail(variant.cell, reason.clone()),
+            Some(Picked::Failed(reason)) => match &variant.selection {
+                Some(key) => run.fail_at(variant.cell, key, reason.clone()),
+                None => run.fail(variant.cell, reason.clone()),
+            },
             Some(Picked::Waiting) | None => run.fail(variant.cell, "its criterion was never measured".to_string()),
         }
     }

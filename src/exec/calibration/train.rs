@@ -50,7 +50,7 @@ pub(super) fn train(
         }
         match one(job, variant, plan, selection, activations) {
             Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
-                job.run.fail(variant.cell, error.one_line());
+                job.run.fail_at(variant.cell, &plan.key, error.one_line());
             }
             done => done?,
         }

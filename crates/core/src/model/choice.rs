@@ -20,6 +20,15 @@ pub enum EngineName {
     Candle,
 }
 
+impl EngineName {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Candle => "candle",
+        }
+    }
+}
+
 impl FromStr for EngineName {
     type Err = String;
 

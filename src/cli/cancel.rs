@@ -1,0 +1,55 @@
+//! `ghostlab cancel`: ends what `submit` submitted with this store, and nothing else.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::home::Place;
+use crate::cluster::{self, Queue, Submission};
+use crate::error::{Error, Result};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// Submissions by their ids, or by the names of grids or artifacts; all of the store by default.
+    which: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let store = arguments.place.look()?;
+    let mut chosen = Submission::all(&store);
+    for name in &arguments.which {
+        if !chosen.iter().any(|of| of.id == *name || of.plan == *name || of.name == *name) {
+            let known: Vec<&str> = chosen.iter().map(|of| of.id.as_str()).collect();
+            return Err(Error::missing("nothing of that name was submitted with this store")
+                .at(store.root().display().to_string())
+                .expected(if known.is_empty() { "a submission".to_owned() } else { known.join(", ") })
+                .found(format!("`{name}`"))
+                .hint("`ghostlab status` lists what was submitted"));
+        }
+    }
+    let all = arguments.which.is_empty();
+    chosen.retain(|of| all || [&of.id, &of.plan, &of.name].iter().any(|name| arguments.which.contains(name)));
+    let queue = Queue::ask("now-30days").map_err(|reason| {
+        Error::missing("the scheduler does not tell what is queued, and nothing is ended by guess")
+            .found(reason)
+            .hint("ask again later")
+    })?;
+    let mut ended = Vec::new();
+    for submission in &chosen {
+        for job in queue.of(submission) {
+            // Of an array the whole: `45_1` and `45_[2-3]` are 45.
+            let number = job.id.split('_').next().unwrap_or_default().to_owned();
+            if !ended.contains(&number) {
+                println!("{}: job {number} ended", submission.id);
+                ended.push(number);
+            }
+        }
+    }
+    match ended.is_empty() {
+        true => println!("nothing is queued"),
+        false => cluster::cancel(&ended)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

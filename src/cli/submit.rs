@@ -1,0 +1,307 @@
+//! `ghostlab submit slurm GRID`: many workers by a scheduler, and the results after them.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use clap::{Args, Subcommand};
+
+use super::grid_args::{GridArgs, LimitArgs};
+use super::units::{bytes, cells, flops};
+use super::work::Work;
+use super::{home, progress};
+use crate::cluster::{self, ArrayRequest, ArtifactCall, Binary, JobScript, Queue, SlurmProfile, Submission};
+use crate::error::{Error, Result};
+use crate::exec::{self, Settings};
+use crate::grid::Grid;
+use crate::model::{CPU, EngineRequest};
+use crate::plan::{Estimate, Inputs, Outline, Plan, StoreState, batch_bytes};
+use crate::store::Store;
+
+#[derive(Subcommand)]
+pub(super) enum Command {
+    /// An array of workers and a report job after it, by Slurm's sbatch.
+    ///
+    /// Everything is checked and tokenised here first. Grid, hub.lock, inputs and program are frozen below the store: later
+    /// changes of a file change nothing that is queued. A second submit of the same plan says what is queued and adds
+    /// nothing.
+    Slurm(Arguments),
+}
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    asked: GridArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// How many workers; by default what the profile file says, or one for each backbone.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// How many of them at a time; all by default.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    at_a_time: Option<u16>,
+    /// What the cluster wants to be asked for: partition, account, time, types of GPUs, … (docs/cluster.md).
+    #[arg(long, value_name = "FILE")]
+    profile_file: Option<PathBuf>,
+    /// Print the job script and the commands, and submit nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Submit although workers for the same plan are queued: these come in addition.
+    #[arg(long)]
+    again: bool,
+    /// Of an artifact: prune and repair even where the dense backbone misses the paper's dense numbers.
+    #[arg(long)]
+    no_gate: bool,
+    /// Where the report writes; `results` of the checkout by default.
+    #[arg(long, value_name = "FOLDER")]
+    results: Option<PathBuf>,
+    /// Further options of sbatch.
+    #[arg(last = true, value_name = "SBATCH OPTIONS")]
+    sbatch: Vec<String>,
+}
+
+pub(super) fn run(command: &Command) -> Result<ExitCode> {
+    let Command::Slurm(arguments) = command;
+    let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
+    refuse_own(&arguments.sbatch)?;
+    arguments.asked.start_threads()?;
+    let store = arguments.asked.store()?;
+    let work = Work::of(&arguments.asked, arguments.no_gate, &store)?;
+    let engine = settled(arguments.asked.engine(), &work.grid)?;
+    let settings = arguments.limits.settings(engine);
+    let preflight = Preflight::of(&work, settings, &store)?;
+    let submission = preflight.submission;
+    if preflight.complete == submission.cells {
+        println!("all {} are stored: nothing is submitted; `ghostlab run` writes the results", cells(submission.cells));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !arguments.dry_run && !arguments.again && is_queued(&submission, &store)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
+    let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
+    let cpus = arguments.asked.threads().or(profile.cpus).unwrap_or(1);
+    // Jobs beside the weights, and what the program itself and cached files take.
+    let memory = arguments.limits.memory().unwrap_or(preflight.memory);
+    let own = [arguments.limits.words(memory), words(engine)].concat();
+    let script = JobScript {
+        submission: &submission,
+        workers: ArrayRequest { workers, at_a_time },
+        cpus,
+        memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
+        gres: gres(engine, preflight.device_memory, settings, &profile)?,
+        options: asked_of_slurm(&profile, &arguments.sbatch),
+        setup: profile.setup.clone(),
+        export: profile.export.clone(),
+        worker: worker_words(&submission, &store, cpus, &profile, arguments, own)?,
+        report: report_words(&submission, &store, &work, engine, arguments)?,
+    };
+    let folder =
+        std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
+    let text = script.render(&folder)?;
+    let memory_said = bytes(preflight.memory);
+    eprintln!(
+        "{}: {} of {} to run, {} left to do; about {memory_said} of memory for a worker, {} of disk",
+        submission.name,
+        submission.cells - preflight.complete,
+        cells(submission.cells),
+        flops(preflight.left),
+        bytes(preflight.disk),
+    );
+    if arguments.dry_run {
+        print!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    submission.keep(&store)?;
+    let path = submission.put_script(&store, &text)?;
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let array = cluster::sbatch(&script.array_options(), &path)?;
+    submission.add_job(&store, "array", &array)?;
+    let report = cluster::sbatch(&script.report_options(&array), &path)?;
+    submission.add_job(&store, "report", &report)?;
+    println!("submitted {}: {workers} workers as job {array}, the report as job {report}", submission.id);
+    println!("script and logs: {}", folder.display());
+    eprintln!("`ghostlab status` tells how far it is, `ghostlab cancel {}` ends it", submission.id);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is known before anything is submitted.
+struct Preflight {
+    submission: Submission,
+    /// Cells of which everything is stored.
+    complete: usize,
+    left: f64,
+    /// Bytes that a worker takes with all weights of the largest backbone.
+    memory: u64,
+    /// The same on another device.
+    device_memory: u64,
+    disk: u64,
+}
+
+impl Preflight {
+    /// Checks and tokenises everything, as a run would before its first job.
+    fn of(work: &Work, settings: Settings, store: &Store) -> Result<Self> {
+        let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
+        let (mut inputs, mut gate_plan): (Vec<Inputs>, Option<Plan<'_>>) = (Vec::new(), None);
+        if let Some(gate) = work.gate() {
+            let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
+            exec::prepare(&plan, store, &*reporter, &stop)?;
+            gate_plan = Some(plan);
+        }
+        let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
+        exec::prepare(&plan, store, &*reporter, &stop)?;
+        let state = StoreState::read(&plan, store);
+        let estimate = Estimate::of(&plan, &state, settings.spool_bytes, settings.memory.unwrap_or(u64::MAX))?;
+        exec::room_on_disk(estimate.disk + estimate.spool, store)?;
+        let of_device = plan
+            .backbones
+            .iter()
+            .map(|backbone| backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state));
+        let device_memory = of_device.max().unwrap_or(0);
+        let complete = plan.variants().filter(|(_, variant)| state.complete_without_latencies(variant)).count();
+        let outline = Outline::of(&plan, &state)?;
+        let artifact = work.artifact.as_ref().map(|artifact| ArtifactCall {
+            file: std::path::absolute(&artifact.file).unwrap_or_else(|_| artifact.file.clone()),
+            profile: work.grid.profile.clone(),
+            gated: matches!(work.gated, crate::artifact::Gated::Yes(_)),
+        });
+        let name = work.artifact.as_ref().map_or(&work.grid.name, |artifact| &artifact.name).clone();
+        inputs.extend(gate_plan.map(|plan| plan.inputs));
+        let id = outline.keep(store);
+        inputs.push(plan.inputs);
+        let inputs: Vec<&Inputs> = inputs.iter().collect();
+        let (grids, binary) = ((&work.grid, work.gate()), Binary::this(store)?);
+        let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
+        let Estimate { left, memory, disk, .. } = estimate;
+        Ok(Self { submission, complete, left, memory, device_memory, disk })
+    }
+}
+
+/// Whether workers for the same plan are queued, which is said.
+fn is_queued(submission: &Submission, store: &Store) -> Result<bool> {
+    let before: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.plan == submission.plan).collect();
+    if before.iter().all(|of| of.jobs(store).jobs.is_empty()) {
+        return Ok(false);
+    }
+    let queue = Queue::ask("now-30days").map_err(|reason| {
+        Error::missing("this plan was submitted before, and the scheduler does not tell what is left of that")
+            .found(reason)
+            .hint("ask again later; --again submits all the same")
+    })?;
+    let jobs: Vec<_> = before.iter().flat_map(|of| queue.of(of).map(move |job| (of, job))).collect();
+    for (of, job) in &jobs {
+        let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
+        println!("queued already: job {} of {}: {}{reason}", job.id, of.id, job.state.to_lowercase());
+    }
+    if !jobs.is_empty() {
+        println!("nothing is added; --again adds workers");
+    }
+    Ok(!jobs.is_empty())
+}
+
+/// The engine with everything said: what `auto` means here, it has to mean where the workers are.
+fn settled(asked: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
+    let Some(backbone) = grid.backbones.values().next() else { return Ok(asked) };
+    let id = asked.choose(&backbone.path)?.id();
+    let auto = asked.device.is_none();
+    if auto {
+        eprintln!("--device auto: {} here, and so for all workers; --device cuda asks for GPUs", id.device);
+    }
+    let device = asked.device.or(id.device.parse().ok());
+    Ok(EngineRequest { device, ..asked })
+}
+
+fn words(engine: EngineRequest) -> Vec<String> {
+    let device = engine.device.map(|device| ["--device".to_owned(), device.to_string()]);
+    let dtype = engine.dtype.map(|dtype| ["--dtype".to_owned(), dtype.name().to_owned()]);
+    let name = engine.engine.map(|name| ["--engine".to_owned(), name.name().to_owned()]);
+    [device, dtype, name].into_iter().flatten().flatten().collect()
+}
+
+/// The GPU to ask for; none on the CPU.
+fn gres(engine: EngineRequest, bytes: u64, settings: Settings, profile: &SlurmProfile) -> Result<Option<String>> {
+    let on_cpu = engine.device.is_none_or(|device| device.to_string() == CPU.device);
+    if on_cpu {
+        return Ok(None);
+    }
+    let gpu = profile.gpu(settings.device_memory.unwrap_or(bytes))?;
+    Ok(Some(gpu.map_or("gpu:1".to_owned(), |gpu| format!("gpu:{}:1", gpu.name))))
+}
+
+fn asked_of_slurm(profile: &SlurmProfile, sbatch: &[String]) -> Vec<String> {
+    let SlurmProfile { partition, account, qos, constraint, time, options, .. } = profile;
+    let named =
+        [("partition", partition), ("account", account), ("qos", qos), ("constraint", constraint), ("time", time)];
+    let named = named.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?)));
+    named.chain(options.iter().cloned()).chain(sbatch.iter().cloned()).collect()
+}
+
+/// Options that this program sets itself.
+fn refuse_own(sbatch: &[String]) -> Result<()> {
+    for option in sbatch {
+        let name = option.split('=').next().unwrap_or_default();
+        if ["--export", "--array", "-a", "--dependency", "-d", "--comment", "--export-file", "--wrap"].contains(&name) {
+            let error = Error::bad_input("this option of sbatch is not the user's").found(option.clone());
+            return Err(error.hint(match name {
+                "--export" | "--export-file" => "names of variables for jobs stand in the profile file, key `export`",
+                "--array" | "-a" => "--workers and --at-a-time say how many",
+                _ => "workers and report are told apart by it",
+            }));
+        }
+    }
+    Ok(())
+}
+
+fn absolute(path: &Path) -> Result<String> {
+    let found = std::path::absolute(path).map_err(|error| Error::io("find", path, &error))?;
+    Ok(found.display().to_string())
+}
+
+fn worker_words(
+    submission: &Submission,
+    store: &Store,
+    cpus: usize,
+    profile: &SlurmProfile,
+    arguments: &Arguments,
+    own: Vec<String>,
+) -> Result<Vec<String>> {
+    let file = absolute(&submission.folder(store).join(Submission::FILE))?;
+    let mut words = vec![submission.binary.path.display().to_string(), "worker".into(), file];
+    words.extend(["--store".into(), absolute(store.root())?, "--slurm".into()]);
+    words.extend(["--threads".into(), cpus.to_string()]);
+    let retries =
+        if arguments.limits.retries() > 0 { arguments.limits.retries() } else { profile.retries.unwrap_or(0) };
+    words.extend(["--retries".into(), retries.to_string()]);
+    if let Some(idle) = profile.idle_exit {
+        words.extend(["--idle-exit".into(), idle.to_string()]);
+    }
+    words.extend(own);
+    Ok(words)
+}
+
+fn report_words(
+    submission: &Submission,
+    store: &Store,
+    work: &Work,
+    engine: EngineRequest,
+    arguments: &Arguments,
+) -> Result<Vec<String>> {
+    let file = absolute(&submission.folder(store).join(Submission::FILE))?;
+    let near = Some(arguments.asked.file());
+    let results = absolute(&home::below(arguments.results.as_ref(), "results", near))?;
+    let mut out = vec![submission.binary.path.display().to_string()];
+    match &work.artifact {
+        None => out.extend(["run".into(), file]),
+        Some(artifact) => {
+            let folder = artifact.file.parent().unwrap_or(Path::new("."));
+            out.extend(["reproduce".into(), artifact.name.clone(), "--frozen".into(), file]);
+            out.extend(["--experiments".into(), absolute(folder)?]);
+            out.extend(["--reports".into(), absolute(&home::below(None, "reports", near))?]);
+            out.extend(submission.overrides.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
+        }
+    }
+    out.extend(["--store".into(), absolute(store.root())?, "--results".into(), results, "--stored".into()]);
+    out.extend(words(engine));
+    Ok(out)
+}

@@ -1,0 +1,97 @@
+//! What a worker is given to do: a grid, an artifact, or what was frozen of either when it was submitted.
+
+use std::path::{Path, PathBuf};
+
+use super::grid_args::GridArgs;
+use super::home;
+use crate::artifact::{self, Artifact, Gated};
+use crate::cluster::Submission;
+use crate::error::Result;
+use crate::grid::Grid;
+use crate::store::Store;
+
+/// A grid, and what belongs to it where it is an artifact's.
+pub(super) struct Work {
+    pub(super) artifact: Option<Artifact>,
+    pub(super) grid: Grid,
+    pub(super) gated: Gated,
+    /// What was set from outside.
+    pub(super) overrides: Vec<String>,
+}
+
+impl Work {
+    /// What is asked for: a grid file, an artifact's file or name, or a submission's file.
+    ///
+    /// # Errors
+    /// A mistake in the grid; a submission of another program or of other inputs.
+    pub(super) fn of(asked: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
+        if Submission::is_one(asked.file()) {
+            return Self::frozen(&Submission::read(asked.file())?, store);
+        }
+        let file = file_of(asked);
+        let Some(artifact) = Artifact::read(&file)?.filter(|of| of.description.list.is_none()) else {
+            let overrides = asked.overrides().to_vec();
+            return Ok(Self { artifact: None, grid: asked.grid()?, gated: Gated::No, overrides });
+        };
+        Self::of_artifact(artifact, asked.profile(), asked.overrides(), no_gate, store)
+    }
+
+    /// An artifact's grid, and what the gate asks before it.
+    ///
+    /// # Errors
+    /// A mistake in the grid, or another model under the name of one of the paper's.
+    pub(super) fn of_artifact(
+        artifact: Artifact,
+        profile: Option<&str>,
+        overrides: &[String],
+        no_gate: bool,
+        store: &Store,
+    ) -> Result<Self> {
+        let hash = |file: &Path| store.input(file).map(|input| input.sha256().to_owned());
+        let mut grid = artifact.grid(profile, overrides)?;
+        artifact::identify(&mut grid, &hash)?;
+        let gated = match no_gate {
+            true => Gated::No,
+            false => {
+                let mut dense = artifact.gate(&grid, profile, overrides)?;
+                dense.as_mut().map_or(Ok(()), |dense| artifact::identify(dense, &hash))?;
+                Gated::Yes(dense.map(Box::new))
+            }
+        };
+        Ok(Self { artifact: Some(artifact), grid, gated, overrides: overrides.to_vec() })
+    }
+
+    /// What was frozen.
+    ///
+    /// # Errors
+    /// A submission of another program or of other inputs.
+    pub(super) fn frozen(submission: &Submission, store: &Store) -> Result<Self> {
+        submission.check(store)?;
+        let (grid, gate) = submission.grids()?;
+        let overrides = submission.overrides.clone();
+        let Some(call) = &submission.artifact else {
+            return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
+        };
+        let gated = if call.gated { Gated::Yes(gate.map(Box::new)) } else { Gated::No };
+        Ok(Self { artifact: Artifact::read(&call.file)?, grid, gated, overrides })
+    }
+
+    /// The grid that the gate asks first.
+    pub(super) fn gate(&self) -> Option<&Grid> {
+        match &self.gated {
+            Gated::Yes(gate) => gate.as_deref(),
+            Gated::No => None,
+        }
+    }
+}
+
+/// The file that is meant: an artifact may be named alone.
+fn file_of(asked: &GridArgs) -> PathBuf {
+    let named = asked.file();
+    if named.exists() || named.components().count() > 1 {
+        return named.to_owned();
+    }
+    let folder = home::experiments(None).unwrap_or_default();
+    let described = folder.join(named).with_extension("yaml");
+    if described.is_file() { described } else { named.to_owned() }
+}

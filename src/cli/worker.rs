@@ -1,0 +1,123 @@
+//! `ghostlab worker GRID`: a part of a grid, beside other workers on one store.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::grid_args::{GridArgs, LimitArgs};
+use super::units::{cells, seconds};
+use super::work::Work;
+use super::{progress, stop};
+use crate::artifact::{self, Executor};
+use crate::cluster;
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings, Terms, Worked};
+use crate::grid::Grid;
+use crate::store::Store;
+
+/// The exit code of a worker that was asked to end before all was done: the `EX_TEMPFAIL` of sysexits.h, try again later.
+pub(super) const AGAIN: u8 = 75;
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    asked: GridArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// Leave when there was nothing to do for so many seconds, though others are still at work. Without it a worker stays
+    /// until all is done, and takes over what others leave.
+    #[arg(long, value_name = "SECONDS")]
+    idle_exit: Option<u64>,
+    /// Of an artifact: prune and repair even where the dense backbone misses the paper's dense numbers.
+    #[arg(long)]
+    no_gate: bool,
+    /// Slurm runs it: at USR1 it asks `scontrol` to queue its job again before it ends.
+    #[arg(long)]
+    slurm: bool,
+    /// Print every event as a line of JSON instead of progress.
+    #[arg(long)]
+    events: bool,
+}
+
+/// Runs this worker's part of a grid.
+struct Part<'a> {
+    store: &'a Store,
+    settings: Settings,
+    terms: Terms,
+    reporter: &'a dyn Reporter,
+    stop: &'a stop::Signals,
+    /// It has left, because nothing was left for it.
+    left: Cell<bool>,
+}
+
+impl Executor for Part<'_> {
+    fn run(&self, grid: &Grid, _results: &Path) -> Result<GridOutcome> {
+        let recorder = Recorder::worker(grid, self.store, self.reporter)?;
+        let worked = exec::work(grid, self.settings, self.terms, self.store, &recorder, &self.stop.any);
+        match worked.inspect_err(|error| recorder.end(error))? {
+            Worked::Done(outcome) => Ok(*outcome),
+            Worked::Left => {
+                self.left.set(true);
+                Err(Error::interrupted("nothing was left to do for this worker"))
+            }
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let clock = Instant::now();
+    arguments.asked.start_threads()?;
+    let signals = stop::Signals::watch()?;
+    let worked = worked(arguments, &signals);
+    let spent = seconds(clock.elapsed().as_secs_f64());
+    match worked {
+        Ok(said) => {
+            eprintln!("{said} after {spent}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) if error.kind() == ErrorKind::Interrupted => {
+            eprintln!("stopped after {spent}: what is done is stored, and its claims are given back");
+            if arguments.slurm && signals.usr1() {
+                match cluster::scontrol_requeue() {
+                    Ok(()) => eprintln!("Slurm queues it again"),
+                    Err(reason) => eprintln!("Slurm was not asked to queue it again: {reason}"),
+                }
+            }
+            Ok(ExitCode::from(AGAIN))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Works, and says what came of it. The store is closed after: its claims are given back.
+fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<String> {
+    let store = arguments.asked.store()?;
+    let work = Work::of(&arguments.asked, arguments.no_gate, &store)?;
+    let reporter = progress::reporter(arguments.events);
+    let terms = Terms { retries: arguments.limits.retries(), idle_exit: arguments.idle_exit.map(Duration::from_secs) };
+    let part = Part {
+        store: &store,
+        settings: arguments.limits.settings(arguments.asked.engine()),
+        terms,
+        reporter: &*reporter,
+        stop: signals,
+        left: Cell::new(false),
+    };
+    let outcome = match &work.artifact {
+        Some(artifact) => artifact::work(artifact, &work.grid, &work.gated, &part),
+        None => part.run(&work.grid, Path::new("")),
+    };
+    if part.left.get() {
+        return Ok("others are at what is left; this worker left".into());
+    }
+    let outcome = outcome?;
+    Ok(match outcome.failed() {
+        0 => format!("all {} are stored", cells(outcome.cells.len())),
+        failed => {
+            format!("{failed} of {} have no result; `ghostlab status` tells why; ended", cells(outcome.cells.len()))
+        }
+    })
+}

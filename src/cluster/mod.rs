@@ -1,0 +1,12 @@
+//! Floor 3: a grid handed to a scheduler, which starts many workers on it. The scheduler is asked to start, to stop and to
+//! tell what waits; how far the work is, the store alone says.
+
+mod profile;
+mod queue;
+mod script;
+mod submission;
+
+pub use profile::{GpuType, SlurmProfile};
+pub use queue::{Queue, QueuedJob, cancel, sbatch, scontrol_requeue};
+pub use script::{ArrayRequest, JobScript};
+pub use submission::{ArtifactCall, Binary, Submission, SubmittedJobs};

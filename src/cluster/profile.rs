@@ -1,0 +1,133 @@
+//! What a cluster wants to be asked for: `slurm.yaml`.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+use crate::files::regular;
+
+/// What jobs ask of a cluster, beside what the plan needs.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SlurmProfile {
+    pub partition: Option<String>,
+    pub account: Option<String>,
+    pub qos: Option<String>,
+    pub constraint: Option<String>,
+    /// As Slurm writes it: `4:00:00`, `2-00:00:00`, minutes.
+    pub time: Option<String>,
+    /// Cores of a worker.
+    pub cpus: Option<usize>,
+    /// Workers at most; `--workers` overrides it.
+    pub workers: Option<usize>,
+    /// The types of GPUs that there are: the smallest one that the plan fits into is asked for.
+    pub gpus: Vec<GpuType>,
+    /// Seconds without work after which a worker leaves.
+    pub idle_exit: Option<u64>,
+    /// How often all workers together try a failed job again.
+    pub retries: Option<u32>,
+    /// Names of variables of the environment that jobs are to have.
+    pub export: Vec<String>,
+    /// Further options of sbatch, one an entry.
+    pub options: Vec<String>,
+    /// Lines of shell before the worker begins, such as `module load cuda`.
+    pub setup: Vec<String>,
+}
+
+/// A type of GPU as `--gres=gpu:TYPE:1` names it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuType {
+    pub name: String,
+    /// Gigabytes of its memory.
+    pub memory: f64,
+}
+
+impl SlurmProfile {
+    /// # Errors
+    /// A file that is not there, or says something that is not known.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
+        let profile: Self = serde_saphyr::from_str(&text).map_err(|error| {
+            Error::bad_input("the cluster's profile cannot be read")
+                .at(path.display().to_string())
+                .found(error.to_string())
+                .hint("docs/cluster.md lists its keys")
+        })?;
+        for name in &profile.export {
+            not_secret(name).map_err(|error| error.at(path.display().to_string()))?;
+        }
+        Ok(profile)
+    }
+
+    /// The smallest type of GPU that has so many bytes; none where no types are named.
+    ///
+    /// # Errors
+    /// None of them has.
+    pub fn gpu(&self, bytes: u64) -> Result<Option<&GpuType>> {
+        let gigabytes = bytes as f64 / 1e9;
+        let fits = self.gpus.iter().filter(|gpu| gpu.memory >= gigabytes);
+        match fits.min_by(|a, b| a.memory.total_cmp(&b.memory)) {
+            None if !self.gpus.is_empty() => {
+                let largest = self.gpus.iter().map(|gpu| gpu.memory).fold(0.0, f64::max);
+                Err(Error::missing("no type of GPU of the cluster's profile holds the largest backbone")
+                    .expected(format!("{gigabytes:.1} GB"))
+                    .found(format!("{largest:.1} GB at most"))
+                    .hint("--device-memory GB lets workers read layers when they are needed"))
+            }
+            fit => Ok(fit),
+        }
+    }
+}
+
+/// Refuses to hand a variable to jobs whose name says that it is a secret, or that has its value beside it.
+///
+/// # Errors
+/// Says why.
+fn not_secret(name: &str) -> Result<()> {
+    let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let upper = name.to_uppercase();
+    let secret = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY"].iter().any(|word| upper.contains(word));
+    if plain && !secret {
+        return Ok(());
+    }
+    Err(Error::bad_input("this variable is not handed to jobs")
+        .expected("the name of a variable that holds no secret")
+        .found(format!("`{}`", name.split('=').next().unwrap_or_default()))
+        .hint("workers need no token: everything is fetched and checked before they are submitted"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<SlurmProfile> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("slurm.yaml");
+        std::fs::write(&path, text).unwrap();
+        SlurmProfile::read(&path)
+    }
+
+    #[test]
+    fn the_smallest_gpu_that_fits_is_asked_for() {
+        let profile = read("gpus:\n  - {name: h100, memory: 80}\n  - {name: a30, memory: 24}\n").unwrap();
+        let name = |bytes: u64| profile.gpu(bytes).unwrap().map(|gpu| gpu.name.clone());
+        assert_eq!(name(20_000_000_000).as_deref(), Some("a30"));
+        assert_eq!(name(24_000_000_001).as_deref(), Some("h100"));
+        let error = profile.gpu(81_000_000_000).unwrap_err().to_string();
+        assert!(error.contains("81.0 GB") && error.contains("--device-memory"), "{error}");
+        assert_eq!(SlurmProfile::default().gpu(1 << 40).unwrap(), None, "Slurm picks one");
+    }
+
+    #[test]
+    fn misspelt_keys_and_secrets_are_refused() {
+        for (text, word) in
+            [("partitoin: a", "partitoin"), ("export: [HF_TOKEN]", "HF_TOKEN"), ("export: ['A=b']", "`A`")]
+        {
+            let error = read(text).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains(word), "{error}");
+        }
+        assert_eq!(read("export: [HF_HOME]").unwrap().export, ["HF_HOME"]);
+    }
+}

@@ -1,0 +1,181 @@
+//! Slurm's own commands: what is queued, and how to end it. Each may be absent, slow or broken; none is asked how far the
+//! work is.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::submission::Submission;
+use crate::error::{Error, Result};
+
+/// For so long a scheduler may think about a question.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The same where something has to be done.
+const WORKING: Duration = Duration::from_secs(60);
+
+/// A job as the scheduler shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueuedJob {
+    /// `45_1`, `45_[2-3]`, `46`
+    pub id: String,
+    pub name: String,
+    pub state: String,
+    /// Why it waits; empty where that is not told.
+    pub reason: String,
+    pub comment: String,
+}
+
+/// What the scheduler tells of this user's jobs.
+#[derive(Debug, Clone, Serialize)]
+pub struct Queue {
+    /// Which command told it.
+    pub told_by: &'static str,
+    pub jobs: Vec<QueuedJob>,
+}
+
+const FORMAT: &str = "%i|%j|%T|%r|%k";
+
+impl Queue {
+    /// What squeue tells within two seconds, or else sacct.
+    ///
+    /// # Errors
+    /// Why neither does.
+    pub fn ask(since: &str) -> Result<Self, String> {
+        let asked = answer("squeue", &["--me", "--noheader", "-o", FORMAT], PATIENCE);
+        match asked {
+            Ok(text) => Ok(Self { told_by: "squeue", jobs: text.lines().filter_map(parsed).collect() }),
+            Err(reason) => {
+                let format = "JobID,JobName,State,Reason,Comment";
+                let arguments = ["-X", "-n", "-P", "-S", since, "-o", format];
+                let text = answer("sacct", &arguments, PATIENCE).map_err(|_| reason)?;
+                let jobs = text.lines().filter_map(parsed).filter(|job| !ended(&job.state)).collect();
+                Ok(Self { told_by: "sacct", jobs })
+            }
+        }
+    }
+
+    /// The jobs of a submission: by its comment, so that a number that was used again is not taken for its own.
+    pub fn of<'a>(&'a self, submission: &'a Submission) -> impl Iterator<Item = &'a QueuedJob> {
+        let comment = submission.comment();
+        self.jobs.iter().filter(move |job| job.comment == comment)
+    }
+}
+
+fn ended(state: &str) -> bool {
+    let word = state.split_whitespace().next().unwrap_or_default();
+    !["PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "COMPLETING"].contains(&word)
+}
+
+fn parsed(line: &str) -> Option<QueuedJob> {
+    let mut fields = line.trim().splitn(5, '|').map(str::to_owned);
+    let mut next = || fields.next();
+    let (id, name, state, reason) = (next()?, next()?, next()?, next()?);
+    let reason = if reason == "None" { String::new() } else { reason };
+    Some(QueuedJob { id, name, state, reason, comment: next()? })
+}
+
+/// Hands a script to sbatch; the job's number.
+///
+/// # Errors
+/// What sbatch says against it.
+pub fn sbatch(options: &[String], script: &std::path::Path) -> Result<String> {
+    let script = script.display().to_string();
+    let mut arguments = vec!["--parsable"];
+    arguments.extend(options.iter().map(String::as_str));
+    arguments.push(&script);
+    let text = answer("sbatch", &arguments, WORKING).map_err(|reason| {
+        Error::missing("sbatch did not take the job")
+            .at(script.clone())
+            .found(reason)
+            .hint("`ghostlab submit slurm … --dry-run` prints the script; run workers by hand where there is no Slurm")
+    })?;
+    // `NUMBER` or `NUMBER;CLUSTER`
+    let number = text.trim().split(';').next().unwrap_or_default().to_owned();
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Error::missing("sbatch named no job").found(text.trim().to_owned()));
+    }
+    Ok(number)
+}
+
+/// Ends jobs, by their numbers.
+///
+/// # Errors
+/// What scancel says.
+pub fn cancel(numbers: &[String]) -> Result<()> {
+    let arguments: Vec<&str> = numbers.iter().map(String::as_str).collect();
+    answer("scancel", &arguments, WORKING)
+        .map(drop)
+        .map_err(|reason| Error::missing("scancel failed").found(reason).hint("`squeue --me` shows what is left"))
+}
+
+/// Asks for the job that this process is to be queued again, and ended.
+///
+/// # Errors
+/// What scontrol says, or that this is no job of Slurm's.
+pub fn scontrol_requeue() -> Result<(), String> {
+    let job = std::env::var("SLURM_JOB_ID").map_err(|_| "SLURM_JOB_ID is not set".to_owned())?;
+    answer("scontrol", &["requeue", &job], WORKING).map(drop)
+}
+
+/// What a command says on standard output within a time.
+fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
+    let spawned = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = spawned.map_err(|error| format!("{program}: {error}"))?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (sender, receiver) = mpsc::channel();
+    // Of its own, so that a command that hangs with its pipes open keeps nobody.
+    std::thread::spawn(move || {
+        let read = |pipe: Option<&mut dyn Read>| {
+            let mut text = Vec::new();
+            pipe.map(|pipe| pipe.read_to_end(&mut text));
+            String::from_utf8_lossy(&text).into_owned()
+        };
+        let (mut out, mut err) = (out, err);
+        let said = read(out.as_mut().map(|pipe| pipe as &mut dyn Read));
+        let told = read(err.as_mut().map(|pipe| pipe as &mut dyn Read));
+        sender.send((said, told)).ok();
+    });
+    let Ok((said, told)) = receiver.recv_timeout(within) else {
+        child.kill().ok();
+        child.wait().ok();
+        return Err(format!("{program} did not answer within {} s", within.as_secs()));
+    };
+    match child.wait() {
+        Ok(status) if status.success() => Ok(said),
+        Ok(status) => Err(format!("{program}: {status}: {}", told.trim())),
+        Err(error) => Err(format!("{program}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_squeue_is_a_job() {
+        let job = parsed("45_[2-3%2]|ghostlab-a|PENDING|JobArrayTaskLimit|ghostlab:p:s").unwrap();
+        assert_eq!((&*job.id, &*job.state, &*job.comment), ("45_[2-3%2]", "PENDING", "ghostlab:p:s"));
+        assert_eq!(parsed("46|b|RUNNING|None|(null)").unwrap().reason, "");
+        assert!(parsed("slurm_load_jobs error").is_none());
+        assert!(ended("CANCELLED by 0") && !ended("PENDING"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_command_that_hangs_is_not_waited_for() {
+        let began = std::time::Instant::now();
+        let reason = answer("sleep", &["60"], Duration::from_millis(200)).unwrap_err();
+        assert!(reason.contains("did not answer") && began.elapsed() < Duration::from_secs(20), "{reason}");
+        assert!(answer("ghostlab-no-such-program", &[], PATIENCE).unwrap_err().contains("no-such-program"));
+        assert_eq!(answer("echo", &["a"], WORKING).unwrap(), "a\n");
+        assert!(answer("false", &[], WORKING).unwrap_err().contains("exit status"));
+    }
+}

@@ -1,0 +1,252 @@
+//! What is handed to a scheduler, as it was when it was submitted: grid, lock, inputs and program, frozen below the store.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::exec::Methods;
+use crate::files::atomic::write_atomically;
+use crate::files::{regular, sha256};
+use crate::grid::Grid;
+use crate::plan::Inputs;
+use crate::store::Store;
+
+/// A grid that was submitted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Submission {
+    pub format: u64,
+    /// Unlike that of any other plan, program or inputs.
+    pub id: String,
+    /// The outline of what there is to do, in the store.
+    pub plan: String,
+    /// What the grid, or the artifact, is called.
+    pub name: String,
+    pub cells: usize,
+    /// Of an artifact: how it was asked for.
+    pub artifact: Option<ArtifactCall>,
+    /// What was set from outside.
+    pub overrides: Vec<String>,
+    /// The grid as it runs.
+    grid: Value,
+    /// The dense backbones that the gate asks first.
+    gate: Option<Value>,
+    /// `hub.lock` as it was.
+    lock: Option<String>,
+    /// SHA-256 of every file that is read, by path.
+    inputs: BTreeMap<String, String>,
+    pub binary: Binary,
+}
+
+/// How an artifact was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactCall {
+    pub file: PathBuf,
+    pub profile: Option<String>,
+    /// Whether dense backbones have to show the paper's numbers.
+    pub gated: bool,
+}
+
+/// A program that may work on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Binary {
+    pub path: PathBuf,
+    pub sha256: String,
+}
+
+impl Binary {
+    /// This program.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn this(store: &Store) -> Result<Self> {
+        let found = std::env::current_exe();
+        let path = found.map_err(|error| Error::io("find", Path::new("/proc/self/exe"), &error))?;
+        let sha256 = store.input(&path)?.sha256().to_owned();
+        Ok(Self { path, sha256 })
+    }
+}
+
+/// The scheduler's numbers of what was submitted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmittedJobs {
+    /// `array` or `report`, and the number; the oldest first.
+    pub jobs: Vec<(String, String)>,
+}
+
+/// The layout of the file.
+const FORMAT: u64 = 1;
+
+impl Submission {
+    /// The file's name; a command that is given it as its grid works on what was frozen.
+    pub const FILE: &str = "submission.json";
+    pub const SCRIPT: &str = "job.sh";
+    const JOBS: &str = "jobs.json";
+
+    /// Freezes a grid, with what the gate asks before it.
+    ///
+    /// # Errors
+    /// The program cannot be read.
+    pub fn freeze(
+        name: &str,
+        artifact: Option<ArtifactCall>,
+        overrides: &[String],
+        grids: (&Grid, Option<&Grid>),
+        inputs: &[&Inputs],
+        plan: String,
+        binary: Binary,
+    ) -> Result<Self> {
+        let (grid, gate) = grids;
+        let lock = fs::read_to_string(&grid.lock_file).ok();
+        let absolute = |path: String| std::path::absolute(&path).map_or(path, |path| path.display().to_string());
+        let inputs = inputs.iter().flat_map(|inputs| inputs.by_path());
+        let mut submission = Self {
+            format: FORMAT,
+            id: String::new(),
+            plan,
+            name: name.to_owned(),
+            cells: grid.cells.len(),
+            artifact,
+            overrides: overrides.to_vec(),
+            grid: grid.frozen()?,
+            gate: gate.map(Grid::frozen).transpose()?,
+            lock,
+            inputs: inputs.map(|(path, hash)| (absolute(path), hash)).collect(),
+            binary,
+        };
+        let text = serde_json::to_string(&submission)
+            .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
+        submission.id = sha256::of_bytes(text)[..12].to_owned();
+        Ok(submission)
+    }
+
+    pub fn folder(&self, store: &Store) -> PathBuf {
+        store.submissions().join(&self.id)
+    }
+
+    /// What the scheduler calls its jobs.
+    pub fn job_name(&self) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+        format!("ghostlab-{}-{}", self.name.chars().take(24).map(plain).collect::<String>(), &self.plan)
+    }
+
+    /// By what its jobs are known for its own.
+    pub fn comment(&self) -> String {
+        format!("ghostlab:{}:{}", self.plan, self.id)
+    }
+
+    /// Writes it below the store.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn keep(&self, store: &Store) -> Result<PathBuf> {
+        let folder = self.folder(store);
+        let logs = folder.join("logs");
+        fs::create_dir_all(&logs).map_err(|error| Error::io("create", &logs, &error))?;
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
+        put(&folder.join(Self::FILE), &text)?;
+        Ok(folder)
+    }
+
+    /// Writes the job script beside it.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn put_script(&self, store: &Store, text: &str) -> Result<PathBuf> {
+        let path = self.folder(store).join(Self::SCRIPT);
+        put(&path, text)?;
+        Ok(path)
+    }
+
+    /// All submissions of a store; what cannot be read is passed over.
+    pub fn all(store: &Store) -> Vec<Self> {
+        let folders = fs::read_dir(store.submissions()).into_iter().flatten().flatten();
+        let mut all: Vec<Self> = folders.filter_map(|of| Self::read(&of.path().join(Self::FILE)).ok()).collect();
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        all
+    }
+
+    /// # Errors
+    /// A file that is none, or that another version has written.
+    pub fn read(file: &Path) -> Result<Self> {
+        let bad = |found: String| {
+            Error::bad_input("the submission cannot be read").at(file.display().to_string()).found(found)
+        };
+        let value: Value = serde_json::from_slice(&regular::read(file)?).map_err(|error| bad(error.to_string()))?;
+        if value["format"] != FORMAT {
+            return Err(bad(format!("format {}", value["format"])).expected(format!("format {FORMAT}")));
+        }
+        serde_json::from_value(value).map_err(|error| bad(error.to_string()))
+    }
+
+    /// Whether a path is that of a submission's file.
+    pub fn is_one(path: &Path) -> bool {
+        path.file_name().is_some_and(|name| name == Self::FILE)
+    }
+
+    /// The grid, and what the gate asks before it.
+    ///
+    /// # Errors
+    /// A form that this program does not know.
+    pub fn grids(&self) -> Result<(Grid, Option<Grid>)> {
+        let thawed = |frozen: &Value| Grid::thawed(frozen, &Methods);
+        Ok((thawed(&self.grid)?, self.gate.as_ref().map(thawed).transpose()?))
+    }
+
+    /// Refuses to work on it with another program, or with other inputs, than it was submitted with: results of two
+    /// programs would stand in one table.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn check(&self, store: &Store) -> Result<()> {
+        let this = Binary::this(store)?;
+        if this.sha256 != self.binary.sha256 {
+            return Err(Error::bad_input("this program is not the one that the grid was submitted with")
+                .at(this.path.display().to_string())
+                .expected(format!("SHA-256 {}", self.binary.sha256))
+                .found(this.sha256)
+                .hint("put the program back that it was submitted with, or submit the grid anew"));
+        }
+        for (path, hash) in &self.inputs {
+            let found = store.input(Path::new(path))?;
+            if found.sha256() != hash {
+                return Err(Error::bad_input("an input has changed since the grid was submitted")
+                    .at(path.clone())
+                    .expected(format!("SHA-256 {hash}"))
+                    .found(found.sha256().to_owned())
+                    .hint("submit the grid anew"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The scheduler's numbers.
+    pub fn jobs(&self, store: &Store) -> SubmittedJobs {
+        let text = fs::read(self.folder(store).join(Self::JOBS)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Adds a job's number.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn add_job(&self, store: &Store, what: &str, number: &str) -> Result<()> {
+        let mut jobs = self.jobs(store);
+        jobs.jobs.push((what.to_owned(), number.to_owned()));
+        let text = serde_json::to_string_pretty(&jobs)
+            .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
+        put(&self.folder(store).join(Self::JOBS), &text)
+    }
+}
+
+fn put(path: &Path, text: &str) -> Result<()> {
+    write_atomically(path, |file| file.write_all(text.as_bytes()).map_err(|error| Error::io("write", path, &error)))
+}

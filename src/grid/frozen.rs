@@ -1,0 +1,54 @@
+//! A grid as it was resolved at one moment: what is run from it later does not follow its files.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Grid;
+use super::method::Method;
+use super::registry::Registry;
+use crate::error::{Error, Result};
+
+impl Grid {
+    /// The grid in a form that [`Grid::thawed`] reads from any folder: with absolute paths.
+    ///
+    /// # Errors
+    /// A current folder that is gone.
+    pub fn frozen(&self) -> Result<Value> {
+        let mut grid = self.clone();
+        let absolute = |path: &mut PathBuf| -> Result<()> {
+            *path = std::path::absolute(&*path).map_err(|error| Error::io("find", path, &error))?;
+            Ok(())
+        };
+        absolute(&mut grid.file)?;
+        grid.entries.iter_mut().try_for_each(absolute)?;
+        grid.backbones.values_mut().try_for_each(|of| absolute(&mut of.path))?;
+        grid.corpora.values_mut().try_for_each(|of| absolute(&mut of.path))?;
+        grid.tasks.values_mut().try_for_each(|of| absolute(&mut of.path))?;
+        grid.resolved()
+    }
+
+    /// A grid that was frozen.
+    ///
+    /// # Errors
+    /// A form that this program did not write, or a method that it does not know.
+    pub fn thawed(frozen: &Value, registry: &dyn Registry) -> Result<Self> {
+        let mut grid = Self::deserialize(frozen)
+            .map_err(|error| Error::bad_input("the frozen grid cannot be read").found(error.to_string()))?;
+        // Defaults are filled in again: they are not written.
+        let criterion = |of: &mut Method| {
+            of.resolved = registry.resolve_criterion(&of.name, &of.options)?;
+            Ok::<_, Error>(())
+        };
+        let recovery = |of: &mut Method| {
+            of.resolved = registry.resolve_recovery(&of.name, &of.options)?;
+            Ok::<_, Error>(())
+        };
+        grid.criterion.iter_mut().try_for_each(criterion)?;
+        grid.recovery.iter_mut().try_for_each(recovery)?;
+        grid.cells.iter_mut().filter_map(|cell| cell.criterion.as_mut()).try_for_each(criterion)?;
+        grid.cells.iter_mut().filter_map(|cell| cell.recovery.as_mut()).try_for_each(recovery)?;
+        Ok(grid)
+    }
+}

@@ -1,0 +1,174 @@
+//! What a plan comes to, in so few words that it can be kept beside the store's artifacts: `ghostlab status` counts by it
+//! what is there, without the grid and without its inputs.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::cost::{JobPlace, job_costs};
+use super::{BackbonePlan, Plan, StoreState, Variant};
+use crate::error::Result;
+use crate::files::atomic::write_atomically;
+use crate::files::sha256;
+use crate::store::{ArtifactKind, Key, Store};
+
+/// The artifacts, cells and jobs of a plan. Latencies are left out: each machine has its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outline {
+    pub grid: String,
+    /// The grid's file.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    pub file: PathBuf,
+    pub profile: Option<String>,
+    /// Kind and hash of every artifact.
+    artifacts: Vec<(String, String)>,
+    pub cells: Vec<OutlineCell>,
+    pub jobs: Vec<OutlineJob>,
+}
+
+/// A cell, and what it needs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OutlineCell {
+    pub name: String,
+    /// Places among the artifacts.
+    artifacts: Vec<usize>,
+}
+
+/// A calibration of a backbone, or a text or task that it is scored on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OutlineJob {
+    /// As events and records name it.
+    pub label: String,
+    pub backbone: String,
+    /// What the names of its claims begin with.
+    pub claim: String,
+    /// By the cost model, in floating-point operations, when nothing is stored.
+    pub flops: f64,
+    artifacts: Vec<usize>,
+}
+
+/// What of an outline is stored.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutlineProgress {
+    pub cells: usize,
+    pub complete: usize,
+    pub jobs: Vec<JobProgress>,
+}
+
+/// What of a job is stored.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobProgress {
+    pub label: String,
+    pub backbone: String,
+    pub flops: f64,
+    pub artifacts: usize,
+    pub stored: usize,
+}
+
+impl Outline {
+    /// # Errors
+    /// A method that cannot be built.
+    pub fn of(plan: &Plan<'_>, state: &StoreState) -> Result<Self> {
+        let mut artifacts: Vec<(String, String)> = Vec::new();
+        let mut index: BTreeMap<String, usize> = BTreeMap::new();
+        let mut at = |key: &Arc<Key>| {
+            *index.entry(key.hash().to_owned()).or_insert_with(|| {
+                artifacts.push((key.kind().name().to_owned(), key.hash().to_owned()));
+                artifacts.len() - 1
+            })
+        };
+        let cells = plan.variants().map(|(_, variant)| OutlineCell {
+            name: plan.grid.cells[variant.cell].to_string(),
+            artifacts: variant.repairs().chain(&variant.scores).map(&mut at).collect(),
+        });
+        let cells = cells.collect();
+        let mut jobs = Vec::new();
+        for cost in job_costs(plan, state)? {
+            let backbone = &plan.backbones[cost.backbone];
+            let (label, claim, keys) = described(backbone, cost.job);
+            let mut artifacts: Vec<usize> = keys.into_iter().map(&mut at).collect();
+            artifacts.sort_unstable();
+            artifacts.dedup();
+            jobs.push(OutlineJob { label, backbone: backbone.name.clone(), claim, flops: cost.flops, artifacts });
+        }
+        let (grid, file, profile) = (plan.grid.name.clone(), plan.grid.file.clone(), plan.grid.profile.clone());
+        let file = std::path::absolute(&file).unwrap_or(file);
+        Ok(Self { grid, file, profile, artifacts, cells, jobs })
+    }
+
+    /// What tells this plan from others: its cells and artifacts.
+    pub fn id(&self) -> String {
+        let names = self.cells.iter().map(|cell| cell.name.as_str());
+        let hashes = self.artifacts.iter().map(|(_, hash)| hash.as_str());
+        let all: Vec<&str> = [self.grid.as_str()].into_iter().chain(names).chain(hashes).collect();
+        sha256::of_bytes(all.join("\n"))[..12].to_owned()
+    }
+
+    /// Keeps it in the store; its id. Where that fails, `status` knows less.
+    pub fn keep(&self, store: &Store) -> String {
+        let id = self.id();
+        let path = store.plans().join(format!("{id}.json"));
+        if !path.exists() && fs::create_dir_all(store.plans()).is_ok() {
+            let text = serde_json::to_vec(self).unwrap_or_default();
+            write_atomically(&path, |file| {
+                std::io::Write::write_all(file, &text).map_err(|error| crate::error::Error::io("write", &path, &error))
+            })
+            .ok();
+        }
+        id
+    }
+
+    /// An outline that was kept.
+    pub fn find(store: &Store, id: &str) -> Option<Self> {
+        serde_json::from_slice(&fs::read(store.plans().join(format!("{id}.json"))).ok()?).ok()
+    }
+
+    /// Whether an artifact, by its hash, is one of its own.
+    pub fn has(&self, hash: &str) -> bool {
+        self.artifacts.iter().any(|(_, own)| own == hash)
+    }
+
+    /// The job that a claim belongs to.
+    pub fn job_of(&self, claim: &str) -> Option<&OutlineJob> {
+        self.jobs.iter().find(|job| claim.starts_with(&job.claim))
+    }
+
+    /// What of it is stored. That it is whole is seen by whoever uses it.
+    pub fn progress(&self, store: &Store) -> OutlineProgress {
+        let present: BTreeMap<&str, HashSet<String>> =
+            ArtifactKind::ALL.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
+        let has = |&place: &usize| {
+            let (kind, hash) = &self.artifacts[place];
+            present.get(kind.as_str()).is_some_and(|hashes| hashes.contains(hash))
+        };
+        let jobs = self.jobs.iter().map(|job| JobProgress {
+            label: job.label.clone(),
+            backbone: job.backbone.clone(),
+            flops: job.flops,
+            artifacts: job.artifacts.len(),
+            stored: job.artifacts.iter().filter(|place| has(place)).count(),
+        });
+        let complete = self.cells.iter().filter(|cell| cell.artifacts.iter().all(has)).count();
+        OutlineProgress { cells: self.cells.len(), complete, jobs: jobs.collect() }
+    }
+}
+
+/// A job's label, as events have it, what its claims are called, and what it makes.
+fn described(backbone: &BackbonePlan, job: JobPlace) -> (String, String, Vec<&Arc<Key>>) {
+    match job {
+        JobPlace::Calibration(place) => {
+            let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
+            let plan = &backbone.calibrations[place];
+            let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
+            (label, backbone.calibration_claim(plan), own.flat_map(Variant::repairs).collect())
+        }
+        JobPlace::Evaluation(place) => {
+            let evaluation = &backbone.evaluations[place];
+            let keys = backbone.variants.iter().map(|variant| &variant.scores[place]).collect();
+            (format!("{} on {}", backbone.name, evaluation.subject), evaluation.journal.clone(), keys)
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Attempts that came to nothing, each with its reason: all processes together try a piece of work no more often than they
+//! may, and `ghostlab status` tells why it is not done.
+//!
+//! An attempt is a file of its own, put in place whole: nobody changes what another wrote. It lies below the name of the
+//! claim under which the work was done, or below the hash of the artifact that could not be made.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::process::Process;
+use crate::files::atomic;
+use crate::machine;
+
+/// One attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The work in words; empty where only its name is known.
+    pub what: String,
+    pub reason: String,
+    /// The process died at it, whatever of: it was killed, or its machine went down.
+    pub died: bool,
+    pub process: String,
+    /// The machine that noted it.
+    pub host: String,
+    /// Seconds since 1970, by that machine's clock.
+    pub time: u64,
+}
+
+impl Attempt {
+    /// Of a process that gave up at it.
+    pub(super) fn failed(process: &str, what: &str, reason: &str) -> Self {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let [what, reason, process] = [what, reason, process].map(str::to_owned);
+        Self { what, reason, died: false, process, host: machine::host(), time }
+    }
+
+    /// Of a process whose claim was found without it.
+    pub(super) fn of_the_dead(process: &Process) -> Self {
+        let reason = format!("process {} died at it", process.owner.pid);
+        Self { died: true, ..Self::failed(&process.id, "", &reason) }
+    }
+}
+
+fn folder(root: &Path, name: &str) -> PathBuf {
+    root.join("attempts").join(name)
+}
+
+/// Keeps an attempt. Where it cannot be written, the work may be tried once more than it should.
+pub(super) fn note(root: &Path, name: &str, attempt: &Attempt) {
+    static NOTED: AtomicU64 = AtomicU64::new(0);
+    let folder = folder(root, name);
+    let write = || {
+        fs::create_dir_all(&folder)?;
+        let mut file = atomic::temporary(&folder, "attempt")?;
+        file.write_all(&serde_json::to_vec_pretty(attempt)?)?;
+        file.as_file().sync_all()?;
+        // Whoever noted it, for itself or for the dead, has a number of its own.
+        let number = NOTED.fetch_add(1, Relaxed);
+        file.persist(folder.join(format!("{}.{}.{number}.json", attempt.process, std::process::id())))?;
+        Ok::<_, std::io::Error>(())
+    };
+    write().ok();
+}
+
+/// The attempts at a piece of work, the oldest first.
+pub(super) fn of(root: &Path, name: &str) -> Vec<Attempt> {
+    let files = fs::read_dir(folder(root, name)).into_iter().flatten().flatten();
+    let whole = |entry: &fs::DirEntry| !atomic::is_temporary(&entry.file_name().to_string_lossy());
+    let read = |entry: fs::DirEntry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok();
+    let mut attempts: Vec<Attempt> = files.filter(whole).filter_map(read).collect();
+    attempts.sort_by(|a, b| (a.time, &a.process).cmp(&(b.time, &b.process)));
+    attempts
+}
+
+/// All attempts, by the names of the works.
+pub(super) fn all(root: &Path) -> BTreeMap<String, Vec<Attempt>> {
+    let names = fs::read_dir(root.join("attempts")).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    names.map(|name| (of(root, &name), name)).filter(|(of, _)| !of.is_empty()).map(|(of, name)| (name, of)).collect()
+}
+
+/// A piece of work is done: what was tried before of it, or of its chunks, does not matter any more.
+pub(super) fn clear(root: &Path, name: &str) {
+    let all = fs::read_dir(root.join("attempts")).into_iter().flatten().flatten();
+    for entry in all.filter(|entry| entry.file_name().to_string_lossy().starts_with(name)) {
+        fs::remove_dir_all(entry.path()).ok();
+    }
+}

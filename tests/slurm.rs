@@ -1,0 +1,326 @@
+//! Workers on a real Slurm of one machine (`tools/slurm.sh start`, which prints SLURM_CONF): what a cluster does to jobs, and
+//! that the tables are those of one process all the same.
+//!
+//! Without it these tests are skipped with the reason; `GHOSTLAB_SLURM_TESTS=require` fails them instead.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use common::world::World;
+use serde_json::{Value, json};
+
+const LONG: Duration = Duration::from_secs(200);
+
+/// Who does something to the whole cluster does it alone.
+static CLUSTER: RwLock<()> = RwLock::new(());
+
+macro_rules! beside_others {
+    () => {
+        let Some(()) = slurm() else { return };
+        let _cluster = CLUSTER.read().unwrap_or_else(PoisonError::into_inner);
+    };
+}
+macro_rules! alone {
+    () => {
+        let Some(()) = slurm() else { return };
+        let _cluster = CLUSTER.write().unwrap_or_else(PoisonError::into_inner);
+    };
+}
+
+/// Whether there is a Slurm that belongs to the tests.
+fn slurm() -> Option<()> {
+    let own = std::env::var("SLURM_CONF")
+        .is_ok_and(|conf| fs::read_to_string(conf).is_ok_and(|text| text.contains("ClusterName=ghostlab\n")));
+    if own {
+        return Some(());
+    }
+    let required = std::env::var("GHOSTLAB_SLURM_TESTS").is_ok_and(|value| value == "require");
+    assert!(!required, "SLURM_CONF names no Slurm that tools/slurm.sh has started");
+    println!("skipped: SLURM_CONF names no Slurm that tools/slurm.sh has started");
+    None
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn told(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", text(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A world with a text of some forty chunks, and a cluster's profile for it.
+fn world() -> World {
+    let world = World::new();
+    let mut words = String::new();
+    for i in 0..80_000_usize {
+        words.push_str(&format!("w{} ", (i * i + 31 * i + i / 7) % 299));
+    }
+    world.write("long.jsonl", format!("{}\n", json!({"text": words})));
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let grid = grid.replace("limit: 5}", "limit: 5}\n  long: {path: long.jsonl, rule: ptb}");
+    world.write(
+        "grid.yaml",
+        grid.replace("{corpus: test, length: 64}", "{corpus: test, length: 64}\n    - {corpus: long, length: 64}"),
+    );
+    world.write("slurm.yaml", "export: [GHOSTLAB_FAULT]\n");
+    world
+}
+
+/// A submission: array and report.
+struct Submitted {
+    array: String,
+    report: String,
+}
+
+/// Submits the world's grid; each chunk takes so many milliseconds more.
+fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str]) -> Submitted {
+    let arguments = [
+        &["submit", "slurm", "grid.yaml", "--workers", workers, "--profile-file", "slurm.yaml"],
+        more,
+        &["--"],
+        sbatch,
+    ];
+    let mut command = world.command(&arguments.concat());
+    let output =
+        command.env("GHOSTLAB_FAULT", format!("slow@score:{slow}")).env("HF_TOKEN", "hf_secret").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let said = text(&output);
+    let number = |after: &str| {
+        let rest = &said[said.find(after).unwrap() + after.len()..];
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>()
+    };
+    Submitted { array: number("workers as job "), report: number("the report as job ") }
+}
+
+/// The states of a job's tasks, with their exit codes.
+fn states(job: &str) -> Vec<(String, String)> {
+    let shown = told("scontrol", &["--oneliner", "show", "job", job]);
+    let field = |line: &str, name: &str| {
+        let word = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        word.unwrap_or_default().to_owned()
+    };
+    shown.lines().map(|line| (field(line, "JobState"), field(line, "ExitCode"))).collect()
+}
+
+fn ended(job: &str) {
+    let over = |state: &str| !["PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED"].contains(&state);
+    until(&format!("job {job} does not end"), || states(job).iter().all(|(state, _)| over(state)));
+}
+
+fn folder(world: &World) -> PathBuf {
+    fs::read_dir(world.path("data/store/submissions")).unwrap().next().unwrap().unwrap().path()
+}
+
+fn logs(world: &World) -> String {
+    let folders = fs::read_dir(world.path("data/store/submissions")).unwrap();
+    let files = folders.flat_map(|of| fs::read_dir(of.unwrap().path().join("logs")).unwrap());
+    files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
+}
+
+/// Waits for the report, and compares its tables with those of one process.
+fn agrees(world: &World, submitted: &Submitted) {
+    ended(&submitted.array);
+    ended(&submitted.report);
+    let report = states(&submitted.report);
+    assert_eq!(report, [("COMPLETED".to_owned(), "0:0".to_owned())], "{}", logs(world));
+    let alone = self::world();
+    alone.runs(&[]);
+    assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ: {}", logs(world));
+    assert_eq!(world.ghostlab(&["cache", "verify"]).status.code(), Some(0));
+    assert!(!logs(world).contains("hf_secret"));
+}
+
+fn records(world: &World) -> Vec<Value> {
+    let files = fs::read_dir(world.path("data/store/runs")).unwrap();
+    files.filter_map(|file| serde_json::from_slice(&fs::read(file.unwrap().path()).ok()?).ok()).collect()
+}
+
+/// What all processes of a store computed, by the cost model.
+fn computed(world: &World) -> f64 {
+    records(world).iter().map(|record| record["flops_done"].as_f64().unwrap()).sum()
+}
+
+/// Waits until so many workers have scored something.
+fn at_work(world: &World, count: usize) {
+    let journals = || fs::read_dir(world.path("data/store/journals")).into_iter().flatten().flatten();
+    let files = || journals().flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten()).count();
+    until(&format!("not {count} workers work: {}", text(&world.ghostlab(&["status"]))), || files() >= count);
+}
+
+#[test]
+fn an_array_of_three_workers_does_each_chunk_once_and_agrees_with_one_process() {
+    beside_others!();
+    let world = world();
+    let submitted = submit(&world, "3", 200, &[], &[]);
+    at_work(&world, 2);
+    let status = text(&world.ghostlab(&["status"]));
+    assert!(status.contains("workers alive") && status.contains(&format!("job {}_", submitted.array)), "{status}");
+    let again = world.ghostlab(&["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"]);
+    assert!(text(&again).contains("nothing is added"), "{}", text(&again));
+    agrees(&world, &submitted);
+    let alone = self::world();
+    alone.runs(&[]);
+    let (work, whole) = (computed(&world), computed(&alone));
+    assert!(work <= 1.1 * whole, "{work} of {whole}");
+    let workers = records(&world).iter().filter(|record| record["flops_done"].as_f64() > Some(0.0)).count();
+    assert!(workers >= 2, "the work was not shared");
+    let script = fs::read_to_string(folder(&world).join("job.sh")).unwrap();
+    assert!(!script.contains("hf_secret") && !script.contains("HF_TOKEN"), "{script}");
+    let status = text(&world.ghostlab(&["status"]));
+    assert!(
+        status.contains("9 of 9 cells complete") && status.contains("nothing of it is queued any more"),
+        "{status}"
+    );
+}
+
+#[test]
+fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
+    beside_others!();
+    let world = world();
+    let submitted = submit(&world, "2", 300, &[], &[]);
+    at_work(&world, 2);
+    told("scontrol", &["requeue", &format!("{}_1", submitted.array)]);
+    agrees(&world, &submitted);
+    assert!(logs(&world).contains("its claims are given back"), "{}", logs(&world));
+}
+
+#[test]
+fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
+    beside_others!();
+    let world = world();
+    let submitted = submit(&world, "1", 2000, &[], &["--time=1", "--signal=B:USR1@10"]);
+    agrees(&world, &submitted);
+    let logs = logs(&world);
+    assert!(logs.contains("Slurm queues it again"), "{logs}");
+    assert!(logs.contains("chunks are done already"), "{logs}");
+}
+
+#[test]
+fn one_worker_is_cancelled_and_one_is_killed_and_the_others_finish() {
+    beside_others!();
+    let world = world();
+    let submitted = submit(&world, "3", 300, &[], &[]);
+    at_work(&world, 3);
+    told("scancel", &[&format!("{}_1", submitted.array)]);
+    let job = told("squeue", &["--noheader", "-o", "%A", "-j", &format!("{}_2", submitted.array)]);
+    let own = records(&world).into_iter().find(|record| record["scheduler_job"] == job.trim()).unwrap();
+    let pid = own["process"].as_str().unwrap().split('-').next().unwrap().to_owned();
+    told("kill", &["-9", &pid]);
+    agrees(&world, &submitted);
+    let states: Vec<String> = states(&submitted.array).into_iter().map(|(state, _)| state).collect();
+    assert!(states.contains(&"CANCELLED".to_owned()) && states.contains(&"COMPLETED".to_owned()), "{states:?}");
+    let status = text(&world.ghostlab(&["status"]));
+    assert!(status.contains("1 asked to end before, 1 died"), "{status}");
+}
+
+#[test]
+fn a_node_that_goes_down_and_comes_back_has_its_workers_queued_again() {
+    alone!();
+    let world = world();
+    let submitted = submit(&world, "2", 300, &[], &[]);
+    at_work(&world, 2);
+    let node = told("sinfo", &["--noheader", "-o", "%n"]);
+    let node = format!("nodename={}", node.trim());
+    told("scontrol", &["update", &node, "state=down", "reason=test"]);
+    until("its jobs are not taken away", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
+    // It may have come back by itself: then there is nothing to resume.
+    Command::new("scontrol").args(["update", &node, "state=resume"]).output().unwrap();
+    until("the node does not come back", || {
+        let state = told("sinfo", &["--noheader", "-o", "%T"]);
+        ["idle", "mixed", "allocated"].contains(&state.trim())
+    });
+    agrees(&world, &submitted);
+}
+
+#[test]
+fn workers_go_on_while_the_controller_is_away() {
+    alone!();
+    let world = world();
+    let submitted = submit(&world, "2", 200, &[], &[]);
+    at_work(&world, 2);
+    let conf = PathBuf::from(std::env::var("SLURM_CONF").unwrap());
+    let pid = fs::read_to_string(conf.with_file_name("slurmctld.pid")).unwrap();
+    told("kill", &["-9", pid.trim()]);
+    let status = text(&world.ghostlab(&["status"]));
+    assert!(status.contains("the scheduler tells nothing") && status.contains("workers alive"), "{status}");
+    until("the grid is not done", || text(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
+    assert!(Command::new("slurmctld").env("PATH", "/usr/sbin:/usr/bin:/bin").status().unwrap().success());
+    until("the controller does not come back", || Command::new("squeue").output().unwrap().status.success());
+    agrees(&world, &submitted);
+}
+
+#[test]
+fn two_grids_on_one_store_at_once_are_both_whole() {
+    beside_others!();
+    let world = world();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("other.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
+    let submitted = submit(&world, "2", 100, &[], &[]);
+    let output = world.ghostlab(&["submit", "slurm", "other.yaml", "--workers", "2"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    agrees(&world, &submitted);
+    until("the other grid has no table", || world.path("results/other/results.csv").exists());
+    let alone = self::world();
+    alone.runs(&["--set", "depth=2", "--set", "name=other"]);
+    let own = fs::read_dir(alone.path("results")).unwrap().next().unwrap().unwrap().path();
+    let read = |path: PathBuf| fs::read(path.join("results.csv")).unwrap();
+    assert!(read(own) == read(world.path("results/other")), "the other grid's table differs");
+}
+
+#[test]
+fn a_store_without_room_and_another_program_end_a_worker_with_the_reason() {
+    beside_others!();
+    let world = world();
+    // Activations and journals are larger.
+    world.write("slurm.yaml", "setup: ['trap \"\" XFSZ', 'ulimit -f 8']\n");
+    let submitted = submit(&world, "1", 0, &[], &[]);
+    ended(&submitted.array);
+    ended(&submitted.report);
+    assert_eq!(states(&submitted.array), [("FAILED".to_owned(), "3:0".to_owned())], "{}", logs(&world));
+    assert!(logs(&world).contains("error: cannot write"), "{}", logs(&world));
+
+    let other = self::world();
+    let submitted = submit(&other, "1", 0, &[], &["--hold"]);
+    let file = folder(&other).join("submission.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    record["binary"]["sha256"] = "0".repeat(64).into();
+    fs::write(&file, record.to_string()).unwrap();
+    told("scontrol", &["release", &submitted.array]);
+    ended(&submitted.array);
+    assert_eq!(states(&submitted.array), [("FAILED".to_owned(), "2:0".to_owned())], "{}", logs(&other));
+    assert!(logs(&other).contains("not the one that the grid was submitted with"), "{}", logs(&other));
+    assert!(text(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
+}
+
+#[test]
+fn cancel_ends_what_was_submitted_with_the_store_and_nothing_else() {
+    beside_others!();
+    let (world, other) = (world(), world());
+    let (own, theirs) = (submit(&world, "2", 500, &[], &[]), submit(&other, "1", 500, &[], &[]));
+    at_work(&world, 1);
+    let output = world.ghostlab(&["cancel"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    ended(&own.array);
+    ended(&own.report);
+    let cancelled = |job: &str| states(job).iter().all(|(state, _)| state == "CANCELLED");
+    assert!(cancelled(&own.array) && cancelled(&own.report), "{:?}", states(&own.array));
+    assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "claims are given back");
+    agrees(&other, &theirs);
+}
