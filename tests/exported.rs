@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use candle_core::DType;
+use common::world::tokenizer;
 use common::{flat, json, tensors};
 use ghostlab::exec::{Methods, Settings, stored_program};
 use ghostlab::files::name;
@@ -96,6 +97,7 @@ fn transformers_gives_our_logits_for_every_recovery_and_architecture() {
         "backbone: [llama, qwen3, olmo2]\ncriterion: llm-streamline\ndepth: 4\n\
          recovery: [none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, {name: replaceme-ls, alpha: 10}, \
          {name: replaceme-cos, epochs: 1}, linearpatch-diag, linearpatch-rotate, ghosted, \
+         affine, {name: rank, rank: 8}, sequential, \
          {name: ghosted, finetune: {sequences: 2, length: 32}}]\n\
          calibration: {corpus: train, sequences: 16, length: 128}\n\
          include:\n  - {criterion: {name: explicit, layers: [3, 4, 9]}, depth: 3, recovery: [{name: ghosted, boundary: layer}, \
@@ -110,7 +112,7 @@ fn transformers_gives_our_logits_for_every_recovery_and_architecture() {
     let settings = Settings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
-    assert_eq!(cells.len(), 3 * 14);
+    assert_eq!(cells.len(), 3 * 17);
     let folders: Vec<String> =
         cells.iter().map(|cell| format!("{}/out/{}", world.path().display(), name::of(cell))).collect();
     let (out, text) =
@@ -118,29 +120,77 @@ fn transformers_gives_our_logits_for_every_recovery_and_architecture() {
     let arguments = ["logits", out.to_str().unwrap(), text].into_iter().chain(folders.iter().map(String::as_str));
     script(&python, &arguments.collect::<Vec<_>>());
 
-    let theirs = tensors(&out);
+    let with_code = compare(&world, &plan, &grid, &store, &out);
+    // By hand: of the 17, `none`, three that fold and one at two cuts that folds are plain. On OLMo-2 the maps of
+    // ReplaceMe (LS, Cos, and at two cuts) are steps as well. The cut at layer 0 has no layer before that takes factors.
+    assert_eq!(with_code, 2 * 12 + 15);
+}
+
+/// Holds transformers' logits of every pruned cell's folder to ours; how many folders have code.
+fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &Path) -> usize {
+    let theirs = tensors(out);
     let mut with_code = 0;
     for backbone in &plan.backbones {
         let decoder = Decoder::load(&backbone.folder).unwrap();
-        let dense = logits(&decoder, &Program::dense(16), &[1, 2, 3]);
         for variant in backbone.variants.iter().filter(|variant| !grid.cells[variant.cell].is_dense()) {
             let cell = grid.cells[variant.cell].to_string();
             let of = |part: &str| theirs[&format!("{}.{part}", name::of(&cell))].clone();
             let ids: Vec<u32> = of("ids").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-            let program = stored_program(&store, backbone, variant).unwrap();
-            let ours = logits(&decoder, &program, &ids);
+            let ours = logits(&decoder, &stored_program(store, backbone, variant).unwrap(), &ids);
             let theirs = flat(&of("logits"));
             assert_eq!(ours.len(), theirs.len(), "{cell}");
-            let worst = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            assert!(worst <= TOLERANCE, "{cell}: {worst:e}");
-            assert!(logits(&decoder, &program, &[1, 2, 3]) != dense, "{cell} is not the dense backbone");
-            with_code +=
-                usize::from(world.path().join("out").join(name::of(&cell)).join("modeling_ghostlab.py").exists());
+            let worst = |ours: &[f64]| ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(worst(&ours) <= TOLERANCE, "{cell}: {:e}", worst(&ours));
+            let dense = logits(&decoder, &Program::dense(backbone.config.layers), &ids);
+            assert!(worst(&dense) > 0.01, "{cell} is not the dense backbone");
+            let code = world.path().join("out").join(name::of(&cell)).join("modeling_ghostlab.py");
+            with_code += usize::from(code.exists());
         }
     }
-    // By hand: of the 14, `none`, three that fold and one at two cuts that folds are plain. On OLMo-2 the maps of
-    // ReplaceMe (LS, Cos, and at two cuts) are steps as well. The cut at layer 0 has no layer before that takes factors.
-    assert_eq!(with_code, 2 * 9 + 12);
+    with_code
+}
+
+#[test]
+fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
+    let Some(python) = python() else { return };
+    // Backbones of random numbers with a tokenizer of words. In Qwen2's the layers from the third on have a window.
+    let world = TempDir::new().unwrap();
+    std::fs::create_dir_all(world.path().join("data/store")).unwrap();
+    for backbone in ["mistral", "qwen2"] {
+        let folder = world.path().join(backbone);
+        std::fs::create_dir(&folder).unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(common::fixture(&format!("arch/{backbone}/{file}")), folder.join(file)).unwrap();
+        }
+        std::fs::write(folder.join("tokenizer.json"), tokenizer(300).to_string()).unwrap();
+        std::fs::write(folder.join("tokenizer_config.json"), r#"{"tokenizer_class": "PreTrainedTokenizerFast"}"#)
+            .unwrap();
+    }
+    let words =
+        |count: usize, step: usize| (0..count).map(|i| format!("w{}", i * step * (i + 7) % 299)).collect::<Vec<_>>();
+    std::fs::write(world.path().join("train.txt"), words(4000, 31).join(" ")).unwrap();
+    let text = "backbones: {mistral: {path: mistral}, qwen2: {path: qwen2}}\n\
+         corpora: {train: {path: train.txt, rule: wikitext2}}\nbackbone: [mistral, qwen2]\n\
+         criterion: [{name: explicit, layers: [1]}]\ndepth: 1\n\
+         recovery: [none, prune-and-comp, {name: replaceme-ls, alpha: 10}, ghosted, affine]\n\
+         calibration: {corpus: train, sequences: 16, length: 64}\n\
+         evaluate: {perplexity: {corpus: train, length: 64}}\n";
+    std::fs::write(world.path().join("grid.yaml"), text).unwrap();
+    ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
+    let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
+    let store = Store::open(&world.path().join("data/store")).unwrap();
+    let settings = Settings::default();
+    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
+    let folders: Vec<String> = std::fs::read_dir(world.path().join("out"))
+        .unwrap()
+        .map(|of| of.unwrap().path().display().to_string())
+        .collect();
+    // Longer than the windows of 24 and 40 tokens; as ids, because transformers has a tokenizer of its own for Qwen2.
+    let ids: Vec<String> = words(100, 17).iter().map(|word| word.trim_start_matches('w').to_owned()).collect();
+    let (out, text) = (world.path().join("logits.safetensors"), ids.join(" "));
+    let arguments = ["logits", out.to_str().unwrap(), &text].into_iter().chain(folders.iter().map(String::as_str));
+    script(&python, &arguments.collect::<Vec<_>>());
+    assert_eq!(compare(&world, &plan, &grid, &store, &out), 2 * 2, "two recoveries stand beside the weights");
 }
 
 #[test]

@@ -4,7 +4,7 @@
     python tools/exported.py logits OUT.safetensors "TEXT" FOLDER...
     python tools/exported.py lm-eval OUT.json TASKS LIMIT TASK,TASK,... FOLDER...
 
-`logits` loads each folder in float32 and writes the ids of the text and the logits of every position, each folder's under
+`logits` loads each folder in float32 and writes the ids of the text (a text of numbers is ids) and the logits of every position, each folder's under
 its name. `lm-eval` scores each folder on the first LIMIT documents of TASKS/TASK.jsonl.gz under the harness' own task of that
 name, and writes its results.
 """
@@ -23,11 +23,13 @@ def logits(out, text, folders):
     tensors = {}
     for folder in map(Path, folders):
         code = {"trust_remote_code": True} if (folder / "modeling_ghostlab.py").exists() else {}
-        tokenizer = AutoTokenizer.from_pretrained(folder, **code)
         model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **code)
         odd = {key: value for key, value in info.items() if value}
         assert not odd, f"{folder}: {odd}"
-        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        if all(word.isdigit() for word in text.split()):
+            ids = torch.tensor([[int(word) for word in text.split()]])
+        else:
+            ids = AutoTokenizer.from_pretrained(folder, **code)(text, return_tensors="pt")["input_ids"]
         with torch.no_grad():
             whole = model.eval()(ids).logits[0]
             # Token by token, with the cache that generation uses.

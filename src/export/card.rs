@@ -155,10 +155,11 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
 fn attached(layout: &Layout) -> Vec<String> {
     let told = |of: &Attached| {
         let (layer, form) = (of.layer, if of.operator.is_diagonal() { "diagonal" } else { "full" });
+        let form = if of.operator.has_bias() { format!("{form} map with a bias") } else { format!("{form} map") };
         match of.place {
-            Place::Before => format!("a {form} map on the stream that enters layer {layer}"),
-            Place::After => format!("a {form} map on the stream that leaves layer {layer}, the last one"),
-            Place::Norm(norm) => format!("a {form} map behind `{norm}` of layer {layer}"),
+            Place::Before => format!("a {form} on the stream that enters layer {layer}"),
+            Place::After => format!("a {form} on the stream that leaves layer {layer}, the last one"),
+            Place::Norm(norm) => format!("a {form} behind `{norm}` of layer {layer}"),
         }
     };
     layout.attached.iter().map(told).collect()

@@ -50,7 +50,7 @@ pub fn trimmed(
     if !layout.attached.is_empty() {
         let operator = |of: &super::Attached| {
             let form = if of.operator.is_diagonal() { "diagonal" } else { "dense" };
-            json!({"layer": of.layer, "at": of.place.name(), "form": form})
+            json!({"layer": of.layer, "at": of.place.name(), "form": form, "bias": of.operator.has_bias()})
         };
         let operators: Vec<Value> = layout.attached.iter().map(operator).collect();
         let file = MODELING.trim_end_matches(".py");
@@ -100,7 +100,8 @@ mod tests {
     fn an_operator_beside_the_weights_makes_a_model_type_of_its_own() {
         let config = of("olmo2", true, &json!({}));
         assert_eq!(config["model_type"], "ghostlab_olmo2");
-        assert_eq!(config["ghostlab"]["operators"], json!([{"layer": 1, "at": "before", "form": "diagonal"}]));
+        let operator = json!({"layer": 1, "at": "before", "form": "diagonal", "bias": false});
+        assert_eq!(config["ghostlab"]["operators"], json!([operator]));
         assert_eq!(config["auto_map"]["AutoModel"], "modeling_ghostlab.GhostedOlmo2Model");
     }
 }

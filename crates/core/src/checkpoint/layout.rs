@@ -71,8 +71,10 @@ pub(super) enum Content {
     Stored(String),
     /// A stored matrix `[C, inner]` whose output goes through an operator: `Wᵀ·matrix`.
     Folded(String, Arc<Operator>),
-    /// An operator: its diagonal `[C]`, or `Wᵀ [C, C]` as linear layers are stored.
+    /// An operator's matrix: its diagonal `[C]`, or `Wᵀ [C, C]` as linear layers are stored.
     Operator(Arc<Operator>),
+    /// What an operator adds, `[C]`.
+    Bias(Arc<Operator>),
 }
 
 impl Tensor {
@@ -98,7 +100,7 @@ impl Layout {
         let mut tensors = Vec::new();
         let mut add = |name: String, shape: Vec<usize>, content: Content| {
             let dtype = match &content {
-                Content::Operator(_) => FloatType::F32,
+                Content::Operator(_) | Content::Bias(_) => FloatType::F32,
                 Content::Stored(stored) | Content::Folded(stored, _) => {
                     dtype.unwrap_or_else(|| FloatType::of(weights.dtype(stored)))
                 }
@@ -123,7 +125,12 @@ impl Layout {
             }
             for Attached { place, operator, .. } in of_layer() {
                 let shape = if operator.is_diagonal() { vec![c] } else { vec![c, c] };
-                add(name(index, &place.module()), shape, Content::Operator(Arc::clone(operator)));
+                let module = place.module();
+                if operator.has_bias() {
+                    let bias = Content::Bias(Arc::clone(operator));
+                    add(format!("model.layers.{index}.{module}.bias"), vec![c], bias);
+                }
+                add(name(index, &module), shape, Content::Operator(Arc::clone(operator)));
             }
         }
         add(FINAL_NORM.to_owned(), vec![c], Content::Stored(FINAL_NORM.to_owned()));
@@ -173,12 +180,6 @@ fn walked(config: &Config, deployed: &Deployed) -> Result<(Vec<usize>, Vec<Attac
     }
     let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers has no checkpoint"))?;
     attached.extend(waiting.map(|operator| Attached { layer: last, place: Place::After, operator }));
-    if let Some(of) = attached.iter().find(|of| of.operator.has_bias()) {
-        return Err(Error::bad_input("an operator with a bias has no place in a checkpoint")
-            .at(format!("layer {}", of.layer))
-            .expected("a linear map without a bias")
-            .hint("export a variant by another recovery, such as ghosted"));
-    }
     Ok((kept, attached))
 }
 

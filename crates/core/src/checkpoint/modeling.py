@@ -14,17 +14,18 @@ WIDE = ["boundary", "boundary_after", "branch_map"]
 
 
 class Operator(nn.Module):
-    """x·W at every position: a linear map without bias, or a factor for each channel."""
+    """x·W at every position, with a bias where it has one: a linear map, or a factor for each channel."""
 
-    def __init__(self, form, channels):
+    def __init__(self, place, channels):
         super().__init__()
         # Wᵀ [channels, channels] as nn.Linear has it, or the diagonal [channels].
-        self.weight = nn.Parameter(torch.ones(channels) if form == "diagonal" else torch.eye(channels))
+        self.weight = nn.Parameter(torch.ones(channels) if place["form"] == "diagonal" else torch.eye(channels))
+        self.bias = nn.Parameter(torch.zeros(channels)) if place["bias"] else None
 
     def forward(self, x):
         wide = x.to(self.weight.dtype)
         wide = wide * self.weight if self.weight.dim() == 1 else nn.functional.linear(wide, self.weight)
-        return wide.to(x.dtype)
+        return (wide if self.bias is None else wide + self.bias).to(x.dtype)
 
 
 class BoundaryLayer(BACKBONEDecoderLayer):
@@ -48,10 +49,10 @@ class BoundaryLayer(BACKBONEDecoderLayer):
 class MappedNorm(nn.Module):
     """The norm that a branch ends in, with a map behind it."""
 
-    def __init__(self, norm, form, channels):
+    def __init__(self, norm, place, channels):
         super().__init__()
         self.norm = norm
-        self.branch_map = Operator(form, channels)
+        self.branch_map = Operator(place, channels)
 
     def forward(self, x):
         return self.branch_map(self.norm(x))
@@ -68,14 +69,14 @@ class GhostedBACKBONEModel(BACKBONEModel):
 
     def __init__(self, config):
         super().__init__(config)
-        forms = {(place["layer"], place["at"]): place["form"] for place in config.ghostlab["operators"]}
-        for layer in sorted({layer for layer, at in forms if at in ("before", "after")}):
-            before, after = forms.get((layer, "before")), forms.get((layer, "after"))
+        places = {(place["layer"], place["at"]): place for place in config.ghostlab["operators"]}
+        for layer in sorted({layer for layer, at in places if at in ("before", "after")}):
+            before, after = places.get((layer, "before")), places.get((layer, "after"))
             self.layers[layer] = BoundaryLayer(config, layer, before, after)
-        for (layer, at), form in forms.items():
+        for (layer, at), place in places.items():
             if at not in ("before", "after"):
                 norm = getattr(self.layers[layer], at)
-                setattr(self.layers[layer], at, MappedNorm(norm, form, config.hidden_size))
+                setattr(self.layers[layer], at, MappedNorm(norm, place, config.hidden_size))
 
 
 class GhostedBACKBONEForCausalLM(BACKBONEForCausalLM):
