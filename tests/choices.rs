@@ -21,7 +21,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
         .iter()
         .map(|choices| choices.iter().map(|(input, continuation)| TokenisedChoice { input, continuation }).collect())
         .collect();
-    let trie = Trie::new(programs);
+    let trie = Trie::scoring(programs);
     let mut tokens = 0;
     let mut seconds = vec![0.0; trie.len()];
     let progress = |of_batch| -> Result<()> {

@@ -141,7 +141,7 @@ impl Session<'_> {
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
         let tokens = passes(fit.len(), Rounds::PAPER) * self.prompt.tokens();
         let load = Load::windows(self.prompt.tokens(), self.prompt.length);
-        let flops = Trie::new(&fit).cost(|step| self.config.flops(step, &load)).separate;
+        let flops = Trie::new(&fit).flops(self.config, &load).separate;
         let flops = flops * passes(1, Rounds::PAPER) as f64;
         let job = self.run.start(self.label, tokens, candidates.len(), flops);
         let mut after = || self.run.advance(job, self.prompt.tokens());

@@ -32,7 +32,7 @@ impl Losses {
 /// # Errors
 /// A tensor operation that fails.
 pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<f64>> {
-    let trie = Trie::new(programs);
+    let trie = Trie::scoring(programs);
     let mut seconds = vec![0.0; trie.len()];
     let eval_set = PerplexityEval::new(windows, BATCH_TOKENS);
     let losses = score(&eval_set, engine, &trie, &mut seconds, |_| Ok(()))?;

@@ -1,8 +1,10 @@
 //! The cost model: floating-point operations of a step on some text, and the memory of a backbone.
 
+use super::batch::is_narrower;
 use super::config::Config;
 use super::kernels::BLOCK_ROWS;
 use super::program::{Program, Step, Sublayer};
+use super::trie::{Cost, Trie};
 
 /// How much text a step has to do with.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,9 +23,18 @@ impl Load {
     }
 }
 
+impl Trie {
+    /// Multiplications and additions of all programs on some text.
+    pub fn flops(&self, config: &Config, load: &Load) -> Cost {
+        let narrow =
+            Load { tokens: if is_narrower(load.scored, load.tokens) { load.scored } else { load.tokens }, ..*load };
+        self.cost(|step, scored_only| config.flops(step, if scored_only { &narrow } else { load }))
+    }
+}
+
 impl Config {
     /// Multiplications and additions of one step on some text: the unit of the cost model.
-    pub fn flops(&self, step: &Step, load: &Load) -> f64 {
+    fn flops(&self, step: &Step, load: &Load) -> f64 {
         let Load { tokens, scored, length } = *load;
         let (c, t) = (self.hidden as f64, tokens as f64);
         let (q, kv) = ((self.heads * self.head_dim) as f64, (self.kv_heads * self.head_dim) as f64);

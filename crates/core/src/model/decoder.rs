@@ -135,7 +135,7 @@ impl Decoder {
     fn half(&self, half: Sublayer, weights: &Layer, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
         match half {
             Sublayer::Attention => self.attention(weights, batch, x, end),
-            Sublayer::Mlp => self.mlp(weights, batch, x, end),
+            Sublayer::Mlp => self.mlp(weights, x, end),
         }
     }
 
@@ -165,7 +165,7 @@ impl Decoder {
         tensor(out, &[batch.tokens(), c])
     }
 
-    fn mlp(&self, layer: &Layer, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
+    fn mlp(&self, layer: &Layer, x: &Tensor, end: End) -> Result<Tensor> {
         let c = self.config.hidden;
         let x = elements(x)?; // [tokens, C]
         let norms = [slices(layer.norms[2].as_ref())?, slices(layer.norms[3].as_ref())?];
@@ -173,7 +173,7 @@ impl Decoder {
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
         let out = kernels::mlp(&x, c, before, &elements(&layer.gate_up)?, &elements(&layer.down)?, after, stream);
-        tensor(out, &[batch.tokens(), c])
+        tensor(out, &[x.len() / c, c])
     }
 
     /// `x + branch(x)·T`; a diagonal stands before a norm that the branch ends in, a dense map after it.
@@ -189,7 +189,7 @@ impl Decoder {
             kernels::norm(&mut out, norm);
         }
         kernels::add(&mut out, &elements(x)?);
-        tensor(out, &[batch.tokens(), self.config.hidden])
+        tensor(out, x.dims())
     }
 
     fn norm<'a>(&self, weight: Option<&'a [f32]>) -> Option<Norm<'a>> {
@@ -199,7 +199,7 @@ impl Decoder {
 
 impl Model for Decoder {
     type Batch = Batch;
-    /// The residual stream, `[tokens, C]`.
+    /// The residual stream, `[tokens, C]`; narrowed, `[scored rows, C]`.
     type Residual = Tensor;
     /// One for each target of the batch.
     type Output = Vec<Prediction>;
@@ -220,16 +220,25 @@ impl Model for Decoder {
             }
             Step::Mlp(layer) => self.half(Sublayer::Mlp, self.parts.get(*layer)?.layer()?, batch, x, End::Stream),
             Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, batch, x),
-            Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, &[batch.tokens(), self.config.hidden]),
+            Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
     }
 
+    fn narrow(&self, batch: &Batch, x: Tensor) -> Result<Tensor> {
+        let Some(rows) = batch.scored_rows() else { return Ok(x) };
+        let c = self.config.hidden;
+        let all = elements(&x)?;
+        let scored = rows.iter().flat_map(|&row| &all[row * c..(row + 1) * c]).copied().collect();
+        tensor(scored, &[rows.len(), c])
+    }
+
     fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
         let head = self.parts.get(self.config.layers)?;
+        let targets = batch.targets_among(x.dim(0)?);
         let (x, weight, norm) = (elements(x)?, elements(head.head()?)?, elements(&self.final_norm)?);
         let norm = Norm { weight: &norm, eps: self.config.norm_eps };
-        Ok(kernels::predictions(&x, self.config.hidden, norm, &weight, &batch.targets))
+        Ok(kernels::predictions(&x, self.config.hidden, norm, &weight, &targets))
     }
 }
 

@@ -225,6 +225,10 @@ where
         self.each(parts, streams, |batch, x| self.model.advance(batch, step, x))
     }
 
+    fn narrow(&self, parts: &[Batch], streams: Vec<M::Residual>) -> Result<Vec<M::Residual>> {
+        parts.iter().zip(streams).map(|(batch, x)| self.model.narrow(batch, x)).collect()
+    }
+
     fn finish(&self, parts: &[Batch], streams: &Vec<M::Residual>) -> Result<Vec<Vec<Prediction>>> {
         self.each(parts, streams, |batch, x| self.model.finish(batch, x))
     }

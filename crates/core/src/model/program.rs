@@ -46,6 +46,11 @@ impl Step {
         }
     }
 
+    /// Whether it works on each row by itself: no row looks at another one.
+    pub(super) fn is_rowwise(&self) -> bool {
+        matches!(self, Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Apply(_) | Self::Head)
+    }
+
     pub(super) fn content(&self) -> Content<'_> {
         match self {
             Self::Embed => (0, 0, &[]),

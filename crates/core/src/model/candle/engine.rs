@@ -69,7 +69,7 @@ pub struct CandleEngine {
 /// A residual stream, and how its rows are laid out for attention.
 #[derive(Clone)]
 pub struct Stream {
-    x: Tensor, // [tokens, C]
+    x: Tensor, // [tokens, C]; narrowed, [scored rows, C]
     layout: Arc<Layout>,
     finite: bool,
 }
@@ -152,14 +152,18 @@ impl CandleEngine {
         if self.is_cpu() { CPU_NUMBERS } else { DEVICE_NUMBERS }
     }
 
-    fn layout(&self, batch: &Batch) -> Result<Arc<Layout>> {
+    /// Of a stream of so many rows: of all of a batch, or of the scored ones.
+    fn layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
         let most_scores = self.numbers() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
+        if rows < batch.tokens() {
+            return Layout::of_rows(rows, tokens, &self.device).map(Arc::new);
+        }
         Layout::new(batch, tokens, most_scores, &self.windows, &self.rotary, &self.device).map(Arc::new)
     }
 
     fn stream(&self, batch: &Batch, x: Tensor) -> Result<Stream> {
-        Ok(Stream { x, layout: self.layout(batch)?, finite: true })
+        Ok(Stream { layout: self.layout(batch, x.dim(0)?)?, x, finite: true })
     }
 
     /// What `run` makes of each piece, one below the other. Where the device's memory is full, pieces become half as long,
@@ -172,7 +176,7 @@ impl CandleEngine {
     ) -> Result<(Tensor, Arc<Layout>)> {
         let mut layout = Arc::clone(&stream.layout);
         if layout.piece_tokens > self.piece_tokens.load(Relaxed) {
-            layout = self.layout(batch)?;
+            layout = self.layout(batch, stream.x.dim(0)?)?;
         }
         loop {
             let of_piece = |piece: &Piece| {
@@ -191,18 +195,18 @@ impl CandleEngine {
             match done {
                 Ok(pieces) if pieces.len() == 1 => return Ok((pieces[0].clone(), layout)),
                 Ok(pieces) => return Ok((Tensor::cat(&pieces, 0)?, layout)),
-                Err(error) if is_out_of_memory(&error) => layout = self.smaller(batch, &layout, &error)?,
+                Err(error) if is_out_of_memory(&error) => layout = self.smaller(batch, stream, &layout, &error)?,
                 Err(error) => return Err(error),
             }
         }
     }
 
     /// A layout of pieces that are half as long.
-    fn smaller(&self, batch: &Batch, layout: &Layout, error: &Error) -> Result<Arc<Layout>> {
+    fn smaller(&self, batch: &Batch, stream: &Stream, layout: &Layout, error: &Error) -> Result<Arc<Layout>> {
         let longest = layout.pieces.iter().map(|piece| piece.rows.len()).max().unwrap_or(0);
         let half = longest / 2;
         self.piece_tokens.fetch_min(half.max(1), Relaxed);
-        let next = self.layout(batch)?;
+        let next = self.layout(batch, stream.x.dim(0)?)?;
         if next.pieces.len() <= layout.pieces.len() {
             return Err(Error::missing("the device's memory is full")
                 .at(format!("a document or window of {longest} tokens"))
@@ -342,11 +346,19 @@ impl Model for CandleEngine {
         Ok(Stream { x, layout, finite })
     }
 
+    fn narrow(&self, batch: &Batch, stream: Stream) -> Result<Stream> {
+        let Some(rows) = batch.scored_rows() else { return Ok(stream) };
+        let rows: Vec<u32> = rows.into_iter().map(|row| row as u32).collect();
+        let x = stream.x.index_select(&Tensor::new(rows, &self.device)?, 0)?;
+        Ok(Stream { finite: stream.finite, ..self.stream(batch, x)? })
+    }
+
     fn finish(&self, batch: &Batch, stream: &Stream) -> Result<Vec<Prediction>> {
         let weight = self.parts.head()?;
+        let targets = batch.targets_among(stream.x.dim(0)?);
         let mut rows = self.numbers() / self.config.vocab;
         loop {
-            let done = head::predictions(&stream.x, &self.final_norm, self.eps(), &weight, &batch.targets, rows);
+            let done = head::predictions(&stream.x, &self.final_norm, self.eps(), &weight, &targets, rows);
             match done {
                 Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
                 done => return done,

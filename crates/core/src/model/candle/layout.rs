@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::batch::Batch;
@@ -96,6 +96,19 @@ impl Layout {
             first = last;
         }
         Ok(Self { pieces, piece_tokens })
+    }
+
+    /// Rows that no attention joins any more.
+    pub(super) fn of_rows(rows: usize, piece_tokens: usize, device: &Device) -> Result<Self> {
+        let nowhere = Tensor::zeros((1, 1), DType::F32, device)?;
+        let of = |start: usize| Piece {
+            rows: start..rows.min(start + piece_tokens),
+            cos: nowhere.clone(),
+            sin: nowhere.clone(),
+            groups: Vec::new(),
+            order: Vec::new(),
+        };
+        Ok(Self { pieces: (0..rows).step_by(piece_tokens.max(1)).map(of).collect(), piece_tokens })
     }
 }
 
