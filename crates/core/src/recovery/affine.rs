@@ -15,14 +15,11 @@ use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
 use crate::model::Operator;
 use crate::options::{self, Options};
-use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "affine";
 const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Affine>(NAME, SOURCE, build)
-    .label("Affine (NBL)")
-    .style(Style::new(Hue::Teal, Marker::TriangleUp, Dash::DashDot))
-    .beyond();
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<Affine>(NAME, SOURCE, build).label("Affine (NBL)").beyond();
 
 /// `x ← x·W + b`: ghosted's map of what lies around the means, and the means met exactly.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
