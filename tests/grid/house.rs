@@ -18,6 +18,7 @@ fn described(methods: &[(&str, &Value)]) -> Vec<Described> {
         label: "",
         options: json!({"description": "A method.", "properties": properties}),
         source: "",
+        beyond: false,
     };
     methods.iter().map(described).collect()
 }

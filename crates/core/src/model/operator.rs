@@ -125,8 +125,21 @@ impl Operator {
         }
     }
 
-    /// The matrix `W` in full, `[C, C]` row-major; see [`Self::bias`] for the rest of an affine map.
+    /// The matrix in full, `[C, C]` row-major.
+    ///
+    /// # Errors
+    /// A map with a bias, which is more than a matrix: [`Self::linear`] has its matrix alone.
     pub fn to_dense(&self) -> Result<Vec<f32>> {
+        match self.bias {
+            None => self.linear(),
+            Some(_) => Err(Error::job("an operator with a bias is more than a matrix")
+                .expected("a map without a bias")
+                .found(format!("operator {}", &self.key()[..8]))),
+        }
+    }
+
+    /// The matrix `W` of a map that may have a bias as well, `[C, C]` row-major.
+    pub fn linear(&self) -> Result<Vec<f32>> {
         let channels = self.channels;
         match &self.matrix {
             Matrix::Dense(matrix) => Ok(elements(matrix)?.to_vec()),
@@ -189,8 +202,8 @@ impl Operator {
                 let (first, second) = (elements(first)?, elements(second)?);
                 Self::diagonal(first.iter().zip(second.iter()).map(|(a, b)| a * b).collect())
             }
-            (_, _, None) => Self::dense(self.channels, next.product(&self.to_dense()?)?),
-            (_, _, Some(bias)) => Self::affine(self.channels, next.product(&self.to_dense()?)?, bias),
+            (_, _, None) => Self::dense(self.channels, next.product(&self.linear()?)?),
+            (_, _, Some(bias)) => Self::affine(self.channels, next.product(&self.linear()?)?, bias),
         }
     }
 
@@ -276,10 +289,11 @@ mod tests {
             [[2.0, -3.0, 1.0, 6.0], [-2.0, -2.0, 6.5, 9.0], [8.0, 18.0, 16.5, 29.0], [-2.0, -5.0, 14.0, 20.0]];
         for (operator, expected) in some().iter().zip(expected) {
             assert_eq!(operator.apply(&x).unwrap(), expected);
-            let dense = Operator::dense(2, operator.to_dense().unwrap()).unwrap().apply(&x).unwrap();
+            let dense = Operator::dense(2, operator.linear().unwrap()).unwrap().apply(&x).unwrap();
             let bias = operator.bias().unwrap().unwrap_or(vec![0.0; 2]);
             let sum: Vec<f32> = dense.iter().zip(bias.iter().cycle()).map(|(a, b)| a + b).collect();
             assert_eq!(sum, expected);
+            assert_eq!(operator.to_dense().is_err(), operator.bias().unwrap().is_some(), "a bias is never lost unseen");
         }
     }
 

@@ -15,14 +15,11 @@ use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
 use crate::model::Operator;
 use crate::options::{self, Options};
-use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "affine";
 const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Affine>(NAME, SOURCE, build)
-    .label("Affine (NBL)")
-    .style(Style::new(Hue::Teal, Marker::TriangleUp, Dash::DashDot))
-    .beyond();
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<Affine>(NAME, SOURCE, build).label("Affine (NBL)").beyond();
 
 /// `x ← x·W + b`: ghosted's map of what lies around the means, and the means met exactly.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -98,7 +95,7 @@ mod tests {
         let written = Written::new(2, 1, &streams);
         let solution = written.solve((1, 3), &[], "affine", &json!({})).unwrap();
         let operator = solution.repair.operator().unwrap();
-        near(&operator.to_dense().unwrap(), &[2.0, 0.0, 1.0, 3.0]);
+        near(&operator.linear().unwrap(), &[2.0, 0.0, 1.0, 3.0]);
         near(&operator.bias().unwrap().unwrap(), &[5.0, -1.0]);
         assert_eq!((solution.system.unwrap().rank, solution.notes.len()), (2, 0));
         // Without a bias, by the normal equations (2 1; 1 2)·W = (15 1; 14 4): W = (16 −2; 13 7) / 3.

@@ -15,13 +15,10 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::{Config, Operator};
 use crate::options::{self, Options};
-use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "rank";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Rank>(NAME, "", build)
-    .label("Ghost Layer, low rank")
-    .style(Style::new(Hue::Plum, Marker::TriangleDown, Dash::DashDotDot))
-    .beyond();
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<Rank>(NAME, "", build).label("Ghost Layer, low rank").beyond();
 
 /// `W = I + D·U`: ghosted's map cut down to the directions that move the stream most.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

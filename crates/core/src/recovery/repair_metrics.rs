@@ -130,7 +130,7 @@ fn plus_bias(mut sum: Vec<f64>, operator: &Operator) -> Result<Vec<f64>> {
 /// `W − I`, `[C, C]`; zero where there is no operator.
 fn difference_to_identity(channels: usize, operator: Option<&Operator>) -> Result<Vec<f64>> {
     let Some(operator) = operator else { return Ok(vec![0.0; channels * channels]) };
-    let mut m = wide(&operator.to_dense()?);
+    let mut m = wide(&operator.linear()?);
     m.iter_mut().step_by(channels + 1).for_each(|diagonal| *diagonal -= 1.0);
     Ok(m)
 }

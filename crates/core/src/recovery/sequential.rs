@@ -16,13 +16,10 @@ use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
 use crate::model::Operator;
 use crate::options::{self, Options};
-use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "sequential";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Sequential>(NAME, "", build)
-    .label("Ghost Layer, sequential")
-    .style(Style::new(Hue::Olive, Marker::Diamond, Dash::Dotted))
-    .beyond();
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<Sequential>(NAME, "", build).label("Ghost Layer, sequential").beyond();
 
 /// `W = I + M` with `M = argmin ‖X̂·M − (X_post − X̂)‖`, `X̂` what the repairs before leave.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
