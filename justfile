@@ -43,3 +43,8 @@ status *arguments:
 # Attack what reads one kind of file until something breaks (cargo install cargo-fuzz): `just fuzz tokenizer -max_total_time=600`.
 fuzz target *arguments:
     RUSTC_BOOTSTRAP=1 cargo fuzz run --sanitizer none {{target}} -- {{arguments}}
+
+# The wheel, into target/wheel, and tried in an empty folder (needs maturin).
+wheel:
+    tools/wheel.sh
+    tools/wheel_check.sh

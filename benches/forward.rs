@@ -44,7 +44,7 @@ fn main() {
         };
         let (seconds, inside) = (0..rounds).map(|_| round()).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
         let load = Load::windows(ids.len(), window);
-        let flops = trie.cost(|step| decoder.config().flops(step, &load)).shared;
+        let flops = trie.flops(decoder.config(), &load).shared;
         println!(
             "{window:>8} {batch:>8} {:>12.0} {:>10.0} {:>24.0} %",
             ids.len() as f64 / seconds,

@@ -6,15 +6,15 @@
 //! | floor | modules |
 //! | --- | --- |
 //! | 5 | [`cli`] |
-//! | 4 | [`artifact`] |
+//! | 4 | [`artifact`], [`export`] |
 //! | 3 | [`results`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`grid`] |
-//! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], [`hub`], `ghostlab_core` |
+//! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], [`installed`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
-    calibrate, corpus, criterion, distill, error, evaluate, files, latency, linalg, metric, model, options, recovery,
-    significance, style, tasks,
+    calibrate, checkpoint, corpus, criterion, distill, error, evaluate, files, latency, linalg, metric, model, options,
+    recovery, significance, style, tasks,
 };
 pub use ghostlab_hub as hub;
 
@@ -23,9 +23,11 @@ pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod exec;
+pub mod export;
 mod fault;
 pub mod grid;
 pub mod heap;
+pub mod installed;
 pub mod machine;
 pub mod plan;
 pub mod results;

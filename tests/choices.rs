@@ -21,7 +21,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
         .iter()
         .map(|choices| choices.iter().map(|(input, continuation)| TokenisedChoice { input, continuation }).collect())
         .collect();
-    let trie = Trie::new(programs);
+    let trie = Trie::scoring(programs);
     let mut tokens = 0;
     let mut seconds = vec![0.0; trie.len()];
     let progress = |of_batch| -> Result<()> {
@@ -158,7 +158,7 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
 
 #[test]
 fn shared_contexts_and_variants_change_nothing() {
-    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
+    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         for engine in engines(&fixture(&format!("arch/{name}"))) {
             let documents = documents(engine.config().vocab as u32);
             let programs = programs(&*engine);

@@ -4,7 +4,7 @@
 mod common;
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use common::world::{World, table, tokenizer};
 use serde_json::{Value, json};
@@ -597,4 +597,35 @@ fn an_engine_that_cannot_run_here_is_refused_with_what_can() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && text.contains(option) && text.contains("none of"), "{text}");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_installed_program_works_in_an_empty_folder_with_what_lies_beside_it() {
+    let prefix = tempfile::tempdir().unwrap();
+    let (bin, share) = (prefix.path().join("bin"), prefix.path().join("share/ghostlab"));
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    std::fs::create_dir_all(share.join("data")).unwrap();
+    std::fs::create_dir(&bin).unwrap();
+    let program = bin.join("ghostlab");
+    std::fs::copy(env!("CARGO_BIN_EXE_ghostlab"), &program).unwrap();
+    for folder in ["experiments", "data/tiny"] {
+        std::os::unix::fs::symlink(checkout.join(folder), share.join(folder)).unwrap();
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.current_dir(empty.path()).env_remove("GHOSTLAB_STORE").env_remove("GHOSTLAB_EXPERIMENTS");
+        let output = command.args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(run(&["reproduce"]).contains("table2"));
+    assert!(run(&["plan", "figure3"]).contains("grid figure3"));
+    // A name of a file beside the program; results and store are the folder's own.
+    let text = checkout.join("data/tiny/corpora/wiki-test.jsonl.gz");
+    let arguments = ["score", "tiny-llama", "--windows", "1", "--length", "64", "--perplexity", text.to_str().unwrap()];
+    assert!(run(&arguments).contains("1 windows"));
+    assert!(empty.path().join("data/store/store.json").is_file());
+    assert!(!share.join("data/store").exists() && !share.join("results").exists());
 }

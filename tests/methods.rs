@@ -67,6 +67,48 @@ fn a_dead_channel_is_repaired_around_and_said() {
 }
 
 #[test]
+fn methods_beyond_the_paper_run_are_stored_and_are_refused_where_they_make_no_sense() {
+    let world = World::new();
+    let grid = [
+        "--set",
+        "criterion=[cca, {name: cca, cut: block}, {name: explicit, layers: [1, 3]}]",
+        "--set",
+        "recovery=[none, ghosted, affine, {name: rank, rank: 8}, sequential, {name: ghosted, ridge: auto}]",
+        "--set",
+        "depth=2",
+    ];
+    let log = world.runs(&grid);
+    assert_eq!(results(&world, &log).len(), 1 + 1 + 3 * 6);
+    let first = table(&world.path("results/grid/results.csv"));
+    let log = world.runs(&grid);
+    assert!(log.contains("19 of 19 cells are stored already"), "{log}");
+    assert_eq!(
+        table(&world.path("results/grid/results.csv")),
+        first,
+        "operators come back from the store as they were"
+    );
+    // A cut of one region has no earlier operator: there a sequential one is ghosted's.
+    let rows = results(&world, &log);
+    let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
+    let of =
+        |recovery: &str| rows.iter().find(|row| row[3].contains("block") && row[5] == recovery).unwrap()[score].clone();
+    assert_eq!(of("sequential"), of("ghosted"));
+    assert_ne!(of("affine"), of("ghosted"));
+    for (recovery, said) in [
+        ("{name: affine, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
+        ("{name: rank, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
+        ("{name: sequential, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
+        ("{name: rank, rank: 65}", "at most 64"),
+        ("{name: rank, rank: 0}", "1 or more"),
+        ("{name: ghosted, ridge: much}", "auto"),
+        ("{name: ghosted, ridge: auto, solver: svd}", "solver: normal"),
+    ] {
+        std::fs::remove_dir_all(world.path("results")).ok();
+        world.refuses(&["--set", &format!("recovery=[{recovery}]")], 2, &[said]);
+    }
+}
+
+#[test]
 fn a_cell_that_cannot_be_repaired_fails_alone() {
     let world = World::new();
     let output = world.run(&[

@@ -143,7 +143,7 @@ fn grid(data: &[u8]) {
 }
 
 fn config_seeds() -> Vec<Vec<u8>> {
-    let mut seeds: Vec<Vec<u8>> = ["llama-gqa", "llama3-rope", "olmo2", "qwen3"]
+    let mut seeds: Vec<Vec<u8>> = ["llama-gqa", "llama3-rope", "olmo2", "qwen3", "mistral", "qwen2"]
         .map(|name| file(&format!("tests/fixtures/arch/{name}/config.json")))
         .to_vec();
     seeds.push(file("data/tiny/llama/config.json"));

@@ -14,8 +14,8 @@ use crate::grid::Grid;
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
-    Answers, Provenance, Results, StoredResults, collect, latency_notes, long, markdown, run_frame, screen, wide,
-    write_channels, write_documents, write_frame, write_latencies, write_lm_eval,
+    Answers, Provenance, Results, StoredResults, collect, engine_notes, latency_notes, long, markdown, run_frame,
+    screen, wide, write_channels, write_documents, write_frame, write_latencies, write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -46,7 +46,8 @@ pub fn write_run(
 ) -> Result<(String, Vec<PathBuf>)> {
     let results = collect(grid, outcome, &[]);
     let profile = grid.profile.as_deref().unwrap_or_default();
-    let besides = [warnings(grid, &outcome.inputs), latency_notes(grid, outcome)].concat();
+    let besides =
+        [warnings(grid, &outcome.inputs), engine_notes(&outcome.engines), latency_notes(grid, outcome)].concat();
     let table = long(&results, profile, besides.clone());
     let staging = target.stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::sheet::PageSheet;
 use crate::error::{Error, Result};
-use crate::files::atomic::{ensure_writable, is_temporary};
+use crate::files::atomic::{ensure_writable, exchanged, is_temporary};
 use crate::files::owner::Owner;
 use crate::files::sha256;
 use crate::grid::Grid;
@@ -155,17 +155,6 @@ impl Drop for Staging {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.folder).ok();
     }
-}
-
-#[cfg(target_os = "linux")]
-fn exchanged(one: &Path, other: &Path) -> bool {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn exchanged(_: &Path, _: &Path) -> bool {
-    false
 }
 
 /// Moves what no run has written from an old results folder into the new one.

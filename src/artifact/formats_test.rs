@@ -301,3 +301,26 @@ fn markdown_and_latex_carry_the_papers_value_the_difference_and_the_verdict() {
     assert!(latex(&view, "t").contains("$\\sim$ other protocol"), "{}", latex(&view, "t"));
     assert!(!markdown(&self::view()).contains("paper") && !latex(&self::view(), "t").contains("paper"));
 }
+
+#[test]
+fn methods_may_be_tested_against_one_that_the_table_names() {
+    let mut description = table(false, &rows(), &["rte"]);
+    let entry = description.table.as_mut().unwrap();
+    entry.against = Some("ghosted".into());
+    entry.named_options = vec!["rank".into()];
+    entry.rows[0].recovery.push("rank:8".into());
+    let mut numbers: Vec<Measurement> = numbers().into_iter().filter(|of| of.metric.id == "rte").collect();
+    // Three questions more than ghosted: no difference that a test sees.
+    numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
+    let table = laid(&description, numbers, &[]).unwrap();
+    let marks: Vec<&str> = table.shown().map(|(_, shown)| shown.mark()).collect();
+    assert_eq!(marks, ["", "-", "-", "", ""], "the dense one, and ghosted itself, have none");
+    let against = table.shown().filter_map(|(_, shown)| Some(shown.paired.as_ref()?.against.as_str()));
+    assert_eq!(against.collect::<Vec<_>>(), ["ghosted"; 3]);
+    let text = markdown(&table);
+    assert!(
+        text.contains("⁺ and ⁻: better or worse than Ghost Layer (Ours) on the same selection, p < 0.05"),
+        "{text}"
+    );
+    assert!(text.contains("| Ghost Layer, low rank (8) | **65.00** |"), "{text}");
+}

@@ -121,6 +121,7 @@ pub(super) fn layout(
         groups,
         columns: columns.into_iter().map(|(column, _)| column).collect(),
         rows,
+        against: table.against.clone(),
         ..Table::default()
     };
     let mut laid = laid.ranked();
@@ -218,7 +219,7 @@ fn lead_text(lead: Lead, at: &[Condition], table: &TableEntry) -> String {
         Lead::Method => {
             let below = if table.across_depths { "+ " } else { "" };
             let trained = if condition.finetuned { " + FT" } else { "" };
-            format!("{below}{}{trained}", recovery::label(&condition.recovery))
+            format!("{below}{}{trained}", recovery::heading(&condition.recovery))
         }
         Lead::Sequences => condition.calibration.split(':').nth(1).unwrap_or(&condition.calibration).to_owned(),
     }

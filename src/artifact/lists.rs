@@ -21,10 +21,11 @@ pub(super) struct List {
     pub label: usize,
 }
 
-/// Criteria and recoveries with the repository of the reference (paper table 1).
+/// The paper's criteria and recoveries with the repository of the reference (paper table 1).
 pub(super) fn methods() -> List {
     let rows = |category: &'static str, methods: Vec<Described>| {
-        methods.into_iter().map(move |of| vec![category.to_owned(), of.label.to_owned(), of.name, of.source.to_owned()])
+        let own = methods.into_iter().filter(|of| !of.beyond);
+        own.map(move |of| vec![category.to_owned(), of.label.to_owned(), of.name, of.source.to_owned()])
     };
     let criteria = rows("Pruning criterion", criterion::described());
     let recoveries = rows("Recovery method", recovery::described());

@@ -22,7 +22,8 @@ use crate::files::atomic::ensure_writable;
 use crate::grid::{Cell, Description, Grid, ListEntry};
 use crate::plan::warnings;
 use crate::results::{
-    Origin, Provenance, Results, Table, collect, latency_notes, latex, markdown, tidy_frame, write_csv, write_frame,
+    Origin, Provenance, Results, Table, collect, engine_notes, latency_notes, latex, markdown, tidy_frame, write_csv,
+    write_frame,
 };
 use crate::store::Store;
 
@@ -108,7 +109,8 @@ pub fn make(
         // Only the paper's own backbones have its numbers.
         let paper = paper::records(&artifact.name).unwrap_or_default();
         let profile = grid.profile.as_deref().unwrap_or_default();
-        let notes = [warnings(grid, &outcome.inputs), latency_notes(grid, &outcome)].concat();
+        let notes =
+            [warnings(grid, &outcome.inputs), engine_notes(&outcome.engines), latency_notes(grid, &outcome)].concat();
         let laid = noted(layout(description, entry, &results.measurements, &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
         beside = beside_paper(&laid);

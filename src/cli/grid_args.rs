@@ -16,7 +16,8 @@ use crate::store::Store;
 
 #[derive(Args)]
 pub(super) struct GridArgs {
-    /// The grid file.
+    /// The grid file; or an artifact by its name, as `reproduce` has it.
+    #[arg(value_parser = grid_file)]
     grid: PathBuf,
     /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -31,6 +32,14 @@ pub(super) struct GridArgs {
     /// Threads to compute with; all cores by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+}
+
+/// A file, or that of an artifact.
+fn grid_file(text: &str) -> Result<PathBuf, String> {
+    let file = PathBuf::from(text);
+    let is_name = !file.exists() && file.components().count() == 1 && file.extension().is_none();
+    let artifact = || home::experiments(None).ok().map(|folder| folder.join(text).with_extension("yaml"));
+    Ok(Some(is_name).filter(|is| *is).and_then(|_| artifact()).filter(|found| found.is_file()).unwrap_or(file))
 }
 
 /// What computes.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::error::{Error, Result, nearest};
+use crate::installed;
 use crate::machine;
 use crate::store::Store;
 
@@ -29,10 +30,14 @@ pub(super) struct Place {
 /// A folder above the grid's, or above the current one, that holds experiments or a store. Empty where it is the current
 /// one, so that paths below it are short.
 fn checkout(near: Option<&Path>) -> Option<PathBuf> {
-    let current = std::env::current_dir().ok()?;
+    let (current, share) = (std::env::current_dir().ok()?, installed::share());
     let is_one = |folder: &&Path| {
         let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
-        folder.join("data/store").is_dir() || shared.iter().any(|name| folder.join("experiments").join(name).exists())
+        // What is installed with the program is no place to work in.
+        let installed = share.as_ref().is_some_and(|share| share == folder);
+        !installed
+            && (folder.join("data/store").is_dir()
+                || shared.iter().any(|name| folder.join("experiments").join(name).exists()))
     };
     let near = near.and_then(|near| std::path::absolute(near).ok());
     let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(is_one)?;
@@ -54,7 +59,7 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
         return Ok(folder);
     }
     let found = checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
-    found.ok_or_else(|| {
+    found.or_else(installed::experiments).ok_or_else(|| {
         Error::missing("there are no experiments here")
             .at(here())
             .expected("a folder `experiments` here or in a folder above")
@@ -73,7 +78,9 @@ impl Place {
     }
 
     fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
-        let found = self.named().or_else(|| Some(checkout(near)?.join("data/store")));
+        // Who installed the program has no checkout, and works in the current folder.
+        let installed = || installed::share().map(|_| PathBuf::new());
+        let found = self.named().or_else(|| Some(checkout(near).or_else(installed)?.join("data/store")));
         found.ok_or_else(|| {
             Error::missing("there is no store here")
                 .at(here())

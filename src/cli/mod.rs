@@ -14,9 +14,11 @@ macro_rules! eprintln {
 mod audit;
 mod cache;
 mod cancel;
+mod cell_name;
 mod compare;
 mod doctor;
 mod explain;
+mod export;
 mod fetch;
 mod fetch_progress;
 mod grid_args;
@@ -28,6 +30,7 @@ mod report;
 mod reproduce;
 mod run;
 mod schema;
+mod score;
 mod status;
 mod stop;
 mod submit;
@@ -69,6 +72,10 @@ enum Command {
     Submit(submit::Command),
     /// End what `submit` submitted with this store, and nothing else.
     Cancel(cancel::Arguments),
+    /// Score one model: perplexity of texts, accuracy on tasks.
+    ///
+    /// It is the dense cell of a grid: what a grid has scored of the same files is not scored again.
+    Score(score::Arguments),
     /// Make tables and figures of the paper; without arguments, list them.
     Reproduce(reproduce::Arguments),
     /// Bring models, texts and tasks of the Hugging Face hub, pinned and checked, into the cache that Python uses too.
@@ -89,6 +96,11 @@ enum Command {
     Plan(plan::Arguments),
     /// Show everything that one cell is made from.
     Explain(explain::Arguments),
+    /// Write cells as Hugging Face folders: weights, config, tokenizer and a model card.
+    ///
+    /// Layers and operators that are not stored are computed first. What a folder was exported to before is replaced whole.
+    #[command(mut_arg("dtype", |dtype| dtype.help(export::DTYPE)))]
+    Export(export::Arguments),
     /// Show runs: how far they are, and what failed. Works while a run goes on and after a crash.
     Status(status::Arguments),
     /// Print the JSON schema of grid files, for editors.
@@ -113,6 +125,7 @@ pub fn main() -> ExitCode {
         Command::Worker(arguments) => worker::run(&arguments),
         Command::Submit(command) => submit::run(&command),
         Command::Cancel(arguments) => cancel::run(&arguments),
+        Command::Score(arguments) => score::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Fetch(arguments) => fetch::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
@@ -121,6 +134,7 @@ pub fn main() -> ExitCode {
         Command::Report(arguments) => report::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Schema => schema::run(),
         Command::Cache(command) => cache::run(&command),

@@ -13,9 +13,9 @@ use super::wait;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::sha256;
 use crate::heap;
-use crate::latency::{Prompt, Rounds, Speedup, Spread, Timed, deployed, has_diagonal, in_full, interleaved, passes};
+use crate::latency::{Prompt, Rounds, Speedup, Spread, Timed, has_diagonal, in_full, interleaved, passes};
 use crate::machine;
-use crate::model::{Config, Engine, Load, Program, Trie};
+use crate::model::{Config, Engine, Load, Program, Trie, deployed};
 use crate::plan::payload::{LATENCY, to_json};
 use crate::plan::{BackbonePlan, Variant};
 use crate::store::{Key, Lookup};
@@ -106,7 +106,7 @@ fn candidates(run: &Context<'_>, programs: &Programs, backbone: &BackbonePlan, p
     let (mut candidates, mut seen) = (Vec::new(), BTreeSet::new());
     for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
         let program = match programs.of(run, backbone, variant) {
-            Ok(program) => deployed(&program, &backbone.config)?,
+            Ok(program) => deployed(&program, &backbone.config).program,
             Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 run.fail(variant.cell, error.one_line());
                 continue;
@@ -119,7 +119,7 @@ fn candidates(run: &Context<'_>, programs: &Programs, backbone: &BackbonePlan, p
             continue;
         }
         let full = in_full(&program)?;
-        let by_channel = has_diagonal(&program)?.then_some(program);
+        let by_channel = has_diagonal(&program).then_some(program);
         candidates.push(Candidate { key, is_dense: variant.repair().is_none(), full, by_channel });
     }
     Ok(candidates)
@@ -142,7 +142,7 @@ impl Session<'_> {
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
         let tokens = passes(fit.len(), Rounds::PAPER) * self.prompt.tokens();
         let load = Load::windows(self.prompt.tokens(), self.prompt.length);
-        let flops = Trie::new(&fit).cost(|step| self.config.flops(step, &load)).separate;
+        let flops = Trie::new(&fit).flops(self.config, &load).separate;
         let flops = flops * passes(1, Rounds::PAPER) as f64;
         let job = self.run.start(self.label, tokens, candidates.len(), flops);
         let mut after = || self.run.advance(job, self.prompt.tokens());

@@ -35,6 +35,7 @@ pub use operator::{BoundaryResult, PlacedRepair};
 pub use outcome::{GridOutcome, TaskProtocol, TextProtocol};
 pub use overview::{FailureView, Overview, PlanView, RunView, WorkerView};
 pub use prepare::prepare;
+pub use programs::stored_program;
 pub use record::{Recorder, RunRecord, Stage};
 pub use registry::Methods;
 pub use room::on_disk as room_on_disk;

@@ -9,6 +9,34 @@ use super::operator;
 use crate::error::{Error, Result};
 use crate::model::Program;
 use crate::plan::{BackbonePlan, Variant, payload};
+use crate::store::{Key, Lookup, Store, StoredArtifact};
+
+/// The program of a variant, from the store.
+///
+/// # Errors
+/// Kinds `Job` and `Damaged`: what the variant lacks.
+pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
+    let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
+        return Ok(Program::dense(backbone.config.layers));
+    };
+    let find = |key: &Key| match store.get(key) {
+        Lookup::Whole(artifact) => Ok(Some(artifact)),
+        Lookup::Absent => Ok(None),
+        Lookup::Damaged(error) => Err(error),
+    };
+    read(&find, selection, operator, backbone.config.layers)
+}
+
+fn read(
+    find: &dyn Fn(&Key) -> Result<Option<StoredArtifact>>,
+    selection: &Key,
+    operator: &Key,
+    layers: usize,
+) -> Result<Program> {
+    let found = |key, what| find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")));
+    let selection = payload::selection(&found(selection, "selection")?)?;
+    operator::program(&found(operator, "operator")?, layers, &selection)
+}
 
 /// Programs by the hashes of their operators: each is read once for all texts.
 #[derive(Default)]
@@ -27,12 +55,7 @@ impl Programs {
         if let Some(program) = lock(&self.0).get(operator.hash()) {
             return Ok(program.clone());
         }
-        let find = |key, what| {
-            let missing = || Error::job(format!("its {what} is not in the store"));
-            run.get(key).ok_or_else(missing)
-        };
-        let selection = payload::selection(&find(selection, "selection")?)?;
-        let program = operator::program(&find(operator, "operator")?, layers, &selection)?;
+        let program = read(&|key| Ok(run.get(key)), selection, operator, layers)?;
         lock(&self.0).insert(operator.hash().to_string(), program.clone());
         Ok(program)
     }

@@ -96,9 +96,9 @@ impl ScoringJob<'_> {
         let mut candidates: Vec<Candidate> = variants.into_iter().map(new).collect();
         self.absorb(&mut journal, &mut candidates);
         let left: Vec<usize> = (0..chunks).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect();
-        let all = Trie::new(&candidates.iter().map(|c| c.program.clone()).collect::<Vec<_>>());
+        let all = Trie::scoring(&candidates.iter().map(|c| c.program.clone()).collect::<Vec<_>>());
         let load = self.eval_set.load(&left);
-        let flops = all.cost(|step| self.backbone.config.flops(step, &load)).shared;
+        let flops = all.flops(&self.backbone.config, &load).shared;
         let tokens = left.iter().map(|&chunk| self.eval_set.tokens(chunk)).sum();
         if left.len() < chunks {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
@@ -394,7 +394,7 @@ impl Tries {
         }
         let build = || {
             let programs: Vec<Program> = members.iter().map(|&index| candidates[index].program.clone()).collect();
-            (members.to_vec(), Trie::new(&programs))
+            (members.to_vec(), Trie::scoring(&programs))
         };
         &self.0.get_or_insert_with(build).1
     }

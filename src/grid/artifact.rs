@@ -52,6 +52,9 @@ pub struct TableEntry {
     /// Options of methods that are part of their names in the table, such as `solver`. Others are not shown.
     #[serde(default)]
     pub named_options: Vec<String>,
+    /// The recovery that every other one of the same selection is tested against, item by item. Otherwise ours is tested
+    /// against the best other.
+    pub against: Option<String>,
     /// Decimals of all numbers.
     #[serde(default = "two")]
     pub decimals: usize,

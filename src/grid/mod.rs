@@ -131,7 +131,21 @@ impl Grid {
         registry: &dyn Registry,
         shown: &Shown<'_>,
     ) -> Result<Grid> {
-        let Layers { root, library, entries, profile } = Layers::read(path, profile, overrides)?;
+        Self::laid(Layers::read(path, profile, overrides)?, path, registry, shown)
+    }
+
+    /// The grid of a text that stands in no file; names are looked for, and paths begin, where they would for a file at
+    /// `path`.
+    ///
+    /// # Errors
+    /// As [`Grid::load`].
+    pub fn of_text(text: &str, path: &Path, registry: &dyn Registry) -> Result<Grid> {
+        let all = Shown { text: &|_| true, task: &|_| true, latency: true };
+        Self::laid(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, registry, &all)
+    }
+
+    fn laid(layers: Layers, path: &Path, registry: &dyn Registry, shown: &Shown<'_>) -> Result<Grid> {
+        let Layers { root, library, entries, profile } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
         let around = Around::new(library.lock_file(), path, profile.as_deref());
         let axes = resolve::resolve(&checked.axes, None, registry)?;
@@ -186,7 +200,20 @@ impl Grid {
         registry: &dyn Registry,
         shown: &Shown<'_>,
     ) -> Result<Needs> {
-        let Layers { root, library, profile, .. } = Layers::read(path, profile, overrides)?;
+        Self::needed(Layers::read(path, profile, overrides)?, path, registry, shown)
+    }
+
+    /// The same of a text that stands in no file.
+    ///
+    /// # Errors
+    /// As [`Grid::needs`].
+    pub fn needs_of_text(text: &str, path: &Path, registry: &dyn Registry) -> Result<Needs> {
+        let all = Shown { text: &|_| true, task: &|_| true, latency: true };
+        Self::needed(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, registry, &all)
+    }
+
+    fn needed(layers: Layers, path: &Path, registry: &dyn Registry, shown: &Shown<'_>) -> Result<Needs> {
+        let Layers { root, library, profile, .. } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
         let every = || [&checked.axes].into_iter().chain(&checked.includes);
         let calibrations = every().filter_map(|axes| axes.calibration.as_ref()).flatten();
@@ -255,7 +282,10 @@ struct Layers {
 
 impl Layers {
     fn read(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
-        let mut root = source::read(path, &SHAPE)?;
+        Self::of(source::read(path, &SHAPE)?, path, profile, overrides)
+    }
+
+    fn of(mut root: node::Node, path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
         artifact::take(&mut root);
         let library = named::Library::around(path);
         let profile = profile::take(&mut root, profile, &library)?;

@@ -11,6 +11,7 @@ use super::source::{self, FileShape};
 use super::typed;
 use crate::error::{Error, Result};
 use crate::hub::{Lock, Repo, RepoKind, Source, Want};
+use crate::installed;
 
 /// How many folders above the grid's own are looked into.
 const LEVELS: usize = 3;
@@ -76,11 +77,12 @@ pub(super) struct Library {
 
 impl Library {
     /// Lists `backbones/*.yaml`, `corpora/*.yaml` and `tasks/*.yaml` in the grid's folder, in those above it and in
-    /// `experiments`. Of two files of the same name the nearer one counts.
+    /// `experiments`, that beside the installed program last. Of two files of the same name the nearer one counts.
     pub(super) fn around(grid: &Path) -> Self {
         let nearest = grid.parent().unwrap_or(Path::new("")).to_owned();
         let upwards = std::iter::successors(Some(nearest), |folder| above(folder)).take(1 + LEVELS);
-        let folders: Vec<PathBuf> = upwards.chain([PathBuf::from("experiments")]).collect();
+        let last = [PathBuf::from("experiments")].into_iter().chain(installed::experiments());
+        let folders: Vec<PathBuf> = upwards.chain(last).collect();
         let mut files = BTreeMap::new();
         for folder in &folders {
             for kind in EntryKind::ALL {

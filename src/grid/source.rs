@@ -17,10 +17,15 @@ pub(super) struct FileShape<'a> {
 
 /// Reads a YAML file that holds one map.
 pub(super) fn read(path: &Path, shape: &FileShape<'_>) -> Result<Node> {
-    let FileShape { what, expected, hint } = shape;
     let bytes = regular::read(path)?;
-    let text = String::from_utf8(bytes).map_err(|error| not_utf8(what, path, &error))?;
-    let root = if is_blank(&text) { None } else { Some(yaml::parse_file(&text, path)?) };
+    let text = String::from_utf8(bytes).map_err(|error| not_utf8(shape.what, path, &error))?;
+    parse(&text, path, shape)
+}
+
+/// Reads YAML text that holds one map; `path` is how messages name it.
+pub(super) fn parse(text: &str, path: &Path, shape: &FileShape<'_>) -> Result<Node> {
+    let FileShape { what, expected, hint } = shape;
+    let root = if is_blank(text) { None } else { Some(yaml::parse_file(text, path)?) };
     let Some(root) = root.filter(|root| !matches!(root.value, Value::Null)) else {
         let error = Error::bad_input(format!("{what} is empty")).at(path.display().to_string());
         return Err(error.expected(*expected).hint(*hint));

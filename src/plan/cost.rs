@@ -122,31 +122,30 @@ fn of_backbone(
     jobs: &mut Vec<(JobPlace, f64)>,
 ) -> Result<Estimate> {
     let config = &backbone.config;
-    let cost = |trie: &Trie, load: &Load| trie.cost(|step| config.flops(step, load));
     let mut total = Estimate::default();
     let programs = backbone
         .variants
         .iter()
         .map(|variant| program(plan.grid, backbone, variant, state))
         .collect::<Result<Vec<Program>>>()?;
-    let all = Trie::new(&programs);
+    let all = Trie::scoring(&programs);
     for (place, evaluation) in backbone.evaluations.iter().enumerate() {
         let Some(load) = load(state, &evaluation.tokens) else { continue };
-        let Cost { shared, separate } = cost(&all, &load);
+        let Cost { shared, separate } = all.flops(config, &load);
         total.shared += shared;
         total.naive += separate;
         jobs.push((JobPlace::Evaluation(place), shared));
         let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[place]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
         if !missing.is_empty() {
-            total.left += cost(&Trie::new(&missing), &load).shared;
+            total.left += Trie::scoring(&missing).flops(config, &load).shared;
             total.disk += missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
         }
     }
     for (place, prompt) in backbone.latencies.iter().enumerate() {
         let load = Load::windows(prompt.length * prompt.batch, prompt.length);
         // Each variant alone, and all of a comparison anew.
-        let passes = latency::passes(1, Rounds::PAPER) as f64 * cost(&all, &load).separate;
+        let passes = latency::passes(1, Rounds::PAPER) as f64 * all.flops(config, &load).separate;
         let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
         total.naive += passes;
         total.shared += passes;
@@ -159,7 +158,7 @@ fn of_backbone(
         let own: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(place)).collect();
         let missing: Vec<&Variant> =
             own.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
-        let pass = cost(&Trie::new(&[Program::trunk(config.layers)]), &load).shared;
+        let pass = Trie::new(&[Program::trunk(config.layers)]).flops(config, &load).shared;
         // Sums, a factorisation, and measuring the result.
         let solve = 6.0 * load.tokens as f64 * c * c + 10.0 * c.powi(3);
         let trials: Vec<(bool, f64)> = trials(plan.grid, backbone, &own, state, &load)?;
@@ -328,7 +327,7 @@ fn trials(
         for run in sets.chunk_by(|a, b| a.len() == b.len()) {
             let programs: Vec<Program> =
                 run.iter().map(|set| Program::pruned(backbone.config.layers, set, |_| None)).collect();
-            let cost = Trie::new(&programs).cost(|step| backbone.config.flops(step, load));
+            let cost = Trie::new(&programs).flops(&backbone.config, load);
             costs.push((left, cost.shared));
         }
     }
@@ -353,6 +352,7 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
                 let start = middle(backbone.config.layers, cell.depth)[0];
                 kept.extend(of(vec![(start, start + cell.depth)]));
                 spooled.extend(of(criterion.regions(&cut(backbone, cell.depth))));
+                spooled.extend(criterion.sites(&cut(backbone, cell.depth)));
             }
         }
     }

@@ -313,7 +313,8 @@ impl BackbonePlan {
             of["name"] = json!(self.name.to_lowercase());
         }
         let (cut, tokens) = (self.cut(depth), &self.calibrations[calibration].tokens);
-        let activations = (!rule.pairs(&cut).is_empty()).then(|| ("activations", self.pass(tokens)));
+        let looks = !rule.pairs(&cut).is_empty() || !rule.sites(&cut).is_empty();
+        let activations = looks.then(|| ("activations", self.pass(tokens)));
         let scores = (!rule.trials(&cut).is_empty()).then(|| ("scores", self.whole(tokens, batch_tokens)));
         let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
         Ok(Key::new(ArtifactKind::Selection, of, parents).named(&self.name))

@@ -16,7 +16,7 @@ pub fn markdown(table: &Table) -> String {
         legend.push(format!("Bold: best of a block; underlined: second{ours}."));
     }
     if table.significant() {
-        legend.push("⁺ and ⁻: ours is better or worse than the best other repair of the same selection, p < 0.05 on the same items.".to_owned());
+        legend.push(format!("⁺ and ⁻: {}, p < 0.05 on the same items.", table.marks()));
     }
     if table.has_paper() {
         legend.push(format!("Small: the paper's value, ours less it, and a sign: {}.", table.signs()));

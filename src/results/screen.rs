@@ -16,7 +16,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
         legend.push("* best, ° second of a block".to_owned());
     }
     if table.significant() {
-        legend.push("+ or -: ours is better or worse than the best other repair of the same selection, p < 0.05 on the same items".to_owned());
+        legend.push(format!("+ or -: {}, p < 0.05 on the same items", table.marks()));
     }
     if !legend.is_empty() {
         text.push_str(&format!("\n{}\n", legend.join("; ")));

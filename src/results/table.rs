@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::comparison::PaperComparison;
 use super::measurement::{Measurement, Sample, distinct};
 use super::paired::{self, Paired};
+use super::record::Condition;
 use crate::metric::{Direction, Metric};
+use crate::recovery;
 
 /// What stands in the place of a number for which memory did not suffice.
 pub(super) const OUT_OF_MEMORY: &str = "OOM";
@@ -26,6 +28,9 @@ pub struct Table {
     /// The columns behind the numbers.
     pub tail: Vec<Lead>,
     pub rows: Vec<Row>,
+    /// The recovery that every other one of the same selection is tested against; none where ours is, against the best
+    /// other.
+    pub against: Option<String>,
     /// What stands under the table in every form: how its numbers were made, and what a reader has to know of them.
     pub notes: Vec<String>,
 }
@@ -75,7 +80,7 @@ pub struct Shown {
     /// Of the pruned variants in this column of this block.
     pub best: bool,
     pub second: bool,
-    /// Ours against the best other repair of the same selection, where both have items.
+    /// Ours against the best other repair of the same selection, or what [`Table::against`] says, where both have items.
     pub paired: Option<Paired>,
     /// The paper's value, where it has one for this condition.
     pub beside: Option<PaperComparison>,
@@ -151,9 +156,18 @@ impl Table {
             let others = others.filter(|(_, of)| of.record.condition.criterion == own.record.condition.criterion);
             others.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, of)| of)
         };
+        let named = |own: &Measurement, name: &str| {
+            let (of, others) = (&own.record.condition, block.iter().filter_map(|&at| shown(at)));
+            let same = |other: &Condition| other.recovery == name && other.criterion == of.criterion;
+            others.map(|(_, other)| other).find(|other| of.recovery != name && same(&other.record.condition))
+        };
         let tested = |at: usize| {
-            let (_, own) = shown(at).filter(|_| self.rows[at].ours)?;
-            paired::test(own, runner_up(own)?)
+            let (_, own) = shown(at)?;
+            let other = match &self.against {
+                Some(name) => named(own, name),
+                None => runner_up(own).filter(|_| self.rows[at].ours),
+            };
+            paired::test(own, other?)
         };
         let found: Vec<(Option<f64>, Option<Paired>)> =
             block.iter().map(|&at| (shown(at).map(|(cost, _)| cost), tested(at))).collect();
@@ -194,7 +208,15 @@ impl Table {
         if known.is_empty() { "none".to_owned() } else { known.join(", ") }
     }
 
-    /// Whether a paired test says that ours and the best other differ, anywhere.
+    /// What `+` and `-` say.
+    pub fn marks(&self) -> String {
+        match &self.against {
+            Some(name) => format!("better or worse than {} on the same selection", recovery::label(name)),
+            None => "ours is better or worse than the best other repair of the same selection".to_owned(),
+        }
+    }
+
+    /// Whether a paired test says that two variants differ, anywhere.
     pub fn significant(&self) -> bool {
         self.shown().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::significant))
     }

@@ -60,8 +60,9 @@ impl ArtifactKind {
         match self {
             Self::Teacher | Self::Distilled | Self::Latency => 1,
             // 2, for operators: keys name the activations, and have every option filled in.
-            // 2, for scores: the softmax divides last, which rounds otherwise.
-            Self::Operator | Self::Scores => 2,
+            Self::Operator => 2,
+            // 2, for scores: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone.
+            Self::Scores => 3,
             // 2, for tokens: keys say the format that a file is read as. 3: windows say the bytes that they predict.
             Self::Tokens => 3,
             // 3, for selections: keys name what the criterion looked at, and have every option filled in.

@@ -6,12 +6,14 @@
 //! | --- | --- |
 //! | [`error`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | messages, options, looks, files, numbers |
 //! | [`model`], [`corpus`], [`tasks`] | backbones as programs and the engines that run them, text as windows, questions as requests |
+//! | [`checkpoint`] | a variant as a folder that other programs load |
 //! | [`metric`] | what each kind of number is called, and which way it is better |
 //! | [`calibrate`] | one dense pass: similarities and activations |
 //! | [`distill`] | an operator in training |
 //! | [`criterion`], [`recovery`], [`evaluate`], [`latency`] | which layers go, what takes their place, what that costs |
 
 pub mod calibrate;
+pub mod checkpoint;
 pub mod corpus;
 pub mod criterion;
 pub mod distill;

@@ -43,6 +43,8 @@ pub struct Registered<B> {
     pub variants: &'static [Variant],
     /// The reference: the official repository, or where else the method is described. Empty where there is nothing to cite.
     pub source: &'static str,
+    /// Whether the paper has it not: its tables of methods leave it out.
+    pub beyond: bool,
     pub build: B,
     resolve: fn(&str, &Options) -> Result<Options>,
     schema: fn() -> Value,
@@ -58,6 +60,8 @@ pub struct Described {
     pub options: Value,
     /// The reference.
     pub source: &'static str,
+    /// Whether the paper has it not.
+    pub beyond: bool,
 }
 
 impl<B> Registered<B> {
@@ -68,7 +72,7 @@ impl<B> Registered<B> {
         build: B,
     ) -> Self {
         let shown = Appearance { name, label: name, style: None, ours: false };
-        Self { shown, variants: &[], source, build, resolve: resolve::<T>, schema: schema::<T> }
+        Self { shown, variants: &[], source, beyond: false, build, resolve: resolve::<T>, schema: schema::<T> }
     }
 
     /// The same as the paper prints it.
@@ -89,6 +93,13 @@ impl<B> Registered<B> {
     #[must_use]
     pub const fn ours(mut self) -> Self {
         self.shown.ours = true;
+        self
+    }
+
+    /// The same as no method of the paper's.
+    #[must_use]
+    pub const fn beyond(mut self) -> Self {
+        self.beyond = true;
         self
     }
 
@@ -117,7 +128,7 @@ impl<B> Registered<B> {
     /// What editors and the grid's reader have to know of it.
     pub fn described(&self) -> Described {
         let Appearance { name, label, .. } = self.shown;
-        Described { name: name.to_owned(), label, options: (self.schema)(), source: self.source }
+        Described { name: name.to_owned(), label, options: (self.schema)(), source: self.source, beyond: self.beyond }
     }
 }
 
@@ -192,4 +203,11 @@ pub fn appearance<B>(name: &str, entries: &[Registered<B>]) -> Option<Appearance
     let entry = entries.iter().find(|entry| entry.shown.name == method)?;
     let variant = entry.variants.iter().find(|variant| Some(variant.word) == word);
     Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })
+}
+
+/// What a table's name of a method says behind its colon, where no variant has a label for it.
+pub fn further<'a, B>(name: &'a str, entries: &[Registered<B>]) -> Option<&'a str> {
+    let (method, word) = name.split_once(':')?;
+    let entry = entries.iter().find(|entry| entry.shown.name == method)?;
+    (!entry.variants.iter().any(|variant| variant.word == word)).then_some(word)
 }

@@ -1,5 +1,6 @@
 //! Tiny random models of each architecture against transformers' forward pass (oracle `arch`; its tolerance: relative
-//! Frobenius error 1e-5), and against candle-transformers' own models on the same weights.
+//! Frobenius error 1e-5; Mistral and Qwen2 by tools/arch_fixtures.py), and against candle-transformers' own models on the
+//! same weights.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
 mod common;
@@ -10,7 +11,7 @@ use ghostlab_core::error::Result;
 use ghostlab_core::model::{Batch, Decoder, Engine, Observer, Program, ResidualStream, Trie};
 
 const TOLERANCE: f64 = 1e-5;
-const MODELS: [&str; 4] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2"];
+const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
 /// The oracle's two sequences as one ragged batch.
 fn batch(name: &str) -> (Batch, Tensor) {
@@ -90,15 +91,18 @@ fn hub_config<T: serde::de::DeserializeOwned>(name: &str) -> T {
     serde_json::from_value(common::json(&fixture(&format!("arch/{name}/config.hub-style.json")))).unwrap()
 }
 
-/// candle's models give logits of the last position only (Llama, Qwen3 and OLMo-2 alike): compared at several lengths.
-fn compare_with_candle(name: &str, mut last_logits: impl FnMut(&Tensor) -> Tensor) {
+/// candle's models give logits of the last position only, all alike: compared at several lengths.
+fn compare_with_candle(name: &str, last_logits: impl FnMut(&Tensor) -> Tensor) {
+    compare(name, &engines(name, "config.hub-style.json"), last_logits);
+}
+
+fn compare(name: &str, engines: &[Box<dyn Engine>], mut last_logits: impl FnMut(&Tensor) -> Tensor) {
     let (_, ids) = batch(name);
-    let engines = engines(name, "config.hub-style.json");
     for (sequence, length) in [(0, 1), (0, 40), (1, 96)] {
         let ids = ids.narrow(0, sequence, 1).unwrap().narrow(1, 0, length).unwrap().to_dtype(DType::U32).unwrap();
         let row: Vec<u32> = ids.flatten_all().unwrap().to_vec1().unwrap();
         let expected = flat(&last_logits(&ids.contiguous().unwrap()));
-        for engine in &engines {
+        for engine in engines {
             let (_, ours) = forward(&**engine, &Batch::windows([row.as_slice()]));
             let error = relative_error(&ours[(length - 1) * expected.len()..], &expected);
             assert!(error <= TOLERANCE, "{} {name} at {length} tokens: {error:e}", engine.id().name);
@@ -140,6 +144,67 @@ fn olmo2_equals_candle_transformers() {
     use candle_transformers::models::olmo2::{Config, Model};
     let config: Config = hub_config("olmo2");
     compare_with_candle("olmo2", |ids| Model::new(&config, builder("olmo2")).unwrap().forward(ids, 0).unwrap());
+}
+
+/// A fixture's hub-style config with some entries changed: the file, and the map.
+fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile, serde_json::Value) {
+    let mut config = common::json(&fixture(&format!("arch/{name}/config.hub-style.json")));
+    changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), config.to_string()).unwrap();
+    (file, config)
+}
+
+/// candle sees one key more than transformers: its query at `i` sees the key at `j` where `i − j ≤ sliding_window`,
+/// transformers' where `i − j < sliding_window`.
+#[test]
+fn mistral_equals_candle_transformers_with_and_without_a_window() {
+    use candle_transformers::models::mistral::{Config, Model};
+    for (ours, theirs) in [(Some(24), Some(23)), (Some(1), Some(0)), (Some(96), Some(95)), (None, None)] {
+        let (file, mut config) = changed("mistral", &serde_json::json!({"sliding_window": ours}));
+        config["sliding_window"] = serde_json::json!(theirs);
+        let config: Config = serde_json::from_value(config).unwrap();
+        let engines = common::engines_with(file.path(), &fixture("arch/mistral"));
+        compare("mistral", &engines, |ids| Model::new(&config, builder("mistral")).unwrap().forward(ids, 0).unwrap());
+    }
+}
+
+/// candle's Qwen2 has its window in every layer, whatever `use_sliding_window` says.
+#[test]
+fn qwen2_equals_candle_transformers_with_and_without_windows() {
+    use candle_transformers::models::qwen2::{Config, ModelForCausalLM};
+    for (ours, theirs) in [(Some(40), 39), (Some(7), 6), (None, 1000)] {
+        let (file, mut config) = changed(
+            "qwen2",
+            &serde_json::json!({
+                "use_sliding_window": ours.is_some(), "sliding_window": ours, "max_window_layers": 0
+            }),
+        );
+        config["sliding_window"] = serde_json::json!(theirs);
+        let config: Config = serde_json::from_value(config).unwrap();
+        let engines = common::engines_with(file.path(), &fixture("arch/qwen2"));
+        compare("qwen2", &engines, |ids| {
+            ModelForCausalLM::new(&config, builder("qwen2")).unwrap().forward(ids, 0).unwrap()
+        });
+    }
+}
+
+#[test]
+fn a_bias_that_is_missing_or_left_over_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for (config, weights, said) in [
+        // Biases that a Llama has not: left out without a word the logits would be wrong.
+        ("llama-gqa", "qwen2", "self_attn.k_proj.bias"),
+        ("qwen2", "llama-gqa", "self_attn.q_proj.bias"),
+    ] {
+        let mut config = common::json(&fixture(&format!("arch/{config}/config.json")));
+        config["tie_word_embeddings"] = serde_json::json!(weights == "qwen2");
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let source = fixture(&format!("arch/{weights}/model.safetensors"));
+        std::fs::copy(source, folder.path().join("model.safetensors")).unwrap();
+        let error = Decoder::load(folder.path()).err().unwrap().to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 /// Writes the fixture's weights in a float type, in two shards with an index or in one file.

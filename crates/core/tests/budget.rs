@@ -60,8 +60,9 @@ fn candle(folder: &Path, budget: u64) -> Box<dyn Engine> {
 
 #[test]
 fn scores_and_activations_do_not_depend_on_the_memory_for_weights() {
-    let mut folders: Vec<_> =
-        ["llama-gqa", "llama3-rope", "qwen3", "olmo2"].map(|name| fixture(&format!("arch/{name}"))).into();
+    let mut folders: Vec<_> = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"]
+        .map(|name| fixture(&format!("arch/{name}")))
+        .into();
     folders.push(checkout().join("data/tiny/llama"));
     for folder in folders {
         let config = Config::read(&folder).unwrap();

@@ -59,14 +59,16 @@ fn sixteen_steps_from_the_closed_form_equal_the_reference() {
 
 /// A random backbone of each architecture, with two windows of its own.
 fn each(test: impl Fn(&str, &Decoder, &Tail, &Windows)) {
-    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
+    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         let folder = common::fixture(&format!("arch/{name}"));
         let decoder = Decoder::load(&folder).unwrap();
         let tail = Tail::load(&Config::read(&folder).unwrap(), &folder, 2, &Device::Cpu).unwrap();
         let vocab = decoder.config().vocab as u32;
         let starts = vec![Start { document: 0, token: 0 }; 2];
-        let ids = (0..24).map(|at| at * 37 % vocab).collect();
-        test(name, &decoder, &tail, &Windows { ids, length: 12, starts, corpus_tokens: 24, bytes: 0 });
+        // Longer than the sliding windows of those that have them, 24 and 40.
+        let length = if decoder.config().windows.iter().any(Option::is_some) { 48 } else { 12 };
+        let ids = (0..2 * length as u32).map(|at| at * 37 % vocab).collect();
+        test(name, &decoder, &tail, &Windows { ids, length, starts, corpus_tokens: 2 * length, bytes: 0 });
     }
 }
 

@@ -8,8 +8,8 @@ use common::stories::{Calibrated, LAYERS, calibrated, oracle, perplexities, reco
 use common::{assert_close, fixture, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::HookPoint;
 use ghostlab_core::corpus::{Start, Windows};
-use ghostlab_core::model::{Batch, Decoder, Model, Operator, Program, Repairs, Step, Sublayer, elements};
-use ghostlab_core::recovery::{Repair, RepairMetrics, Solution};
+use ghostlab_core::model::{Batch, Decoder, Engine, Model, Operator, Program, Repairs, Step, Sublayer, Trie, elements};
+use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Solution, Span};
 use serde_json::{Value, json};
 
 /// Name, options, key in the oracle's numbers, key in its operators.
@@ -361,6 +361,9 @@ fn the_boundary_error_is_what_the_repaired_backbone_really_makes() {
             ("replaceme-cos", json!({"epochs": 2, "batch": 32})),
             ("linearpatch-rotate", json!({})),
             ("ghosted", json!({"boundary": "layer"})),
+            ("ghosted", json!({"ridge": "auto"})),
+            ("affine", json!({})),
+            ("rank", json!({"rank": 5})),
         ] {
             let solution = recovery(method, options).solve(&boundary).unwrap();
             let numbers = RepairMetrics::of(&boundary, &solution.repair).unwrap();
@@ -379,7 +382,8 @@ fn regions_at_both_ends_are_repaired_or_refused_with_the_reason() {
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
     for (start, end) in [(0, 2), (2, 4), (1, 4)] {
         let boundary = world.calibration.boundary(&world.decoder, start, end);
-        for method in ["none", "prune-and-comp", "linearpatch-diag", "linearpatch-rotate", "ghosted", "replaceme-ls"] {
+        let stream = ["linearpatch-diag", "linearpatch-rotate", "ghosted", "affine", "rank", "sequential"];
+        for method in ["none", "prune-and-comp", "replaceme-ls"].into_iter().chain(stream) {
             let solution = recovery(method, json!({})).solve(&boundary);
             if start == 0 && method == "replaceme-ls" {
                 assert!(solution.unwrap_err().to_string().contains("layer 0"), "{method}");
@@ -390,6 +394,77 @@ fn regions_at_both_ends_are_repaired_or_refused_with_the_reason() {
             assert!(given.iter().all(|v| v.is_finite()), "{method}");
         }
     }
+}
+
+#[test]
+fn a_bias_and_a_whole_rank_leave_no_more_than_ghosted_and_a_low_rank_no_less() {
+    let world = world("qwen3", 8, 64);
+    let boundary = world.calibration.boundary(&world.decoder, 1, 3);
+    let residual = |name: &str, options: Value| {
+        let solution = recovery(name, options).solve(&boundary).unwrap();
+        RepairMetrics::of(&boundary, &solution.repair).unwrap().relative_residual
+    };
+    let ghosted = residual("ghosted", json!({}));
+    assert!(residual("affine", json!({})) < ghosted);
+    let ranks = [1, 8, 32, 64].map(|rank| residual("rank", json!({"rank": rank})));
+    assert!(ranks.is_sorted_by(|a, b| a > b) && ranks[2] > ghosted, "{ranks:?} {ghosted}");
+    assert_close("the whole rank", ranks[3], ghosted, 1e-4);
+}
+
+#[test]
+fn a_sequential_repair_leaves_less_at_its_last_boundary_than_one_from_dense_streams() {
+    let world = world("llama-gqa", 8, 64);
+    let removed = [1, 3];
+    let batch = Batch::windows(windows(8, 64, world.decoder.config().vocab).iter());
+    let post = world.calibration.activations.rows(HookPoint::Stream(4), 0..512).unwrap();
+    let left = |name: &str| {
+        let mut solutions: Vec<(usize, Solution)> = Vec::new();
+        let mut earlier: Vec<(Span, Repair)> = Vec::new();
+        for start in removed {
+            let boundary =
+                Boundary { earlier: &earlier, ..world.calibration.boundary(&world.decoder, start, start + 1) };
+            let solution = recovery(name, json!({})).solve(&boundary).unwrap();
+            earlier.push((boundary.span, solution.repair.clone()));
+            solutions.push((start, solution));
+        }
+        let given = run(&world.decoder, &program(4, &removed, &solutions), &batch);
+        given.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum::<f64>()
+    };
+    let (sequential, ghosted) = (left("sequential"), left("ghosted"));
+    assert!(sequential < 0.999 * ghosted, "{sequential} {ghosted}");
+}
+
+#[test]
+fn maps_of_every_form_are_the_same_on_both_engines_and_no_weight_takes_a_bias_in() {
+    let noise = |count: usize, seed: usize| -> Vec<f32> {
+        (0..count).map(|at| 0.1 * ((at * 7919 + seed * 104_729) as f32 * 0.37).sin()).collect()
+    };
+    let folder = fixture("arch/llama-gqa");
+    let engines = common::engines(&folder);
+    let channels = engines[0].config().hidden;
+    let affine = Operator::affine(channels, noise(channels * channels, 1), noise(channels, 2)).unwrap();
+    let thin = Operator::low_rank(channels, noise(5 * channels, 3), noise(5 * channels, 4)).unwrap();
+    let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice(), &[7, 8, 9]]);
+    for operator in [&affine, &thin] {
+        let on_stream = Program::pruned(4, &[2], |_| Some(operator.clone()));
+        let branches = [((1, Sublayer::Mlp), operator.clone())].into();
+        let on_branch = Program::repaired(4, &[2], &Repairs { branches, ..Repairs::default() });
+        let trie = Trie::new(&[on_stream, on_branch, Program::pruned(4, &[2], |_| None)]);
+        let of = |engine: &dyn Engine| -> Vec<Vec<f64>> {
+            let outputs = engine.run(&trie, &batch, &mut ()).unwrap();
+            let values = outputs.into_iter().flatten();
+            values.map(|of| of.iter().map(|p| f64::from(p.log_probability)).collect()).collect()
+        };
+        let [own, candle] = [of(&*engines[0]), of(&*engines[1])];
+        for (own, candle) in own.iter().zip(&candle) {
+            assert!(relative_error(own, candle) <= 1e-5);
+        }
+        assert!(relative_error(&own[0], &own[2]) > 1e-3 && relative_error(&own[1], &own[2]) > 1e-3);
+    }
+    let decoder = Decoder::load(&folder).unwrap();
+    let refused = decoder.folded(Sublayer::Mlp, 1, &affine).err().unwrap();
+    assert!(refused.to_string().contains("bias"), "{refused}");
+    assert!(decoder.folded(Sublayer::Mlp, 1, &thin).is_ok());
 }
 
 #[test]

@@ -88,7 +88,9 @@ fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> S
         Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
     };
     let similarities = &witness.calibrated.similarities;
-    criterion.select(&cut, &mut CalibrationEvidence { similarities, perplexities: &mut measure }).unwrap()
+    criterion
+        .select(&cut, &mut CalibrationEvidence { similarities, activations: None, perplexities: &mut measure })
+        .unwrap()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{engines, fixture};
-use ghostlab_core::model::{Batch, Operator, Program, Trie};
+use ghostlab_core::model::{Batch, CPU, Operator, Program, ScoredRow, Step, Sublayer, Trie};
 
 /// Some operators that are neither the identity nor symmetric.
 fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
@@ -15,18 +15,57 @@ fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
     Operator::dense(channels, (0..channels * channels).map(element).collect()).unwrap()
 }
 
+/// Dense, and cuts in the middle, at the start, at the end and in two places, each with and without an operator.
+fn programs(layers: usize, channels: usize) -> Vec<Program> {
+    let diagonal = Operator::diagonal((0..channels).map(|c| 0.8 + c as f32 / 200.0).collect()).unwrap();
+    let mut programs = vec![Program::dense(layers)];
+    for removed in [&[1, 2][..], &[2], &[0], &[3], &[0, 2]] {
+        programs.push(Program::pruned(layers, removed, |_| None));
+        programs.push(Program::pruned(layers, removed, |_| Some(diagonal.clone())));
+        programs.push(Program::pruned(layers, removed, |start| Some(operator(channels, start))));
+    }
+    programs
+}
+
+#[test]
+fn what_runs_on_scored_rows_only_scores_the_same() {
+    for name in ["llama-gqa", "qwen3", "olmo2"] {
+        let engines = engines(&fixture(&format!("arch/{name}")));
+        let (layers, channels) = (engines[0].config().layers, engines[0].config().hidden);
+        let mut programs = programs(layers, channels);
+        let edit = Operator::diagonal(vec![1.1; channels]).unwrap();
+        let mut edited = Program::dense(layers);
+        let last = edited.0.iter_mut().find(|step| **step == Step::Mlp(layers - 1)).unwrap();
+        *last = Step::Edited(Sublayer::Mlp, layers - 1, edit);
+        programs.push(edited);
+        let ids: Vec<u32> = (0..600).map(|i| (i * 31 % 317) as u32).collect();
+        let mut batch = Batch::windows([&ids[..300], &ids[300..301], &ids[301..]]);
+        // Some rows, one of them for two tokens.
+        batch.targets.retain(|target| target.row % 7 == 3);
+        let again = ScoredRow { token: 5, ..batch.targets[4] };
+        batch.targets.insert(5, again);
+        for engine in engines {
+            let all = engine.run(&Trie::new(&programs), &batch, &mut ()).unwrap();
+            let scored = engine.run(&Trie::scoring(&programs), &batch, &mut ()).unwrap();
+            for ((program, all), scored) in programs.iter().zip(all).zip(scored) {
+                let (all, scored) = (all.unwrap(), scored.unwrap());
+                assert_eq!((all.len(), scored.len()), (batch.targets.len(), batch.targets.len()));
+                // The CPU engine's rows are the same to the bit, so that a score does not tell what else was scored with it.
+                let most = if engine.id() == CPU { 0.0 } else { 1e-6 };
+                for (a, b) in all.iter().zip(&scored) {
+                    let (a, b) = (a.log_probability, b.log_probability);
+                    assert!(((a - b) / b).abs() <= most, "{} {name}: {program:?}: {a} {b}", engine.id().name);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn every_variant_equals_its_own_separate_run() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let engines = engines(&fixture(&format!("arch/{name}")));
-        let (layers, channels) = (engines[0].config().layers, engines[0].config().hidden);
-        let diagonal = Operator::diagonal((0..channels).map(|c| 0.8 + c as f32 / 200.0).collect()).unwrap();
-        let mut programs = vec![Program::dense(layers)];
-        for removed in [&[1, 2][..], &[2], &[0], &[3], &[0, 2]] {
-            programs.push(Program::pruned(layers, removed, |_| None));
-            programs.push(Program::pruned(layers, removed, |_| Some(diagonal.clone())));
-            programs.push(Program::pruned(layers, removed, |start| Some(operator(channels, start))));
-        }
+        let programs = programs(engines[0].config().layers, engines[0].config().hidden);
         let ids: Vec<u32> = (0..230).map(|i| (i * 31 % 317) as u32).collect();
         let batch = Batch::windows([&ids[..100], &ids[100..101], &ids[101..]]);
         for engine in engines {

@@ -11,11 +11,11 @@ use std::time::Instant;
 use clap::{Args, Parser};
 
 use ghostlab_core::error::{Error, Result, nearest};
-use ghostlab_core::model::architecture::ARCHITECTURES;
 use ghostlab_tiny::random::folder::{Backbone, SHARD, Writing};
 use ghostlab_tiny::random::shape;
 use ghostlab_tiny::train::recipe::Recipe;
 use ghostlab_tiny::train::run::{Habits, train};
+use ghostlab_tiny::train::shape::trained;
 use ghostlab_tiny::train::world;
 use ghostlab_tiny::world::{SEED, World, write};
 
@@ -83,11 +83,9 @@ fn main() -> ExitCode {
 }
 
 fn learn(arguments: &Training) -> Result<()> {
-    let names = ARCHITECTURES.iter().map(|of| of.model_type).collect::<Vec<_>>();
-    let architecture = ARCHITECTURES
-        .iter()
-        .find(|architecture| architecture.model_type == arguments.architecture)
-        .ok_or_else(|| {
+    let names = trained().map(|of| of.model_type).collect::<Vec<_>>();
+    let architecture =
+        trained().find(|architecture| architecture.model_type == arguments.architecture).ok_or_else(|| {
             let error = Error::bad_input(format!("unknown architecture `{}`", arguments.architecture))
                 .expected(format!("one of {}", names.join(", ")))
                 .found(format!("`{}`", arguments.architecture));
@@ -103,8 +101,8 @@ fn learn(arguments: &Training) -> Result<()> {
     }
     recipe.seed = arguments.seed.unwrap_or(recipe.seed);
     let habits = Habits { stop: on_ctrl_c()?, program: program(), ..Habits::default() };
-    let trained = train(&recipe, &world::registers(SEED), &arguments.folder, &habits, &mut |line| println!("{line}"))?;
-    trained.map(drop).ok_or_else(|| {
+    let done = train(&recipe, &world::registers(SEED), &arguments.folder, &habits, &mut |line| println!("{line}"))?;
+    done.map(drop).ok_or_else(|| {
         Error::interrupted("stopped before the training was finished")
             .hint("nothing is lost: the same command goes on from here")
     })

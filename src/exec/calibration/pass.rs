@@ -40,7 +40,7 @@ pub(super) fn run(
         job.run.note(format!("{label}: {} of {sequences} sequences are stored", sequences - left));
     }
     let (config, load) = (&job.backbone.config, Load::windows(tokens, job.shape.length));
-    let flops = Trie::new(&[request.program(config.layers)]).cost(|step| config.flops(step, &load)).shared;
+    let flops = Trie::new(&[request.program(config.layers)]).flops(config, &load).shared;
     let id = job.run.start(label, tokens, 0, flops);
     let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut next = 0;

@@ -78,14 +78,19 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let mut trials = Trials::new(job);
     let mut selections = Selections::before_pass(job, variants, &mut trials)?;
     // Plan the pass.
-    let possible = sites::of(grid, variants.iter().map(|variant| (*variant, selections.regions(variant))))?;
+    let mut possible = sites::of(grid, variants.iter().map(|variant| (*variant, selections.regions(variant))))?;
+    let read = selections.sites();
+    possible.extend(&read);
     let mut kept = KeptActivations::default();
     kept.find(job, &possible);
-    let request = sites::first_pass(job, selections.pairs(), kept.lacking(&possible));
+    let request = sites::first_pass(job, selections.pairs(), &read, kept.lacking(&possible));
     // Collect.
     let similarities = pass::run(job, &job.label, &request, &mut kept)?;
     // Select what waited for the pass.
-    selections.after_pass(&similarities, &mut trials, job.run.store)?;
+    let all_kept = kept.lacking(&read).is_empty();
+    let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
+    selections.after_pass(&similarities, activations.as_ref(), &mut trials, job.run.store)?;
+    drop(activations);
     let chosen = chosen(job.run, variants, &selections);
     let sites = sites::of(grid, chosen.iter().map(|(variant, selection)| (*variant, selection.regions())))?;
     shards::clear(job, &request, &sites)?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::job::CalibrationJob;
 use super::trials::Trials;
-use crate::calibrate::{Pair, Similarities};
+use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
 use crate::criterion::{self, CalibrationEvidence, Criterion, PruneSpec, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Variant;
@@ -31,7 +31,7 @@ struct SelectionSlot<'a> {
 pub(super) enum Picked {
     Done(Selection),
     Failed(String),
-    /// It needs similarities that the pass has to measure.
+    /// It needs similarities or activations that the pass has to make.
     Waiting,
 }
 
@@ -61,8 +61,9 @@ impl<'a> Selections<'a> {
                 criterion: criterion::build(&method.name, &method.options)?,
                 picked: stored.map_or(Picked::Waiting, Picked::Done),
             };
-            if slot.waits() && slot.criterion.pairs(&slot.cut).is_empty() {
-                slot.pick(&Similarities::default(), trials, job.run.store, started)?;
+            let needs_pass = !slot.criterion.pairs(&slot.cut).is_empty() || !slot.criterion.sites(&slot.cut).is_empty();
+            if slot.waits() && !needs_pass {
+                slot.pick(&Similarities::default(), None, trials, job.run.store, started)?;
             }
             by_key.insert(key.hash().to_string(), slot);
         }
@@ -75,15 +76,22 @@ impl<'a> Selections<'a> {
         waiting.flat_map(|slot| slot.criterion.pairs(&slot.cut)).collect()
     }
 
+    /// The activations that criteria read themselves.
+    pub(super) fn sites(&self) -> BTreeSet<HookPoint> {
+        let waiting = self.by_key.values().filter(|slot| slot.waits());
+        waiting.flat_map(|slot| slot.criterion.sites(&slot.cut)).collect()
+    }
+
     /// Picks what waited for the pass.
     pub(super) fn after_pass(
         &mut self,
         similarities: &Similarities,
+        activations: Option<&Activations>,
         trials: &mut Trials<'_>,
         store: &Store,
     ) -> Result<()> {
         let mut waiting = self.by_key.values_mut().filter(|slot| slot.waits());
-        waiting.try_for_each(|slot| slot.pick(similarities, trials, store, Instant::now()))
+        waiting.try_for_each(|slot| slot.pick(similarities, activations, trials, store, Instant::now()))
     }
 
     pub(super) fn picked(&self, variant: &Variant) -> Option<&Picked> {
@@ -114,6 +122,7 @@ impl SelectionSlot<'_> {
     fn pick(
         &mut self,
         similarities: &Similarities,
+        activations: Option<&Activations>,
         trials: &mut Trials<'_>,
         store: &Store,
         started: Instant,
@@ -126,7 +135,7 @@ impl SelectionSlot<'_> {
                 Err(Error::job("a criterion measures perplexities though its `trials` names none").at(&*self.label))
             }
         };
-        let mut evidence = CalibrationEvidence { similarities, perplexities: &mut perplexities };
+        let mut evidence = CalibrationEvidence { similarities, activations, perplexities: &mut perplexities };
         self.picked = match self.criterion.select(&self.cut, &mut evidence) {
             Ok(selection) => {
                 let seconds = started.elapsed().as_secs_f64();

@@ -27,10 +27,17 @@ pub(super) fn of<'v>(
     Ok(sites)
 }
 
-/// The first pass: all of some sites where they fit the limit, or where there is no choice to wait for.
-pub(super) fn first_pass(job: &CalibrationJob<'_>, pairs: BTreeSet<Pair>, sites: BTreeSet<HookPoint>) -> PassRequest {
+/// The first pass: all of some sites where they fit the limit, or where there is no choice to wait for. Of more, those that
+/// the choice is made by (`read`), if these fit.
+pub(super) fn first_pass(
+    job: &CalibrationJob<'_>,
+    pairs: BTreeSet<Pair>,
+    read: &BTreeSet<HookPoint>,
+    sites: BTreeSet<HookPoint>,
+) -> PassRequest {
     let mut request = PassRequest { pairs, sites };
-    let bytes = job.shape.bytes() * request.sites.len() as u64;
+    let of = |sites: &BTreeSet<HookPoint>| job.shape.bytes() * sites.len() as u64;
+    let bytes = of(&request.sites);
     let fits = bytes <= job.run.settings.spool_bytes;
     if !request.is_empty() {
         job.run.note(format!(
@@ -41,8 +48,10 @@ pub(super) fn first_pass(job: &CalibrationJob<'_>, pairs: BTreeSet<Pair>, sites:
             if fits { "one pass" } else { "over the limit: a second pass spools only what the selections chose" }
         ));
     }
-    if !fits && !request.pairs.is_empty() {
-        request.sites.clear();
+    let waits = !request.pairs.is_empty() || !read.is_empty();
+    if waits && !fits {
+        let may = of(read) <= job.run.settings.spool_bytes;
+        request.sites.retain(|site| may && read.contains(site));
     }
     request
 }

@@ -37,9 +37,9 @@ pub(super) fn solve(
     let spans: Vec<Span> = regions.flat_map(|(start, end)| recovery.spans(Span { start, end })).collect();
     let first = cell.calibration.as_ref().map_or(sequences, |c| c.operator_sequences);
     let fitted = recovery.fitted_on(spans.len() == 1).count(sequences, first);
-    let (mut results, mut matrices) = (Vec::new(), Vec::new());
+    let (mut results, mut matrices, mut earlier) = (Vec::new(), Vec::new(), Vec::new());
     for &span in &spans {
-        let boundary = Boundary { backbone: &*job.engine, activations, span, fitted };
+        let boundary = Boundary { backbone: &*job.engine, activations, span, fitted, earlier: &earlier };
         let place = |error: Error| error.at(format!("boundary of layer {}", span.start));
         let began = Instant::now();
         let solution = recovery.solve(&boundary).map_err(place)?;
@@ -66,6 +66,7 @@ pub(super) fn solve(
             solve_seconds,
             numbers: RepairMetrics::of(&boundary, &solution.repair)?,
         });
+        earlier.push((span, solution.repair));
     }
     let figures = operator::figures_payload(&results)?;
     let payloads = matrices.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));

@@ -81,7 +81,7 @@ fn one(
     // Forwards, and backwards twice that, through what stands after the boundary.
     let load = Load::windows((steps - training.steps()) * length, length);
     let program = Program::pruned(backbone.config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
-    let flops = 3.0 * Trie::new(&[program]).cost(|step| backbone.config.flops(step, &load)).shared;
+    let flops = 3.0 * Trie::new(&[program]).flops(&backbone.config, &load).shared;
     let id = run.start(&label, load.tokens, 0, flops);
     let every = steps.div_ceil(CHECKPOINTS);
     while training.steps() < steps {
@@ -140,7 +140,7 @@ fn store(
     let operator = Operator::dense(job.backbone.config.hidden, state.matrix.clone())?;
     let mut results = operator::figures(solved)?;
     let fitted = activations.shape().sequences;
-    let boundary = Boundary { backbone: &*job.engine, activations, span, fitted };
+    let boundary = Boundary { backbone: &*job.engine, activations, span, fitted, earlier: &[] };
     for result in &mut results {
         result.operator = Some(operator.key());
         result.numbers = RepairMetrics::of(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;
@@ -193,7 +193,7 @@ impl Lessons {
         let load = Load::windows(left.iter().map(|&at| shards[at].len() * shape.length).sum(), shape.length);
         if !left.is_empty() {
             let program = Program::dense(backbone.config.layers);
-            let flops = Trie::new(&[program]).cost(|step| backbone.config.flops(step, &load)).shared;
+            let flops = Trie::new(&[program]).flops(&backbone.config, &load).shared;
             let id = run.start(&label, load.tokens, 0, flops);
             for at in left {
                 let (rows, top) = text.lesson(id, [site, last], &shards[at], tail)?;

@@ -1,6 +1,7 @@
 //! Floor 2: rules that pick which layers to remove (design §6). One rule, one file, one line in [`ENTRIES`].
 
 mod angular;
+mod cca;
 mod explicit;
 mod llm_streamline;
 mod rule;
@@ -25,6 +26,7 @@ const ENTRIES: &[CriterionEntry] = &[
     sleb::ENTRY,
     angular::ENTRY,
     explicit::ENTRY,
+    cca::ENTRY,
 ];
 
 /// The criterion of a name, with its options.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::{Pair, Similarities};
+use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -23,6 +23,8 @@ pub type Perplexities<'a> = dyn FnMut(&[Vec<usize>]) -> Result<Vec<f64>> + 'a;
 /// What a rule may look at: what the calibration pass measured, and the perplexity of trials.
 pub struct CalibrationEvidence<'a> {
     pub similarities: &'a Similarities,
+    /// The streams that [`Criterion::sites`] asked for; none where there was no room for them.
+    pub activations: Option<&'a Activations>,
     /// The backbone's perplexity on the calibration windows without each of some sets of layers:
     /// `exp(total negative log-likelihood / predicted tokens)`. All sets are measured in one run of their trie.
     pub perplexities: &'a mut Perplexities<'a>,
@@ -43,21 +45,40 @@ impl CalibrationEvidence<'_> {
     }
 }
 
+impl<'a> CalibrationEvidence<'a> {
+    /// The activations that [`Criterion::sites`] asked for.
+    ///
+    /// # Errors
+    /// There was no room for them.
+    pub fn activations(&self) -> Result<&'a Activations> {
+        self.activations.ok_or_else(|| {
+            Error::job("the activations that the criterion compares were not kept: they exceed what a pass may write")
+                .hint("fewer or shorter calibration sequences take less")
+        })
+    }
+}
+
 /// A rule that picks layers.
 pub trait Criterion: Send + Sync {
     /// Refuses a cut that the rule cannot make.
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()>;
 
-    /// The similarities that the calibration pass has to measure. A rule that wants none picks before the pass.
+    /// The similarities that the calibration pass has to measure. A rule that wants none, and
+    /// no [`Self::sites`], picks before the pass.
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
+        let _ = cut;
+        Vec::new()
+    }
+
+    /// The activations that the rule reads itself, of all calibration sequences: they are spooled while the pass runs.
+    fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
         let _ = cut;
         Vec::new()
     }
 
     /// The regions `[start, end)` that a selection may have: their activations are spooled while the pass runs.
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-        let PruneSpec { layers, depth, .. } = *cut;
-        (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
+        any_regions(cut)
     }
 
     /// Sets of layers like those whose perplexity [`Self::select`] will ask for: what they cost is told by these, and a
@@ -116,6 +137,12 @@ impl Selection {
     }
 }
 
+/// Every region that some layers of a cut may make.
+pub(super) fn any_regions(cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+    let PruneSpec { layers, depth, .. } = *cut;
+    (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
+}
+
 /// Refuses more layers than a rule has candidates.
 pub(super) fn at_most(name: &str, why: &str, most: usize, cut: &PruneSpec<'_>) -> Result<()> {
     if cut.depth <= most {
@@ -149,7 +176,8 @@ pub(super) mod tests {
         let mut similarities = Similarities::new(&pairs);
         similarities.add_sums(&pairs.into_iter().map(similarity).collect::<Vec<_>>(), 1);
         let mut perplexities = |sets: &[Vec<usize>]| Ok(sets.iter().map(|set| perplexity(set)).collect());
-        let mut evidence = CalibrationEvidence { similarities: &similarities, perplexities: &mut perplexities };
+        let mut evidence =
+            CalibrationEvidence { similarities: &similarities, activations: None, perplexities: &mut perplexities };
         let selection = criterion.select(cut, &mut evidence)?;
         for region in selection.regions() {
             assert!(criterion.regions(cut).contains(&region), "{region:?} was not announced");
@@ -162,7 +190,11 @@ pub(super) mod tests {
         let pair = |from| Pair { axis: crate::calibrate::SimilarityAxis::Token, from, to: 3 };
         let mut similarities = Similarities::new(&[pair(1), pair(2)].into());
         similarities.add_sums(&[f64::NAN, 0.5], 1);
-        let evidence = CalibrationEvidence { similarities: &similarities, perplexities: &mut |_| Ok(Vec::new()) };
+        let evidence = CalibrationEvidence {
+            similarities: &similarities,
+            activations: None,
+            perplexities: &mut |_| Ok(Vec::new()),
+        };
         assert_eq!(evidence.similarity(pair(2)).unwrap(), 0.5);
         for (from, found) in [(0, "None"), (1, "NaN")] {
             let text = evidence.similarity(pair(from)).unwrap_err().to_string();

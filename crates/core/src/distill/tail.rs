@@ -1,10 +1,12 @@
 //! The layers after a boundary.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::candle::ops;
 use crate::model::{Config, FrozenLayer, FrozenWeights};
@@ -49,10 +51,14 @@ impl Tail {
     pub fn logits(&self, stream: &Tensor) -> Result<Tensor> {
         let positions = stream.dim(0)?;
         let tables = self.weights.rotary(positions)?;
-        let mask = causal(positions, self.device())?;
+        let mut masks = BTreeMap::new();
         let mut x = stream.clone();
         for layer in &self.layers {
-            x = (&x + self.attention(layer, &x, &tables, &mask)?)?;
+            let mask = match masks.entry(layer.window) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(free) => free.insert(causal(positions, layer.window, self.device())?),
+            };
+            x = (&x + self.attention(layer, &x, &tables, mask)?)?;
             x = (&x + self.mlp(layer, &x)?)?;
         }
         self.project(&x)
@@ -91,16 +97,18 @@ impl Tail {
         let (positions, head_dim) = (x.dim(0)?, self.config.head_dim);
         let h = self.normed(x, layer.norms[0].as_ref())?;
         let whole = self.config.architecture.query_key_norm == QueryKeyNorm::WholeProjection;
-        let heads = |weight: &Tensor, norm: Option<&Tensor>| -> Result<Tensor> {
-            let x = ops::linear(&h, weight)?;
+        let heads = |weight: &Tensor, bias: Option<&Tensor>, norm: Option<&Tensor>| -> Result<Tensor> {
+            let x = ops::biased(&ops::linear(&h, weight)?, bias)?;
             let x = if whole { self.normed(&x, norm)? } else { x };
             let x = x.reshape((positions, x.dim(1)? / head_dim, head_dim))?;
             let x = if whole { x } else { self.normed(&x, norm)? };
             Ok(x)
         };
-        let queries = ops::rotate(&heads(&layer.query, layer.query_norm.as_ref())?, cos, sin)?.unsqueeze(0)?;
-        let keys = ops::rotate(&heads(&layer.key, layer.key_norm.as_ref())?, cos, sin)?.unsqueeze(0)?;
-        let values = heads(&layer.value, None)?.unsqueeze(0)?;
+        let [query, key, value] = layer.biases.each_ref().map(Option::as_ref);
+        let queries = heads(&layer.query, query, layer.query_norm.as_ref())?;
+        let keys = heads(&layer.key, key, layer.key_norm.as_ref())?;
+        let [queries, keys] = [queries, keys].map(|x| ops::rotate(&x, cos, sin)?.unsqueeze(0).map_err(Error::from));
+        let (queries, keys, values) = (queries?, keys?, heads(&layer.value, value, None)?.unsqueeze(0)?);
         let context = ops::attention(&queries, &keys, &values, mask)?.squeeze(0)?;
         self.normed(&ops::linear(&context, &layer.output)?, layer.norms[1].as_ref())
     }
@@ -114,8 +122,12 @@ impl Tail {
 }
 
 /// `[positions, positions]`: 0 where a query sees a key, −∞ where not.
-fn causal(positions: usize, device: &Device) -> Result<Tensor> {
-    let of = |at: usize| if at % positions <= at / positions { 0.0f32 } else { f32::NEG_INFINITY };
+fn causal(positions: usize, window: Option<usize>, device: &Device) -> Result<Tensor> {
+    let of = |at: usize| {
+        let (query, key) = (at / positions, at % positions);
+        let seen = key <= query && query - key < window.unwrap_or(positions);
+        if seen { 0.0f32 } else { f32::NEG_INFINITY }
+    };
     let mask: Vec<f32> = (0..positions * positions).map(of).collect();
     Ok(Tensor::from_vec(mask, (positions, positions), device)?)
 }

@@ -21,6 +21,15 @@ impl Losses {
         (self.windows.iter().sum::<f64>() / self.windows.len() as f64).exp()
     }
 
+    /// The standard error of the perplexity: that of the mean loss, times the derivative of `exp` there. None of fewer than
+    /// two windows.
+    pub fn standard_error(&self) -> Option<f64> {
+        let count = self.windows.len() as f64;
+        let mean = self.windows.iter().sum::<f64>() / count;
+        let variance = self.windows.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        (self.windows.len() > 1).then(|| mean.exp() * (variance / count).sqrt())
+    }
+
     /// Windows whose loss is not finite.
     pub fn not_finite(&self) -> usize {
         self.windows.iter().filter(|loss| !loss.is_finite()).count()
@@ -32,7 +41,7 @@ impl Losses {
 /// # Errors
 /// A tensor operation that fails.
 pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<f64>> {
-    let trie = Trie::new(programs);
+    let trie = Trie::scoring(programs);
     let mut seconds = vec![0.0; trie.len()];
     let eval_set = PerplexityEval::new(windows, BATCH_TOKENS);
     let losses = score(&eval_set, engine, &trie, &mut seconds, |_| Ok(()))?;
@@ -130,6 +139,14 @@ mod tests {
         // By hand: window means ln 2 and ln 8, their mean ln 4. (The mean of the two perplexities would be 5.)
         let losses = Losses { windows: vec![2f64.ln(), 8f64.ln()] };
         assert!((losses.perplexity() - 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_perplexitys_standard_error_is_that_of_the_mean_loss_made_steeper() {
+        // By hand: means ln 2 and ln 8 deviate by ln 2 from ln 4, so the mean's error is ln 2 · √2 / √2; times exp(ln 4).
+        let losses = Losses { windows: vec![2f64.ln(), 8f64.ln()] };
+        assert!((losses.standard_error().unwrap() - 4.0 * 2f64.ln()).abs() < 1e-12);
+        assert_eq!(Losses { windows: vec![1.0] }.standard_error(), None);
     }
 
     #[test]

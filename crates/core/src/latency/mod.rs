@@ -3,16 +3,16 @@
 //! | file | noun |
 //! | --- | --- |
 //! | `prompt` | what is read: so many sequences of so many tokens |
-//! | `deployed` | a variant as it would be deployed: what weights take in is no step |
+//! | `in_full` | diagonal operators as full products |
 //! | `rounds` | passes over the prompt, the variants' one after the other, round by round |
 //! | `spread` | means, deviations, and speedups with their intervals |
 
-mod deployed;
+mod in_full;
 mod prompt;
 mod rounds;
 mod spread;
 
-pub use deployed::{deployed, has_diagonal, in_full};
+pub use in_full::{has_diagonal, in_full};
 pub use prompt::Prompt;
 pub use rounds::{Rounds, Timed, interleaved, passes};
 pub use spread::{Speedup, Spread};

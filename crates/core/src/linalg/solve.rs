@@ -18,12 +18,12 @@ const SMALL: usize = 512;
 
 /// Running sums `XᵀX` and `XᵀY` over rows.
 pub struct NormalEquations {
-    channels: usize,
+    pub(super) channels: usize,
     /// `XᵀX [C, C]`, the upper triangle of its rows; what lies below is not to be read.
-    gram: Vec<f64>,
+    pub(super) gram: Vec<f64>,
     /// `YᵀX [C, C]`: the columns of `XᵀY` one after the other, the layout that triangular solves are fast in.
-    cross: Vec<f64>,
-    rows: usize,
+    pub(super) cross: Vec<f64>,
+    pub(super) rows: usize,
 }
 
 /// The minimum-norm solution of a system that may be singular.
@@ -178,7 +178,7 @@ impl NormalEquations {
     }
 
     /// `XᵀX` of which the lower triangle may be read.
-    fn lower(&self) -> MatRef<'_, f64> {
+    pub(super) fn lower(&self) -> MatRef<'_, f64> {
         MatRef::from_column_major_slice(&self.gram, self.channels, self.channels)
     }
 
@@ -190,7 +190,7 @@ impl NormalEquations {
         }
     }
 
-    fn no_eigenvalues(&self) -> Error {
+    pub(super) fn no_eigenvalues(&self) -> Error {
         Error::job("the eigenvalues of the normal equations are not found")
             .found(format!("{} rows of {} channels", self.rows, self.channels))
     }

@@ -1,11 +1,12 @@
-//! The registry of architectures: decoders of one build, told apart by where their norms stand.
+//! The registry of architectures: decoders of one build, told apart by where their norms stand, by biases and by windows.
 
 use serde_json::Value;
 
 use super::entries::Entries;
 use crate::error::{Error, Result};
 
-/// Where a decoder layer has its norms, and how queries and keys are normed: all that tells the architectures apart.
+/// Where a decoder layer has its norms, how queries and keys are normed, and what its attention adds and leaves out: all
+/// that tells the architectures apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Architecture {
     /// The `architectures` entry of the config.
@@ -15,9 +16,21 @@ pub struct Architecture {
     /// Names of a layer's norm weights: before and after attention, before and after the MLP.
     pub norms: [Option<&'static str>; 4],
     pub query_key_norm: QueryKeyNorm,
-    /// Whether attention has a sliding window that is off unless `use_sliding_window` says otherwise. Configs have its
-    /// width all the same.
-    pub window_switch: bool,
+    /// Whether queries, keys and values have a bias each.
+    pub projection_bias: bool,
+    pub window: SlidingWindow,
+}
+
+/// Attention to the last tokens only: which layers have it, as transformers reads a config.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlidingWindow {
+    /// None; a config that asks for one is refused.
+    Never,
+    /// Every layer, unless the config says null (Mistral).
+    Always,
+    /// Off unless `use_sliding_window` says otherwise; then the layers from `max_window_layers` on, or those that
+    /// `layer_types` names (Qwen2, Qwen3). Configs have its width all the same.
+    Switched,
 }
 
 /// A root-mean-square norm on queries and keys, before the rotary embedding.
@@ -37,21 +50,40 @@ pub static ARCHITECTURES: &[Architecture] = &[
         model_type: "llama",
         norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
         query_key_norm: QueryKeyNorm::None,
-        window_switch: false,
+        projection_bias: false,
+        window: SlidingWindow::Never,
     },
     Architecture {
         class: "Qwen3ForCausalLM",
         model_type: "qwen3",
         norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
         query_key_norm: QueryKeyNorm::PerHead,
-        window_switch: true,
+        projection_bias: false,
+        window: SlidingWindow::Switched,
     },
     Architecture {
         class: "Olmo2ForCausalLM",
         model_type: "olmo2",
         norms: [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
         query_key_norm: QueryKeyNorm::WholeProjection,
-        window_switch: false,
+        projection_bias: false,
+        window: SlidingWindow::Never,
+    },
+    Architecture {
+        class: "MistralForCausalLM",
+        model_type: "mistral",
+        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
+        query_key_norm: QueryKeyNorm::None,
+        projection_bias: false,
+        window: SlidingWindow::Always,
+    },
+    Architecture {
+        class: "Qwen2ForCausalLM",
+        model_type: "qwen2",
+        norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
+        query_key_norm: QueryKeyNorm::None,
+        projection_bias: true,
+        window: SlidingWindow::Switched,
     },
 ];
 

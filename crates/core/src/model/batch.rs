@@ -1,5 +1,6 @@
 //! Ragged batches: all tokens in one matrix, segments known to attention only, no padding.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
@@ -60,6 +61,22 @@ impl Batch {
         self.ids.len()
     }
 
+    /// The rows that targets are predicted from, where the others are worth leaving out.
+    pub(super) fn scored_rows(&self) -> Option<Vec<usize>> {
+        let mut rows: Vec<usize> = self.targets.iter().map(|target| target.row).collect();
+        rows.dedup();
+        is_narrower(rows.len(), self.tokens()).then_some(rows)
+    }
+
+    /// The targets on a stream of so many rows: of all, or of [`Self::scored_rows`] alone, by their place among these.
+    pub(super) fn targets_among(&self, rows: usize) -> Cow<'_, [ScoredRow]> {
+        if rows == self.tokens() {
+            return Cow::Borrowed(&self.targets);
+        }
+        let of_rows = self.targets.chunk_by(|a, b| a.row == b.row).enumerate();
+        of_rows.flat_map(|(row, of)| of.iter().map(move |target| ScoredRow { row, ..*target })).collect()
+    }
+
     /// Refuses token ids that an embedding of so many rows has not.
     pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.ids.iter().find(|&&id| id as usize >= vocab) {
@@ -86,6 +103,11 @@ impl Batch {
         let of_segment = |s: usize| self.prefix(s).len()..self.prefix(s).len() + self.segments[s].len();
         (0..self.segments.len()).flat_map(of_segment).collect()
     }
+}
+
+/// Whether so many scored rows are so few of all that gathering them pays.
+pub(super) fn is_narrower(scored: usize, tokens: usize) -> bool {
+    4 * scored < 3 * tokens
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::architecture::Architecture;
-use super::entries::{Entries, excerpt};
+use super::entries::Entries;
 use super::program::Sublayer;
+use super::window;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
@@ -19,7 +20,7 @@ use crate::files::regular;
 const MOST_LAYERS: usize = 10_000;
 const MOST_CHANNELS: usize = 1 << 20;
 const MOST_HEADS: usize = 1 << 16;
-const MOST_TOKENS: usize = 1 << 30;
+pub(super) const MOST_TOKENS: usize = 1 << 30;
 const MOST_IDS: usize = 1 << 24;
 
 /// Frequencies of the rotary embedding.
@@ -55,6 +56,8 @@ pub struct Config {
     pub norm_eps: f32,
     pub rope: Rope,
     pub tied_embeddings: bool,
+    /// How many tokens a query of each layer sees, itself among them; none where it sees all earlier ones.
+    pub windows: Vec<Option<usize>>,
     /// The longest context of its training, in tokens, where the config tells.
     pub max_positions: Option<usize>,
     /// What was assumed because the config does not say it.
@@ -64,11 +67,16 @@ pub struct Config {
 impl Config {
     /// Whether a norm stands between the last weights of a half of a layer and the residual stream (OLMo-2).
     pub fn ends_in_norm(&self, half: Sublayer) -> bool {
+        self.norm_after(half).is_some()
+    }
+
+    /// That norm's name.
+    pub fn norm_after(&self, half: Sublayer) -> Option<&'static str> {
         let after = match half {
             Sublayer::Attention => 1,
             Sublayer::Mlp => 3,
         };
-        self.architecture.norms[after].is_some()
+        self.architecture.norms[after]
     }
 
     /// Reads `<folder>/config.json`.
@@ -99,7 +107,7 @@ impl Config {
     fn parse(entries: &Entries<'_>) -> Result<Self> {
         let architecture = Architecture::of(entries)?;
         let layers = entries.count("num_hidden_layers", MOST_LAYERS)?;
-        refuse_unsupported(entries, architecture, layers)?;
+        refuse_unsupported(entries)?;
         let mut notes = Vec::new();
         let hidden = entries.count("hidden_size", MOST_CHANNELS)?;
         let heads = entries.count("num_attention_heads", MOST_HEADS)?;
@@ -139,6 +147,7 @@ impl Config {
                 notes.push("config.json does not say tie_word_embeddings: taken as false".into());
                 false
             }),
+            windows: window::of(entries, architecture, layers, &mut notes)?,
             max_positions: entries.optional_count("max_position_embeddings", MOST_TOKENS)?,
             notes,
         })
@@ -146,18 +155,11 @@ impl Config {
 }
 
 /// Refuses settings that would change the forward pass and that the decoder does not compute.
-fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<()> {
-    let unsupported = |key: &str, found: &Value, expected: &str| {
-        Err(Error::bad_input("the config asks for something that the decoder does not compute")
-            .at(key)
-            .expected(expected)
-            .found(excerpt(found)))
-    };
+fn refuse_unsupported(entries: &Entries<'_>) -> Result<()> {
     for (key, neutral) in [
         ("hidden_act", Value::from("silu")),
         ("attention_bias", Value::from(false)),
         ("mlp_bias", Value::from(false)),
-        ("use_sliding_window", Value::from(false)),
         ("clip_qkv", Value::Null),
         ("partial_rotary_factor", Value::from(1.0)),
         ("quantization_config", Value::Null),
@@ -166,23 +168,10 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture, layers
             && *found != neutral
             && found.as_f64().is_none_or(|number| Some(number) != neutral.as_f64())
         {
-            return unsupported(key, found, &neutral.to_string());
+            return Err(entries.unsupported(key, found, &neutral.to_string()));
         }
     }
-    let off = entries.flag("use_sliding_window")? == Some(false) || architecture.window_switch;
-    if let Some(found) = entries.get("sliding_window").filter(|_| !off) {
-        return unsupported("sliding_window", found, "null: attention to all earlier tokens");
-    }
-    match entries.get("layer_types") {
-        None => Ok(()),
-        Some(Value::Array(types)) if types.len() == layers => {
-            match types.iter().find(|kind| kind.as_str() != Some("full_attention")) {
-                Some(other) => unsupported("layer_types", other, "full_attention in every layer"),
-                None => Ok(()),
-            }
-        }
-        Some(_) => Err(entries.wrong("layer_types", &format!("a list of {layers} names, one for each layer"))),
-    }
+    Ok(())
 }
 
 /// The map that speaks of the rotary embedding, as transformers 5 reads it (`convert_rope_params_to_dict`): `rope_scaling`
@@ -230,10 +219,8 @@ fn scaling_of(entries: &Entries<'_>, config: &Entries<'_>) -> Result<Option<Llam
         };
         if !known {
             let of = if llama3 { "llama3" } else { "default" };
-            return Err(Error::bad_input("the config asks for something that the decoder does not compute")
-                .at(entries.path(key))
-                .expected(format!("an entry of the rope type {of}"))
-                .found(excerpt(value))
+            return Err(entries
+                .unsupported(key, value, &format!("an entry of the rope type {of}"))
                 .hint("a scaled embedding has a `rope_type`: without one transformers ignores the other entries"));
         }
     }

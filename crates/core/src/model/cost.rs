@@ -1,8 +1,10 @@
 //! The cost model: floating-point operations of a step on some text, and the memory of a backbone.
 
+use super::batch::is_narrower;
 use super::config::Config;
 use super::kernels::BLOCK_ROWS;
 use super::program::{Program, Step, Sublayer};
+use super::trie::{Cost, Trie};
 
 /// How much text a step has to do with.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,16 +23,25 @@ impl Load {
     }
 }
 
+impl Trie {
+    /// Multiplications and additions of all programs on some text.
+    pub fn flops(&self, config: &Config, load: &Load) -> Cost {
+        let narrow =
+            Load { tokens: if is_narrower(load.scored, load.tokens) { load.scored } else { load.tokens }, ..*load };
+        self.cost(|step, scored_only| config.flops(step, if scored_only { &narrow } else { load }))
+    }
+}
+
 impl Config {
     /// Multiplications and additions of one step on some text: the unit of the cost model.
-    pub fn flops(&self, step: &Step, load: &Load) -> f64 {
+    fn flops(&self, step: &Step, load: &Load) -> f64 {
         let Load { tokens, scored, length } = *load;
         let (c, t) = (self.hidden as f64, tokens as f64);
         let (q, kv) = ((self.heads * self.head_dim) as f64, (self.kv_heads * self.head_dim) as f64);
         match step {
             Step::Embed => 0.0,
-            // Projections; scores and their product with the values, half of which the causal mask skips.
-            Step::Attention(_) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + length as f64 * q),
+            // Projections; scores and their product with the values.
+            Step::Attention(layer) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.seen(*layer, length) * q),
             Step::Mlp(_) => 2.0 * t * 3.0 * c * self.intermediate as f64,
             Step::Edited(Sublayer::Attention, layer, operator) => {
                 self.flops(&Step::Attention(*layer), load) + operator.flops(tokens)
@@ -41,6 +52,13 @@ impl Config {
             Step::Apply(operator) => operator.flops(tokens),
             Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
         }
+    }
+
+    /// Tokens that a query of a layer sees on average: of half a segment, as far as its window reaches.
+    fn seen(&self, layer: usize, length: usize) -> f64 {
+        let length = length as f64;
+        let window = self.windows.get(layer).copied().flatten().map_or(length, |width| (width as f64).min(length));
+        if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
     /// Bytes of the weights in memory, in f32; a tied output projection has its own copy in another layout.

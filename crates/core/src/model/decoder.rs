@@ -1,4 +1,4 @@
-//! The decoder: one description of Llama, Qwen3 and OLMo-2, run step by step.
+//! The decoder: one description of every architecture in the registry, run step by step.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -9,9 +9,10 @@ use candle_core::Tensor;
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::kernels::{self, Heads, Norm};
+use super::operator::Operator;
 use super::parts::{Layer, Parts};
 use super::passes::Passes;
-use super::program::{Matrix, Operator, Step, Sublayer};
+use super::program::{Step, Sublayer};
 use super::rope::Rotary;
 use super::slice::{elements, tensor};
 use super::tensors::{FINAL_NORM, checked};
@@ -104,10 +105,16 @@ impl Decoder {
     /// projection, before a norm where the branch ends in one.
     ///
     /// # Errors
-    /// A dense operator on a branch that ends in a norm: no weight can take it in. Weights that are made by need.
+    /// A dense operator on a branch that ends in a norm, or one with a bias: no weight can take it in. Weights that are made
+    /// by need.
     pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.parts.get(layer)?.layer()?.clone();
-        if matches!(operator.matrix, Matrix::Dense(_)) && weights.norm_after(half).is_some() {
+        if operator.bias.is_some() {
+            return Err(Error::job("a map with a bias cannot be folded: the projection has none")
+                .at(format!("layer {layer}, {half:?}"))
+                .hint("apply it as a step of its own"));
+        }
+        if !operator.is_diagonal() && weights.norm_after(half).is_some() {
             return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
                 .at(format!("layer {layer}, {half:?}"))
                 .hint("apply it as a step after the norm"));
@@ -128,7 +135,7 @@ impl Decoder {
     fn half(&self, half: Sublayer, weights: &Layer, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
         match half {
             Sublayer::Attention => self.attention(weights, batch, x, end),
-            Sublayer::Mlp => self.mlp(weights, batch, x, end),
+            Sublayer::Mlp => self.mlp(weights, x, end),
         }
     }
 
@@ -138,7 +145,8 @@ impl Decoder {
         let x = elements(x)?; // [tokens, C]
         let norms = [slices(layer.norms[0].as_ref())?, slices(layer.norms[1].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let qkv = kernels::project(&x, c, before, &elements(&layer.qkv)?); // [tokens, (H + 2K)·D]
+        let bias = slices(layer.bias.as_ref())?;
+        let qkv = kernels::project(&x, c, before, &elements(&layer.qkv)?, bias.as_deref()); // [tokens, (H + 2K)·D]
         let (query_norm, key_norm) = (slices(layer.query_norm.as_ref())?, slices(layer.key_norm.as_ref())?);
         let heads = Heads {
             queries: config.heads,
@@ -146,6 +154,7 @@ impl Decoder {
             head_dim: config.head_dim,
             query_norm: self.norm(query_norm.as_deref()),
             key_norm: self.norm(key_norm.as_deref()),
+            window: layer.window.unwrap_or(usize::MAX),
         };
         let table = self.rotary.table(batch.longest());
         let context = kernels::attention(&qkv, &heads, batch, &table); // [tokens, H·D]
@@ -156,7 +165,7 @@ impl Decoder {
         tensor(out, &[batch.tokens(), c])
     }
 
-    fn mlp(&self, layer: &Layer, batch: &Batch, x: &Tensor, end: End) -> Result<Tensor> {
+    fn mlp(&self, layer: &Layer, x: &Tensor, end: End) -> Result<Tensor> {
         let c = self.config.hidden;
         let x = elements(x)?; // [tokens, C]
         let norms = [slices(layer.norms[2].as_ref())?, slices(layer.norms[3].as_ref())?];
@@ -164,7 +173,7 @@ impl Decoder {
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
         let out = kernels::mlp(&x, c, before, &elements(&layer.gate_up)?, &elements(&layer.down)?, after, stream);
-        tensor(out, &[batch.tokens(), c])
+        tensor(out, &[x.len() / c, c])
     }
 
     /// `x + branch(x)·T`; a diagonal stands before a norm that the branch ends in, a dense map after it.
@@ -172,7 +181,7 @@ impl Decoder {
         let part = self.parts.get(layer)?;
         let layer = part.layer()?;
         let last = slices(layer.norm_after(half))?;
-        let before = self.norm(last.as_deref()).filter(|_| matches!(operator.matrix, Matrix::Diagonal(_)));
+        let before = self.norm(last.as_deref()).filter(|_| operator.is_diagonal());
         let end = if before.is_some() { End::Projection } else { End::Branch };
         let branch = self.half(half, layer, batch, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;
@@ -180,7 +189,7 @@ impl Decoder {
             kernels::norm(&mut out, norm);
         }
         kernels::add(&mut out, &elements(x)?);
-        tensor(out, &[batch.tokens(), self.config.hidden])
+        tensor(out, x.dims())
     }
 
     fn norm<'a>(&self, weight: Option<&'a [f32]>) -> Option<Norm<'a>> {
@@ -190,7 +199,7 @@ impl Decoder {
 
 impl Model for Decoder {
     type Batch = Batch;
-    /// The residual stream, `[tokens, C]`.
+    /// The residual stream, `[tokens, C]`; narrowed, `[scored rows, C]`.
     type Residual = Tensor;
     /// One for each target of the batch.
     type Output = Vec<Prediction>;
@@ -211,16 +220,25 @@ impl Model for Decoder {
             }
             Step::Mlp(layer) => self.half(Sublayer::Mlp, self.parts.get(*layer)?.layer()?, batch, x, End::Stream),
             Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, batch, x),
-            Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, &[batch.tokens(), self.config.hidden]),
+            Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
     }
 
+    fn narrow(&self, batch: &Batch, x: Tensor) -> Result<Tensor> {
+        let Some(rows) = batch.scored_rows() else { return Ok(x) };
+        let c = self.config.hidden;
+        let all = elements(&x)?;
+        let scored = rows.iter().flat_map(|&row| &all[row * c..(row + 1) * c]).copied().collect();
+        tensor(scored, &[rows.len(), c])
+    }
+
     fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
         let head = self.parts.get(self.config.layers)?;
+        let targets = batch.targets_among(x.dim(0)?);
         let (x, weight, norm) = (elements(x)?, elements(head.head()?)?, elements(&self.final_norm)?);
         let norm = Norm { weight: &norm, eps: self.config.norm_eps };
-        Ok(kernels::predictions(&x, self.config.hidden, norm, &weight, &batch.targets))
+        Ok(kernels::predictions(&x, self.config.hidden, norm, &weight, &targets))
     }
 }
 

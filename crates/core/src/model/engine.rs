@@ -225,6 +225,10 @@ where
         self.each(parts, streams, |batch, x| self.model.advance(batch, step, x))
     }
 
+    fn narrow(&self, parts: &[Batch], streams: Vec<M::Residual>) -> Result<Vec<M::Residual>> {
+        parts.iter().zip(streams).map(|(batch, x)| self.model.narrow(batch, x)).collect()
+    }
+
     fn finish(&self, parts: &[Batch], streams: &Vec<M::Residual>) -> Result<Vec<Vec<Prediction>>> {
         self.each(parts, streams, |batch, x| self.model.finish(batch, x))
     }
@@ -341,6 +345,7 @@ pub(crate) mod tests {
             let added = match step {
                 Step::Attention(_) => 1.0,
                 Step::Mlp(_) => 10.0,
+                Step::Apply(operator) => return Ok(Far(operator.apply(&stream.0)?, Arc::clone(&self.copied))),
                 _ => return Err(Error::job("no such step")),
             };
             Ok(Far(stream.0.iter().map(|x| x + added).collect(), Arc::clone(&self.copied)))

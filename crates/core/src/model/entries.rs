@@ -27,6 +27,14 @@ impl<'a> Entries<'a> {
         Error::bad_input("a missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
     }
 
+    /// An entry that would change the forward pass in a way that the decoder does not compute.
+    pub(super) fn unsupported(&self, key: &str, found: &Value, expected: &str) -> Error {
+        Error::bad_input("the config asks for something that the decoder does not compute")
+            .at(self.path(key))
+            .expected(expected)
+            .found(excerpt(found))
+    }
+
     /// A whole number from 1 to `most`: nothing that is multiplied later may overflow, whatever a file says.
     pub(super) fn optional_count(&self, key: &str, most: usize) -> Result<Option<usize>> {
         let count =

@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 
 use super::config::Config;
 use super::rope::Rotary;
-use super::tensors::{self, EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM};
+use super::tensors::{self, BIASES, EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 
@@ -21,6 +21,10 @@ pub struct FrozenLayer {
     pub down: Tensor,
     pub query_norm: Option<Tensor>,
     pub key_norm: Option<Tensor>,
+    /// Of queries, keys and values.
+    pub biases: [Option<Tensor>; 3],
+    /// How many tokens a query sees.
+    pub window: Option<usize>,
     /// Before and after attention, before and after the MLP.
     pub norms: [Option<Tensor>; 4],
 }
@@ -58,6 +62,7 @@ impl FrozenWeights {
             find(part)?.ok_or_else(|| Error::job("an architecture has no such matrix").at(part.to_string()))
         };
         let [a, b, c, d] = self.config.architecture.norms.map(|part| part.map(find).transpose().map(Option::flatten));
+        let [query_bias, key_bias, value_bias] = BIASES.map(find);
         Ok(FrozenLayer {
             query: matrix("self_attn.q_proj")?,
             key: matrix("self_attn.k_proj")?,
@@ -68,6 +73,8 @@ impl FrozenWeights {
             down: matrix("mlp.down_proj")?,
             query_norm: find(QUERY_NORM)?,
             key_norm: find(KEY_NORM)?,
+            biases: [query_bias?, key_bias?, value_bias?],
+            window: self.config.windows[layer],
             norms: [a?, b?, c?, d?],
         })
     }

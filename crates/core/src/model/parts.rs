@@ -8,7 +8,7 @@ use super::cache::Cache;
 use super::config::Config;
 use super::program::Sublayer;
 use super::slice::{elements, tensor};
-use super::tensors::{EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
+use super::tensors::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 
@@ -23,12 +23,15 @@ pub(super) enum Part {
 pub(super) struct Layer {
     /// Before and after attention, before and after the MLP; each `[C]`.
     pub(super) norms: [Option<Tensor>; 4],
-    pub(super) qkv: Tensor, // [C, (H + 2K)·D]
+    pub(super) qkv: Tensor,          // [C, (H + 2K)·D]
+    pub(super) bias: Option<Tensor>, // [(H + 2K)·D]
     pub(super) query_norm: Option<Tensor>,
     pub(super) key_norm: Option<Tensor>,
     pub(super) output: Tensor,  // [H·D, C]
     pub(super) gate_up: Tensor, // [C, 2F]
     pub(super) down: Tensor,    // [F, C]
+    /// How many tokens a query sees.
+    pub(super) window: Option<usize>,
 }
 
 /// The parts of one backbone: its layers in order, then the head. A clone shares them.
@@ -156,10 +159,16 @@ impl Layer {
     fn read(config: &Config, weights: &Weights, index: usize) -> Result<Self> {
         let parts = parts(config);
         let width = |part: &str| parts.iter().find(|(known, _)| *known == part).map(|(_, shape)| shape[0]);
-        let norm = |part: &str| -> Result<Option<Tensor>> {
-            let Some(width) = width(part) else { return Ok(None) };
-            Ok(Some(tensor(weights.take(&name(index, part), &[width])?, &[width])?))
+        // Those of some vectors that the architecture has, one after the other.
+        let vectors = |names: &[&str]| -> Result<Option<Tensor>> {
+            let mut values = Vec::new();
+            for (part, width) in names.iter().filter_map(|part| Some((part, width(part)?))) {
+                values.extend(weights.take(&name(index, part), &[width])?);
+            }
+            let length = values.len();
+            (length > 0).then(|| tensor(values, &[length])).transpose()
         };
+        let norm = |part: &str| vectors(&[part]);
         let (query_norm, key_norm) = (norm(QUERY_NORM)?, norm(KEY_NORM)?);
         let mut norms = [None, None, None, None];
         for (slot, part) in norms.iter_mut().zip(config.architecture.norms) {
@@ -178,9 +187,11 @@ impl Layer {
             output: join(&["self_attn.o_proj"], q)?,
             gate_up: join(&["mlp.gate_proj", "mlp.up_proj"], c)?,
             down: join(&["mlp.down_proj"], f)?,
+            bias: vectors(&BIASES)?,
             norms,
             query_norm,
             key_norm,
+            window: config.windows[index],
         })
     }
 }

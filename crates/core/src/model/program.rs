@@ -5,147 +5,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use candle_core::Tensor;
-use sha2::{Digest, Sha256};
-
-use super::kernels;
-use super::slice::{elements, tensor};
-use crate::error::{Error, Result};
-use crate::files::sha256;
-
-/// A linear map of the residual stream, row vectors times matrix: `x ← x·W`. Known by its content.
-#[derive(Debug)]
-pub struct Operator {
-    key: [u8; 32],
-    channels: usize,
-    pub(super) matrix: Matrix,
-}
-
-#[derive(Debug)]
-pub(super) enum Matrix {
-    /// `W [C, C]`
-    Dense(Tensor),
-    /// The diagonal of `W`, `[C]`: one multiplication a channel instead of a matrix product.
-    Diagonal(Tensor),
-}
-
-impl Operator {
-    /// A full matrix, row-major.
-    ///
-    /// # Shapes
-    /// `matrix [channels, channels]`.
-    pub fn dense(channels: usize, matrix: Vec<f32>) -> Result<Arc<Self>> {
-        let key = key_of("dense", &matrix);
-        Ok(Arc::new(Self { key, channels, matrix: Matrix::Dense(tensor(matrix, &[channels, channels])?) }))
-    }
-
-    /// A diagonal matrix, given by its diagonal.
-    pub fn diagonal(diagonal: Vec<f32>) -> Result<Arc<Self>> {
-        let (key, channels) = (key_of("diagonal", &diagonal), diagonal.len());
-        Ok(Arc::new(Self { key, channels, matrix: Matrix::Diagonal(tensor(diagonal, &[channels])?) }))
-    }
-
-    /// Its form (`dense` or `diagonal`) and the numbers of that form: the matrix row-major, or the diagonal.
-    pub fn parts(&self) -> Result<(&'static str, Vec<f32>)> {
-        match &self.matrix {
-            Matrix::Dense(matrix) => Ok(("dense", elements(matrix)?.to_vec())),
-            Matrix::Diagonal(diagonal) => Ok(("diagonal", elements(diagonal)?.to_vec())),
-        }
-    }
-
-    /// The operator with these [`Self::parts`].
-    ///
-    /// # Errors
-    /// An unknown form, or a dense matrix that is not square.
-    pub fn from_parts(form: &str, values: Vec<f32>) -> Result<Arc<Self>> {
-        match form {
-            "dense" => {
-                let channels = values.len().isqrt();
-                if channels * channels != values.len() {
-                    return Err(
-                        Error::damaged("a dense operator is not square").found(format!("{} numbers", values.len()))
-                    );
-                }
-                Self::dense(channels, values)
-            }
-            "diagonal" => Self::diagonal(values),
-            other => Err(Error::damaged("an operator of an unknown form").found(format!("`{other}`"))),
-        }
-    }
-
-    /// The matrix in full, `[C, C]` row-major.
-    pub fn to_dense(&self) -> Result<Vec<f32>> {
-        match &self.matrix {
-            Matrix::Dense(matrix) => Ok(elements(matrix)?.to_vec()),
-            Matrix::Diagonal(diagonal) => {
-                let diagonal = elements(diagonal)?;
-                let channels = diagonal.len();
-                let mut matrix = vec![0.0; channels * channels];
-                for (i, &d) in diagonal.iter().enumerate() {
-                    matrix[i * channels + i] = d;
-                }
-                Ok(matrix)
-            }
-        }
-    }
-
-    /// `x·W` for each row.
-    ///
-    /// # Shapes
-    /// `x [rows, C]`; result the same.
-    pub fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
-        match &self.matrix {
-            Matrix::Dense(matrix) => Ok(kernels::linear(x, self.channels, &elements(matrix)?, None, None)),
-            Matrix::Diagonal(diagonal) => Ok(kernels::apply_diagonal(x, &elements(diagonal)?)),
-        }
-    }
-
-    /// This map, then another one: `x·W·V`.
-    pub fn then(&self, next: &Self) -> Result<Arc<Self>> {
-        match (&self.matrix, &next.matrix) {
-            (Matrix::Diagonal(first), Matrix::Diagonal(second)) => {
-                let (first, second) = (elements(first)?, elements(second)?);
-                Self::diagonal(first.iter().zip(second.iter()).map(|(a, b)| a * b).collect())
-            }
-            _ => Self::dense(self.channels, next.apply(&self.to_dense()?)?),
-        }
-    }
-
-    /// Multiplications and additions of [`Self::apply`] on so many rows.
-    pub(super) fn flops(&self, rows: usize) -> f64 {
-        match &self.matrix {
-            Matrix::Dense(_) => 2.0 * rows as f64 * (self.channels as f64).powi(2),
-            Matrix::Diagonal(_) => (rows * self.channels) as f64,
-        }
-    }
-
-    /// How many numbers it holds.
-    pub(super) fn numbers(&self) -> usize {
-        match &self.matrix {
-            Matrix::Dense(_) => self.channels * self.channels,
-            Matrix::Diagonal(_) => self.channels,
-        }
-    }
-
-    /// `C`
-    pub fn channels(&self) -> usize {
-        self.channels
-    }
-
-    /// The content key: equal keys, equal operators.
-    pub fn key(&self) -> String {
-        sha256::hex(self.key)
-    }
-}
-
-fn key_of(form: &str, values: &[f32]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    hash.update(form);
-    for value in values {
-        hash.update(value.to_le_bytes());
-    }
-    hash.finalize().into()
-}
+use super::operator::Operator;
 
 /// A half of a layer: a branch that is computed from the residual stream and added to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -186,14 +46,19 @@ impl Step {
         }
     }
 
+    /// Whether it works on each row by itself: no row looks at another one.
+    pub(super) fn is_rowwise(&self) -> bool {
+        matches!(self, Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Apply(_) | Self::Head)
+    }
+
     pub(super) fn content(&self) -> Content<'_> {
         match self {
             Self::Embed => (0, 0, &[]),
             Self::Attention(layer) => (1, *layer, &[]),
             Self::Mlp(layer) => (2, *layer, &[]),
-            Self::Edited(Sublayer::Attention, layer, operator) => (3, *layer, &operator.key),
-            Self::Edited(Sublayer::Mlp, layer, operator) => (4, *layer, &operator.key),
-            Self::Apply(operator) => (5, 0, &operator.key),
+            Self::Edited(Sublayer::Attention, layer, operator) => (3, *layer, operator.content()),
+            Self::Edited(Sublayer::Mlp, layer, operator) => (4, *layer, operator.content()),
+            Self::Apply(operator) => (5, 0, operator.content()),
             Self::Head => (6, 0, &[]),
         }
     }
@@ -322,17 +187,6 @@ mod tests {
         ];
         assert_eq!(program.0, expected);
         assert_ne!(program, Program::pruned(4, &[1, 2], |_| None));
-    }
-
-    #[test]
-    fn one_map_after_another_is_their_product() {
-        let diagonal = |values: &[f32]| Operator::diagonal(values.to_vec()).unwrap();
-        let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
-        let product = |a: &Operator, b: &Operator| a.then(b).unwrap().to_dense().unwrap();
-        assert_eq!(product(&diagonal(&[2.0, 3.0]), &diagonal(&[5.0, 7.0])), [10.0, 0.0, 0.0, 21.0]);
-        assert_eq!(product(&diagonal(&[2.0, 3.0]), &dense), [2.0, 4.0, 9.0, 12.0]);
-        assert_eq!(product(&dense, &diagonal(&[2.0, 3.0])), [2.0, 6.0, 6.0, 12.0]);
-        assert_eq!(product(&dense, &dense), [7.0, 10.0, 15.0, 22.0]);
     }
 
     #[test]

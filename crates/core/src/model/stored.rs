@@ -89,11 +89,28 @@ impl Stored<'_> {
     /// All numbers in their stored order.
     pub(super) fn values(&self) -> Result<Vec<f32>> {
         let mut values = vec![0.0; self.info.shape.iter().product()];
-        let each = READ / self.float.width();
-        let blocks = values.par_chunks_mut(each).enumerate();
-        first_error(blocks.map(|(block, values)| self.convert(block * each, values)))?;
+        self.fill(0, &mut values)?;
         self.shard.unchanged()?;
         Ok(values)
+    }
+
+    /// All numbers in their stored order, at most so many at a time.
+    pub(super) fn blocks(&self, most: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        let total: usize = self.info.shape.iter().product();
+        let mut values = vec![0.0; most.min(total)];
+        for first in (0..total).step_by(most.max(1)) {
+            let values = &mut values[..most.min(total - first)];
+            self.fill(first, values)?;
+            each(values)?;
+        }
+        self.shard.unchanged()
+    }
+
+    /// The numbers from element `first` on, by all threads.
+    fn fill(&self, first: usize, values: &mut [f32]) -> Result<()> {
+        let each = READ / self.float.width();
+        let blocks = values.par_chunks_mut(each).enumerate();
+        first_error(blocks.map(|(block, values)| self.convert(first + block * each, values)))
     }
 
     /// Some rows, one after the other. A row that is not there is a programming error and panics.
@@ -228,6 +245,13 @@ mod tests {
                 let last = outer as u32 - 1;
                 let rows = weights.rows("w", [outer, inner], &[last, 0]).unwrap();
                 assert!(rows[..inner] == values[(outer - 1) * inner..] && rows[inner..] == values[..inner]);
+                let mut blocks = Vec::new();
+                let mut gather = |block: &[f32]| {
+                    blocks.extend_from_slice(block);
+                    Ok(())
+                };
+                weights.blocks("w", &[outer, inner], 1000, &mut gather).unwrap();
+                assert!(blocks == values, "{dtype} [{outer}, {inner}]");
                 let twice = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap();
                 let right = |(at, &v): (usize, &f32)| v == number(at % (2 * outer) % outer * inner + at / (2 * outer));
                 assert!(twice.iter().enumerate().all(right), "{dtype} [{outer}, {inner}]");

@@ -7,11 +7,13 @@ use super::config::Config;
 use super::weights::Weights;
 use crate::error::Result;
 
-pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
-pub(super) const FINAL_NORM: &str = "model.norm.weight";
-pub(super) const HEAD: &str = "lm_head.weight";
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
+pub(crate) const FINAL_NORM: &str = "model.norm.weight";
+pub(crate) const HEAD: &str = "lm_head.weight";
 pub(super) const QUERY_NORM: &str = "self_attn.q_norm";
 pub(super) const KEY_NORM: &str = "self_attn.k_norm";
+/// Of queries, keys and values.
+pub(super) const BIASES: [&str; 3] = ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"];
 
 /// Compares a config with the headers of a folder's weight files: every tensor that it asks for is there in its shape,
 /// and no other. Nothing else is read, so that a wrong number in a config is found before anything is made of it.
@@ -23,7 +25,7 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
 }
 
 /// The weights of a folder, compared with a config as in [`check_weights`].
-pub(super) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
+pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
     let (c, vocab, tied) = (config.hidden, config.vocab, config.tied_embeddings);
     weights.check(EMBEDDING, &[vocab, c])?;
@@ -40,13 +42,14 @@ pub(super) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     Ok(weights)
 }
 
-pub(super) fn name(layer: usize, part: &str) -> String {
-    format!("model.layers.{layer}.{part}.weight")
+pub(crate) fn name(layer: usize, part: &str) -> String {
+    let of = if BIASES.contains(&part) { "" } else { ".weight" };
+    format!("model.layers.{layer}.{part}{of}")
 }
 
-/// The tensors of a layer with the shapes that they are stored in: matrices `[out, in]`, and those norms that the
-/// architecture has.
-pub(super) fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
+/// The tensors of a layer with the shapes that they are stored in: matrices `[out, in]`, and those norms and
+/// biases that the architecture has.
+pub(crate) fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
     let (c, f) = (config.hidden, config.intermediate);
     let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
     let matrices = [
@@ -66,5 +69,11 @@ pub(super) fn parts(config: &Config) -> Vec<(&'static str, Vec<usize>)> {
     let norms =
         [(QUERY_NORM, query), (KEY_NORM, key)].into_iter().filter_map(|(part, width)| Some((part, vec![width?])));
     let matrices = matrices.into_iter().map(|(part, outer, inner)| (part, vec![outer, inner]));
-    matrices.chain(norms).chain(config.architecture.norms.into_iter().flatten().map(|part| (part, vec![c]))).collect()
+    let biases = BIASES.into_iter().zip([q, kv, kv]).filter(|_| config.architecture.projection_bias);
+    let biases = biases.map(|(part, width)| (part, vec![width]));
+    matrices
+        .chain(biases)
+        .chain(norms)
+        .chain(config.architecture.norms.into_iter().flatten().map(|part| (part, vec![c])))
+        .collect()
 }

@@ -22,6 +22,11 @@ pub trait Model {
     /// `Step::Attention`, `Step::Mlp` or `Step::Apply`.
     fn advance(&self, batch: &Self::Batch, step: &Step, state: &Self::Residual) -> Result<Self::Residual>;
 
+    /// The state of those rows alone that the head will look at, where no step to come looks at others.
+    fn narrow(&self, _batch: &Self::Batch, state: Self::Residual) -> Result<Self::Residual> {
+        Ok(state)
+    }
+
     /// `Step::Head`.
     fn finish(&self, batch: &Self::Batch, state: &Self::Residual) -> Result<Self::Output>;
 }
@@ -47,6 +52,8 @@ struct Node {
     ends: Vec<usize>,
     /// Programs that pass through or end here.
     programs: usize,
+    /// Whether this step and all that follow it work on the scored rows alone.
+    narrow: bool,
 }
 
 /// A prefix tree of programs. Node 0 is `Embed`.
@@ -67,7 +74,7 @@ pub struct Cost {
 impl Trie {
     /// Every program begins with `Embed`; equal prefixes become one path.
     pub fn new(programs: &[Program]) -> Self {
-        let root = Node { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0 };
+        let root = Node { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0, narrow: false };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()) };
         // A node of a large grid has thousands of children.
         let mut known: HashMap<(usize, Content<'_>), usize> = HashMap::new();
@@ -88,9 +95,29 @@ impl Trie {
         trie
     }
 
+    /// As [`Self::new`], for programs of which nothing but the head's output is asked for: what follows the last attention
+    /// runs on scored rows only. (An observer would see streams of fewer rows.)
+    pub fn scoring(programs: &[Program]) -> Self {
+        let mut trie = Self::new(programs);
+        // A node stands before its children.
+        for node in (0..trie.nodes.len()).rev() {
+            let Node { step, children, .. } = &trie.nodes[node];
+            let onward = *step == Step::Head || !children.is_empty();
+            trie.nodes[node].narrow =
+                step.is_rowwise() && onward && children.iter().all(|&child| trie.nodes[child].narrow);
+        }
+        trie
+    }
+
     fn add(&mut self, parent: usize, step: &Step) -> usize {
         let node = self.nodes.len();
-        self.nodes.push(Node { step: step.clone(), children: Vec::new(), ends: Vec::new(), programs: 0 });
+        self.nodes.push(Node {
+            step: step.clone(),
+            children: Vec::new(),
+            ends: Vec::new(),
+            programs: 0,
+            narrow: false,
+        });
         self.nodes[parent].children.push(node);
         node
     }
@@ -120,11 +147,12 @@ impl Trie {
         self.paths.iter().map(|path| path.iter().map(share).sum()).collect()
     }
 
-    /// The cost model: what one batch costs, shared and program by program.
-    pub fn cost(&self, of_step: impl Fn(&Step) -> f64) -> Cost {
+    /// The cost model: what one batch costs, shared and program by program. `of_step` is told whether a step runs on scored
+    /// rows only.
+    pub(super) fn cost(&self, of_step: impl Fn(&Step, bool) -> f64) -> Cost {
         let (mut shared, mut separate) = (0.0, 0.0);
         for node in &self.nodes {
-            let cost = of_step(&node.step);
+            let cost = of_step(&node.step, node.narrow);
             shared += cost;
             separate += cost * node.programs as f64;
         }
@@ -205,6 +233,8 @@ impl Trie {
             }
             let next = model.advance(batch, step, &state)?;
             observer.after(node, Some(&next), started.elapsed().as_secs_f64())?;
+            let narrows = !self.nodes[node].narrow && children.iter().all(|&child| self.nodes[child].narrow);
+            let next = if narrows && !children.is_empty() { model.narrow(batch, next)? } else { next };
             // Each state is freed as soon as the last that needs it stands.
             drop(state);
             self.branch(node, next, &mut ready);
@@ -242,7 +272,7 @@ struct Ready<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::program::Operator;
+    use crate::model::operator::Operator;
     use std::cell::RefCell;
     use std::collections::HashMap;
     use std::sync::Arc;
@@ -373,9 +403,25 @@ mod tests {
     }
 
     #[test]
+    fn after_the_last_attention_of_all_that_follows_rows_are_left_out() {
+        // The second one lacks the last layer: what is shared with the dense program stays whole.
+        let operator = Operator::diagonal(vec![1.0]).unwrap();
+        let mut programs = vec![Program::dense(6), Program::pruned(6, &[5], |_| Some(Arc::clone(&operator)))];
+        programs.push(Program::pruned(6, &[1], |_| None));
+        let narrow = |trie: &Trie| -> Vec<String> {
+            let nodes = trie.nodes.iter().filter(|node| node.narrow);
+            nodes.map(|node| format!("{:?}", node.step).split_once('(').map_or("Head", |of| of.0).to_owned()).collect()
+        };
+        let expected = ["Mlp", "Head", "Apply", "Head", "Mlp", "Head"];
+        assert_eq!(narrow(&Trie::scoring(&programs)), expected);
+        assert!(narrow(&Trie::new(&programs)).is_empty());
+        assert!(narrow(&Trie::scoring(&[Program::trunk(6)])).is_empty(), "without a head all rows are the result");
+    }
+
+    #[test]
     fn the_cost_model_counts_what_runs() {
         let trie = Trie::new(&programs());
-        let cost = trie.cost(|step| f64::from(u8::from(matches!(step, Step::Mlp(_)))));
+        let cost = trie.cost(|step, _| f64::from(u8::from(matches!(step, Step::Mlp(_)))));
         assert_eq!(cost, Cost { shared: 12.0, separate: 22.0 });
     }
 

@@ -86,6 +86,20 @@ impl Weights {
         self.locate(name, shape)?.values()
     }
 
+    /// The same at most so many numbers at a time, in their stored order.
+    ///
+    /// # Errors
+    /// As [`Self::take`], and what `each` reports.
+    pub fn blocks(
+        &self,
+        name: &str,
+        shape: &[usize],
+        most: usize,
+        each: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.locate(name, shape)?.blocks(most, each)
+    }
+
     /// Some rows of a matrix as f32, one after the other.
     ///
     /// # Errors

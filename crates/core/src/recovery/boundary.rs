@@ -1,13 +1,15 @@
 //! The dense activations on both sides of removed layers.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::method::Repair;
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::{Error, Result};
-use crate::model::Engine;
+use crate::model::{Batch, Engine, HostRows, Step};
 
 /// Rows read at a time: what a method holds of a corpus of any size.
 const BLOCK_ROWS: usize = 2048;
@@ -47,6 +49,8 @@ pub struct Boundary<'a> {
     pub span: Span,
     /// The repair is solved on the first of the sequences, so many; on all of them it is measured.
     pub fitted: usize,
+    /// The spans of the selection before this one, ascending, with their repairs.
+    pub earlier: &'a [(Span, Repair)],
 }
 
 impl Boundary<'_> {
@@ -83,6 +87,28 @@ impl Boundary<'_> {
     /// `X_post`, `[rows, C]`.
     pub fn post(&self, rows: Range<usize>) -> Result<&[f32]> {
         self.activations.rows(HookPoint::Stream(self.span.end), rows)
+    }
+
+    /// What enters the span where everything before it is cut and repaired, of one sequence, `[rows, C]`: the dense stream
+    /// that enters the first span, taken through the repairs and the layers between.
+    ///
+    /// # Errors
+    /// A repair before it that stands in the weights of a layer.
+    pub fn repaired(&self, sequence: usize) -> Result<HostRows> {
+        let rows = self.sequence(sequence);
+        let Some((first, _)) = self.earlier.first() else { return HostRows::new(self.pre(rows)?.to_vec()) };
+        let mut steps = Vec::new();
+        let next = self.earlier[1..].iter().map(|(span, _)| span.start).chain([self.span.start]);
+        for ((span, repair), next) in self.earlier.iter().zip(next) {
+            match repair {
+                Repair::Cut => {}
+                Repair::Stream(operator) => steps.push(Step::Apply(Arc::clone(operator))),
+                Repair::Branches { .. } => return Err(Error::job("a repair in the weights of a layer is no step")),
+            }
+            steps.extend((span.end..next).flat_map(|layer| [Step::Attention(layer), Step::Mlp(layer)]));
+        }
+        let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
+        self.backbone.resume(&batch, &steps, self.activations.rows(HookPoint::Stream(first.start), rows)?)
     }
 
     /// The residual stream before the MLP of layer `start − 1`, `[rows, C]`: `X_pre` minus this is that MLP's output `A`.
@@ -124,5 +150,53 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
         for (sum, v) in sums.iter_mut().zip(row) {
             *sum += f64::from(v.abs());
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::calibrate::{ActivationShape, InMemory, Spool};
+    use crate::model::engine::tests::Adding;
+    use crate::options::Options;
+    use crate::recovery::Solution;
+
+    /// Activations around removed layers that are written down: the stream entering some layers, `[rows, C]`.
+    pub(in crate::recovery) struct Written {
+        engine: Adding,
+        activations: Activations,
+        pub(in crate::recovery) fitted: usize,
+    }
+
+    impl Written {
+        pub(in crate::recovery) fn new(channels: usize, sequences: usize, streams: &[(usize, &[f32])]) -> Self {
+            let mut kept = InMemory::of(streams.iter().map(|(layer, _)| HookPoint::Stream(*layer)));
+            streams.iter().for_each(|(layer, rows)| kept.push(HookPoint::Stream(*layer), rows).unwrap());
+            let length = streams[0].1.len() / channels / sequences;
+            let activations = kept.finish(ActivationShape { channels, sequences, length }).unwrap();
+            Self { engine: Adding::new(), activations, fitted: sequences }
+        }
+
+        /// What a method with options gives at `[start, end)`.
+        pub(in crate::recovery) fn solve(
+            &self,
+            (start, end): (usize, usize),
+            earlier: &[(Span, Repair)],
+            name: &str,
+            options: &serde_json::Value,
+        ) -> Result<Solution> {
+            let options: Options = options.as_object().unwrap().clone();
+            let span = Span { start, end };
+            let (backbone, activations) = (&self.engine, &self.activations);
+            let boundary = Boundary { backbone, activations, span, fitted: self.fitted, earlier };
+            crate::recovery::build(name, &options)?.solve(&boundary)
+        }
+    }
+
+    /// Fails unless numbers agree within 1e-5, more than the ridge of 1e-6 makes of numbers near 1.
+    pub(in crate::recovery) fn near(found: &[f32], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len());
+        let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-5, "{found:?}, expected {expected:?}");
     }
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::boundary::{Boundary, Placement, Span, pre_and_delta};
 use super::least_squares::{self, Solved};
 use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution, System};
-use crate::error::Result;
+use super::ridge::{self, Ridge};
+use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;
@@ -21,14 +22,12 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOUR
     .ours()
     .variants(VARIANTS);
 
-/// The two ways to compute the operator that the paper's table A10 compares, in its words.
+/// The two ways to compute the operator that the paper's table A10 compares, in its words; and one beyond the paper.
 const VARIANTS: &[Variant] = &[
     Variant { option: "solver", value: "svd", word: "svd", label: "SVD-based" },
     Variant { option: "solver", value: "normal", word: "solve", label: "Solver-based" },
+    Variant { option: "ridge", value: "auto", word: "ridge", label: "Ghost Layer, chosen ridge" },
 ];
-
-/// Added to the diagonal of `XᵀX`, as the reference code does.
-const RIDGE: f64 = 1e-6;
 
 /// Singular values up to this share of the largest count as zero, as in the reference code.
 const CUTOFF: f64 = 1e-6;
@@ -41,12 +40,15 @@ struct Ghosted {
     solver: Solver,
     /// What gets an operator each.
     boundary: Placement,
+    /// What is added to the diagonal of `XᵀX`: a number, or `auto`, chosen on held-out windows.
+    #[serde(skip_serializing_if = "Ridge::is_default")]
+    ridge: Ridge,
 }
 
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Solver {
-    /// `(XᵀX + 1e-6·I)·M = XᵀΔ` by Cholesky in f64.
+    /// `(XᵀX + ridge·I)·M = XᵀΔ` by Cholesky in f64.
     #[default]
     Normal,
     /// `M = X_pre⁺·Δ` by a thin singular value decomposition in f64, streamed.
@@ -54,7 +56,13 @@ enum Solver {
 }
 
 fn build(options: &Options) -> Result<Box<dyn Recovery>> {
-    Ok(Box::new(options::read::<Ghosted>(NAME, options)?))
+    let ghosted: Ghosted = options::read(NAME, options)?;
+    if matches!(ghosted.solver, Solver::Svd) && !ghosted.ridge.is_default() {
+        return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
+            .expected("`solver: normal` where there is a `ridge`")
+            .found("`solver: svd`, which cuts small singular values off instead"));
+    }
+    Ok(Box::new(ghosted))
 }
 
 impl Recovery for Ghosted {
@@ -72,12 +80,15 @@ impl Recovery for Ghosted {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let Solved { matrix: mut map, system, notes } = match self.solver {
-            Solver::Normal => {
-                let mut normal = NormalEquations::new(channels);
-                self.rows(boundary, |pre, post| normal.add_difference(pre, post))?;
-                least_squares::solve(&normal, channels, RIDGE)?
-            }
+        let solved = match self.solver {
+            Solver::Normal => match self.ridge {
+                Ridge::Fixed(ridge) => {
+                    let mut normal = NormalEquations::new(channels);
+                    self.rows(boundary, |pre, post| normal.add_difference(pre, post))?;
+                    least_squares::solve(&normal, channels, ridge)?
+                }
+                Ridge::Auto => ridge::solve(boundary)?,
+            },
             Solver::Svd => {
                 let mut tall = StreamingQr::new(channels);
                 self.rows(boundary, |pre, post| {
@@ -91,9 +102,8 @@ impl Recovery for Ghosted {
                 Solved { matrix: svd.solution, system, notes }
             }
         };
-        // The sum is formed in f64, like the sums before it.
-        map.iter_mut().step_by(channels + 1).for_each(|diagonal| *diagonal += 1.0);
-        let operator = Operator::dense(channels, map.into_iter().map(|v| v as f32).collect())?;
+        let operator = Operator::dense(channels, solved.with_identity(channels))?;
+        let Solved { system, notes, .. } = solved;
         Ok(Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() })
     }
 }

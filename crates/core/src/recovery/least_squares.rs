@@ -4,12 +4,23 @@ use super::method::System;
 use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
 
+/// Added to the diagonal of `XᵀX`, as the reference code of ghosted does.
+pub(super) const RIDGE: f64 = 1e-6;
+
 /// A solved least-squares problem.
 pub(super) struct Solved {
     /// `[C, C]`, row-major.
     pub(super) matrix: Vec<f64>,
     pub(super) system: System,
     pub(super) notes: Vec<String>,
+}
+
+impl Solved {
+    /// `W = I + M` in f32, the sum formed in f64, like the sums before it.
+    pub(super) fn with_identity(&self, channels: usize) -> Vec<f32> {
+        let identity = |at: usize| if at.is_multiple_of(channels + 1) { 1.0 } else { 0.0 };
+        self.matrix.iter().enumerate().map(|(at, v)| (v + identity(at)) as f32).collect()
+    }
 }
 
 /// `(XᵀX + ridge·I)⁻¹XᵀY`; the minimum-norm solution where that system is singular.

@@ -1,5 +1,6 @@
 //! Floor 2: what is put at the boundary of a removed region (design §7). One method, one file, one line in [`ENTRIES`].
 
+mod affine;
 mod boundary;
 mod ghosted;
 mod least_squares;
@@ -7,9 +8,12 @@ mod linearpatch;
 mod method;
 mod none;
 mod prune_and_comp;
+mod rank;
 mod repair_metrics;
 mod replaceme_cos;
 mod replaceme_ls;
+mod ridge;
+mod sequential;
 
 use serde_json::Value;
 
@@ -33,6 +37,9 @@ const ENTRIES: &[RecoveryEntry] = &[
     linearpatch::DIAG_ENTRY,
     linearpatch::ROTATE_ENTRY,
     ghosted::ENTRY,
+    affine::ENTRY,
+    rank::ENTRY,
+    sequential::ENTRY,
 ];
 
 /// The recovery of a name, with its options.
@@ -47,7 +54,7 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
             .expected(format!("one of {}, with one operator for a region", names.join(", ")))
             .found(format!("`{FINETUNE}` behind `{name}`"))
             .hint(
-                "a map in the weights, or several operators at a cut, are not trained; the paper trains none of these",
+                "a map in the weights, one with a bias or of low rank, or several operators at a cut, are not trained; the paper trains none of these",
             ));
     }
     Ok(recovery)
@@ -119,6 +126,14 @@ pub fn label(name: &str) -> &str {
     appearance(name).map_or(name, |shown| shown.label)
 }
 
+/// A recovery as a table prints it: its label, with the value of a named option that has no label of its own behind it.
+pub fn heading(name: &str) -> String {
+    match options::further(name, ENTRIES) {
+        Some(word) => format!("{} ({word})", label(name)),
+        None => label(name).to_owned(),
+    }
+}
+
 /// Whether it is the paper's own method.
 pub fn is_ours(name: &str) -> bool {
     appearance(name).is_some_and(|shown| shown.ours)
@@ -156,6 +171,14 @@ mod tests {
         assert_eq!((label("my-method"), label("replaceme-cos:3")), ("my-method", "ReplaceMe (Cos)"));
         assert_eq!(word("replaceme-cos", "epochs", "3"), "3");
         assert!(!is_ours("my-method"));
+        assert_eq!((heading("rank:8"), heading("rank")), ("Ghost Layer, low rank (8)".into(), label("rank").into()));
+        assert_eq!((heading("ghosted:svd"), heading("my:own")), ("SVD-based".into(), "my:own".into()));
+    }
+
+    #[test]
+    fn what_the_paper_lacks_is_no_part_of_its_tables_of_methods() {
+        let beyond = described().into_iter().filter(|of| of.beyond).map(|of| of.name);
+        assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "rank", "sequential"]);
     }
 
     #[test]

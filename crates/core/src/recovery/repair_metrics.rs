@@ -13,7 +13,8 @@ use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 use crate::model::{Batch, Operator, Step, Sublayer};
 
 /// Norms and errors at one boundary, over all calibration sequences. `X̂` is what the repair gives in the place of
-/// `X_post`; `M = W − I`, wherever the operator stands.
+/// `X_post` on the dense stream, whatever stream the repair was
+/// solved on; `M = W − I`, wherever the operator stands, without a bias.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RepairMetrics {
     /// Mean of |X̂ − X_post| over tokens and channels.
@@ -87,9 +88,9 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
     match repair {
         // X_pre·M − Δ, and A·M − Δ: both X̂ are X_pre plus a product.
         Repair::Cut => Ok(less(pre, post)),
-        Repair::Stream(_) => Ok(plus_product(less(pre, post), &wide(pre), m, channels)),
-        Repair::Branches { attention: false, .. } => {
-            Ok(plus_product(less(pre, post), &less(pre, boundary.middle(rows)?), m, channels))
+        Repair::Stream(operator) => plus_bias(plus_product(less(pre, post), &wide(pre), m, channels), operator),
+        Repair::Branches { operator, attention: false } => {
+            plus_bias(plus_product(less(pre, post), &less(pre, boundary.middle(rows)?), m, channels), operator)
         }
         Repair::Branches { operator, attention: true } => {
             let layer = boundary.layer_before()?;
@@ -116,6 +117,14 @@ fn plus_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec
     let (x, m) = (MatrixView::rows(x, rows, channels), MatrixView::rows(m, channels, channels));
     gemm_parallel(MatrixViewMut::rows(&mut sum, rows, channels), Update::Add, x, m);
     sum
+}
+
+/// `sum + b`, for each row.
+fn plus_bias(mut sum: Vec<f64>, operator: &Operator) -> Result<Vec<f64>> {
+    if let Some(bias) = operator.bias()? {
+        sum.iter_mut().zip(bias.iter().cycle()).for_each(|(sum, b)| *sum += f64::from(*b));
+    }
+    Ok(sum)
 }
 
 /// `W − I`, `[C, C]`; zero where there is no operator.

@@ -103,7 +103,7 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
 impl Calibrated {
     pub fn boundary<'a>(&'a self, backbone: &'a dyn Engine, start: usize, end: usize) -> Boundary<'a> {
         let fitted = self.activations.shape().sequences;
-        Boundary { backbone, activations: &self.activations, span: Span { start, end }, fitted }
+        Boundary { backbone, activations: &self.activations, span: Span { start, end }, fitted, earlier: &[] }
     }
 }
 

@@ -1,14 +1,13 @@
 //! A weight file in bf16, written block by block: memory stays small whatever its size.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 
 use half::bf16;
 use rayon::prelude::*;
 use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
 
+use ghostlab_core::checkpoint::header;
 use ghostlab_core::error::{Error, Result};
 
 /// A tensor to be drawn.
@@ -82,9 +81,8 @@ pub(super) fn write(
     wrote: &mut dyn FnMut(usize) -> Result<()>,
 ) -> Result<()> {
     let put = |file: &mut File, bytes: &[u8]| file.write_all(bytes).map_err(|error| failed(&error));
-    let header = header(tensors)?;
-    put(file, &(header.len() as u64).to_le_bytes())?;
-    put(file, &header)?;
+    let infos = tensors.iter().map(|tensor| (tensor.name.clone(), Dtype::BF16, tensor.shape.clone()));
+    put(file, &header(infos.collect())?)?;
     let mut block = Vec::new();
     for tensor in tensors {
         let bytes = tensor.bytes();
@@ -96,23 +94,6 @@ pub(super) fn write(
         }
     }
     Ok(())
-}
-
-/// What stands before the numbers, filled up with spaces to a multiple of eight. transformers asks for `format`.
-fn header(tensors: &[Tensor]) -> Result<Vec<u8>> {
-    let failed = |found: String| Error::job("the header of a weight file cannot be made").found(found);
-    let mut end = 0;
-    let infos = tensors.iter().map(|tensor| {
-        let start = end;
-        end += tensor.bytes();
-        let info = TensorInfo { dtype: Dtype::BF16, shape: tensor.shape.clone(), data_offsets: (start, end) };
-        (tensor.name.clone(), info)
-    });
-    let format = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let metadata = Metadata::new(Some(format), infos.collect()).map_err(|error| failed(error.to_string()))?;
-    let mut header = serde_json::to_vec(&metadata).map_err(|error| failed(error.to_string()))?;
-    header.resize(header.len().next_multiple_of(8), b' ');
-    Ok(header)
 }
 
 #[cfg(test)]

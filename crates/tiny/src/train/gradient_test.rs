@@ -2,9 +2,9 @@
 
 use super::network::{Network, Tape};
 use super::parameters::Parameters;
-use super::shape::Shape;
+use super::shape::{Shape, trained};
 use ghostlab_core::model::Config;
-use ghostlab_core::model::architecture::{ARCHITECTURES, Architecture};
+use ghostlab_core::model::architecture::Architecture;
 
 /// Small, but nothing is 1 and no two widths are alike.
 fn shape(architecture: &Architecture) -> Shape {
@@ -49,7 +49,7 @@ fn text(vocab: usize, tokens: usize) -> Vec<u32> {
 fn gradients_equal_central_differences_for_every_tensor() {
     // Two windows, of more than one block of queries each.
     let (span, tokens) = (80, 160);
-    for architecture in ARCHITECTURES {
+    for architecture in trained() {
         let shape = shape(architecture);
         let network = Network::new(config(&shape), span);
         let ids = text(shape.vocab, tokens + 1);
@@ -93,7 +93,7 @@ fn gradients_equal_central_differences_for_every_tensor() {
 
 #[test]
 fn f32_gradients_are_those_of_f64() {
-    for architecture in ARCHITECTURES {
+    for architecture in trained() {
         let shape = shape(architecture);
         let network = Network::new(config(&shape), 160);
         let ids = text(shape.vocab, 161);
@@ -164,7 +164,7 @@ mod oracle {
 
     #[test]
     fn the_training_forward_gives_the_logits_of_candles_models() {
-        for architecture in ARCHITECTURES {
+        for architecture in trained() {
             // candle's Llama has no head_dim of its own.
             let shape =
                 Shape { head_dim: if architecture.model_type == "qwen3" { 8 } else { 6 }, ..shape(architecture) };

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::model::Config;
-use ghostlab_core::model::architecture::{ARCHITECTURES, Architecture};
+use ghostlab_core::model::architecture::{ARCHITECTURES, Architecture, SlidingWindow};
 
 /// Everything that `config.json` says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,11 @@ pub struct Shape {
     pub tied_embeddings: bool,
     /// Whether the tokenizer puts the end-of-text token before every text, as Llama's puts its BOS.
     pub begins: bool,
+}
+
+/// The architectures whose gradients are written here: those without biases and without windows.
+pub fn trained() -> impl Iterator<Item = &'static Architecture> {
+    ARCHITECTURES.iter().filter(|of| !of.projection_bias && of.window != SlidingWindow::Always)
 }
 
 impl Shape {
@@ -52,9 +57,9 @@ impl Shape {
         }
     }
 
-    /// The architecture's entry among those that the decoder knows.
+    /// The architecture's entry among those that can be trained.
     pub fn known(&self) -> Option<&'static Architecture> {
-        ARCHITECTURES.iter().find(|of| of.model_type == self.architecture)
+        trained().find(|of| of.model_type == self.architecture)
     }
 
     /// The `config.json` of Hugging Face. `end` is the id of the end-of-text token.

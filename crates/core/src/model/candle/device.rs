@@ -118,7 +118,7 @@ impl FloatType {
     }
 
     /// Bytes of a number.
-    pub(super) fn bytes(self) -> u64 {
+    pub(crate) fn bytes(self) -> u64 {
         self.tensors().size_in_bytes() as u64
     }
 
@@ -135,11 +135,16 @@ impl FloatType {
     /// # Errors
     /// Weight files that cannot be read.
     pub fn stored(folder: &Path) -> Result<Self> {
-        Ok(match Weights::open(folder)?.dtype(EMBEDDING) {
+        Ok(Self::of(Weights::open(folder)?.dtype(EMBEDDING)))
+    }
+
+    /// That of a tensor's file.
+    pub(crate) fn of(stored: Option<Dtype>) -> Self {
+        match stored {
             Some(Dtype::F16) => Self::F16,
             Some(Dtype::BF16) => Self::Bf16,
             _ => Self::F32,
-        })
+        }
     }
 }
 

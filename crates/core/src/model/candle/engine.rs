@@ -1,5 +1,6 @@
 //! The engine itself: programs on a candle device.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -54,6 +55,8 @@ pub struct CandleEngine {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotary: Rotary,
+    /// The windows of its layers, each once.
+    windows: Vec<Option<usize>>,
     operators: Operators,
     /// Tokens that run together: fewer after the device's memory was full.
     piece_tokens: AtomicUsize,
@@ -66,7 +69,7 @@ pub struct CandleEngine {
 /// A residual stream, and how its rows are laid out for attention.
 #[derive(Clone)]
 pub struct Stream {
-    x: Tensor, // [tokens, C]
+    x: Tensor, // [tokens, C]; narrowed, [scored rows, C]
     layout: Arc<Layout>,
     finite: bool,
 }
@@ -117,6 +120,7 @@ impl CandleEngine {
             parts,
             final_norm,
             rotary,
+            windows: config.windows.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
             piece_tokens: AtomicUsize::new(piece_tokens),
             notes: Notes::default(),
             #[cfg(test)]
@@ -148,14 +152,18 @@ impl CandleEngine {
         if self.is_cpu() { CPU_NUMBERS } else { DEVICE_NUMBERS }
     }
 
-    fn layout(&self, batch: &Batch) -> Result<Arc<Layout>> {
+    /// Of a stream of so many rows: of all of a batch, or of the scored ones.
+    fn layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
         let most_scores = self.numbers() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
-        Layout::new(batch, tokens, most_scores, &self.rotary, &self.device).map(Arc::new)
+        if rows < batch.tokens() {
+            return Layout::of_rows(rows, tokens, &self.device).map(Arc::new);
+        }
+        Layout::new(batch, tokens, most_scores, &self.windows, &self.rotary, &self.device).map(Arc::new)
     }
 
     fn stream(&self, batch: &Batch, x: Tensor) -> Result<Stream> {
-        Ok(Stream { x, layout: self.layout(batch)?, finite: true })
+        Ok(Stream { layout: self.layout(batch, x.dim(0)?)?, x, finite: true })
     }
 
     /// What `run` makes of each piece, one below the other. Where the device's memory is full, pieces become half as long,
@@ -168,7 +176,7 @@ impl CandleEngine {
     ) -> Result<(Tensor, Arc<Layout>)> {
         let mut layout = Arc::clone(&stream.layout);
         if layout.piece_tokens > self.piece_tokens.load(Relaxed) {
-            layout = self.layout(batch)?;
+            layout = self.layout(batch, stream.x.dim(0)?)?;
         }
         loop {
             let of_piece = |piece: &Piece| {
@@ -187,18 +195,18 @@ impl CandleEngine {
             match done {
                 Ok(pieces) if pieces.len() == 1 => return Ok((pieces[0].clone(), layout)),
                 Ok(pieces) => return Ok((Tensor::cat(&pieces, 0)?, layout)),
-                Err(error) if is_out_of_memory(&error) => layout = self.smaller(batch, &layout, &error)?,
+                Err(error) if is_out_of_memory(&error) => layout = self.smaller(batch, stream, &layout, &error)?,
                 Err(error) => return Err(error),
             }
         }
     }
 
     /// A layout of pieces that are half as long.
-    fn smaller(&self, batch: &Batch, layout: &Layout, error: &Error) -> Result<Arc<Layout>> {
+    fn smaller(&self, batch: &Batch, stream: &Stream, layout: &Layout, error: &Error) -> Result<Arc<Layout>> {
         let longest = layout.pieces.iter().map(|piece| piece.rows.len()).max().unwrap_or(0);
         let half = longest / 2;
         self.piece_tokens.fetch_min(half.max(1), Relaxed);
-        let next = self.layout(batch)?;
+        let next = self.layout(batch, stream.x.dim(0)?)?;
         if next.pieces.len() <= layout.pieces.len() {
             return Err(Error::missing("the device's memory is full")
                 .at(format!("a document or window of {longest} tokens"))
@@ -230,8 +238,10 @@ impl CandleEngine {
     /// `x [rows, C]`; result `[rows, H·D]`.
     fn attention(&self, layer: &Layer, piece: &Piece, x: &Tensor) -> Result<Tensor> {
         let (rows, head_dim) = (x.dim(0)?, self.config.head_dim);
-        let heads = |projection: &Tensor, norm: Option<&Tensor>, heads: usize, turned: bool| -> Result<Tensor> {
-            let x = ops::linear(x, projection)?;
+        let [query, key, value] = [&layer.query, &layer.key, &layer.value];
+        type Projection<'a> = (&'a Tensor, Option<&'a Tensor>);
+        let heads = |(weight, bias): Projection<'_>, norm: Option<&Tensor>, heads, turned| -> Result<Tensor> {
+            let x = ops::biased(&ops::linear(x, weight)?, bias)?;
             let shape = (rows, heads, head_dim);
             // A norm of a head's width norms each head by itself, one of the whole width all heads together.
             let x = match norm {
@@ -243,12 +253,13 @@ impl CandleEngine {
             };
             if turned { ops::rotate(&x, &piece.cos, &piece.sin) } else { Ok(x) }
         };
-        let queries = heads(&layer.query, layer.query_norm.as_ref(), self.config.heads, true)?;
-        let keys = heads(&layer.key, layer.key_norm.as_ref(), self.config.kv_heads, true)?;
-        let values = heads(&layer.value, None, self.config.kv_heads, false)?;
+        let [query_bias, key_bias, value_bias] = layer.biases.each_ref().map(Option::as_ref);
+        let queries = heads((query, query_bias), layer.query_norm.as_ref(), self.config.heads, true)?;
+        let keys = heads((key, key_bias), layer.key_norm.as_ref(), self.config.kv_heads, true)?;
+        let values = heads((value, value_bias), None, self.config.kv_heads, false)?;
         let of_groups = piece.groups.iter().map(|group| {
             let [keys, values] = [&keys, &values].map(|x| group.keys.of(x));
-            ops::attention(&group.queries.of(&queries)?, &keys?, &values?, &group.mask)
+            ops::attention(&group.queries.of(&queries)?, &keys?, &values?, group.mask(layer.window)?)
         });
         let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
         let blocks = piece.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
@@ -267,17 +278,16 @@ impl CandleEngine {
             Step::Edited(half, layer, operator) => {
                 let part = self.parts.layer(*layer)?;
                 let layer = part.layer()?;
-                let matrix = self.operators.get(operator)?;
                 // A diagonal stands before a norm that the branch ends in, a dense map after it.
-                let norm = layer.norm_after(*half).filter(|_| matrix.rank() == 1);
+                let norm = layer.norm_after(*half).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { End::Projection } else { End::Branch };
-                let mut branch = ops::apply(&self.branch(*half, layer, piece, x, end)?, &matrix)?;
+                let mut branch = self.operators.get(operator)?.apply(&self.branch(*half, layer, piece, x, end)?)?;
                 if let Some(weight) = norm {
                     branch = ops::rms_norm(&branch, weight, self.eps())?;
                 }
                 Ok((x + branch)?)
             }
-            Step::Apply(operator) => ops::apply(x, &self.operators.get(operator)?),
+            Step::Apply(operator) => self.operators.get(operator)?.apply(x),
             Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
         }
     }
@@ -336,11 +346,19 @@ impl Model for CandleEngine {
         Ok(Stream { x, layout, finite })
     }
 
+    fn narrow(&self, batch: &Batch, stream: Stream) -> Result<Stream> {
+        let Some(rows) = batch.scored_rows() else { return Ok(stream) };
+        let rows: Vec<u32> = rows.into_iter().map(|row| row as u32).collect();
+        let x = stream.x.index_select(&Tensor::new(rows, &self.device)?, 0)?;
+        Ok(Stream { finite: stream.finite, ..self.stream(batch, x)? })
+    }
+
     fn finish(&self, batch: &Batch, stream: &Stream) -> Result<Vec<Prediction>> {
         let weight = self.parts.head()?;
+        let targets = batch.targets_among(stream.x.dim(0)?);
         let mut rows = self.numbers() / self.config.vocab;
         loop {
-            let done = head::predictions(&stream.x, &self.final_norm, self.eps(), &weight, &batch.targets, rows);
+            let done = head::predictions(&stream.x, &self.final_norm, self.eps(), &weight, &targets, rows);
             match done {
                 Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
                 done => return done,

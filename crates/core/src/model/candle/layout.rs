@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 use crate::model::rope::Rotary;
 
@@ -40,8 +40,19 @@ pub(super) struct Piece {
 pub(super) struct Group {
     pub(super) queries: Rows,
     pub(super) keys: Rows,
-    /// `[q, k]`, 0 or −∞.
-    pub(super) mask: Tensor,
+    /// For each window of the backbone's layers `[q, k]`, 0 or −∞.
+    masks: Masks,
+}
+
+/// A mask for each window; none is all earlier tokens.
+type Masks = Vec<(Option<usize>, Tensor)>;
+
+impl Group {
+    /// The mask of layers that have such a window.
+    pub(super) fn mask(&self, window: Option<usize>) -> Result<&Tensor> {
+        let found = self.masks.iter().find(|(of, _)| *of == window);
+        found.map(|(_, mask)| mask).ok_or_else(|| Error::job("a layer has a window that nobody made a mask for"))
+    }
 }
 
 /// Rows of a piece, several blocks of the same number.
@@ -65,11 +76,12 @@ struct Block {
 }
 
 impl Layout {
-    /// `most_scores` bounds the blocks of a group times the scores of one.
+    /// `most_scores` bounds the blocks of a group times the scores of one; `windows` are those of the backbone's layers.
     pub(super) fn new(
         batch: &Batch,
         piece_tokens: usize,
         most_scores: usize,
+        windows: &[Option<usize>],
         rotary: &Rotary,
         device: &Device,
     ) -> Result<Self> {
@@ -80,10 +92,23 @@ impl Layout {
             let start = trees[first].start;
             let fitting = trees[first..].iter().take_while(|tree| tree.end - start <= piece_tokens).count();
             let last = first + fitting.max(1);
-            pieces.push(Piece::new(batch, &trees[first..last], most_scores, rotary, device)?);
+            pieces.push(Piece::new(batch, &trees[first..last], most_scores, windows, rotary, device)?);
             first = last;
         }
         Ok(Self { pieces, piece_tokens })
+    }
+
+    /// Rows that no attention joins any more.
+    pub(super) fn of_rows(rows: usize, piece_tokens: usize, device: &Device) -> Result<Self> {
+        let nowhere = Tensor::zeros((1, 1), DType::F32, device)?;
+        let of = |start: usize| Piece {
+            rows: start..rows.min(start + piece_tokens),
+            cos: nowhere.clone(),
+            sin: nowhere.clone(),
+            groups: Vec::new(),
+            order: Vec::new(),
+        };
+        Ok(Self { pieces: (0..rows).step_by(piece_tokens.max(1)).map(of).collect(), piece_tokens })
     }
 }
 
@@ -92,6 +117,7 @@ impl Piece {
         batch: &Batch,
         trees: &[Range<usize>],
         most_scores: usize,
+        windows: &[Option<usize>],
         rotary: &Rotary,
         device: &Device,
     ) -> Result<Self> {
@@ -118,7 +144,8 @@ impl Piece {
         let mut order = vec![(0, 0); blocks.len()];
         let mut groups = Vec::new();
         for ((keys, queries), members) in by_shape {
-            let mask = mask(&queries, keys, device)?;
+            let masks = windows.iter().map(|&window| Ok((window, mask(&queries, keys, window, device)?)));
+            let masks = masks.collect::<Result<Masks>>()?;
             for members in members {
                 members.iter().enumerate().for_each(|(place, &block)| order[block] = (groups.len(), place));
                 let of = |range: fn(&Block) -> &Range<usize>| {
@@ -126,7 +153,7 @@ impl Piece {
                     Rows::new(ranges.map(|of| of.start - rows.start..of.end - rows.start).collect(), device)
                 };
                 let (queries, keys) = (of(|block| &block.queries)?, of(|block| &block.keys)?);
-                groups.push(Group { queries, keys, mask: mask.clone() });
+                groups.push(Group { queries, keys, masks: masks.clone() });
             }
         }
         let table = rotary.table(batch.longest());
@@ -210,11 +237,19 @@ fn blocks(trees: &[Range<usize>]) -> Vec<Block> {
     blocks
 }
 
-fn mask(queries: &[(usize, usize, usize, usize)], keys: usize, device: &Device) -> Result<Tensor> {
+fn mask(
+    queries: &[(usize, usize, usize, usize)],
+    keys: usize,
+    window: Option<usize>,
+    device: &Device,
+) -> Result<Tensor> {
     let mut values = vec![f32::NEG_INFINITY; queries.len() * keys];
     for (row, &(prefix, prefix_end, own, own_end)) in values.chunks_exact_mut(keys.max(1)).zip(queries) {
-        row[prefix..prefix_end].fill(0.0);
-        row[own..own_end].fill(0.0);
+        // The last ones: of its own segment first, and what is left of the window before that.
+        let window = window.unwrap_or(usize::MAX);
+        let left = window.saturating_sub(own_end - own);
+        row[prefix.max(prefix_end.saturating_sub(left))..prefix_end].fill(0.0);
+        row[own.max(own_end.saturating_sub(window))..own_end].fill(0.0);
     }
     Ok(Tensor::from_vec(values, (queries.len(), keys), device)?)
 }
@@ -234,11 +269,13 @@ mod tests {
 
     fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
         let rotary = Rotary::new(&Rope { theta: 10_000.0, scaling: None }, 4);
-        Layout::new(batch, piece_tokens, most_scores, &rotary, &Device::Cpu).unwrap()
+        Layout::new(batch, piece_tokens, most_scores, &WINDOWS, &rotary, &Device::Cpu).unwrap()
     }
 
-    /// For each query of the batch, the keys that its block's mask lets it see.
-    fn visible(layout: &Layout) -> Vec<Vec<usize>> {
+    const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)];
+
+    /// For each query of the batch, the keys that its block's mask of a window lets it see.
+    fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
         let mut all = Vec::new();
         for piece in &layout.pieces {
             let of_rows = |rows: &Rows| -> Vec<Vec<usize>> {
@@ -252,7 +289,7 @@ mod tests {
             for &(group, place) in &piece.order {
                 let group = &piece.groups[group];
                 let (queries, keys) = (&of_rows(&group.queries)[place], &of_rows(&group.keys)[place]);
-                let mask: Vec<Vec<f32>> = group.mask.to_vec2().unwrap();
+                let mask: Vec<Vec<f32>> = group.mask(window).unwrap().to_vec2().unwrap();
                 for (query, mask) in queries.iter().zip(mask) {
                     assert_eq!(*query, all.len(), "blocks stand in the order of their rows");
                     all.push(keys.iter().zip(mask).filter(|(_, m)| *m == 0.0).map(|(key, _)| *key).collect());
@@ -287,7 +324,13 @@ mod tests {
             }
             for piece_tokens in [1, 256, 700, usize::MAX] {
                 for most_scores in [1, usize::MAX] {
-                    assert_eq!(visible(&layout(&batch, piece_tokens, most_scores)), expected, "{segments:?}");
+                    let layout = layout(&batch, piece_tokens, most_scores);
+                    for window in WINDOWS {
+                        let last =
+                            |all: &Vec<usize>| all[all.len().saturating_sub(window.unwrap_or(all.len()))..].to_vec();
+                        let expected: Vec<_> = expected.iter().map(last).collect();
+                        assert_eq!(visible(&layout, window), expected, "{segments:?}, window {window:?}");
+                    }
                 }
             }
         }

@@ -37,6 +37,17 @@ pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     product(x, &weight.t()?)
 }
 
+/// `x + b` in f32, rounded to `x`'s type; `x` itself without a bias.
+///
+/// # Shapes
+/// `x [rows, out]`, `bias [out]` in f32 (f64 for an f64 `x`); result `[rows, out]`.
+pub fn biased(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    match bias {
+        Some(bias) => Ok(wide(x)?.broadcast_add(bias)?.to_dtype(x.dtype())?),
+        None => Ok(x.clone()),
+    }
+}
+
 /// `x·W` in f32, rounded to `x`'s type: an operator of the residual stream.
 ///
 /// # Shapes
@@ -176,6 +187,7 @@ mod tests {
     #[test]
     fn every_operation_has_the_gradient_of_finite_differences() {
         gradients_hold("linear", &[&[3, 4], &[5, 4]], |x| linear(&x[0], &x[1]));
+        gradients_hold("bias", &[&[3, 4], &[4]], |x| biased(&x[0], Some(&x[1])));
         gradients_hold("dense operator", &[&[3, 4], &[4, 4]], |x| apply(&x[0], &x[1]));
         gradients_hold("diagonal operator", &[&[3, 4], &[4]], |x| apply(&x[0], &x[1]));
         gradients_hold("norm", &[&[3, 4], &[4]], |x| rms_norm(&x[0], &x[1], 1e-5));

@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::model::cache::Cache;
 use crate::model::config::Config;
 use crate::model::program::Sublayer;
-use crate::model::tensors::{EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
+use crate::model::tensors::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
 use crate::model::weights::Weights;
 
-/// Matrices stand as weight files store them, `[out, in]`, in the engine's float type; norms in f32.
+/// Matrices stand as weight files store them, `[out, in]`, in the engine's float type; norms and biases in f32.
 pub(super) enum Part {
     Layer(Box<Layer>),
     /// The output projection, or the embedding: `[vocab, C]`
@@ -32,6 +32,10 @@ pub(super) struct Layer {
     pub(super) gate: Tensor,   // [F, C]
     pub(super) up: Tensor,     // [F, C]
     pub(super) down: Tensor,   // [C, F]
+    /// Of queries, keys and values: `[H·D]`, `[K·D]`, `[K·D]`.
+    pub(super) biases: [Option<Tensor>; 3],
+    /// How many tokens a query sees.
+    pub(super) window: Option<usize>,
 }
 
 /// The layers in order, the head, and the embedding where it is not the head.
@@ -149,15 +153,17 @@ impl Place {
             let missing = || Error::job("a layer has no such tensor").at(part.to_string());
             self.tensor(&name(index, part), shape(part).ok_or_else(missing)?, self.dtype)
         };
-        let norm = |part: &str| shape(part).map(|of| self.tensor(&name(index, part), of, FloatType::F32)).transpose();
+        // What is added or multiplied by channel, where the architecture has it.
+        let vector = |part: &str| shape(part).map(|of| self.tensor(&name(index, part), of, FloatType::F32)).transpose();
+        let [query_bias, key_bias, value_bias] = BIASES.map(vector);
         let mut norms = [None, None, None, None];
         for (slot, part) in norms.iter_mut().zip(self.config.architecture.norms) {
-            *slot = part.map(norm).transpose()?.flatten();
+            *slot = part.map(vector).transpose()?.flatten();
         }
         Ok(Layer {
             norms,
-            query_norm: norm(QUERY_NORM)?,
-            key_norm: norm(KEY_NORM)?,
+            query_norm: vector(QUERY_NORM)?,
+            key_norm: vector(KEY_NORM)?,
             query: matrix("self_attn.q_proj")?,
             key: matrix("self_attn.k_proj")?,
             value: matrix("self_attn.v_proj")?,
@@ -165,6 +171,8 @@ impl Place {
             gate: matrix("mlp.gate_proj")?,
             up: matrix("mlp.up_proj")?,
             down: matrix("mlp.down_proj")?,
+            biases: [query_bias?, key_bias?, value_bias?],
+            window: self.config.windows[index],
         })
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Heads<'a> {
     pub(crate) head_dim: usize,
     pub(crate) query_norm: Option<Norm<'a>>,
     pub(crate) key_norm: Option<Norm<'a>>,
+    /// How many tokens a query sees, itself among them.
+    pub(crate) window: usize,
 }
 
 /// Attention of all segments.
@@ -40,12 +42,12 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &R
     let rotated = rotate(qkv, heads, &batch.positions(), table); // [tokens, (H + K)·D]
     let tokens = qkv.len() / stride;
     let mut out = scratch(tokens * q_width);
-    query_blocks(&mut out, q_width, batch).into_par_iter().for_each(|block| {
-        let Block { out, first, prefix, window, starts } = block;
-        let rows = out.len() / q_width;
-        // Keys of the prefix, and from the first segment's start to the block's last query: later ones are masked for
-        // all its queries, and never computed.
-        let (before, own) = (prefix.len(), first + rows - window);
+    query_blocks(&mut out, q_width, batch, heads.window).into_par_iter().for_each(|block| {
+        let Block { out, first, prefix, starts } = block;
+        let (rows, start) = (out.len() / q_width, starts[0].own);
+        // Keys of the prefix, and from the first one that the first query sees to the block's last query: others are masked
+        // for all its queries, and never computed.
+        let (before, own) = (prefix.len(), first + rows - start);
         let seen = before + own;
         let mut scores = scratch(rows * seen);
         let mut sums = [0.0; QUERY_ROWS];
@@ -73,18 +75,19 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &R
                 MatrixViewMut::strided(&mut scores[before..], rows, own, seen),
                 Update::Replace,
                 queries,
-                keys(window, own).t(),
+                keys(start, own).t(),
             );
             simd::widest(
                 #[inline(always)]
                 || {
                     for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(&mut sums).enumerate() {
                         let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
-                        // The block's segments before the query's own.
-                        let others = before..before + starts[row] - window;
-                        visible[others.clone()].fill(f32::NEG_INFINITY);
+                        // What of the prefix is too far away; and the block's segments before the query's own, and what
+                        // is too far away in it.
+                        let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
+                        unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
                         *sum = simd::numerators(visible);
-                        visible[others].fill(0.0);
+                        unseen.into_iter().for_each(|keys| visible[keys].fill(0.0));
                         masked.fill(0.0);
                     }
                 },
@@ -104,7 +107,7 @@ pub(crate) fn attention(qkv: &[f32], heads: &Heads<'_>, batch: &Batch, table: &R
                 MatrixViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
                 into,
                 MatrixView::strided(&scores[before..], rows, own, seen),
-                values(window, own),
+                values(start, own),
             );
             simd::widest(
                 #[inline(always)]
@@ -125,17 +128,24 @@ struct Block<'a> {
     out: &'a mut [f32],
     /// The first query's row in the batch.
     first: usize,
-    /// The rows that all of them see.
+    /// The rows that all of them continue.
     prefix: Range<usize>,
-    /// Where the segment of the first query starts.
-    window: usize,
-    /// For each query, where its segment starts.
-    starts: Vec<usize>,
+    /// For each query.
+    starts: Vec<Start>,
+}
+
+/// The first keys that a query sees.
+#[derive(Clone, Copy)]
+struct Start {
+    /// Of its prefix, counted from there.
+    prefix: usize,
+    /// Of its own segment, a row of the batch.
+    own: usize,
 }
 
 /// Splits the output into blocks that do not cross segments, unless these continue the same one; the longest work first
 /// (late queries see most keys).
-fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch) -> Vec<Block<'a>> {
+fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch, window: usize) -> Vec<Block<'a>> {
     let mut blocks = Vec::new();
     let mut segment = 0;
     while segment < batch.segments.len() {
@@ -144,23 +154,23 @@ fn query_blocks<'a>(mut out: &'a mut [f32], width: usize, batch: &Batch) -> Vec<
             parent => batch.parents[segment..].iter().take_while(|other| **other == parent).count(),
         };
         let group = &batch.segments[segment..segment + siblings];
-        let starts: Vec<usize> = group.iter().flat_map(|rows| std::iter::repeat_n(rows.start, rows.len())).collect();
+        let prefix = batch.prefix(segment);
+        let of_query = |segment: &Range<usize>, row: usize| Start {
+            prefix: (prefix.len() + row + 1 - segment.start).saturating_sub(window).min(prefix.len()),
+            own: segment.start.max((row + 1).saturating_sub(window)),
+        };
+        let starts = group.iter().flat_map(|rows| rows.clone().map(|row| of_query(rows, row)));
+        let starts: Vec<Start> = starts.collect();
         let mut first = group[0].start;
         for starts in starts.chunks(QUERY_ROWS) {
             let (block, rest) = out.split_at_mut(starts.len() * width);
             out = rest;
-            blocks.push(Block {
-                out: block,
-                first,
-                prefix: batch.prefix(segment),
-                window: starts[0],
-                starts: starts.to_vec(),
-            });
+            blocks.push(Block { out: block, first, prefix: prefix.clone(), starts: starts.to_vec() });
             first += starts.len();
         }
         segment += siblings;
     }
-    blocks.sort_by_key(|block| std::cmp::Reverse(block.prefix.len() + block.first - block.window));
+    blocks.sort_by_key(|block| std::cmp::Reverse(block.prefix.len() + block.first - block.starts[0].own));
     blocks
 }
 
@@ -215,7 +225,13 @@ mod tests {
     use crate::model::rope::Rotary;
 
     /// Attention by its definition, one query at a time, in f64.
-    fn by_definition(qkv: &[f32], h: usize, k: usize, d: usize, batch: &Batch, table: &RotaryTable) -> Vec<f32> {
+    fn by_definition(
+        qkv: &[f32],
+        [h, k, d]: [usize; 3],
+        window: usize,
+        batch: &Batch,
+        table: &RotaryTable,
+    ) -> Vec<f32> {
         let stride = (h + 2 * k) * d;
         let positions = batch.positions();
         let turned = |row: usize, column: usize| -> Vec<f64> {
@@ -232,7 +248,8 @@ mod tests {
         let mut out = Vec::new();
         for (index, segment) in batch.segments.iter().enumerate() {
             for query in segment.clone() {
-                let seen: Vec<usize> = batch.prefix(index).chain(segment.start..query + 1).collect();
+                let all: Vec<usize> = batch.prefix(index).chain(segment.start..query + 1).collect();
+                let seen = &all[all.len().saturating_sub(window)..];
                 for head in 0..h {
                     let q = turned(query, head);
                     let group = head * k / h;
@@ -265,11 +282,13 @@ mod tests {
         let qkv: Vec<f32> = (0..size).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect();
         let rotary = Rotary::new(&Rope { theta: 10_000.0, scaling: None }, d);
         let table = rotary.table(batch.longest());
-        let heads = Heads { queries: h, keys: k, head_dim: d, query_norm: None, key_norm: None };
-        let ours = attention(&qkv, &heads, &batch, &table);
-        let exact = by_definition(&qkv, h, k, d, &batch, &table);
-        let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 2e-6, "{segments:?}: {worst:e}");
+        for window in [usize::MAX, 200, 64, 9, 1] {
+            let heads = Heads { queries: h, keys: k, head_dim: d, query_norm: None, key_norm: None, window };
+            let ours = attention(&qkv, &heads, &batch, &table);
+            let exact = by_definition(&qkv, [h, k, d], window, &batch, &table);
+            let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < 2e-6, "{segments:?}, window {window}: {worst:e}");
+        }
     }
 
     #[test]

@@ -11,17 +11,26 @@ use crate::linalg::simd;
 pub(crate) const MOST_ROWS: usize = 256;
 const LEAST_ROWS: usize = 64;
 
-/// `norm(x)·W`.
+/// `norm(x)·W + b`, where there is a bias.
 ///
 /// # Shapes
-/// `x [rows, inner]`, `weight [inner, outer]`; result `[rows, outer]`.
-pub(crate) fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, weight: &[f32]) -> Scratch {
+/// `x [rows, inner]`, `weight [inner, outer]`, `bias [outer]`; result `[rows, outer]`.
+pub(crate) fn project(
+    x: &[f32],
+    inner: usize,
+    before: Option<Norm<'_>>,
+    weight: &[f32],
+    bias: Option<&[f32]>,
+) -> Scratch {
     let outer = weight.len() / inner;
     let mut out = scratch(x.len() / inner * outer);
     each_block(x, inner, &mut out, outer, |x, _, out| {
         let normed = before.map(|norm| normed(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
         write(x, MatrixView::rows(weight, inner, outer), out, None, None);
+        if let Some(bias) = bias {
+            out.chunks_exact_mut(outer).for_each(|row| add(row, bias));
+        }
     });
     out
 }

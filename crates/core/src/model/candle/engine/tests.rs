@@ -7,7 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::program::{Operator, Program};
+use crate::model::operator::Operator;
+use crate::model::program::Program;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(name)
@@ -84,7 +85,7 @@ fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
 
 #[test]
 fn half_precision_is_near_f32_and_not_the_same() {
-    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
+    for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         let exact = log_probabilities(&load(&fixture(name), FloatType::F32));
         // Roundings to 11 and 8 bits.
         for (dtype, tolerance) in [(FloatType::F16, 0.01), (FloatType::Bf16, 0.08)] {

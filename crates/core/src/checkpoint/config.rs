@@ -1,0 +1,106 @@
+//! The `config.json` of a variant: the backbone's own, with fewer layers.
+
+use serde_json::{Map, Value, json};
+
+use super::layout::Layout;
+use super::modeling::{MODELING, class, model_type};
+use crate::model::FloatType;
+use crate::model::architecture::Architecture;
+
+/// A backbone's config as that of a variant: layers counted anew, and what speaks of each layer without those that went.
+/// Where operators stand beside the weights it names the file that applies them, under a model type of its own: a loader
+/// that does not run that file refuses the model, and never computes another one.
+pub fn trimmed(
+    mut config: Map<String, Value>,
+    architecture: &Architecture,
+    layout: &Layout,
+    dtype: Option<FloatType>,
+) -> Map<String, Value> {
+    let count = layout.kept.len();
+    for value in config.values_mut() {
+        // `layer_types` above all; whatever else has an entry for each layer.
+        if let Value::Array(each) = value
+            && layout.kept.iter().all(|&layer| layer < each.len())
+            && each.len() > layout.kept.len()
+            && each.iter().all(Value::is_string)
+        {
+            *each = layout.kept.iter().map(|&layer| each[layer].clone()).collect();
+        }
+    }
+    config.insert("num_hidden_layers".into(), count.into());
+    if let Some(most) = config.get("max_window_layers").and_then(Value::as_u64) {
+        // The first layer that may have a window: so many stand before it.
+        let before = layout.kept.iter().filter(|&&layer| (layer as u64) < most).count();
+        config.insert("max_window_layers".into(), before.into());
+    }
+    for key in ["_name_or_path", "auto_map"] {
+        config.remove(key);
+    }
+    if let Some(dtype) = dtype {
+        let name = match dtype {
+            FloatType::F32 => "float32",
+            FloatType::F16 => "float16",
+            FloatType::Bf16 => "bfloat16",
+        };
+        // Both names: transformers before 4.56 reads the second.
+        for key in ["dtype", "torch_dtype"] {
+            config.insert(key.into(), name.into());
+        }
+    }
+    if !layout.attached.is_empty() {
+        let operator = |of: &super::Attached| {
+            let form = if of.operator.is_diagonal() { "diagonal" } else { "dense" };
+            json!({"layer": of.layer, "at": of.place.name(), "form": form})
+        };
+        let operators: Vec<Value> = layout.attached.iter().map(operator).collect();
+        let file = MODELING.trim_end_matches(".py");
+        let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
+        config.insert("ghostlab".into(), json!({ "operators": operators }));
+        config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
+        config.insert("model_type".into(), model_type(architecture).into());
+        let map = json!({"AutoConfig": named("Config"), "AutoModel": named("Model"), "AutoModelForCausalLM": named("ForCausalLM")});
+        config.insert("auto_map".into(), map);
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::checkpoint::Layout;
+    use crate::model::{Config, Operator, Program, deployed};
+
+    /// The config of a fixture with four layers, as a variant without layers 1 and 2 has it.
+    fn of(fixture: &str, operator: bool, more: &Value) -> Map<String, Value> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(fixture);
+        let config = Config::read(&folder).unwrap();
+        let program =
+            Program::pruned(4, &[1, 2], |_| operator.then(|| Operator::diagonal(vec![2.0; config.hidden]).unwrap()));
+        let layout = Layout::of(&config, &folder, &deployed(&program, &config), None).unwrap();
+        let text = std::fs::read(folder.join("config.json")).unwrap();
+        let mut own: Map<String, Value> = serde_json::from_slice(&text).unwrap();
+        own.extend(more.as_object().unwrap().clone());
+        trimmed(own, config.architecture, &layout, Some(FloatType::Bf16))
+    }
+
+    #[test]
+    fn what_speaks_of_layers_speaks_of_those_that_stayed() {
+        let types = json!({"layer_types": ["a", "b", "c", "d"], "max_window_layers": 2, "_name_or_path": "/home/me"});
+        let config = of("qwen3", false, &types);
+        assert_eq!((&config["num_hidden_layers"], &config["max_window_layers"]), (&json!(2), &json!(1)));
+        assert_eq!(config["layer_types"], json!(["a", "d"]));
+        assert_eq!((&config["torch_dtype"], &config["dtype"]), (&json!("bfloat16"), &json!("bfloat16")));
+        assert_eq!(config["architectures"], json!(["Qwen3ForCausalLM"]));
+        assert!(!config.contains_key("auto_map") && !config.contains_key("_name_or_path"));
+    }
+
+    #[test]
+    fn an_operator_beside_the_weights_makes_a_model_type_of_its_own() {
+        let config = of("olmo2", true, &json!({}));
+        assert_eq!(config["model_type"], "ghostlab_olmo2");
+        assert_eq!(config["ghostlab"]["operators"], json!([{"layer": 1, "at": "before", "form": "diagonal"}]));
+        assert_eq!(config["auto_map"]["AutoModel"], "modeling_ghostlab.GhostedOlmo2Model");
+    }
+}

@@ -1,0 +1,234 @@
+//! Which tensors a variant's checkpoint holds, and what each is made of.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::model::tensors::{EMBEDDING, FINAL_NORM, HEAD, checked, name, parts};
+use crate::model::weights::Weights;
+use crate::model::{Config, Deployed, FloatType, Operator, Step, Sublayer};
+
+/// A variant's checkpoint before it is written: its layers, counted anew, and its tensors.
+pub struct Layout {
+    /// The layers of the backbone that stay, in their order.
+    pub kept: Vec<usize>,
+    /// The operators that are no part of any weight.
+    pub attached: Vec<Attached>,
+    pub(super) weights: Weights,
+    pub(super) tensors: Vec<Tensor>,
+}
+
+/// An operator that stands beside the weights.
+#[derive(Debug, Clone)]
+pub struct Attached {
+    /// The layer, counted among those that stay.
+    pub layer: usize,
+    pub place: Place,
+    pub operator: Arc<Operator>,
+}
+
+/// Where in a layer an operator stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On the stream that enters the layer.
+    Before,
+    /// On the stream that leaves it: only behind the last one.
+    After,
+    /// On a branch, behind the norm of this name.
+    Norm(&'static str),
+}
+
+impl Place {
+    /// What the checkpoint's config calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+            Self::Norm(norm) => norm,
+        }
+    }
+
+    /// The module that holds the operator, below the layer's.
+    fn module(self) -> String {
+        match self {
+            Self::Before => "boundary".to_owned(),
+            Self::After => "boundary_after".to_owned(),
+            Self::Norm(norm) => format!("{norm}.branch_map"),
+        }
+    }
+}
+
+/// A tensor of the checkpoint.
+pub(super) struct Tensor {
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) dtype: FloatType,
+    pub(super) content: Content,
+}
+
+pub(super) enum Content {
+    /// A stored tensor as it is.
+    Stored(String),
+    /// A stored matrix `[C, inner]` whose output goes through an operator: `Wᵀ·matrix`.
+    Folded(String, Arc<Operator>),
+    /// An operator: its diagonal `[C]`, or `Wᵀ [C, C]` as linear layers are stored.
+    Operator(Arc<Operator>),
+}
+
+impl Tensor {
+    pub(super) fn numbers(&self) -> u64 {
+        self.shape.iter().map(|&side| side as u64).product()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.numbers() * self.dtype.bytes()
+    }
+}
+
+impl Layout {
+    /// The checkpoint of a variant of the backbone in `folder`, with weights of type `dtype`, or each as it is stored.
+    /// Operators are always f32, which is what they are applied in.
+    ///
+    /// # Errors
+    /// Weights that do not fit the config; a program that leaves no layer.
+    pub fn of(config: &Config, folder: &Path, deployed: &Deployed, dtype: Option<FloatType>) -> Result<Self> {
+        let weights = checked(config, folder)?;
+        let (kept, attached) = walked(config, deployed)?;
+        let (c, vocab) = (config.hidden, config.vocab);
+        let mut tensors = Vec::new();
+        let mut add = |name: String, shape: Vec<usize>, content: Content| {
+            let dtype = match &content {
+                Content::Operator(_) => FloatType::F32,
+                Content::Stored(stored) | Content::Folded(stored, _) => {
+                    dtype.unwrap_or_else(|| FloatType::of(weights.dtype(stored)))
+                }
+            };
+            tensors.push(Tensor { name, shape, dtype, content });
+        };
+        add(EMBEDDING.to_owned(), vec![vocab, c], Content::Stored(EMBEDDING.to_owned()));
+        for (index, &layer) in kept.iter().enumerate() {
+            let of_layer = || attached.iter().filter(|of| of.layer == index);
+            for (part, shape) in parts(config) {
+                let stored = name(layer, part);
+                let half = [("self_attn.o_proj", Sublayer::Attention), ("mlp.down_proj", Sublayer::Mlp)];
+                let half = half.into_iter().find(|(last, _)| *last == part).map(|(_, half)| half);
+                let content = match half.and_then(|half| deployed.folds.get(&(layer, half))) {
+                    Some(operator) => Content::Folded(stored, Arc::clone(operator)),
+                    None => Content::Stored(stored),
+                };
+                // A norm with a map behind it is a part of both together.
+                let mapped = of_layer().any(|of| of.place == Place::Norm(part));
+                let new = if mapped { name(index, &format!("{part}.norm")) } else { name(index, part) };
+                add(new, shape, content);
+            }
+            for Attached { place, operator, .. } in of_layer() {
+                let shape = if operator.is_diagonal() { vec![c] } else { vec![c, c] };
+                add(name(index, &place.module()), shape, Content::Operator(Arc::clone(operator)));
+            }
+        }
+        add(FINAL_NORM.to_owned(), vec![c], Content::Stored(FINAL_NORM.to_owned()));
+        if !config.tied_embeddings {
+            add(HEAD.to_owned(), vec![vocab, c], Content::Stored(HEAD.to_owned()));
+        }
+        Ok(Self { kept, attached, tensors, weights })
+    }
+
+    /// Bytes of all numbers.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(Tensor::bytes).sum()
+    }
+
+    /// How many numbers there are.
+    pub fn parameters(&self) -> u64 {
+        self.tensors.iter().map(Tensor::numbers).sum()
+    }
+}
+
+/// The layers that a program runs, and the operators between and in them. Several at one place are their product.
+fn walked(config: &Config, deployed: &Deployed) -> Result<(Vec<usize>, Vec<Attached>)> {
+    let (mut kept, mut attached) = (Vec::new(), Vec::new());
+    let mut waiting: Option<Arc<Operator>> = None;
+    for step in &deployed.program.0 {
+        match step {
+            Step::Apply(operator) => {
+                waiting = Some(match waiting.take() {
+                    Some(first) => first.then(operator)?,
+                    None => Arc::clone(operator),
+                });
+            }
+            Step::Attention(layer) | Step::Edited(Sublayer::Attention, layer, _) => {
+                let index = kept.len();
+                kept.push(*layer);
+                let before = waiting.take().map(|operator| Attached { layer: index, place: Place::Before, operator });
+                attached.extend(before);
+            }
+            Step::Embed | Step::Mlp(_) | Step::Edited(Sublayer::Mlp, ..) | Step::Head => {}
+        }
+        if let Step::Edited(half, _, operator) = step {
+            let norm = config.norm_after(*half).filter(|_| !kept.is_empty());
+            let norm = norm.ok_or_else(|| Error::job("a branch keeps a map that its weights could take in"))?;
+            let (layer, operator) = (kept.len() - 1, Arc::clone(operator));
+            attached.push(Attached { layer, place: Place::Norm(norm), operator });
+        }
+    }
+    let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers has no checkpoint"))?;
+    attached.extend(waiting.map(|operator| Attached { layer: last, place: Place::After, operator }));
+    if let Some(of) = attached.iter().find(|of| of.operator.has_bias()) {
+        return Err(Error::bad_input("an operator with a bias has no place in a checkpoint")
+            .at(format!("layer {}", of.layer))
+            .expected("a linear map without a bias")
+            .hint("export a variant by another recovery, such as ghosted"));
+    }
+    Ok((kept, attached))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Program, Repairs, deployed};
+
+    fn config(name: &str) -> Config {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/arch/{name}/config.json"));
+        Config::read_file(&file).unwrap()
+    }
+
+    fn places(config: &Config, removed: &[usize], repairs: &Repairs) -> (Vec<usize>, Vec<(usize, &'static str)>) {
+        let program = Program::repaired(6, removed, repairs);
+        let (kept, attached) = walked(config, &deployed(&program, config)).unwrap();
+        (kept, attached.iter().map(|of| (of.layer, of.place.name())).collect())
+    }
+
+    #[test]
+    fn operators_stand_where_the_layers_were_whichever_end_that_is() {
+        let config = config("llama-gqa");
+        let operator = Operator::diagonal(vec![2.0]).unwrap();
+        let at = |layers: &[usize]| Repairs {
+            stream: layers.iter().map(|&layer| (layer, operator.clone())).collect(),
+            ..Repairs::default()
+        };
+        assert_eq!(places(&config, &[2, 3], &at(&[2])), (vec![0, 1, 4, 5], vec![(2, "before")]));
+        assert_eq!(places(&config, &[0, 5], &at(&[0, 5])), (vec![1, 2, 3, 4], vec![(0, "before"), (3, "after")]));
+        assert_eq!(places(&config, &[1, 2], &Repairs::default()), (vec![0, 3, 4, 5], vec![]));
+    }
+
+    #[test]
+    fn operators_at_one_place_are_their_product() {
+        let config = config("llama-gqa");
+        let diagonal = |d| Operator::diagonal(vec![d]).unwrap();
+        let stream = [(1, diagonal(2.0)), (2, diagonal(5.0))].into();
+        let program = Program::repaired(4, &[1, 2], &Repairs { stream, ..Repairs::default() });
+        let (_, attached) = walked(&config, &deployed(&program, &config)).unwrap();
+        assert_eq!(attached.len(), 1);
+        assert_eq!(attached[0].operator.parts().unwrap().1, [10.0]);
+    }
+
+    #[test]
+    fn a_map_of_a_branch_that_ends_in_a_norm_stands_behind_it() {
+        let map = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        let branches = [((1, Sublayer::Mlp), map)].into();
+        let repairs = Repairs { branches, ..Repairs::default() };
+        let (olmo, llama) = (config("olmo2"), config("llama-gqa"));
+        assert_eq!(places(&olmo, &[2], &repairs).1, [(1, "post_feedforward_layernorm")]);
+        assert_eq!(places(&llama, &[2], &repairs).1, [], "its weights take it in");
+    }
+}

@@ -1,0 +1,18 @@
+//! A variant of a backbone as a Hugging Face checkpoint: what other programs load (design §16).
+//!
+//! | file | noun |
+//! | --- | --- |
+//! | `layout` | which tensors it holds, what they are made of, and the operators that no weight takes in |
+//! | `shards` | its weight files, written tensor by tensor |
+//! | `config` | its `config.json` |
+//! | `modeling` | the Python file that applies operators of the stream, where there are any |
+
+mod config;
+mod layout;
+mod modeling;
+mod shards;
+
+pub use config::trimmed;
+pub use layout::{Attached, Layout, Place};
+pub use modeling::{MODELING, modeling};
+pub use shards::{INDEX, WeightFiles, header};

@@ -1,0 +1,46 @@
+//! The Python file beside a checkpoint whose operators no weight takes in.
+
+use crate::model::architecture::Architecture;
+
+/// What it is called in the checkpoint's folder.
+pub const MODELING: &str = "modeling_ghostlab.py";
+/// For every architecture alike: only the names of transformers' own classes differ.
+const TEMPLATE: &str = include_str!("modeling.py");
+
+/// The file for an architecture.
+pub fn modeling(architecture: &Architecture) -> String {
+    TEMPLATE.replace("BACKBONE", prefix(architecture)).replace("MODEL_TYPE", architecture.model_type)
+}
+
+/// The file's class in the place of one of transformers'.
+pub(super) fn class(architecture: &Architecture, suffix: &str) -> String {
+    format!("Ghosted{}{suffix}", prefix(architecture))
+}
+
+/// The model type of those classes.
+pub(super) fn model_type(architecture: &Architecture) -> String {
+    format!("ghostlab_{}", architecture.model_type)
+}
+
+/// What the names of transformers' classes begin with.
+fn prefix(architecture: &Architecture) -> &'static str {
+    architecture.class.trim_end_matches("ForCausalLM")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::architecture::ARCHITECTURES;
+
+    #[test]
+    fn each_architecture_has_its_own_classes() {
+        for architecture in ARCHITECTURES {
+            let text = modeling(architecture);
+            assert!(!text.contains("BACKBONE") && !text.contains("MODEL_TYPE"), "{}", architecture.class);
+            for suffix in ["Config", "Model", "ForCausalLM"] {
+                assert!(text.contains(&format!("class {}(", class(architecture, suffix))), "{suffix}");
+            }
+            assert!(text.contains(&format!("model_type = \"{}\"", model_type(architecture))));
+        }
+    }
+}

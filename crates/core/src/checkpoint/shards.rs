@@ -1,0 +1,233 @@
+//! The weight files of a checkpoint, tensor by tensor: at most one tensor is in memory, and of most only a block.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde_json::{Map, Value, json};
+
+use super::layout::{Content, Layout, Tensor};
+use crate::error::{Error, Result};
+use crate::model::weights::Weights;
+use crate::model::{FloatType, Operator};
+
+/// The file that says which tensor is where, when there is more than one file.
+pub const INDEX: &str = "model.safetensors.index.json";
+/// Numbers that are converted and written at a time.
+const BLOCK: usize = 1 << 20;
+/// Numbers that a thread converts at a time.
+const SHARE: usize = 1 << 14;
+
+/// What was written.
+#[derive(Debug)]
+pub struct WeightFiles {
+    /// Their names.
+    pub names: Vec<String>,
+    /// Which tensor is where, of several files.
+    pub index: Option<Value>,
+}
+
+impl Layout {
+    /// Writes the weight files into a folder, none with more than `most` bytes of numbers unless it is a single tensor.
+    /// `wrote` is told of every block's bytes.
+    ///
+    /// # Errors
+    /// Stored weights that cannot be read; a number that the float type cannot hold, named with its tensor; a file that
+    /// cannot be written; what `wrote` reports.
+    pub fn write(&self, folder: &Path, most: u64, wrote: &mut dyn FnMut(u64) -> Result<()>) -> Result<WeightFiles> {
+        let shards = self.shards(most);
+        let (mut names, mut map) = (Vec::new(), Map::new());
+        for (index, tensors) in shards.iter().enumerate() {
+            let name = match shards.len() {
+                1 => "model.safetensors".to_owned(),
+                count => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
+            };
+            map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), Value::from(name.clone()))));
+            let path = folder.join(&name);
+            let failed = |error: &std::io::Error| Error::io("write", &path, error);
+            let mut file = File::create(&path).map_err(|error| failed(&error))?;
+            let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| failed(&error));
+            let infos = tensors.iter().map(|of| (of.name.clone(), stored(of.dtype), of.shape.clone())).collect();
+            put(&header(infos)?)?;
+            for tensor in tensors {
+                let mut bytes = Vec::new();
+                each_block(tensor, &self.weights, &mut |values| {
+                    encode(tensor, values, &mut bytes)?;
+                    put(&bytes)?;
+                    wrote(bytes.len() as u64)
+                })?;
+            }
+            file.sync_all().map_err(|error| failed(&error))?;
+            names.push(name);
+        }
+        let metadata = json!({"total_parameters": self.parameters(), "total_size": self.bytes()});
+        let index = (shards.len() > 1).then(|| json!({"metadata": metadata, "weight_map": map}));
+        Ok(WeightFiles { names, index })
+    }
+
+    /// Tensors file by file. In a file the wider numbers come first, so that each stands at a multiple of its width.
+    fn shards(&self, most: u64) -> Vec<Vec<&Tensor>> {
+        let (mut shards, mut room): (Vec<Vec<&Tensor>>, u64) = (Vec::new(), 0);
+        for tensor in &self.tensors {
+            match shards.last_mut() {
+                Some(shard) if tensor.bytes() <= room => shard.push(tensor),
+                _ => {
+                    shards.push(vec![tensor]);
+                    room = most;
+                }
+            }
+            room = room.saturating_sub(tensor.bytes());
+        }
+        shards.iter_mut().for_each(|shard| shard.sort_by_key(|tensor| std::cmp::Reverse(tensor.dtype.bytes())));
+        shards
+    }
+}
+
+fn stored(dtype: FloatType) -> Dtype {
+    match dtype {
+        FloatType::F32 => Dtype::F32,
+        FloatType::F16 => Dtype::F16,
+        FloatType::Bf16 => Dtype::BF16,
+    }
+}
+
+/// What a weight file begins with: the length of its header and the header, with spaces up to a multiple of eight.
+/// transformers asks for the entry `format`.
+///
+/// # Errors
+/// None that a caller could mend.
+pub fn header(tensors: Vec<(String, Dtype, Vec<usize>)>) -> Result<Vec<u8>> {
+    let failed = |found: String| Error::job("the header of a weight file cannot be made").found(found);
+    let mut end = 0;
+    let infos = tensors.into_iter().map(|(name, dtype, shape)| {
+        let start = end;
+        end += shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        (name, TensorInfo { dtype, shape, data_offsets: (start, end) })
+    });
+    let format = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let metadata = Metadata::new(Some(format), infos.collect()).map_err(|error| failed(error.to_string()))?;
+    let mut text = serde_json::to_vec(&metadata).map_err(|error| failed(error.to_string()))?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    Ok([&(text.len() as u64).to_le_bytes()[..], &text].concat())
+}
+
+/// The numbers of a tensor in their order, block by block.
+fn each_block(tensor: &Tensor, weights: &Weights, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+    let mut in_blocks = |values: &[f32]| values.chunks(BLOCK).try_for_each(&mut *each);
+    match &tensor.content {
+        Content::Stored(name) => weights.blocks(name, &tensor.shape, BLOCK, each),
+        Content::Folded(name, operator) => {
+            let [c, inner] = [tensor.shape[0], tensor.shape[1]];
+            let columns = operator.apply(&weights.transposed(&[(name, c)], inner)?)?; // [inner, C]
+            in_rows(&columns, c, each)
+        }
+        Content::Operator(operator) if operator.is_diagonal() => in_blocks(&operator.parts()?.1),
+        Content::Operator(operator) => in_rows(&operator.to_dense()?, Operator::channels(operator), each),
+    }
+}
+
+/// The transpose of `matrix [rows, columns]`, some rows of it at a time.
+fn in_rows(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+    let rows = matrix.len() / columns.max(1);
+    let high = (BLOCK / rows.max(1)).clamp(1, columns.max(1));
+    let mut block = vec![0.0; high * rows];
+    for first in (0..columns).step_by(high) {
+        let high = high.min(columns - first);
+        let block = &mut block[..high * rows];
+        block.par_chunks_mut(rows).enumerate().for_each(|(line, out)| {
+            out.iter_mut().zip(matrix.chunks_exact(columns)).for_each(|(v, row)| *v = row[first + line]);
+        });
+        each(block)?;
+    }
+    Ok(())
+}
+
+/// Numbers as the file holds them.
+fn encode(tensor: &Tensor, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
+    let width = tensor.dtype.bytes() as usize;
+    bytes.resize(values.len() * width, 0);
+    let shares = bytes.par_chunks_mut(SHARE * width).zip(values.par_chunks(SHARE));
+    let unfit = shares.find_map_any(|(bytes, values)| {
+        fn each<const W: usize>(
+            bytes: &mut [u8],
+            values: &[f32],
+            number: impl Fn(f32) -> ([u8; W], bool),
+        ) -> Option<f32> {
+            let mut unfit = None;
+            for (bytes, &value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+                let (number, finite) = number(value);
+                *bytes = number;
+                if !finite {
+                    unfit = Some(value);
+                }
+            }
+            unfit
+        }
+        match tensor.dtype {
+            FloatType::F32 => each(bytes, values, |v| (v.to_le_bytes(), v.is_finite())),
+            FloatType::F16 => each(bytes, values, |v| {
+                let v = f16::from_f32(v);
+                (v.to_le_bytes(), v.is_finite())
+            }),
+            FloatType::Bf16 => each(bytes, values, |v| {
+                let v = bf16::from_f32(v);
+                (v.to_le_bytes(), v.is_finite())
+            }),
+        }
+    });
+    match unfit {
+        None => Ok(()),
+        Some(value) => Err(Error::job("a weight does not fit into its float type")
+            .at(format!("tensor {}", tensor.name))
+            .expected(format!("a number that {} can hold", tensor.dtype.name()))
+            .found(value.to_string())
+            .hint("--dtype f32 holds all of them, bf16 nearly all")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(dtype: FloatType) -> Tensor {
+        Tensor { name: "w".into(), shape: vec![2, 3], dtype, content: Content::Stored("w".into()) }
+    }
+
+    #[test]
+    fn a_matrix_comes_out_transposed_in_blocks_of_rows() {
+        let (rows, columns) = (3, 5);
+        let matrix: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
+        let mut out = Vec::new();
+        in_rows(&matrix, columns, &mut |block| {
+            out.extend_from_slice(block);
+            Ok(())
+        })
+        .unwrap();
+        let expected: Vec<f32> = (0..columns).flat_map(|j| (0..rows).map(move |i| (i * columns + j) as f32)).collect();
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn a_number_that_a_type_cannot_hold_is_refused_by_name() {
+        let mut bytes = Vec::new();
+        assert!(encode(&tensor(FloatType::F32), &[70_000.0], &mut bytes).is_ok());
+        assert!(encode(&tensor(FloatType::Bf16), &[70_000.0], &mut bytes).is_ok());
+        let error = encode(&tensor(FloatType::F16), &[1.0, 70_000.0], &mut bytes).unwrap_err().to_string();
+        assert!(error.contains("tensor w") && error.contains("70000") && error.contains("f16"), "{error}");
+    }
+
+    #[test]
+    fn a_header_covers_its_tensors_and_its_numbers_begin_at_a_multiple_of_eight() {
+        let bytes = header(vec![("a".into(), Dtype::F32, vec![3]), ("b".into(), Dtype::F16, vec![2, 5])]).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        assert_eq!((length + 8, bytes.len() % 8), (bytes.len(), 0));
+        let header: Value = serde_json::from_slice(&bytes[8..]).unwrap();
+        assert_eq!(header["__metadata__"]["format"], "pt");
+        assert_eq!(header["b"], json!({"dtype": "F16", "shape": [2, 5], "data_offsets": [12, 32]}));
+    }
+}

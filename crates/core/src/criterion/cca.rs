@@ -1,0 +1,197 @@
+//! The bound of Neural Block Linearization by canonical correlations (arXiv 2505.21077, theorem 3.2). Beyond the paper.
+//!
+//! Of what enters a layer, `X`, and what leaves it, `Y`, both less their means, the best affine estimate of `Y` leaves an error
+//! with the covariance `C_E = C_Y − C_YX·C_X⁻¹·C_XY = C_Y^½ (I − K·Kᵀ) C_Y^½`, `K = C_Y^(−½)·C_YX·C_X^(−½)`. The singular
+//! values of `K` are the canonical correlations `ρ_i`, and for positive semi-definite matrices `tr(A·B) ≤ tr(A)·tr(B)`, so
+//!
+//! `E‖Y − Ŷ‖² / E‖Y‖² = tr(C_Y (I − K·Kᵀ)) / tr(C_Y) ≤ tr(I − K·Kᵀ) = C − Σ ρ_i²`,
+//!
+//! which is the theorem's `(C − r) + Σ_{i ≤ r} (1 − ρ_i²)` with `r` the smaller rank. Layers with the least bound are the
+//! nearest to an affine map, so that what is put in their place can say most of what they said. As there, `Y` is the stream
+//! after the layer, its input included.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use crate::calibrate::{Activations, HookPoint};
+use crate::error::Result;
+use crate::linalg::gemm::gram_parallel;
+use crate::linalg::solve::NormalEquations;
+use crate::options::{self, Options, Variant};
+
+const NAME: &str = "cca";
+const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<Cca>(NAME, SOURCE, build).label("CCA bound (NBL)").variants(VARIANTS).beyond();
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "cut", value: "block", word: "block", label: "CCA bound (NBL), one block" }];
+
+/// Rows that are looked at together.
+const BLOCK_ROWS: usize = 2048;
+
+/// What is nearest to an affine map by the canonical correlations of its input and its output.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Cca {
+    /// What is looked at.
+    cut: Cut,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Cut {
+    /// Each layer by itself, as in the reference: the `n` of the lowest bounds go.
+    #[default]
+    Layers,
+    /// Blocks of `n` layers: the one of the lowest bound goes, the first of equal ones.
+    Block,
+}
+
+fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+    Ok(Box::new(options::read::<Cca>(NAME, options)?))
+}
+
+impl Cca {
+    /// The spans `[start, end)` that are compared.
+    fn candidates(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        let length = if self.cut == Cut::Layers { 1 } else { cut.depth };
+        (0..=cut.layers - length).map(|start| (start, start + length)).collect()
+    }
+}
+
+impl Criterion for Cca {
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
+        at_most(NAME, "has not so many layers to choose from", cut.layers, cut)
+    }
+
+    fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
+        (0..=cut.layers).map(HookPoint::Stream).collect()
+    }
+
+    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        match self.cut {
+            Cut::Layers => super::rule::any_regions(cut),
+            Cut::Block => self.candidates(cut),
+        }
+    }
+
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
+        let activations = evidence.activations()?;
+        let score = |(start, end)| Ok((start, bound(activations, start, end)?));
+        let scores: Vec<(usize, f64)> = self.candidates(cut).into_iter().map(score).collect::<Result<_>>()?;
+        if self.cut == Cut::Layers {
+            return Ok(Selection::lowest(scores, cut.depth));
+        }
+        let better = |best: (usize, f64), next: (usize, f64)| if next.1 < best.1 { next } else { best };
+        let (start, _) = scores.iter().copied().fold((0, f64::INFINITY), better);
+        Ok(Selection { removed: (start..start + cut.depth).collect(), scores })
+    }
+}
+
+/// `C − Σ ρ_i²` of the streams that enter layer `start` and layer `end`.
+fn bound(activations: &Activations, start: usize, end: usize) -> Result<f64> {
+    let (shape, sites) = (activations.shape(), [start, end].map(HookPoint::Stream));
+    let channels = shape.channels;
+    let mut means = [vec![0.0f64; channels], vec![0.0f64; channels]];
+    for rows in activations.blocks(0..shape.rows(), BLOCK_ROWS) {
+        for (site, sums) in sites.into_iter().zip(&mut means) {
+            for row in activations.rows(site, rows.clone())?.chunks_exact(channels) {
+                sums.iter_mut().zip(row).for_each(|(sum, &v)| *sum += f64::from(v));
+            }
+        }
+    }
+    means.iter_mut().flatten().for_each(|sum| *sum /= shape.rows() as f64);
+    let mut normal = NormalEquations::new(channels);
+    let mut gram = vec![0.0; channels * channels]; // YᵀY
+    for rows in activations.blocks(0..shape.rows(), BLOCK_ROWS) {
+        let centred = |at: usize| -> Result<Vec<f64>> {
+            let rows = activations.rows(sites[at], rows.clone())?;
+            Ok(rows.iter().zip(means[at].iter().cycle()).map(|(&v, mean)| f64::from(v) - mean).collect())
+        };
+        let (x, y) = (centred(0)?, centred(1)?);
+        normal.add(&x, &y);
+        gram_parallel(&mut gram, &y, channels);
+    }
+    Ok(channels as f64 - normal.correlations(gram)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::calibrate::{ActivationShape, InMemory, Similarities, Spool};
+
+    /// Three patterns of mean zero that have nothing in common.
+    const A: [f32; 4] = [1.0, 1.0, -1.0, -1.0];
+    const B: [f32; 4] = [1.0, -1.0, 1.0, -1.0];
+    const C: [f32; 4] = [1.0, -1.0, -1.0, 1.0];
+
+    type Channel = fn(usize) -> f32;
+
+    /// Streams of two channels: the space of A and B; the same, moved and stretched; A and 3B + 4C; A and C; C and B.
+    fn streams() -> [[Channel; 2]; 5] {
+        [
+            [|t| A[t] + 9.0, |t| B[t]],
+            [|t| 3.0 * B[t], |t| A[t] - 2.0 * B[t] - 5.0],
+            [|t| A[t], |t| 3.0 * B[t] + 4.0 * C[t]],
+            [|t| A[t], |t| C[t]],
+            [|t| C[t], |t| B[t] + 1.0],
+        ]
+    }
+
+    fn select(options: &serde_json::Value, depth: usize) -> Selection {
+        let mut kept = InMemory::of((0..5).map(HookPoint::Stream));
+        for (layer, channels) in streams().iter().enumerate() {
+            let rows: Vec<f32> = (0..4).flat_map(|t| channels.map(|of| of(t))).collect();
+            kept.push(HookPoint::Stream(layer), &rows).unwrap();
+        }
+        let activations = kept.finish(ActivationShape { channels: 2, sequences: 2, length: 2 }).unwrap();
+        let cut = PruneSpec { backbone: "b", layers: 4, depth };
+        let criterion = build(options.as_object().unwrap()).unwrap();
+        let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
+        let mut evidence = CalibrationEvidence {
+            similarities: &similarities,
+            activations: Some(&activations),
+            perplexities: &mut none,
+        };
+        let selection = criterion.select(&cut, &mut evidence).unwrap();
+        assert!(selection.regions().iter().all(|region| criterion.regions(&cut).contains(region)));
+        selection
+    }
+
+    fn scores(selection: &Selection, expected: &[f64]) {
+        assert_eq!(selection.scores.len(), expected.len());
+        for ((_, found), expected) in selection.scores.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-9, "{:?}, expected {expected:?}", selection.scores);
+        }
+    }
+
+    #[test]
+    fn bounds_of_layers_by_hand() {
+        let selection = select(&json!({}), 2);
+        // The same space: 0. ρ = 1 and 3/5: 1 − 9/25. ρ = 1 and 4/5: 1 − 16/25. ρ = 1 and 0: 1.
+        scores(&selection, &[0.0, 16.0 / 25.0, 9.0 / 25.0, 1.0]);
+        assert_eq!(selection.removed, [0, 2]);
+    }
+
+    #[test]
+    fn bounds_of_blocks_by_hand() {
+        let selection = select(&json!({"cut": "block"}), 2);
+        // A, and 3/5 of B. A alone. 3B + 4C alone, which lies in the plane of C and B.
+        scores(&selection, &[16.0 / 25.0, 1.0, 1.0]);
+        assert_eq!(selection.removed, [0, 1]);
+    }
+
+    #[test]
+    fn without_activations_it_says_what_it_lacks() {
+        let cut = PruneSpec { backbone: "b", layers: 4, depth: 1 };
+        let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
+        let mut evidence =
+            CalibrationEvidence { similarities: &similarities, activations: None, perplexities: &mut none };
+        let error = build(&Options::new()).unwrap().select(&cut, &mut evidence).unwrap_err();
+        assert!(error.to_string().contains("activations"), "{error}");
+    }
+}

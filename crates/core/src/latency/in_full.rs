@@ -1,0 +1,41 @@
+//! A deployed variant's diagonal operators as full products, which is how the paper's code applies them.
+
+use crate::error::Result;
+use crate::model::{Operator, Program, Step};
+
+/// The program with every operator of the stream as a full matrix product, as the paper's code applies diagonal ones too.
+///
+/// # Errors
+/// None that a caller could mend.
+pub fn in_full(program: &Program) -> Result<Program> {
+    let full = |step: &Step| match step {
+        Step::Apply(operator) if operator.is_diagonal() => {
+            Ok(Step::Apply(Operator::dense(operator.channels(), operator.to_dense()?)?))
+        }
+        other => Ok(other.clone()),
+    };
+    program.0.iter().map(full).collect::<Result<_>>().map(Program)
+}
+
+/// Whether a diagonal stands on the stream: then the program is another one in full.
+pub fn has_diagonal(program: &Program) -> bool {
+    program.0.iter().any(|step| matches!(step, Step::Apply(operator) if operator.is_diagonal()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_diagonal_in_full_is_the_same_map() {
+        let diagonal = Operator::diagonal(vec![2.0, 3.0]).unwrap();
+        let program = Program::pruned(3, &[1], |_| Some(diagonal.clone()));
+        assert!(has_diagonal(&program));
+        let full = in_full(&program).unwrap();
+        assert!(!has_diagonal(&full));
+        let Some(Step::Apply(operator)) = full.0.iter().find(|step| matches!(step, Step::Apply(_))) else {
+            panic!("no operator")
+        };
+        assert_eq!(operator.parts().unwrap(), ("dense", vec![2.0, 0.0, 0.0, 3.0]));
+    }
+}

@@ -1,0 +1,181 @@
+//! What normal equations tell beside their solution: errors on their rows, the best map of a lower rank, and how much two
+//! sets of channels have in common.
+
+use faer::{MatRef, Side};
+
+use super::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
+use super::solve::NormalEquations;
+use super::transpose::transpose;
+use crate::error::Result;
+
+/// A map of low rank as two factors, row-major: `down [C, r]` times `up [r, C]`.
+#[derive(Debug)]
+pub struct Thin {
+    pub down: Vec<f64>,
+    pub up: Vec<f64>,
+    /// `‖X·M_r‖² / ‖X·M‖²`, with the ridge counted in.
+    pub share: f64,
+}
+
+impl NormalEquations {
+    /// Adds the sums over other rows.
+    pub fn merge(&mut self, other: &Self) {
+        self.gram.iter_mut().zip(&other.gram).for_each(|(sum, more)| *sum += more);
+        self.cross.iter_mut().zip(&other.cross).for_each(|(sum, more)| *sum += more);
+        self.rows += other.rows;
+    }
+
+    /// The mean of the eigenvalues of `XᵀX`: its trace over `C`.
+    pub fn mean_eigenvalue(&self) -> f64 {
+        self.gram.iter().step_by(self.channels + 1).sum::<f64>() / self.channels as f64
+    }
+
+    /// `‖X·M − Y‖² − ‖Y‖² = tr(MᵀXᵀX·M) − 2·tr(MᵀXᵀY)`: of two maps the one that is nearer to these rows has the lower.
+    ///
+    /// # Shapes
+    /// `map [C, C]`, row-major.
+    pub fn excess(&self, map: &[f64]) -> f64 {
+        let c = self.channels;
+        let mut image = vec![0.0; c * c]; // XᵀX·M
+        let (gram, view) = (self.whole_gram(), MatrixView::rows(map, c, c));
+        gemm_parallel(MatrixViewMut::rows(&mut image, c, c), Update::Replace, MatrixView::rows(&gram, c, c), view);
+        let square: f64 = map.iter().zip(&image).map(|(m, g)| m * g).sum();
+        let along = |i: usize| (0..c).map(|j| map[i * c + j] * self.cross[j * c + i]).sum::<f64>();
+        square - 2.0 * (0..c).map(along).sum::<f64>()
+    }
+
+    /// The map of rank `rank` that is best in the place of the solution `M = (XᵀX + λI)⁻¹XᵀY`.
+    ///
+    /// With `G = XᵀX + λI` the ridge's loss is `tr((N − M)ᵀG(N − M))` and a constant, for any map `N`: with `G = L·Lᵀ` it is
+    /// `‖Lᵀ(N − M)‖²`. By Eckart and Young the best `LᵀN` is `LᵀM` cut to its greatest singular values, which is `LᵀM·V·Vᵀ`
+    /// with the first right singular vectors `V [C, r]`. So `N = (M·V)·Vᵀ`, and `V` are eigenvectors of
+    /// `(LᵀM)ᵀLᵀM = MᵀG·M = MᵀXᵀY`: no factor of `G` is needed.
+    ///
+    /// # Errors
+    /// The eigenvalues are not found.
+    pub fn thin(&self, map: &[f64], rank: usize) -> Result<Thin> {
+        let c = self.channels;
+        let mut common = vec![0.0; c * c]; // YᵀX·M, symmetric within rounding
+        let view = MatrixView::rows(map, c, c);
+        gemm_parallel(
+            MatrixViewMut::rows(&mut common, c, c),
+            Update::Replace,
+            MatrixView::rows(&self.cross, c, c),
+            view,
+        );
+        let eigen = MatRef::from_column_major_slice(&common, c, c)
+            .self_adjoint_eigen(Side::Lower)
+            .map_err(|_| self.no_eigenvalues())?;
+        let (values, vectors) = (eigen.S().column_vector(), eigen.U());
+        // Ascending: the greatest stand last.
+        let kept = vectors.subcols(c - rank, rank); // [C, r]
+        let up: Vec<f64> = (0..rank).flat_map(|r| (0..c).map(move |i| (r, i))).map(|(r, i)| kept[(i, r)]).collect();
+        let mut down = vec![0.0; c * rank];
+        let right = MatrixView::rows(&up, rank, c).t();
+        gemm_parallel(MatrixViewMut::rows(&mut down, c, rank), Update::Replace, view, right);
+        let sum = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v.max(0.0)).sum::<f64>();
+        let share = sum(&mut values.iter().skip(c - rank).copied()) / sum(&mut values.iter().copied());
+        Ok(Thin { down, up, share })
+    }
+
+    /// The sum of the squared canonical correlations of `X` and `Y`, both of mean zero; `others` is `YᵀY`, its upper
+    /// triangle.
+    ///
+    /// They are the singular values of `XᵀX^(−½)·XᵀY·YᵀY^(−½)`, so that the sum of their squares is
+    /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`: the map from `X` to `Y` times the map back.
+    ///
+    /// # Errors
+    /// As [`Self::minimum_norm`].
+    pub fn correlations(&self, others: Vec<f64>) -> Result<f64> {
+        let c = self.channels;
+        let mut turned = vec![0.0; c * c];
+        transpose(&mut turned, c, 0, &self.cross, c);
+        let back = Self { channels: c, gram: others, cross: turned, rows: self.rows };
+        let (there, back) = (self.least_norm()?, back.least_norm()?);
+        Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())
+    }
+
+    /// The solution without a ridge; the one of least norm where the system is singular.
+    fn least_norm(&self) -> Result<Vec<f64>> {
+        if self.spectrum()?.rank == self.channels
+            && let Ok(solution) = self.solve(0.0)
+        {
+            return Ok(solution);
+        }
+        Ok(self.minimum_norm()?.solution)
+    }
+
+    /// `XᵀX` with its lower triangle filled in.
+    fn whole_gram(&self) -> Vec<f64> {
+        let c = self.channels;
+        let of = |at: usize| self.gram[(at / c).min(at % c) * c + (at / c).max(at % c)];
+        (0..c * c).map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn equations(channels: usize, x: &[f64], y: &[f64]) -> NormalEquations {
+        let mut normal = NormalEquations::new(channels);
+        normal.add(x, y);
+        normal
+    }
+
+    #[test]
+    fn the_excess_is_the_error_less_that_of_no_map() {
+        let (x, y) = ([1.0, 2.0, 0.0, 1.0], [1.0, 3.0, 2.0, 0.0]);
+        let map = [1.0, 0.0, 2.0, 1.0];
+        // X·M = (5, 2), (2, 1): errors 4, −1, 0, 1, squares 18; ‖Y‖² = 14.
+        assert!((equations(2, &x, &y).excess(&map) - 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_best_thin_map_keeps_what_moves_the_rows_and_not_what_is_large_in_the_map() {
+        // XᵀX = diag(16, 1) and M = diag(1, 3): the first channel moves rows by 4, the second by 3.
+        let normal = equations(2, &[4.0, 0.0, 0.0, 1.0], &[4.0, 0.0, 0.0, 3.0]);
+        let map = normal.solve(0.0).unwrap();
+        let thin = normal.thin(&map, 1).unwrap();
+        let product: Vec<f64> = (0..4).map(|at| thin.down[at / 2] * thin.up[at % 2]).collect();
+        for (found, expected) in product.iter().zip([1.0, 0.0, 0.0, 0.0]) {
+            assert!((found - expected).abs() < 1e-12, "{product:?}");
+        }
+        assert!((thin.share - 16.0 / 25.0).abs() < 1e-12, "{}", thin.share);
+        let whole = normal.thin(&map, 2).unwrap();
+        let product = |i: usize, j: usize| (0..2).map(|r| whole.down[i * 2 + r] * whole.up[r * 2 + j]).sum::<f64>();
+        assert!(
+            (product(0, 0) - 1.0).abs() < 1e-12 && (product(1, 1) - 3.0).abs() < 1e-12 && whole.share > 1.0 - 1e-12
+        );
+    }
+
+    #[test]
+    fn sums_of_parts_are_the_sums_of_all() {
+        let (x, y) = ([1.0, 2.0, 0.5, -1.0, 3.0, 1.0], [1.0, 0.0, 2.0, 2.0, -1.0, 1.0]);
+        let mut parts = equations(2, &x[..2], &y[..2]);
+        parts.merge(&equations(2, &x[2..], &y[2..]));
+        let all = equations(2, &x, &y);
+        assert_eq!(parts.rows(), 3);
+        assert_eq!(parts.solve(0.1).unwrap(), all.solve(0.1).unwrap());
+        assert!((all.mean_eigenvalue() - (1.0 + 4.0 + 0.25 + 1.0 + 9.0 + 1.0) / 2.0).abs() < 1e-12);
+    }
+
+    /// Three patterns of mean zero that have nothing in common.
+    #[test]
+    fn correlations_are_those_of_the_spaces_whatever_the_scales() {
+        let (a, b, c) = ([1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0], [1.0, -1.0, -1.0, 1.0]);
+        let rows = |of: [&dyn Fn(usize) -> f64; 2]| (0..4).flat_map(|t| of.map(|f| f(t))).collect::<Vec<f64>>();
+        let x = rows([&|t| 5.0 * a[t], &|t| a[t] - 2.0 * b[t]]);
+        for (y, expected) in [
+            // The same space; a and 3b + 4c: 1 and 9/25; c alone, and a channel that is dead: nothing.
+            (rows([&|t| b[t], &|t| 7.0 * a[t]]), 2.0),
+            (rows([&|t| a[t], &|t| 3.0 * b[t] + 4.0 * c[t]]), 1.0 + 9.0 / 25.0),
+            (rows([&|t| c[t], &|_| 0.0]), 0.0),
+        ] {
+            let mut gram = vec![0.0; 4];
+            super::super::gemm::gram_parallel(&mut gram, &y, 2);
+            let found = equations(2, &x, &y).correlations(gram).unwrap();
+            assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Sliding windows of attention, as a config asks for them and transformers reads it: a query sees the last `width` tokens,
+//! itself among them (`sliding_window_overlay` in transformers' masking_utils.py).
+
+use serde_json::Value;
+
+use super::architecture::{Architecture, SlidingWindow};
+use super::config::MOST_TOKENS;
+use super::entries::Entries;
+use crate::error::Result;
+
+/// What transformers takes where a config is silent.
+const WIDTH: usize = 4096;
+const FIRST_LAYER: usize = 28;
+
+const KEY: &str = "sliding_window";
+const SWITCH: &str = "use_sliding_window";
+const LAYERS: &str = "layer_types";
+const FULL: &str = "full_attention";
+const SLIDING: &str = "sliding_attention";
+
+/// The window of each layer.
+///
+/// # Errors
+/// A window that the architecture has not in transformers; a wrong entry.
+pub(super) fn of(
+    entries: &Entries<'_>,
+    architecture: &Architecture,
+    layers: usize,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Option<usize>>> {
+    let kinds = kinds(entries, layers)?;
+    let switch = entries.flag(SWITCH)?;
+    let sliding = |kinds: &[&Value]| kinds.iter().find(|kind| kind.as_str() == Some(SLIDING)).copied().cloned();
+    let refused = |key: &str, found: &Value, expected: &str| Err(entries.unsupported(key, found, expected));
+    match architecture.window {
+        SlidingWindow::Never => {
+            if switch == Some(true) {
+                return refused(SWITCH, &Value::from(true), "false: this architecture has no windows");
+            }
+            if let Some(found) = entries.get(KEY).filter(|_| switch.is_none()) {
+                return refused(KEY, found, "null: attention to all earlier tokens");
+            }
+            match kinds.as_deref().and_then(sliding) {
+                Some(found) => refused(LAYERS, &found, &format!("{FULL} in every layer")),
+                None => Ok(vec![None; layers]),
+            }
+        }
+        SlidingWindow::Always => {
+            let window = width(entries, notes)?;
+            // transformers reads neither of the other entries here: what they ask for beside it, nobody would compute.
+            if let Some(found) = entries.get(SWITCH).filter(|_| switch != Some(window.is_some())) {
+                return refused(SWITCH, found, &format!("what `{KEY}` says: null is no window"));
+            }
+            let other = if window.is_some() { FULL } else { SLIDING };
+            match kinds.iter().flatten().find(|kind| kind.as_str() == Some(other)) {
+                Some(&found) => refused(LAYERS, found, &format!("the same in every layer, as `{KEY}` says")),
+                None => Ok(vec![window; layers]),
+            }
+        }
+        SlidingWindow::Switched => {
+            if switch != Some(true) {
+                return match kinds.as_deref().and_then(sliding) {
+                    Some(found) => refused(LAYERS, &found, &format!("{FULL}, or `{SWITCH}: true`")),
+                    None => Ok(vec![None; layers]),
+                };
+            }
+            let width = width(entries, notes)?;
+            if let Some(kinds) = kinds {
+                return match sliding(&kinds) {
+                    Some(found) if width.is_none() => refused(LAYERS, &found, &format!("a `{KEY}` beside it")),
+                    _ => Ok(kinds.iter().map(|kind| width.filter(|_| kind.as_str() == Some(SLIDING))).collect()),
+                };
+            }
+            // 0 is a number of layers too.
+            let first = match entries.get("max_window_layers") {
+                Some(zero) if zero.as_u64() == Some(0) => 0,
+                Some(_) => entries.count("max_window_layers", MOST_TOKENS)?,
+                None => taken("max_window_layers", FIRST_LAYER, notes),
+            };
+            Ok((0..layers).map(|layer| width.filter(|_| layer >= first)).collect())
+        }
+    }
+}
+
+/// Null is none.
+fn width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>> {
+    match entries.map.get(KEY) {
+        Some(_) => entries.optional_count(KEY, MOST_TOKENS),
+        None => Ok(Some(taken(KEY, WIDTH, notes))),
+    }
+}
+
+fn taken(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
+    notes.push(format!("config.json does not say {key}: taken as {value}, as in transformers"));
+    value
+}
+
+/// `layer_types`, where the config has it: a name for each layer, each of which is known.
+fn kinds<'a>(entries: &Entries<'a>, layers: usize) -> Result<Option<Vec<&'a Value>>> {
+    let Some(value) = entries.get(LAYERS) else { return Ok(None) };
+    let Some(kinds) = value.as_array().filter(|kinds| kinds.len() == layers) else {
+        return Err(entries.wrong(LAYERS, &format!("a list of {layers} names, one for each layer")));
+    };
+    match kinds.iter().find(|kind| ![Some(FULL), Some(SLIDING)].contains(&kind.as_str())) {
+        Some(other) => Err(entries.unsupported(LAYERS, other, &format!("{FULL} or {SLIDING}"))),
+        None => Ok(Some(kinds.iter().collect())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+    use crate::model::architecture::ARCHITECTURES;
+
+    fn windows(model_type: &str, entries: &Value) -> Result<(Vec<Option<usize>>, Vec<String>)> {
+        let architecture = ARCHITECTURES.iter().find(|of| of.model_type == model_type).unwrap();
+        let map: &Map<String, Value> = entries.as_object().unwrap();
+        let mut notes = Vec::new();
+        of(&Entries { map, prefix: "" }, architecture, 3, &mut notes).map(|windows| (windows, notes))
+    }
+
+    /// Expected: `config.sliding_window` and `config.layer_types` of transformers 5.23.0 on three layers.
+    #[test]
+    fn a_window_is_where_transformers_has_it() {
+        let (full, all) = (vec![None; 3], vec![Some(8); 3]);
+        for (model_type, entries, expected) in [
+            ("mistral", json!({"sliding_window": 8}), all.clone()),
+            ("mistral", json!({"sliding_window": null}), full.clone()),
+            ("qwen2", json!({"sliding_window": 8, "max_window_layers": 0}), full.clone()),
+            ("qwen2", json!({"use_sliding_window": false, "sliding_window": 8}), full.clone()),
+            ("qwen2", json!({"use_sliding_window": true, "sliding_window": null}), full.clone()),
+            ("qwen2", json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0}), all.clone()),
+            ("qwen2", json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 28}), full.clone()),
+            (
+                "qwen3",
+                json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2}),
+                vec![None, None, Some(8)],
+            ),
+            (
+                "qwen3",
+                json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2,
+                    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+                vec![Some(8), None, Some(8)],
+            ),
+            ("llama", json!({"layer_types": ["full_attention", "full_attention", "full_attention"]}), full.clone()),
+        ] {
+            let (found, notes) = windows(model_type, &entries).unwrap();
+            assert_eq!(found, expected, "{model_type} {entries}");
+            assert!(!notes.iter().any(|note| note.contains(KEY)), "{notes:?}");
+        }
+    }
+
+    #[test]
+    fn a_width_that_the_config_leaves_out_is_said() {
+        let (found, notes) = windows("mistral", &json!({})).unwrap();
+        assert_eq!(found, vec![Some(4096); 3]);
+        assert!(notes[0].contains("sliding_window: taken as 4096"), "{notes:?}");
+        let (found, notes) = windows("qwen2", &json!({"use_sliding_window": true, "sliding_window": 8})).unwrap();
+        assert_eq!(found, vec![None; 3]);
+        assert!(notes[0].contains("max_window_layers: taken as 28"), "{notes:?}");
+    }
+
+    #[test]
+    fn windows_that_nobody_computes_are_refused_by_name() {
+        let kinds = |kind: &str| json!([kind, "full_attention", "full_attention"]);
+        for (model_type, entries, key) in [
+            ("llama", json!({"sliding_window": 8}), "sliding_window"),
+            ("llama", json!({"use_sliding_window": true}), "use_sliding_window"),
+            ("olmo2", json!({"layer_types": kinds("sliding_attention")}), "layer_types"),
+            ("olmo2", json!({"layer_types": ["full_attention"]}), "layer_types"),
+            ("mistral", json!({"sliding_window": 0}), "sliding_window"),
+            ("mistral", json!({"sliding_window": "wide"}), "sliding_window"),
+            ("mistral", json!({"sliding_window": 8, "use_sliding_window": false}), "use_sliding_window"),
+            ("mistral", json!({"sliding_window": 8, "layer_types": kinds("sliding_attention")}), "layer_types"),
+            ("mistral", json!({"sliding_window": null, "layer_types": kinds("sliding_attention")}), "layer_types"),
+            ("qwen2", json!({"sliding_window": 8, "layer_types": kinds("sliding_attention")}), "layer_types"),
+            (
+                "qwen2",
+                json!({"use_sliding_window": true, "layer_types": kinds("chunked_attention")}),
+                "chunked_attention",
+            ),
+            ("qwen2", json!({"use_sliding_window": "yes"}), "use_sliding_window"),
+            ("qwen2", json!({"use_sliding_window": true, "max_window_layers": -1}), "max_window_layers"),
+        ] {
+            let text = windows(model_type, &entries).unwrap_err().to_string();
+            assert!(text.contains(key), "{model_type} {entries}: {text}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Ghosted with a bias. Beyond the paper: the linear minimum mean square error estimate of Neural Block Linearization (arXiv
+//! 2505.21077, section 3), for removed layers.
+//!
+//! `‖X·M + 1·bᵀ − Δ‖²` is least in `b` where its derivative `1ᵀ(X·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − x̄·M` with the means
+//! `x̄`, `δ̄` over tokens. Put back, `‖(X − 1·x̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²` is left: least squares on what lies around the means.
+//! The repaired stream is `x·(I + M) + b`, which meets the mean of `X_post` exactly.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::boundary::{Boundary, Placement, Span, pre_and_delta};
+use super::least_squares::{self, RIDGE};
+use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution};
+use crate::error::Result;
+use crate::linalg::solve::NormalEquations;
+use crate::model::Operator;
+use crate::options::{self, Options};
+use crate::style::{Dash, Hue, Marker, Style};
+
+const NAME: &str = "affine";
+const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Affine>(NAME, SOURCE, build)
+    .label("Affine (NBL)")
+    .style(Style::new(Hue::Teal, Marker::TriangleUp, Dash::DashDot))
+    .beyond();
+
+/// `x ← x·W + b`: ghosted's map of what lies around the means, and the means met exactly.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Affine {
+    /// What gets an operator each.
+    boundary: Placement,
+}
+
+fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+    Ok(Box::new(options::read::<Affine>(NAME, options)?))
+}
+
+impl Recovery for Affine {
+    fn spans(&self, region: Span) -> Vec<Span> {
+        self.boundary.spans(region)
+    }
+
+    fn fitted_on(&self, _: bool) -> Fitted {
+        Fitted::First
+    }
+
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
+        let channels = boundary.channels();
+        let mut means = [vec![0.0; channels], vec![0.0; channels]];
+        let mut count = 0usize;
+        self.rows(boundary, |pair| {
+            for (sums, rows) in means.iter_mut().zip(pair.iter()) {
+                rows.chunks_exact(channels).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v));
+            }
+            count += pair[0].len() / channels;
+        })?;
+        means.iter_mut().flatten().for_each(|sum| *sum /= count as f64);
+        let mut normal = NormalEquations::new(channels);
+        self.rows(boundary, |pair| {
+            for (rows, mean) in pair.iter_mut().zip(&means) {
+                rows.iter_mut().zip(mean.iter().cycle()).for_each(|(v, mean)| *v -= mean);
+            }
+            normal.add(&pair[0], &pair[1]);
+        })?;
+        let solved = least_squares::solve(&normal, channels, RIDGE)?;
+        let [pre, delta] = means;
+        let along = |j: usize| (0..channels).map(|i| pre[i] * solved.matrix[i * channels + j]).sum::<f64>();
+        let bias = (0..channels).map(|j| (delta[j] - along(j)) as f32).collect();
+        let operator = Operator::affine(channels, solved.with_identity(channels), bias)?;
+        let least_squares::Solved { system, notes, .. } = solved;
+        Ok(Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() })
+    }
+}
+
+impl Affine {
+    /// `X_pre` and `Δ` of the operator sequences in f64, block by block.
+    fn rows(&self, boundary: &Boundary<'_>, mut with: impl FnMut(&mut [Vec<f64>; 2])) -> Result<()> {
+        for rows in boundary.blocks(boundary.fitted) {
+            let (pre, delta) = pre_and_delta(boundary.pre(rows.clone())?, boundary.post(rows)?);
+            with(&mut [pre, delta]);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::recovery::boundary::tests::{Written, near};
+
+    #[test]
+    fn a_map_with_a_bias_is_found_again() {
+        // X_post = X·(2 0; 1 3) + (5, −1), on the corners of a square.
+        let streams: [(usize, &[f32]); 2] =
+            [(1, &[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]), (3, &[5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0])];
+        let written = Written::new(2, 1, &streams);
+        let solution = written.solve((1, 3), &[], "affine", &json!({})).unwrap();
+        let operator = solution.repair.operator().unwrap();
+        near(&operator.to_dense().unwrap(), &[2.0, 0.0, 1.0, 3.0]);
+        near(&operator.bias().unwrap().unwrap(), &[5.0, -1.0]);
+        assert_eq!((solution.system.unwrap().rank, solution.notes.len()), (2, 0));
+        // Without a bias, by the normal equations (2 1; 1 2)·W = (15 1; 14 4): W = (16 −2; 13 7) / 3.
+        let plain = written.solve((1, 3), &[], "ghosted", &json!({})).unwrap();
+        let third = |of: [f32; 4]| of.map(|v| v / 3.0);
+        near(&plain.repair.operator().unwrap().to_dense().unwrap(), &third([16.0, -2.0, 13.0, 7.0]));
+    }
+}

@@ -1,0 +1,95 @@
+//! Ghosted, each operator on the stream that the ones before it leave. Beyond the paper.
+//!
+//! Where several regions are removed, ghosted solves each from dense activations: `M_k = argmin ‖X_k·M − Δ_k‖` with the dense
+//! `X_k`. But what enters the k-th region of the pruned backbone is not `X_k`: the operators before it leave a residual, and
+//! the layers between carry it on. Here `X̂_k` enters the problem, the stream of the backbone as it is repaired so far, and the
+//! target stays dense: `M_k = argmin ‖X̂_k·M − (X_post,k − X̂_k)‖`, so that each operator also takes back what the earlier ones
+//! left. The first one, and so that of a contiguous cut, is ghosted's.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::boundary::{Boundary, Placement, Span};
+use super::least_squares::{self, RIDGE, Solved};
+use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution};
+use crate::error::Result;
+use crate::linalg::solve::NormalEquations;
+use crate::model::Operator;
+use crate::options::{self, Options};
+use crate::style::{Dash, Hue, Marker, Style};
+
+const NAME: &str = "sequential";
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Sequential>(NAME, "", build)
+    .label("Ghost Layer, sequential")
+    .style(Style::new(Hue::Olive, Marker::Diamond, Dash::Dotted))
+    .beyond();
+
+/// `W = I + M` with `M = argmin ‖X̂·M − (X_post − X̂)‖`, `X̂` what the repairs before leave.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Sequential {
+    /// What gets an operator each.
+    boundary: Placement,
+}
+
+fn build(options: &Options) -> Result<Box<dyn Recovery>> {
+    Ok(Box::new(options::read::<Sequential>(NAME, options)?))
+}
+
+impl Recovery for Sequential {
+    fn spans(&self, region: Span) -> Vec<Span> {
+        self.boundary.spans(region)
+    }
+
+    fn fitted_on(&self, _: bool) -> Fitted {
+        Fitted::First
+    }
+
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
+        let channels = boundary.channels();
+        let mut normal = NormalEquations::new(channels);
+        if boundary.earlier.is_empty() {
+            for rows in boundary.blocks(boundary.fitted) {
+                normal.add_difference(boundary.pre(rows.clone())?, boundary.post(rows)?);
+            }
+        } else {
+            for sequence in 0..boundary.fitted {
+                normal.add_difference(
+                    &boundary.repaired(sequence)?.values()?,
+                    boundary.post(boundary.sequence(sequence))?,
+                );
+            }
+        }
+        let solved = least_squares::solve(&normal, channels, RIDGE)?;
+        let operator = Operator::dense(channels, solved.with_identity(channels))?;
+        let Solved { system, notes, .. } = solved;
+        Ok(Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::recovery::Span;
+    use crate::recovery::boundary::tests::{Written, near};
+
+    #[test]
+    fn a_later_operator_is_fitted_on_what_the_earlier_ones_leave() {
+        // One channel, two tokens. Layer 1 doubles: W = 2, and (2, 4) enters layer 2, which adds 1 and 10 (the engine of
+        // these tests): (13, 15) enters layer 3 of the repaired backbone. The dense stream there is another, (50, 70).
+        let streams: [(usize, &[f32]); 4] =
+            [(1, &[1.0, 2.0]), (2, &[2.0, 4.0]), (3, &[50.0, 70.0]), (4, &[26.0, 30.0])];
+        let written = Written::new(1, 1, &streams);
+        let matrix = |solution: &crate::recovery::Solution| solution.repair.operator().unwrap().to_dense().unwrap();
+        let first = written.solve((1, 2), &[], "sequential", &json!({})).unwrap();
+        near(&matrix(&first), &[2.0]);
+        let earlier = [(Span { start: 1, end: 2 }, first.repair)];
+        near(&matrix(&written.solve((3, 4), &earlier, "sequential", &json!({})).unwrap()), &[2.0]);
+        // Ghosted looks at the dense stream: (26·50 + 30·70) / (50² + 70²).
+        near(&matrix(&written.solve((3, 4), &earlier, "ghosted", &json!({})).unwrap()), &[3400.0 / 7400.0]);
+        // Two layers in a row with an operator each: nothing stands between them. (2, 4) → (50, 70).
+        let next = written.solve((2, 3), &earlier, "sequential", &json!({})).unwrap();
+        near(&matrix(&next), &[(2.0 * 50.0 + 4.0 * 70.0) / 20.0]);
+    }
+}

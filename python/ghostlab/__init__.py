@@ -1,0 +1,52 @@
+"""Reads what ghostlab writes. The program itself is the command `ghostlab`.
+
+>>> import ghostlab
+>>> ghostlab.results("results/table2/tiny")      # a polars frame
+>>> ghostlab.documents("results/table2/tiny")    # every choice of every document, with its log-likelihood
+"""
+
+from __future__ import annotations
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["documents", "results"]
+
+# Tables that lie beside a run's own.
+_BESIDE = {"documents.parquet", "channels.parquet", "latency.parquet"}
+
+
+def results(folder: Union[str, PathLike[str]]) -> polars.DataFrame:
+    """The table of a results folder: of `ghostlab run` a row for each cell, of an artifact a row for each number."""
+    names = [name for name in _record(folder)["files"] if name.endswith(".parquet") and name not in _BESIDE]
+    if len(names) != 1:
+        raise FileNotFoundError(f"{Path(folder)} holds no table: a figure has its numbers in numbers.json")
+    return _read(folder, names[0])
+
+
+def documents(folder: Union[str, PathLike[str]]) -> polars.DataFrame:
+    """Every choice of every document of a results folder's tasks: log-likelihood, characters, bytes and tokens."""
+    return _read(folder, "documents.parquet")
+
+
+def _record(folder: Union[str, PathLike[str]]) -> dict:
+    record = Path(folder) / "run.json"
+    if not record.is_file():
+        raise FileNotFoundError(f"{Path(folder)} is no results folder of ghostlab: it has no run.json")
+    return json.loads(record.read_text(encoding="utf-8"))
+
+
+def _read(folder: Union[str, PathLike[str]], name: str) -> polars.DataFrame:
+    try:
+        import polars
+    except ImportError as error:
+        raise ImportError("ghostlab reads tables with polars: pip install 'ghostlab[polars]'") from error
+    path = Path(folder) / name
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there: the run scored no tasks, or is of an older ghostlab")
+    return polars.read_parquet(path)

@@ -1,0 +1,82 @@
+//! `ghostlab export GRID.yaml [CELL] --to FOLDER`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::cell_name::find;
+use super::grid_args::{GridArgs, LimitArgs};
+use super::units::bytes;
+use super::{progress, stop};
+use crate::error::{Error, Result};
+use crate::export::{Exported, Exporter, Form};
+use crate::files::name;
+use crate::grid::Grid;
+use crate::model::{EngineRequest, FloatType};
+
+/// What `--dtype` means here.
+pub(super) const DTYPE: &str =
+    "The float type of the folder's weights: `f32`, `bf16`, `f16`; `auto` leaves each tensor its own";
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    asked: GridArgs,
+    /// The cell as `plan` and the tables name it, or parts of that name that no other cell has: `ghosted`,
+    /// `depth/3/ghosted`. Without it every pruned cell of the grid has a folder below FOLDER.
+    cell: Option<String>,
+    /// Where to write: a folder that is not there, or one that was exported before.
+    #[arg(long, value_name = "FOLDER")]
+    to: PathBuf,
+    /// The float type that layers and operators are computed in, where they are not stored; f32 on the CPU.
+    #[arg(long, value_name = "TYPE", value_parser = str::parse::<FloatType>)]
+    compute: Option<FloatType>,
+    /// Most gigabytes of a weight file.
+    #[arg(long, value_name = "GB", default_value_t = 5.0, value_parser = super::gigabytes)]
+    shard_size: f64,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (grids, _) = arguments.asked.work()?;
+    let chosen = chosen(&grids, arguments)?;
+    arguments.asked.start_threads()?;
+    let store = arguments.asked.store()?;
+    // `--dtype` is that of the folder here.
+    let EngineRequest { engine, device, dtype } = arguments.asked.engine();
+    let computed = EngineRequest { engine, device, dtype: arguments.compute };
+    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let exporter = Exporter {
+        store: &store,
+        settings: arguments.limits.settings(computed),
+        form: Form { dtype, shard: (arguments.shard_size * 1e9) as u64 },
+        reporter: &*progress::reporter(false),
+        stop: &stop,
+    };
+    for (grid, cell, folder) in chosen {
+        let Exported { folder, bytes: size, parameters, needs_code } = exporter.export(grid, cell, &folder)?;
+        let code = if needs_code { "; it loads with trust_remote_code=True" } else { "" };
+        let millions = parameters as f64 / 1e6;
+        println!("{}: {millions:.1} M numbers, {}{code}", folder.display(), bytes(size));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The cells that are meant, each with its folder.
+fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
+    // Of an artifact's grids the last is its own.
+    let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
+    if let Some(text) = &arguments.cell {
+        return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);
+    }
+    let pruned = grid.cells.iter().enumerate().filter(|(_, cell)| !cell.is_dense());
+    let below = |text: String| Path::new(&arguments.to).join(name::of(&text));
+    let chosen: Vec<_> = pruned.map(|(index, cell)| (grid, index, below(cell.to_string()))).collect();
+    if chosen.is_empty() {
+        return Err(Error::bad_input("the grid has no pruned cell")
+            .hint("a dense backbone is exported by its name: `ghostlab export GRID dense --to FOLDER`"));
+    }
+    Ok(chosen)
+}

@@ -1,0 +1,165 @@
+//! The model card: what was done to the backbone, on which data, with which numbers, and how to load it.
+
+use std::sync::Arc;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+use super::folder::Form;
+use crate::checkpoint::{Attached, Layout, Place};
+use crate::criterion;
+use crate::distill::Finetune;
+use crate::error::{Error, Result};
+use crate::exec::CellResult;
+use crate::grid::Grid;
+use crate::machine;
+use crate::model::{Deployed, FloatType, Operator, Sublayer};
+use crate::plan::BackbonePlan;
+use crate::recovery;
+
+const TEMPLATE: &str = include_str!("card.md");
+
+/// What the card is written from.
+pub(super) struct Facts<'a> {
+    pub(super) grid: &'a Grid,
+    pub(super) result: &'a CellResult,
+    pub(super) backbone: &'a BackbonePlan,
+    pub(super) layout: &'a Layout,
+    pub(super) deployed: &'a Deployed,
+    pub(super) form: &'a Form,
+    /// The table of its numbers, in Markdown; none where it was not scored.
+    pub(super) numbers: Option<String>,
+}
+
+/// What the template knows.
+#[derive(Serialize)]
+struct Values {
+    cell: String,
+    backbone: String,
+    /// `org/name` on the hub.
+    base_model: Option<String>,
+    base_revision: Option<String>,
+    /// SHA-256 over config and weights.
+    content: String,
+    class: &'static str,
+    layers: usize,
+    kept: usize,
+    removed: Vec<usize>,
+    criterion: Option<String>,
+    recovery: Option<String>,
+    recovery_method: Option<String>,
+    recovery_source: Option<String>,
+    calibration: Option<CalibrationText>,
+    finetune: Option<Finetune>,
+    dtype: Option<&'static str>,
+    /// A sentence for each thing that weights took in.
+    folded: Vec<String>,
+    /// A sentence for each operator beside them.
+    attached: Vec<String>,
+    notes: Vec<String>,
+    numbers: Option<String>,
+    evaluated: bool,
+    program: String,
+}
+
+#[derive(Serialize)]
+struct CalibrationText {
+    corpus: String,
+    rule: String,
+    generated: bool,
+    sequences: usize,
+    operator_sequences: usize,
+    length: usize,
+    seed: u64,
+}
+
+/// The card, in Markdown with the front matter that the hub reads.
+///
+/// # Errors
+/// None that a caller could mend.
+pub(super) fn card(facts: &Facts<'_>) -> Result<String> {
+    let values = values(facts)?;
+    let failed = |error: minijinja::Error| Error::job("the model card cannot be made").found(format!("{error:#}"));
+    let mut templates = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failed)?;
+    templates.set_syntax(syntax);
+    templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    templates.add_template("card.md", TEMPLATE).map_err(failed)?;
+    templates
+        .get_template("card.md")
+        .and_then(|template| template.render(Serde(&values)))
+        .map(|card| card + "\n")
+        .map_err(failed)
+}
+
+fn values(facts: &Facts<'_>) -> Result<Values> {
+    let Facts { grid, result, backbone, layout, deployed, form, numbers } = facts;
+    let cell = &result.cell;
+    let hub = grid.backbones.get(&cell.backbone).and_then(|of| of.hub.as_ref());
+    let method = cell.recovery.as_ref();
+    let source =
+        |name: &str| recovery::described().into_iter().find(|of| of.name == name).map(|of| of.source.to_owned());
+    Ok(Values {
+        cell: cell.to_string(),
+        backbone: cell.backbone.clone(),
+        base_model: hub.map(|of| of.repository.split('@').next().unwrap_or_default().to_owned()),
+        base_revision: hub.and_then(|of| of.commit.clone()),
+        content: backbone.content.clone(),
+        class: backbone.config.architecture.class,
+        layers: result.layers,
+        kept: layout.kept.len(),
+        removed: result.removed.clone(),
+        criterion: cell.criterion.as_ref().map(|of| format!("{} (`{of}`)", criterion::label(&of.name))),
+        recovery: method.map(|of| recovery::label(&of.name).to_owned()),
+        recovery_method: method.map(ToString::to_string),
+        recovery_source: method.and_then(|of| source(&of.name)).filter(|source| source.starts_with("http")),
+        calibration: cell.calibration.as_ref().map(|of| {
+            let corpus = grid.corpora.get(&of.corpus);
+            CalibrationText {
+                corpus: of.corpus.clone(),
+                rule: corpus.map(|of| of.rule.clone()).unwrap_or_default(),
+                generated: corpus.is_some_and(|of| of.generated),
+                sequences: of.sequences,
+                operator_sequences: of.operator_sequences,
+                length: of.length,
+                seed: of.seed,
+            }
+        }),
+        finetune: method.map(|of| recovery::finetune(&of.name, &of.options)).transpose()?.flatten(),
+        dtype: form.dtype.map(FloatType::name),
+        folded: folded(layout, deployed),
+        attached: attached(layout),
+        notes: result.notes(),
+        numbers: numbers.clone(),
+        evaluated: !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty(),
+        program: machine::program(),
+    })
+}
+
+fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
+    let told = |((layer, half), operator): (&(usize, Sublayer), &Arc<Operator>)| {
+        let index = layout.kept.iter().position(|kept| kept == layer)?;
+        let weight = match half {
+            Sublayer::Attention => "self_attn.o_proj",
+            Sublayer::Mlp => "mlp.down_proj",
+        };
+        let what =
+            if operator.is_diagonal() { "a factor for each output channel" } else { "a linear map of its output" };
+        Some(format!("`model.layers.{index}.{weight}` (layer {layer} of the backbone) holds {what}."))
+    };
+    deployed.folds.iter().filter_map(told).collect()
+}
+
+fn attached(layout: &Layout) -> Vec<String> {
+    let told = |of: &Attached| {
+        let (layer, form) = (of.layer, if of.operator.is_diagonal() { "diagonal" } else { "full" });
+        match of.place {
+            Place::Before => format!("a {form} map on the stream that enters layer {layer}"),
+            Place::After => format!("a {form} map on the stream that leaves layer {layer}, the last one"),
+            Place::Norm(norm) => format!("a {form} map behind `{norm}` of layer {layer}"),
+        }
+    };
+    layout.attached.iter().map(told).collect()
+}

@@ -1,0 +1,196 @@
+//! The folder of an exported cell: written beside its place, and put there whole.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use serde_json::{Map, Value, json};
+
+use crate::checkpoint::{self, INDEX, Layout, MODELING, trimmed};
+use crate::error::{Error, Result};
+use crate::exec::CellResult;
+use crate::files::atomic::{put_folder, sweep, temporary_folder, write_atomically};
+use crate::files::{disk, regular};
+use crate::machine;
+use crate::model::{Config, FloatType};
+
+/// The record of what a folder was made from. A folder that has one may be replaced.
+pub const MARK: &str = "ghostlab.json";
+/// What is taken over as it is, where the backbone has it.
+const BESIDES: [&str; 12] = [
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "LICENSE",
+    "LICENSE.txt",
+    "NOTICE",
+    "USE_POLICY.md",
+];
+/// Room for everything but weights.
+const BESIDE: u64 = 32 << 20;
+
+/// In which form weights are written.
+#[derive(Debug, Clone)]
+pub struct Form {
+    /// Their float type; each as it is stored where none is given.
+    pub dtype: Option<FloatType>,
+    /// Most bytes of a weight file.
+    pub shard: u64,
+}
+
+/// What was written.
+#[derive(Debug)]
+pub struct Exported {
+    pub folder: PathBuf,
+    /// Of its weights.
+    pub bytes: u64,
+    pub parameters: u64,
+    /// Whether a Python file has to be trusted for it to load.
+    pub needs_code: bool,
+}
+
+/// What goes into a folder.
+pub(super) struct Contents<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) config: &'a Config,
+    /// The backbone's folder.
+    pub(super) source: &'a Path,
+    pub(super) card: String,
+    pub(super) result: &'a CellResult,
+}
+
+/// Refuses a place where something stands that was not exported.
+///
+/// # Errors
+/// Exit code 2, naming it.
+pub(super) fn check(folder: &Path) -> Result<()> {
+    let occupied = match fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_some() && !folder.join(MARK).is_file(),
+        Err(_) => folder.exists(),
+    };
+    if !occupied {
+        return Ok(());
+    }
+    Err(Error::bad_input("something else stands in the folder's place")
+        .at(folder.display().to_string())
+        .expected("nothing, or a folder that was exported before")
+        .found(if folder.is_dir() { format!("a folder without {MARK}") } else { "a file".to_owned() })
+        .hint("name another folder with --to"))
+}
+
+/// Writes the folder.
+///
+/// # Errors
+/// No room, a file that cannot be read or written, or that `stop` was set: nothing is left then.
+pub(super) fn write(folder: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -> Result<Exported> {
+    let (parent, name) = place(folder)?;
+    fs::create_dir_all(&parent).map_err(|error| Error::io("create", &parent, &error))?;
+    sweep(&parent);
+    let bytes = contents.layout.bytes();
+    enough_room(&parent, bytes + BESIDE)?;
+    let draft = temporary_folder(&parent, &name).map_err(|error| Error::io("create", &parent, &error))?;
+    fill(draft.path(), contents, form, stop)?;
+    check(folder)?;
+    put_folder(draft, &parent.join(&name))?;
+    let (parameters, needs_code) = (contents.layout.parameters(), !contents.layout.attached.is_empty());
+    Ok(Exported { folder: folder.to_owned(), bytes, parameters, needs_code })
+}
+
+/// The folder above, and the name in it. A link leads where it leads.
+fn place(folder: &Path) -> Result<(PathBuf, String)> {
+    let folder =
+        if folder.is_dir() { fs::canonicalize(folder).ok() } else { None }.unwrap_or_else(|| folder.to_owned());
+    let folder = std::path::absolute(&folder).map_err(|error| Error::io("find", &folder, &error))?;
+    match (folder.parent(), folder.file_name()) {
+        (Some(parent), Some(name)) => Ok((parent.to_owned(), name.to_string_lossy().into_owned())),
+        _ => Err(Error::bad_input("a model needs a folder of its own").at(folder.display().to_string())),
+    }
+}
+
+fn enough_room(parent: &Path, wanted: u64) -> Result<()> {
+    match disk::free(parent) {
+        Some(free) if free < wanted => Err(Error::missing("the disk has not enough room for the model")
+            .at(parent.display().to_string())
+            .expected(format!("{:.1} GB free", wanted as f64 / 1e9))
+            .found(format!("{:.1} GB", free as f64 / 1e9))
+            .hint("name a folder on another disk, or a smaller float type with --dtype")),
+        _ => Ok(()),
+    }
+}
+
+fn fill(draft: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -> Result<()> {
+    let Contents { layout, config, source, card, result } = contents;
+    let files = layout.write(draft, form.shard, &mut |_| match stop.load(Relaxed) {
+        true => Err(Error::interrupted("stopped; nothing was left of the folder")),
+        false => Ok(()),
+    })?;
+    if let Some(index) = &files.index {
+        put(draft, INDEX, pretty(index)?.as_bytes())?;
+    }
+    let own = object(&source.join("config.json"))?;
+    let generation = generation(source, &own)?;
+    let trimmed = trimmed(own, config.architecture, layout, form.dtype);
+    put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
+    put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
+    for name in BESIDES.iter().filter(|name| source.join(name).is_file()) {
+        put(draft, name, &regular::read(&source.join(name))?)?;
+    }
+    tokenizer_config(draft, source, !layout.attached.is_empty())?;
+    if !layout.attached.is_empty() {
+        put(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
+    }
+    put(draft, "README.md", card.as_bytes())?;
+    // Whose machine made it, and by which command, is nobody else's business.
+    let keys = result.made_from.iter().map(|of| json!({"kind": of.kind, "key": of.key}));
+    let (program, keys) = (machine::program(), keys.collect::<Vec<_>>());
+    let record = json!({
+        "cell": result.cell.to_string(), "removed": result.removed, "layers": result.layers, "kept": layout.kept,
+        "ghostlab": program, "made_from": keys, "dtype": form.dtype.map(FloatType::name),
+    });
+    put(draft, MARK, pretty(&record)?.as_bytes())
+}
+
+/// The backbone's own settings of generation, or what its config says of special tokens.
+fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
+    let file = source.join("generation_config.json");
+    if file.is_file() {
+        return object(&file);
+    }
+    let ids = ["bos_token_id", "eos_token_id", "pad_token_id"];
+    let known = |key: &&str| Some(((*key).to_owned(), config.get(*key).filter(|id| !id.is_null())?.clone()));
+    Ok([("_from_model_config".to_owned(), true.into())].into_iter().chain(ids.iter().filter_map(known)).collect())
+}
+
+/// The tokenizer's settings. A model type of our own tells transformers nothing of the tokenizer's class.
+fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
+    let (name, class) = ("tokenizer_config.json", "tokenizer_class");
+    let file = source.join(name);
+    let mut settings = if file.is_file() { object(&file)? } else { Map::new() };
+    if own_type && !settings.contains_key(class) {
+        settings.insert(class.into(), "PreTrainedTokenizerFast".into());
+    } else if file.is_file() {
+        return put(draft, name, &regular::read(&file)?);
+    }
+    if settings.is_empty() { Ok(()) } else { put(draft, name, pretty(&Value::Object(settings))?.as_bytes()) }
+}
+
+fn object(file: &Path) -> Result<Map<String, Value>> {
+    let malformed = |found: String| Error::bad_input("malformed JSON").at(file.display().to_string()).found(found);
+    serde_json::from_slice(&regular::read(file)?).map_err(|error| malformed(error.to_string()))
+}
+
+fn pretty(value: &Value) -> Result<String> {
+    let text = serde_json::to_string_pretty(value);
+    text.map(|text| text + "\n").map_err(|error| Error::job("JSON cannot be written").found(error.to_string()))
+}
+
+fn put(folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let path = folder.join(name);
+    write_atomically(&path, |file| file.write_all(bytes).map_err(|error| Error::io("write", &path, &error)))
+}

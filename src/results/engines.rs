@@ -1,0 +1,27 @@
+//! What a reader of a table has to know of the engines that ran its backbones.
+
+use std::collections::BTreeMap;
+
+use crate::model::{CPU, EngineId};
+
+/// A sentence for each engine but the CPU's own in f32, with the backbones that it ran.
+pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
+    let mut ran: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (backbone, engine) in engines.iter().filter(|(_, engine)| **engine != CPU) {
+        ran.entry(engine.to_string()).or_default().push(backbone);
+    }
+    ran.into_iter().map(|(engine, backbones)| format!("Engine: {engine} ({}).", backbones.join(", "))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_other_than_the_default_is_named_with_its_backbones() {
+        let bf16 = EngineId { name: "candle", dtype: "bf16", device: "cpu" };
+        let engines = [("a", bf16), ("b", CPU), ("c", bf16)].map(|(name, id)| (name.to_owned(), id));
+        assert_eq!(engine_notes(&engines.into()), ["Engine: candle bf16 on cpu (a, c)."]);
+        assert!(engine_notes(&[("b".to_owned(), CPU)].into()).is_empty());
+    }
+}

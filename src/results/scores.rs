@@ -1,0 +1,109 @@
+//! What one model scored, for a person and for the tools that read lm-evaluation-harness' files.
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::evaluate::perplexity::Losses;
+use crate::exec::{CellResult, GridOutcome, TaskScores};
+use crate::grid::Grid;
+use crate::tasks::{self, TaskResult};
+
+/// All scores of a dense backbone.
+#[derive(Debug)]
+pub struct ModelScores<'a> {
+    result: &'a CellResult,
+    /// Texts, tasks, and the average of several tasks.
+    pub scores: Vec<ModelScore>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct ModelScore {
+    /// `c4@2048`, or the task as a grid writes it.
+    pub of: String,
+    /// `perplexity`, `acc` or `acc_norm`.
+    pub metric: &'static str,
+    /// A perplexity, or a share of the documents in percent.
+    pub value: f64,
+    /// Its standard error.
+    pub error: Option<f64>,
+    /// What the model needs for a byte of the text, whatever its tokens are.
+    pub bits_per_byte: Option<f64>,
+    /// Windows or documents.
+    pub items: usize,
+    /// Whether it is one that is printed with two decimals.
+    pub percent: bool,
+}
+
+impl<'a> ModelScores<'a> {
+    /// What the only cell of a grid has scored.
+    ///
+    /// # Errors
+    /// The cell failed, with its reason.
+    pub fn of(grid: &Grid, outcome: &'a GridOutcome) -> Result<Self> {
+        let [result] = outcome.cells.as_slice() else { return Err(Error::job("a model is scored by itself")) };
+        result.ok()?;
+        let mut scores = Vec::new();
+        for (place, text) in grid.evaluate.perplexity.iter().enumerate() {
+            let Some(windows) = result.losses.get(place).cloned().flatten() else { continue };
+            let losses = Losses { windows };
+            scores.push(ModelScore {
+                of: text.to_string(),
+                metric: "perplexity",
+                value: losses.perplexity(),
+                error: losses.standard_error(),
+                bits_per_byte: outcome.bits_per_byte(result, place, text.length),
+                items: losses.windows.len(),
+                percent: false,
+            });
+        }
+        let percent = |of: String, metric: &'static str, measure: tasks::Measure, items: usize| ModelScore {
+            of,
+            metric,
+            value: 100.0 * measure.value,
+            error: measure.stderr.map(|error| 100.0 * error),
+            bits_per_byte: None,
+            items,
+            percent: true,
+        };
+        let all: Vec<&TaskScores> = result.tasks.iter().flatten().collect();
+        for TaskScores { label, result, .. } in &all {
+            for kind in result.task.metrics {
+                scores.push(percent(label.clone(), kind.name(), result.measure(*kind), result.effective));
+            }
+        }
+        if all.len() > 1 {
+            let all: Vec<TaskResult> = all.iter().map(|of| of.result.clone()).collect();
+            let items = all.iter().map(|of| of.effective).sum();
+            // By each task's own column, as the paper's tables have it.
+            scores.extend(tasks::average(&all).map(|mean| percent("average".into(), "acc, acc_norm", mean, items)));
+        }
+        Ok(Self { result, scores })
+    }
+
+    /// In the layout of lm-evaluation-harness' results file. A text stands among the tasks, with its perplexity.
+    ///
+    /// # Errors
+    /// A task that is scored twice under several protocols: the layout has one place for it.
+    pub fn lm_eval(&self, model: &str) -> Result<Value> {
+        let tasks: Vec<TaskResult> = self.result.tasks.iter().flatten().map(|of| of.result.clone()).collect();
+        let names: Vec<&str> = self.scores.iter().map(|score| score.of.as_str()).collect();
+        let mut file = tasks::export(&tasks, json!({"model": "ghostlab", "model_args": model, "tasks": names}))?;
+        for score in self.scores.iter().filter(|score| !score.percent) {
+            let name = &score.of;
+            file["results"][name] = json!({
+                "name": name, "alias": name, "sample_len": score.items,
+                "perplexity,none": score.value,
+                "perplexity_stderr,none": score.error.map_or(json!("N/A"), |error| json!(error)),
+                "bits_per_byte,none": score.bits_per_byte,
+                "bits_per_byte_stderr,none": "N/A",
+            });
+            file["versions"][name] = json!(1.0);
+            file["n-shot"][name] = json!(0);
+            file["n-samples"][name] = json!({"original": score.items, "effective": score.items});
+            file["higher_is_better"][name] = json!({"perplexity": false, "bits_per_byte": false});
+            file["configs"][name] = json!({"task": name, "output_type": "windows", "num_fewshot": 0});
+        }
+        Ok(file)
+    }
+}

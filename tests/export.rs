@@ -1,0 +1,223 @@
+//! Cells as folders for other programs, read back by this one; and one model scored by itself.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use common::json;
+use common::world::{World, table};
+use serde_json::Value;
+
+/// What a world's grid has in a column for a recovery at depth 2.
+fn value(world: &World, recovery: &str, column: &str) -> f64 {
+    let rows = table(&world.path("results/grid/results.csv"));
+    let place = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
+    let wanted = if recovery == "dense" { "0" } else { "2" };
+    let own = |row: &&Vec<String>| {
+        row[place("depth")] == wanted && (recovery == "dense" || row[place("recovery")] == recovery)
+    };
+    rows.iter().find(own).unwrap()[place(column)].parse().unwrap()
+}
+
+/// Exports a cell, expects success, and gives what was said.
+fn export(world: &World, cell: &str, folder: &str, more: &[&str]) -> String {
+    let output = world.ghostlab(&[&["export", "grid.yaml", cell, "--to", folder], more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What `score` prints as JSON.
+fn score(world: &World, more: &[&str]) -> Value {
+    let output = world.ghostlab(&[&["score"], more, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn perplexity(world: &World, model: &str) -> f64 {
+    let file = score(world, &[model, "--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"]);
+    file["results"]["test@64"]["perplexity,none"].as_f64().unwrap()
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
+    let world = World::new();
+    world.runs(&["--set", "recovery=none,prune-and-comp,replaceme-ls", "--set", "name=grid"]);
+    let set = ["--set", "recovery=none,prune-and-comp,replaceme-ls"];
+    for recovery in ["none", "prune-and-comp", "replaceme-ls"] {
+        export(&world, &format!("depth/2/{recovery}"), recovery, &set);
+        let (ours, cell) = (perplexity(&world, recovery), value(&world, recovery, "ppl test@64"));
+        assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
+        let config = json(&world.path(recovery).join("config.json"));
+        let dense = json(&world.path("backbone/config.json"));
+        let layers = |config: &Value| config["num_hidden_layers"].as_u64().unwrap();
+        assert_eq!(layers(&config) + 2, layers(&dense));
+        assert_eq!(config["architectures"], dense["architectures"]);
+        assert!(!world.path(recovery).join("modeling_ghostlab.py").exists());
+    }
+    let files =
+        ["README.md", "config.json", "generation_config.json", "ghostlab.json", "model.safetensors", "tokenizer.json"];
+    assert_eq!(names(&world.path("none")), files.map(str::to_owned).into());
+    let card = fs::read_to_string(world.path("replaceme-ls/README.md")).unwrap();
+    for said in ["ReplaceMe (LS)", "mlp.down_proj", "8 sequences of 64 tokens", "convert_hf_to_gguf.py", "test@64"] {
+        assert!(card.contains(said), "`{said}` is not in:\n{card}");
+    }
+    let card = fs::read_to_string(world.path("none/README.md")).unwrap();
+    assert!(card.contains("nothing stands in it that the architecture does not have"), "{card}");
+}
+
+#[test]
+fn an_operator_on_the_stream_stands_beside_the_weights_and_says_so() {
+    let world = World::new();
+    let said = export(&world, "depth/1/ghosted", "out", &[]);
+    assert!(said.contains("trust_remote_code=True"), "{said}");
+    let config = json(&world.path("out/config.json"));
+    assert_eq!(config["model_type"], "ghostlab_llama");
+    assert_eq!(config["architectures"][0], "GhostedLlamaForCausalLM");
+    assert_eq!(config["auto_map"]["AutoModelForCausalLM"], "modeling_ghostlab.GhostedLlamaForCausalLM");
+    assert_eq!(config["ghostlab"]["operators"][0]["form"], "dense");
+    let code = fs::read_to_string(world.path("out/modeling_ghostlab.py")).unwrap();
+    assert!(code.contains("class GhostedLlamaForCausalLM(LlamaForCausalLM)"), "{code}");
+    let card = fs::read_to_string(world.path("out/README.md")).unwrap();
+    for said in ["Not scored", "trust_remote_code=True", "GGUF has no place"] {
+        assert!(card.contains(said), "`{said}` is not in:\n{card}");
+    }
+}
+
+#[test]
+fn weights_are_cut_into_files_that_hold_the_same_model() {
+    let world = World::new();
+    export(&world, "depth/1/none", "whole", &["--dtype", "f32"]);
+    export(&world, "depth/1/none", "cut", &["--dtype", "f32", "--shard-size", "0.00005"]);
+    export(&world, "depth/1/none", "half", &["--dtype", "bf16"]);
+    let index = json(&world.path("cut/model.safetensors.index.json"));
+    let files: BTreeSet<&str> = index["weight_map"].as_object().unwrap().values().filter_map(Value::as_str).collect();
+    assert!(files.len() > 2 && files.iter().all(|file| world.path("cut").join(file).is_file()), "{files:?}");
+    assert_eq!(perplexity(&world, "cut"), perplexity(&world, "whole"));
+    assert_eq!(json(&world.path("half/config.json"))["torch_dtype"], "bfloat16");
+    let near = perplexity(&world, "half") / perplexity(&world, "whole");
+    assert!(near != 1.0 && (near - 1.0).abs() < 0.02, "{near}");
+    let size = |name: &str| world.path(name).join("model.safetensors").metadata().unwrap().len();
+    assert!(size("half") * 2 < size("whole") + 20_000);
+}
+
+#[test]
+fn a_folder_is_replaced_whole_and_what_was_not_exported_stays() {
+    let world = World::new();
+    world.write("backbone/LICENSE", "theirs");
+    export(&world, "depth/1/ghosted", "out", &[]);
+    export(&world, "depth/2/none", "out", &[]);
+    assert!(!names(&world.path("out")).contains("modeling_ghostlab.py"), "of the export before nothing is left");
+    assert_eq!(fs::read_to_string(world.path("out/LICENSE")).unwrap(), "theirs");
+    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "nothing is left beside it");
+    fs::create_dir(world.path("mine")).unwrap();
+    world.write("mine/notes.txt", "mine");
+    let output = world.ghostlab(&["export", "grid.yaml", "depth/1/none", "--to", "mine"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("something else stands in the folder's place") && error.contains("--to"), "{error}");
+    assert_eq!(names(&world.path("mine")), ["notes.txt".to_owned()].into());
+}
+
+#[test]
+fn a_whole_grid_is_exported_cell_by_cell() {
+    let world = World::new();
+    let output = world.ghostlab(&["export", "grid.yaml", "--to", "all", "--set", "recovery=none,linearpatch-diag"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(names(&world.path("all")).len(), 4);
+    for folder in names(&world.path("all")) {
+        assert!(world.path("all").join(folder).join("config.json").is_file());
+    }
+}
+
+#[test]
+fn a_weight_that_the_type_cannot_hold_leaves_no_folder() {
+    let world = World::new();
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    // The last four bytes are a number of some tensor: 1e30 is finite in f32, and nothing that f16 has.
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&1e30f32.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let output = world.ghostlab(&["export", "grid.yaml", "dense", "--to", "out", "--dtype", "f16"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{error}");
+    assert!(error.contains("does not fit") && error.contains("tensor model."), "{error}");
+    assert!(!world.path("out").exists());
+    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')));
+}
+
+#[test]
+fn a_model_is_scored_as_the_dense_cell_of_a_grid_and_not_twice() {
+    let world = World::large();
+    world.runs(&["--set", "recovery=none", "--set", "criterion=shortgpt", "--set", "depth=2", "--set", "name=grid"]);
+    let stored = || walk(&world.path("data/store"));
+    let before = stored();
+    let tasks = ["--tasks", "copa.jsonl"];
+    let texts = ["--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"];
+    let file = score(&world, &[&["backbone"][..], &tasks, &texts].concat());
+    assert_eq!(stored(), before, "the grid has scored all of it");
+    let close = |ours: f64, grid: f64| assert!((ours / grid - 1.0).abs() < 1e-12, "{ours} and {grid}");
+    close(file["results"]["test@64"]["perplexity,none"].as_f64().unwrap(), value(&world, "dense", "ppl test@64"));
+    close(100.0 * file["results"]["copa"]["acc,none"].as_f64().unwrap(), value(&world, "dense", "copa"));
+    assert!(file["results"]["test@64"]["perplexity_stderr,none"].as_f64().unwrap() > 0.0);
+    assert!(file["results"]["test@64"]["bits_per_byte,none"].as_f64().unwrap() > 0.0);
+    // Another limit is another score, and the other way round the grid finds what `score` has stored.
+    let fewer = score(&world, &["backbone", "--tasks", "copa.jsonl", "--limit", "10"]);
+    assert_eq!(fewer["n-samples"]["copa"]["effective"], 10);
+    assert_ne!(stored(), before);
+}
+
+#[test]
+fn scores_stand_in_a_table_with_their_errors() {
+    let world = World::large();
+    let arguments = ["score", "backbone", "--tasks", "copa.jsonl", "--perplexity", "test.jsonl@64", "--rule", "ptb"];
+    let output = world.ghostlab(&[&arguments[..], &["--output", "scores.json"]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    for part in ["backbone (", "scored on", "±", "bits per byte", "test@64", "perplexity", "copa", "40 documents"] {
+        assert!(text.contains(part), "`{part}` is not in:\n{text}");
+    }
+    assert_eq!(json(&world.path("scores.json"))["config"]["model"], "ghostlab");
+}
+
+#[test]
+fn what_cannot_be_scored_is_said_before_anything_runs() {
+    let world = World::new();
+    for (arguments, code, words) in [
+        (&["score", "backbone"][..], 2, &["nothing to score", "--perplexity"][..]),
+        (&["score", "../nowhere/at/all", "--tasks", "copa"], 3, &["the model is not there"]),
+        (&["score", "backbone", "--tasks", "copy.jsonl"], 2, &["copy.jsonl"]),
+        (&["score", "org/name", "--perplexity", "test.jsonl"], 3, &["--fetch"]),
+    ] {
+        let output = world.command(arguments).env("HF_HUB_CACHE", world.path("hub")).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        for word in words {
+            assert!(error.contains(word), "{arguments:?}: `{word}` is not in {error}");
+        }
+    }
+}
+
+/// Every file below a folder with the scores of a store.
+fn walk(folder: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else if path.display().to_string().contains("scores-v") {
+                found.insert(path.display().to_string());
+            }
+        }
+    }
+    found
+}

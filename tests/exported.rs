@@ -1,0 +1,194 @@
+//! Exported cells in Python: transformers gives our logits, and lm-evaluation-harness our scores.
+//!
+//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has torch, transformers and lm_eval.
+//! `.ci/run` makes one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_macros,
+    reason = "a test stops at what it lacks, and says what it skips"
+)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use candle_core::DType;
+use common::{flat, json, tensors};
+use ghostlab::exec::{Methods, Settings, stored_program};
+use ghostlab::files::name;
+use ghostlab::grid::Grid;
+use ghostlab::model::{Batch, Decoder, Model, Program, Step};
+use ghostlab::plan::Plan;
+use ghostlab::store::Store;
+use tempfile::TempDir;
+
+const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
+/// transformers' own bound for two implementations of one model in f32.
+const TOLERANCE: f64 = 1e-4;
+
+fn python() -> Option<PathBuf> {
+    let named = std::env::var_os("GHOSTLAB_PYTHON").map(PathBuf::from);
+    if named.is_none() {
+        eprintln!("skipped: GHOSTLAB_PYTHON names no interpreter with torch, transformers and lm_eval");
+    }
+    named
+}
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny").join(path)
+}
+
+/// `tools/exported.py`, without a network and with caches of its own.
+fn script(python: &Path, arguments: &[&str]) {
+    let home = TempDir::new().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/exported.py");
+    let mut command = Command::new(python);
+    command
+        .arg(script)
+        .args(arguments)
+        .env("HF_HOME", home.path())
+        .env("HF_MODULES_CACHE", home.path().join("modules"));
+    command.env("HF_HUB_OFFLINE", "1").env("HF_DATASETS_OFFLINE", "1").env("HF_HUB_DISABLE_TELEMETRY", "1");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A folder with a grid over the tiny backbones, and a store.
+fn world(grid: &str) -> TempDir {
+    let world = TempDir::new().unwrap();
+    std::fs::create_dir_all(world.path().join("data/store")).unwrap();
+    let corpora = data("corpora");
+    let backbones = BACKBONES.map(|name| format!("  {name}: {{path: {}}}\n", data(name).display())).concat();
+    let text = format!(
+        "name: grid\nbackbones:\n{backbones}corpora:\n  train: {{path: {0}/web-train.jsonl.gz, rule: c4}}\n  \
+         test: {{path: {0}/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}\n{grid}",
+        corpora.display()
+    );
+    std::fs::write(world.path().join("grid.yaml"), text).unwrap();
+    world
+}
+
+fn ghostlab(world: &TempDir, arguments: &[&str]) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_ghostlab")).current_dir(world.path()).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Our logits of every position of a text.
+fn logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
+    let batch = Batch::windows([ids]);
+    let mut x = decoder.begin(&batch).unwrap();
+    for step in program.0.iter().filter(|step| !matches!(step, Step::Embed | Step::Head)) {
+        x = decoder.advance(&batch, step, &x).unwrap();
+    }
+    flat(&decoder.logits(&x, &(0..ids.len()).collect::<Vec<_>>()).unwrap())
+}
+
+#[test]
+fn transformers_gives_our_logits_for_every_recovery_and_architecture() {
+    let Some(python) = python() else { return };
+    // Sixteen tokens for each channel, and a ridge for ReplaceMe: without them maps are so large (on OLMo-2 the greatest
+    // singular value is 600) that transformers' own f32 is 1e-4 away from its f64.
+    // Every recovery at one cut; operators at two cuts, at one removed layer each, and at both ends; a trained one.
+    let world = world(
+        "backbone: [llama, qwen3, olmo2]\ncriterion: llm-streamline\ndepth: 4\n\
+         recovery: [none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, {name: replaceme-ls, alpha: 10}, \
+         {name: replaceme-cos, epochs: 1}, linearpatch-diag, linearpatch-rotate, ghosted, \
+         {name: ghosted, finetune: {sequences: 2, length: 32}}]\n\
+         calibration: {corpus: train, sequences: 16, length: 128}\n\
+         include:\n  - {criterion: {name: explicit, layers: [3, 4, 9]}, depth: 3, recovery: [{name: ghosted, boundary: layer}, \
+         {name: replaceme-ls, alpha: 10, boundary: layer}]}\n\
+         \x20 - {criterion: {name: explicit, layers: [0, 1, 15]}, depth: 3, recovery: [ghosted, linearpatch-diag, \
+         prune-and-comp]}\n\
+         evaluate: {perplexity: {corpus: test, length: 64}}\n",
+    );
+    ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
+    let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
+    let store = Store::open(&world.path().join("data/store")).unwrap();
+    let settings = Settings::default();
+    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
+    let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
+    assert_eq!(cells.len(), 3 * 14);
+    let folders: Vec<String> =
+        cells.iter().map(|cell| format!("{}/out/{}", world.path().display(), name::of(cell))).collect();
+    let (out, text) =
+        (world.path().join("logits.safetensors"), "Question: What does the pet of Anna eat?\nAnswer: The");
+    let arguments = ["logits", out.to_str().unwrap(), text].into_iter().chain(folders.iter().map(String::as_str));
+    script(&python, &arguments.collect::<Vec<_>>());
+
+    let theirs = tensors(&out);
+    let mut with_code = 0;
+    for backbone in &plan.backbones {
+        let decoder = Decoder::load(&backbone.folder).unwrap();
+        let dense = logits(&decoder, &Program::dense(16), &[1, 2, 3]);
+        for variant in backbone.variants.iter().filter(|variant| !grid.cells[variant.cell].is_dense()) {
+            let cell = grid.cells[variant.cell].to_string();
+            let of = |part: &str| theirs[&format!("{}.{part}", name::of(&cell))].clone();
+            let ids: Vec<u32> = of("ids").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+            let program = stored_program(&store, backbone, variant).unwrap();
+            let ours = logits(&decoder, &program, &ids);
+            let theirs = flat(&of("logits"));
+            assert_eq!(ours.len(), theirs.len(), "{cell}");
+            let worst = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(worst <= TOLERANCE, "{cell}: {worst:e}");
+            assert!(logits(&decoder, &program, &[1, 2, 3]) != dense, "{cell} is not the dense backbone");
+            with_code +=
+                usize::from(world.path().join("out").join(name::of(&cell)).join("modeling_ghostlab.py").exists());
+        }
+    }
+    // By hand: of the 14, `none`, three that fold and one at two cuts that folds are plain. On OLMo-2 the maps of
+    // ReplaceMe (LS, Cos, and at two cuts) are steps as well. The cut at layer 0 has no layer before that takes factors.
+    assert_eq!(with_code, 2 * 9 + 12);
+}
+
+#[test]
+fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
+    let Some(python) = python() else { return };
+    let names = ["arc_easy", "copa", "hellaswag", "winogrande"];
+    let tasks =
+        names.map(|task| format!("  {task}: {{path: {}}}\n", data(&format!("tasks/{task}.jsonl.gz")).display()));
+    let used = names.map(|task| format!("{{name: {task}, limit: 50}}")).join(", ");
+    let world = world(&format!(
+        "tasks:\n{}backbone: llama\ncriterion: llm-streamline\ndepth: 4\nrecovery: [none, ghosted]\n\
+         calibration: {{corpus: train, sequences: 4, length: 64}}\nevaluate: {{tasks: [{used}]}}\n",
+        tasks.concat()
+    ));
+    ghostlab(&world, &["run", "grid.yaml"]);
+    ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
+    let cells: BTreeMap<String, String> = std::fs::read_dir(world.path().join("out"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| {
+            let cell = json(&entry.path().join("ghostlab.json"))["cell"].as_str().unwrap().to_owned();
+            (cell, entry.path().display().to_string())
+        })
+        .collect();
+    assert_eq!(cells.len(), 2);
+    let (out, tasks) = (world.path().join("scores.json"), data("tasks"));
+    let arguments =
+        ["lm-eval", out.to_str().unwrap(), tasks.to_str().unwrap(), "50", &names.join(",")].map(str::to_owned);
+    let arguments: Vec<String> = arguments.into_iter().chain(cells.values().cloned()).collect();
+    script(&python, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+
+    let theirs = json(&out);
+    let mut compared = 0;
+    for file in std::fs::read_dir(world.path().join("results/grid/lm_eval")).unwrap() {
+        let ours = json(&file.unwrap().path());
+        let cell = ours["config"]["model_args"].as_str().unwrap();
+        let Some(folder) = cells.get(cell) else { continue };
+        let folder = Path::new(folder).file_name().unwrap().to_str().unwrap();
+        for task in names {
+            let (ours, theirs) = (ours["results"][task].as_object().unwrap(), &theirs[folder][task]);
+            for (metric, value) in ours.iter().filter(|(metric, _)| metric.ends_with(",none")) {
+                // As tables print them: percent with two decimals.
+                let shown = |value: &serde_json::Value| format!("{:.2}", 100.0 * value.as_f64().unwrap());
+                assert_eq!(shown(value), shown(&theirs[metric]), "{cell}, {task}, {metric}");
+                compared += 1;
+            }
+        }
+    }
+    // Two cells; two metrics of two tasks, one of the others, each with its standard error.
+    assert_eq!(compared, 2 * (2 * 2 + 2) * 2);
+}

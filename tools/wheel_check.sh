@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs the wheel of tools/wheel.sh into a fresh virtual environment and uses it in an empty folder, as somebody does who
+# has neither Rust nor a checkout. `tools/wheel_check.sh PYTHON`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${1:-python3}
+
+wheel=(target/wheel/ghostlab-*.whl)
+size=$(wc -c < "${wheel[0]}")
+echo "${wheel[0]}: $size bytes"
+[ "$size" -lt 60000000 ] || { echo "a wheel of 60 MB or more"; exit 1; }
+
+venv=$PWD/target/wheel/venv
+rm -rf "$venv"
+"$python" -m venv "$venv"
+"$venv/bin/python" -m pip install -q "${wheel[0]}[polars]"
+
+empty=$(mktemp -d)
+trap 'rm -rf "$empty"' EXIT
+cd "$empty"
+unset GHOSTLAB_STORE GHOSTLAB_EXPERIMENTS
+ghostlab=$venv/bin/ghostlab
+"$ghostlab" --version
+# All of table 2 is there to be made; a small part of it is made.
+"$ghostlab" plan table2 > plan.txt
+head -3 plan.txt
+grep -q "57 cells" plan.txt
+"$ghostlab" reproduce table2 --set backbone=tiny-llama --set depth=4 --set recovery=none,ghosted --set include=[] \
+    --set calibration.sequences=8 --set calibration.operator_sequences=8 --set 'evaluate.tasks={name: copa, limit: 10}' \
+    --set name=small
+"$ghostlab" score tiny-llama --perplexity "$venv/share/ghostlab/data/tiny/corpora/wiki-test.jsonl.gz@256" --windows 2
+"$venv/bin/python" - <<'PYTHON'
+import pathlib
+import ghostlab
+
+(folder,) = {path.parent for path in pathlib.Path("results").rglob("documents.parquet")}
+frame, choices = ghostlab.results(folder), ghostlab.documents(folder)
+print(frame, choices, sep="\n")
+assert frame.height > 0 and choices["log_likelihood"].is_finite().all()
+assert set(choices["cell"].unique()) and choices.height == 3 * 10 * 2
+for wrong in (ghostlab.results, ghostlab.documents):
+    try:
+        wrong("nowhere")
+        raise SystemExit("a folder that is not there was read")
+    except FileNotFoundError as error:
+        print(error)
+PYTHON
