@@ -162,6 +162,9 @@ impl ScoringJob<'_> {
         let mut pending = Pending::default();
         let mut others = Vec::new();
         let mut group = Group::default();
+        // Workers that come together begin at places of their own, and do not ask for each other's chunks.
+        let first = if self.run.terms.is_some() { self.run.store.lot(left.len()) } else { 0 };
+        left.rotate_left(first);
         for chunk in std::mem::take(left) {
             let (members, lease) = match self.claim(job, chunk, journal, candidates)? {
                 Chunk::Mine(members, lease) => (members, lease),
@@ -194,6 +197,7 @@ impl ScoringJob<'_> {
             self.compute(job, group, journal, candidates, &mut tries, &mut pending)?;
         }
         self.flush(&mut pending, journal)?;
+        others.sort_unstable();
         *left = others;
         Ok(if left.len() < before { Pass::Worked } else { Pass::Idle })
     }
@@ -202,7 +206,7 @@ impl ScoringJob<'_> {
     fn claim(&self, job: usize, chunk: usize, journal: &mut Journal, candidates: &mut [Candidate]) -> Result<Chunk> {
         if candidates.iter().any(|candidate| candidate.lacks(chunk)) {
             let name = self.chunk_name(chunk);
-            if self.run.store.still_theirs(&name) {
+            if self.run.store.seems_theirs(&name) {
                 return Ok(Chunk::Others);
             }
             let ClaimResult::Mine(lease) = self.run.store.claim(&name)? else { return Ok(Chunk::Others) };

@@ -6,15 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::disk::Disk;
 use super::process::Process;
-use crate::files::atomic;
 use crate::machine;
 
 /// One attempt.
@@ -52,26 +51,22 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 }
 
 /// Keeps an attempt. Where it cannot be written, the work may be tried once more than it should.
-pub(super) fn note(root: &Path, name: &str, attempt: &Attempt) {
+pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) {
     static NOTED: AtomicU64 = AtomicU64::new(0);
-    let folder = folder(root, name);
-    let write = || {
-        fs::create_dir_all(&folder)?;
-        let mut file = atomic::temporary(&folder, "attempt")?;
-        file.write_all(&serde_json::to_vec_pretty(attempt)?)?;
-        file.as_file().sync_all()?;
-        // Whoever noted it, for itself or for the dead, has a number of its own.
-        let number = NOTED.fetch_add(1, Relaxed);
-        file.persist(folder.join(format!("{}.{}.{number}.json", attempt.process, std::process::id())))?;
-        Ok::<_, std::io::Error>(())
-    };
+    // Whoever noted it, for itself or for the dead, has a number of its own.
+    let number = NOTED.fetch_add(1, Relaxed);
+    let own = format!("{}.{}.{number}.json", attempt.process, std::process::id());
+    let (folder, text) = (folder(root, name), serde_json::to_vec_pretty(attempt).unwrap_or_default());
+    // Half of it is never seen: a name that begins with a dot is nobody's attempt.
+    let unfinished = folder.join(format!(".{own}"));
+    let write = || disk.create(&unfinished, &text).and_then(|()| disk.rename(&unfinished, &folder.join(&own)));
     write().ok();
 }
 
 /// The attempts at a piece of work, the oldest first.
 pub(super) fn of(root: &Path, name: &str) -> Vec<Attempt> {
     let files = fs::read_dir(folder(root, name)).into_iter().flatten().flatten();
-    let whole = |entry: &fs::DirEntry| !atomic::is_temporary(&entry.file_name().to_string_lossy());
+    let whole = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
     let read = |entry: fs::DirEntry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok();
     let mut attempts: Vec<Attempt> = files.filter(whole).filter_map(read).collect();
     attempts.sort_by(|a, b| (a.time, &a.process).cmp(&(b.time, &b.process)));

@@ -10,6 +10,7 @@
 
 mod artifact;
 mod attempts;
+mod disk;
 mod draft;
 mod index;
 mod inventory;
@@ -36,6 +37,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::files::atomic;
+use disk::SystemDisk;
 use process::Worker;
 use uses::Uses;
 
@@ -44,6 +46,7 @@ use uses::Uses;
 pub struct Store {
     root: PathBuf,
     worker: Arc<OnceLock<Worker>>,
+    disk: Arc<SystemDisk>,
     uses: Arc<Uses>,
     /// Hash every input anew.
     rehash: bool,
@@ -106,8 +109,8 @@ impl Store {
                     .hint("use the newer program, or name another folder with --store"));
             }
         }
-        let (worker, uses, made) = (Arc::default(), Arc::default(), Arc::new(|| Value::Null));
-        Ok(Self { root: root.to_owned(), worker, uses, rehash: false, made })
+        let (worker, disk, uses) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Self { root: root.to_owned(), worker, disk, uses, rehash: false, made: Arc::new(|| Value::Null) })
     }
 
     /// Whether every input is to be hashed anew, whatever is remembered of it.
@@ -221,6 +224,21 @@ impl Store {
         self.worker().is_ok_and(|worker| worker.still_theirs(name))
     }
 
+    /// Whether somebody has a claim, by the listing of all claims alone: cheap to ask of many that may be free.
+    pub fn seems_theirs(&self, name: &str) -> bool {
+        self.worker().is_ok_and(|worker| worker.seems_theirs(name))
+    }
+
+    /// A number below `count` that is this process's own: where it begins, so that not all begin at the same.
+    pub fn lot(&self, count: usize) -> usize {
+        self.worker().map_or(0, |worker| worker.lot(count))
+    }
+
+    /// How many operations claims, records of processes and attempts have cost on the file system.
+    pub fn claim_operations(&self) -> u64 {
+        self.disk.operations()
+    }
+
     /// Shows the names of all claims, of a moment ago at most.
     pub fn with_claims<T>(&self, look: impl FnOnce(&HashSet<String>) -> T) -> Result<T> {
         Ok(self.worker()?.with_claims(look))
@@ -229,7 +247,7 @@ impl Store {
     /// Keeps that a piece of work failed, under the name of its claim or the hash of what could not be made.
     pub fn note_attempt(&self, name: &str, what: &str, reason: &str) {
         if let Ok(worker) = self.worker() {
-            attempts::note(&self.root, name, &Attempt::failed(worker.id(), what, reason));
+            attempts::note(&*self.disk, &self.root, name, &Attempt::failed(worker.id(), what, reason));
         }
     }
 
@@ -336,7 +354,7 @@ impl Store {
     fn worker(&self) -> Result<&Worker> {
         if self.worker.get().is_none() {
             // Of two threads that come here together, one's worker is dropped again.
-            let worker = Worker::start(&self.root)?;
+            let worker = Worker::start(&self.root, Arc::<SystemDisk>::clone(&self.disk))?;
             self.worker.set(worker).ok();
         }
         self.worker.get().ok_or_else(|| Error::job("the store has no worker"))

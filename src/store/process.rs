@@ -8,18 +8,19 @@
 //! file. That is told by the clock that stamps the store's files, or by watching; no two machines' clocks are compared.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Seek, Write};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use super::attempts::{self, Attempt};
+use super::disk::{Disk, SystemDisk, is_taken};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::files::atomic::{PATIENCE, age, clock};
@@ -32,6 +33,12 @@ const BEAT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 /// For so long a claim that was another's counts as still theirs when a listing has it: whether they live is asked no
 /// sooner, so that waiting for many claims costs one listing and not two or three operations each.
 const PROBE: Duration = Duration::from_secs(10);
+
+/// Of how many claims one look asks whether their owners live: hundreds of workers wait for hundreds of claims.
+const PROBES: usize = 4;
+
+/// How often a claim is tried at once, while others make and give back the same one.
+const ATTEMPTS: usize = 10;
 
 /// For so long a listing of all claims is as good as a new one.
 const LISTING: Duration = Duration::from_millis(200);
@@ -65,7 +72,7 @@ impl Process {
         text.to_string().into_bytes()
     }
 
-    fn read(path: &Path) -> Option<Self> {
+    fn read(disk: &dyn Disk, path: &Path) -> Option<Self> {
         #[derive(Deserialize)]
         struct ProcessRecord {
             id: String,
@@ -73,8 +80,13 @@ impl Process {
             owner: Owner,
             beat: String,
         }
-        let ProcessRecord { id, owner, beat } = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        let ProcessRecord { id, owner, beat } = serde_json::from_slice(&disk.read(path).ok()?).ok()?;
         Some(Self { id, owner, beat: beat.parse().ok()? })
+    }
+
+    /// One of which nothing is known but that it is there.
+    fn unknown() -> Self {
+        Self { id: String::new(), owner: Owner { pid: 0, system: None, started: None }, beat: 0 }
     }
 }
 
@@ -90,7 +102,8 @@ pub(super) struct Known {
 pub(super) fn all(root: &Path) -> Vec<Known> {
     let folder = root.join("processes");
     let records = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let read: Vec<_> = records.filter_map(|path| Some((Process::read(&path)?, path))).collect();
+    let disk = SystemDisk::default();
+    let read: Vec<_> = records.filter_map(|path| Some((Process::read(&disk, &path)?, path))).collect();
     let far = read.iter().any(|(process, _)| process.owner.lives().is_none());
     let now = far.then(|| clock(&folder));
     let known = |(process, record): (Process, PathBuf)| {
@@ -105,18 +118,27 @@ pub(super) fn all(root: &Path) -> Vec<Known> {
 }
 
 /// This process at work on a store, from its first claim or draft to its end.
-pub(super) struct Worker {
+pub(crate) struct Worker {
+    disk: Arc<dyn Disk>,
     process: Process,
     record: PathBuf,
     processes: PathBuf,
     claims: PathBuf,
     /// The claims that this process has: its own record in a claim does not tell which of its threads it belongs to.
     held: Arc<Mutex<HashSet<PathBuf>>>,
-    seen: Mutex<HashMap<String, (u64, Instant)>>,
-    /// When claims of others were last tried in vain.
-    tried: Mutex<HashMap<String, Instant>>,
-    listed: Mutex<Option<(Instant, HashSet<String>)>>,
+    seen: Mutex<HashMap<String, (u64, Duration)>>,
+    /// When claims of others were last tried in vain, or first seen.
+    tried: Mutex<HashMap<String, Duration>>,
+    listed: Mutex<Option<Listing>>,
     heart: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+/// The names of all claims at one moment.
+struct Listing {
+    at: Duration,
+    names: HashSet<String>,
+    /// How many of them may still be asked whether their owners live.
+    probes: usize,
 }
 
 /// What came of an attempt to claim something.
@@ -128,6 +150,7 @@ pub enum ClaimResult {
 
 /// A claim that is given back when it is dropped.
 pub struct Lease {
+    disk: Arc<dyn Disk>,
     path: PathBuf,
     held: Arc<Mutex<HashSet<PathBuf>>>,
 }
@@ -135,7 +158,7 @@ pub struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         // In this order: as long as it is held, nobody here takes the file for one of a moment ago.
-        fs::remove_file(&self.path).ok();
+        self.disk.remove(&self.path).ok();
         lock(&self.held).remove(&self.path);
     }
 }
@@ -144,34 +167,54 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Worker {
-    pub(super) fn start(root: &Path) -> Result<Self> {
-        let (processes, claims) = (root.join("processes"), root.join("claims"));
-        for folder in [&processes, &claims] {
-            fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+/// What keeps a process's record moving.
+struct Heart {
+    disk: Arc<dyn Disk>,
+    process: Process,
+    record: PathBuf,
+}
+
+impl Heart {
+    fn beat(&mut self) {
+        self.process.beat += 1;
+        let record = self.process.record();
+        // Whoever took this process for dead (it slept, or its machine did) has removed its record.
+        let beat = self.disk.overwrite(&self.record, &record);
+        if beat.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            // A beat that cannot be written is as good as none: others then wait less long than they could.
+            self.disk.create(&self.record, &record).ok();
         }
-        let process = Process::this();
-        let record = processes.join(format!("{}.json", process.id));
-        let failed = |error: io::Error| Error::io("write", &record, &error);
-        let mut file = File::create_new(&record).map_err(failed)?;
-        overwrite(&mut file, &process.record()).map_err(failed)?;
-        let (mut beating, at) = (process.clone(), record.clone());
+    }
+}
+
+impl Worker {
+    pub(super) fn start(root: &Path, disk: Arc<dyn Disk>) -> Result<Self> {
+        for folder in ["processes", "claims"].map(|name| root.join(name)) {
+            fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+        }
+        let mut worker = Self::begin(root, Process::this(), disk)?;
+        let mut heart = worker.heart_of();
         let (stop, stopped) = mpsc::channel();
-        let heart = std::thread::spawn(move || {
+        let beating = std::thread::spawn(move || {
             while stopped.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-                beating.beat += 1;
-                // Whoever took this process for dead (it slept, or its machine did) has removed its record.
-                if !at.exists()
-                    && let Ok(anew) = File::create_new(&at)
-                {
-                    file = anew;
-                }
-                // A beat that cannot be written is as good as none: others then wait less long than they could.
-                overwrite(&mut file, &beating.record()).ok();
+                heart.beat();
             }
         });
-        let heart = Some((stop, heart));
+        worker.heart = Some((stop, beating));
+        Ok(worker)
+    }
+
+    fn heart_of(&self) -> Heart {
+        Heart { disk: Arc::clone(&self.disk), process: self.process.clone(), record: self.record.clone() }
+    }
+
+    /// A process without a heart that beats by itself.
+    fn begin(root: &Path, process: Process, disk: Arc<dyn Disk>) -> Result<Self> {
+        let (processes, claims) = (root.join("processes"), root.join("claims"));
+        let record = processes.join(format!("{}.json", process.id));
+        disk.create(&record, &process.record()).map_err(|error| Error::io("write", &record, &error))?;
         Ok(Self {
+            disk,
             process,
             record,
             processes,
@@ -180,7 +223,7 @@ impl Worker {
             seen: Mutex::default(),
             tried: Mutex::default(),
             listed: Mutex::default(),
-            heart,
+            heart: None,
         })
     }
 
@@ -188,69 +231,95 @@ impl Worker {
         &self.process.id
     }
 
+    /// A number below `count`, of which every process has its own.
+    pub(crate) fn lot(&self, count: usize) -> usize {
+        let digits = self.process.id.rsplit('-').next().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        (digits.unwrap_or_default() % count.max(1) as u64) as usize
+    }
+
     /// Claims a name, unless a living process has.
-    pub(super) fn claim(&self, name: &str) -> ClaimResult {
+    pub(crate) fn claim(&self, name: &str) -> ClaimResult {
         let path = self.claims.join(name);
         if !lock(&self.held).insert(path.clone()) {
             return ClaimResult::Theirs(self.process.clone());
         }
-        let lease = Lease { path, held: Arc::clone(&self.held) };
-        loop {
+        let lease = Lease { disk: Arc::clone(&self.disk), path, held: Arc::clone(&self.held) };
+        // Somebody else's, and not this process's to remove.
+        let theirs = |lease: Lease, process| {
+            let Lease { path, held, .. } = &lease;
+            lock(held).remove(path);
+            std::mem::forget(lease);
+            lock(&self.tried).insert(name.to_owned(), self.disk.now());
+            ClaimResult::Theirs(process)
+        };
+        for _ in 0..ATTEMPTS {
             match self.mark(&lease.path) {
                 Ok(()) => return ClaimResult::Mine(lease),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) if is_taken(&error) => {}
                 // Without a mark others may do the same work: that costs time and nothing else.
                 Err(_) => return ClaimResult::Mine(lease),
             }
-            match Process::read(&lease.path) {
+            match Process::read(&*self.disk, &lease.path) {
                 // A link over the network that was made and then said to exist: nobody else here has the name.
-                Some(theirs) if theirs.id == self.process.id => return ClaimResult::Mine(lease),
-                Some(theirs) if self.alive(&theirs) => {
-                    // Not this process's to remove.
-                    let Lease { path, held } = &lease;
-                    lock(held).remove(path);
-                    std::mem::forget(lease);
-                    lock(&self.tried).insert(name.to_owned(), Instant::now());
-                    return ClaimResult::Theirs(theirs);
-                }
+                Some(own) if own.id == self.process.id => return ClaimResult::Mine(lease),
+                Some(process) if self.alive(&process) => return theirs(lease, process),
                 Some(dead) => {
                     if self.break_up(&lease.path, Some(&dead)) {
-                        died(&self.claims, name, &dead);
+                        died(&*self.disk, &self.claims, name, &dead);
                     }
                 }
                 // Gone meanwhile: the next attempt may succeed.
-                None if !lease.path.exists() => {}
+                None if !self.disk.exists(&lease.path) => {}
                 None => drop(self.break_up(&lease.path, None)),
             }
         }
+        // It is taken, and not to be seen: a cache is behind. Later it will show.
+        theirs(lease, Process::unknown())
     }
 
     /// Whether a claim that was tried a moment ago in vain still stands, by one listing for all of them.
-    pub(super) fn still_theirs(&self, name: &str) -> bool {
-        let lately = lock(&self.tried).get(name).is_some_and(|tried| tried.elapsed() < PROBE);
+    pub(crate) fn still_theirs(&self, name: &str) -> bool {
+        let now = self.disk.now();
+        let lately = lock(&self.tried).get(name).is_some_and(|&tried| now.saturating_sub(tried) < PROBE);
         lately && self.with_claims(|claims| claims.contains(name))
     }
 
-    /// Shows the names of all claims, of a moment ago at most.
-    pub(super) fn with_claims<T>(&self, look: impl FnOnce(&HashSet<String>) -> T) -> T {
-        let mut listed = lock(&self.listed);
-        if listed.as_ref().is_none_or(|(at, _)| at.elapsed() >= LISTING) {
-            let names = fs::read_dir(&self.claims).into_iter().flatten().flatten();
-            let names = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-            *listed = Some((Instant::now(), names));
+    /// Whether somebody has a claim, by the listing alone: of many that are free or taken, the free ones are found without
+    /// an operation each. Whether they live is asked a while after it was first seen.
+    pub(crate) fn seems_theirs(&self, name: &str) -> bool {
+        let now = self.disk.now();
+        if !self.with_claims(|claims| claims.contains(name)) {
+            return false;
         }
-        look(&listed.get_or_insert_with(|| (Instant::now(), HashSet::new())).1)
+        let first = *lock(&self.tried).entry(name.to_owned()).or_insert(now);
+        let mut listed = lock(&self.listed);
+        let probes = listed.as_mut().map(|listing| &mut listing.probes).filter(|probes| **probes > 0);
+        let Some(probes) = probes.filter(|_| now.saturating_sub(first) >= PROBE) else { return true };
+        *probes -= 1;
+        false
+    }
+
+    /// Shows the names of all claims, of a moment ago at most.
+    pub(crate) fn with_claims<T>(&self, look: impl FnOnce(&HashSet<String>) -> T) -> T {
+        let (mut listed, now) = (lock(&self.listed), self.disk.now());
+        let old = listed.take().filter(|listing| now.saturating_sub(listing.at) < LISTING);
+        let fresh = || {
+            let names = self.disk.list(&self.claims).into_iter().collect();
+            Listing { at: now, names, probes: PROBES }
+        };
+        look(&listed.insert(old.unwrap_or_else(fresh)).names)
     }
 
     /// Puts this process's record at the path of a claim, which must not exist.
     fn mark(&self, path: &Path) -> io::Result<()> {
-        let linked =
-            if fault::set("no-links") { Err(ErrorKind::Unsupported.into()) } else { fs::hard_link(&self.record, path) };
+        let linked = if fault::set("no-links") {
+            Err(ErrorKind::Unsupported.into())
+        } else {
+            self.disk.link(&self.record, path)
+        };
         match linked {
             Ok(()) if fault::set("link-made-and-denied") => Err(ErrorKind::AlreadyExists.into()),
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                File::create_new(path)?.write_all(&self.process.record())
-            }
+            Err(error) if !is_taken(&error) => self.disk.create(path, &self.process.record()),
             linked => linked,
         }
     }
@@ -260,17 +329,18 @@ impl Worker {
     /// Whether it was the one, and took what it meant to.
     fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
         let aside = self.claims.join(format!("{}.dead", self.process.id));
-        if fs::rename(path, &aside).is_err() {
+        if self.disk.rename(path, &aside).is_err() {
             return false;
         }
-        let other = match (dead, Process::read(&aside)) {
+        let other = match (dead, Process::read(&*self.disk, &aside)) {
             (Some(dead), Some(caught)) => caught.id != dead.id,
             _ => false,
         };
-        if other && fs::hard_link(&aside, path).is_err() && !path.exists() {
-            fs::copy(&aside, path).ok();
+        if other && self.disk.link(&aside, path).is_err() {
+            // Where there are no links it is a copy; where somebody has the name by now, it is theirs.
+            self.disk.read(&aside).and_then(|record| self.disk.create(path, &record)).ok();
         }
-        fs::remove_file(&aside).ok();
+        self.disk.remove(&aside).ok();
         !other
     }
 
@@ -281,18 +351,20 @@ impl Worker {
         }
         // Its heart beats in its own record; a claim that is a copy stands still. Without a record it is gone.
         let record = self.processes.join(format!("{}.json", process.id));
-        let Some(Process { beat: now_at, .. }) = Process::read(&record) else { return record.exists() };
+        let Some(Process { beat: now_at, .. }) = Process::read(&*self.disk, &record) else {
+            return self.disk.exists(&record);
+        };
         let mut seen = lock(&self.seen);
-        let now = Instant::now();
+        let now = self.disk.now();
         let (beat, since) = seen.entry(process.id.clone()).or_insert_with(|| {
             // Seen for the first time: it may have stood still for long already.
-            let before = age(&record, clock(&self.processes)).unwrap_or_default();
-            (now_at, now.checked_sub(before).unwrap_or(now))
+            let before = self.disk.age(&record, &self.processes).unwrap_or_default();
+            (now_at, now.saturating_sub(before))
         });
         if *beat != now_at {
             (*beat, *since) = (now_at, now);
         }
-        now.duration_since(*since) <= PATIENCE
+        now.saturating_sub(*since) <= PATIENCE
     }
 }
 
@@ -302,26 +374,20 @@ impl Drop for Worker {
             drop(stop);
             heart.join().ok();
         }
-        fs::remove_file(&self.record).ok();
+        self.disk.remove(&self.record).ok();
     }
-}
-
-/// Seen by others only when it is on the disk, or at the server.
-fn overwrite(file: &mut File, record: &[u8]) -> io::Result<()> {
-    file.rewind()?;
-    file.write_all(record)?;
-    file.sync_data()
 }
 
 /// Removes the claims of processes that are dead, or gone without a trace, and what is no claim at all.
 pub(super) fn sweep_claims(root: &Path, known: &[Known]) {
+    let disk = SystemDisk::default();
     for entry in fs::read_dir(root.join("claims")).into_iter().flatten().flatten() {
-        let Some(process) = Process::read(&entry.path()) else { continue };
+        let Some(process) = Process::read(&disk, &entry.path()) else { continue };
         let of = known.iter().find(|known| known.process.id == process.id);
         let dead = of.map_or(process.owner.lives() == Some(false), |known| known.dead);
         // Of several that sweep, one removes it.
         if dead && fs::remove_file(entry.path()).is_ok() {
-            died(&root.join("claims"), &entry.file_name().to_string_lossy(), &process);
+            died(&disk, &root.join("claims"), &entry.file_name().to_string_lossy(), &process);
         }
     }
 }
@@ -331,20 +397,27 @@ pub(super) fn sweep_claims(root: &Path, known: &[Known]) {
 pub const CALIBRATING: &str = "calibrate-";
 
 /// Notes that a process died at the work that it had claimed.
-fn died(claims: &Path, name: &str, process: &Process) {
+fn died(disk: &dyn Disk, claims: &Path, name: &str, process: &Process) {
     let chunk = name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64);
     if let Some(root) = claims.parent().filter(|_| chunk || name.starts_with(CALIBRATING)) {
-        attempts::note(root, name, &Attempt::of_the_dead(process));
+        attempts::note(disk, root, name, &Attempt::of_the_dead(process));
     }
 }
+
+#[cfg(test)]
+mod network_test;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn started(root: &Path) -> Worker {
+        Worker::start(root, Arc::new(SystemDisk::default())).unwrap()
+    }
+
     fn workers() -> (tempfile::TempDir, Worker, Worker) {
         let folder = tempfile::tempdir().unwrap();
-        let (one, two) = (Worker::start(folder.path()).unwrap(), Worker::start(folder.path()).unwrap());
+        let (one, two) = (started(folder.path()), started(folder.path()));
         (folder, one, two)
     }
 
@@ -401,7 +474,7 @@ mod tests {
         planted(&one, &far);
         assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "in doubt it lives");
         // Watched for longer than patience lasts, without a beat; no clock is read, so none can mislead.
-        let before = Instant::now().checked_sub(PATIENCE * 2).unwrap();
+        let before = one.disk.now() - PATIENCE * 2;
         one.seen.lock().unwrap().insert("far".into(), (0, before));
         far.beat = 1;
         planted(&one, &far);
@@ -417,7 +490,7 @@ mod tests {
         let record = planted(&one, &Process { id: "far".into(), owner, beat: 0 });
         let dead = || all(folder.path()).iter().filter(|known| known.dead).count();
         assert_eq!(dead(), 0);
-        let file = File::options().append(true).open(&record).unwrap();
+        let file = fs::File::options().append(true).open(&record).unwrap();
         file.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
         assert_eq!(dead(), 1);
         let ClaimResult::Mine(lease) = one.claim("a") else { panic!("waits for the dead") };
@@ -432,7 +505,7 @@ mod tests {
         let (folder, one, _two) = workers();
         let beat = || all(folder.path()).iter().find(|known| known.process.id == one.id()).map(|k| k.process.beat);
         let wait = |what: &str, until: &dyn Fn() -> bool| {
-            let started = Instant::now();
+            let started = std::time::Instant::now();
             while !until() {
                 assert!(started.elapsed() < Duration::from_secs(30), "{what}");
                 std::thread::sleep(Duration::from_millis(50));
