@@ -36,6 +36,6 @@ mod tests {
         let Some(Step::Apply(operator)) = full.0.iter().find(|step| matches!(step, Step::Apply(_))) else {
             panic!("no operator")
         };
-        assert_eq!(operator.parts().unwrap(), ("dense", vec![2.0, 0.0, 0.0, 3.0]));
+        assert_eq!(operator.parts().unwrap(), ("dense".to_owned(), vec![2.0, 0.0, 0.0, 3.0]));
     }
 }
