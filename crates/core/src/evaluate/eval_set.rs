@@ -118,7 +118,7 @@ pub fn score(
 mod tests {
     use super::*;
     use crate::model::engine::tests::Adding;
-    use crate::model::{Operator, Program};
+    use crate::model::{Operator, Program, Repairs, Sublayer};
 
     #[test]
     fn parts_hold_every_member_once_and_in_order() {
@@ -149,7 +149,9 @@ mod tests {
 
     #[test]
     fn the_error_of_a_part_is_the_chunks() {
-        let patch = Operator::diagonal(vec![1.0; 64]).unwrap();
-        assert!(run(Program::pruned(4, &[1], |_| Some(patch.clone())), &mut [0.0; 16]).is_err());
+        // A step that the engine of these tests does not know.
+        let branches = [((0, Sublayer::Mlp), Operator::diagonal(vec![1.0; 64]).unwrap())].into();
+        let edited = Program::repaired(4, &[1], &Repairs { branches, ..Repairs::default() });
+        assert!(run(edited, &mut [0.0; 16]).is_err());
     }
 }
