@@ -62,6 +62,10 @@ enum Command {
     /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk), 4 a cell failed, 5 stored data damaged,
     /// 130 interrupted.
     Run(run::Arguments),
+    /// Score one model: perplexity of texts, accuracy on tasks.
+    ///
+    /// It is the dense cell of a grid: what a grid has scored of the same files is not scored again.
+    Score(score::Arguments),
     /// Do a part of a grid, beside other workers on the same store: job after job, until nothing is left to do.
     ///
     /// It writes no results: `run --stored` or `reproduce --stored` does when all is done. Exit codes: 0 nothing is left that
@@ -72,10 +76,6 @@ enum Command {
     Submit(submit::Command),
     /// End what `submit` submitted with this store, and nothing else.
     Cancel(cancel::Arguments),
-    /// Score one model: perplexity of texts, accuracy on tasks.
-    ///
-    /// It is the dense cell of a grid: what a grid has scored of the same files is not scored again.
-    Score(score::Arguments),
     /// Make tables and figures of the paper; without arguments, list them.
     Reproduce(reproduce::Arguments),
     /// Bring models, texts and tasks of the Hugging Face hub, pinned and checked, into the cache that Python uses too.
@@ -122,10 +122,10 @@ pub fn main() -> ExitCode {
     TextLimit::set((arguments.text * 1e9) as u64);
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Score(arguments) => score::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),
         Command::Submit(command) => submit::run(&command),
         Command::Cancel(arguments) => cancel::run(&arguments),
-        Command::Score(arguments) => score::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Fetch(arguments) => fetch::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
