@@ -3,7 +3,12 @@
 //!
 //! Without it these tests are skipped with the reason; `GHOSTLAB_SLURM_TESTS=require` fails them instead.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_macros,
+    reason = "a test stops at what it lacks, and says so where it is skipped"
+)]
 
 mod common;
 
@@ -43,7 +48,7 @@ fn slurm() -> Option<()> {
     }
     let required = std::env::var("GHOSTLAB_SLURM_TESTS").is_ok_and(|value| value == "require");
     assert!(!required, "SLURM_CONF names no Slurm that tools/slurm.sh has started");
-    println!("skipped: SLURM_CONF names no Slurm that tools/slurm.sh has started");
+    eprintln!("skipped: SLURM_CONF names no Slurm that tools/slurm.sh has started");
     None
 }
 

@@ -1,9 +1,11 @@
 //! The arguments that every command about a grid takes.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::home::{self, Place};
 use crate::artifact::Artifact;
@@ -17,7 +19,8 @@ use crate::store::Store;
 #[derive(Args)]
 pub(super) struct GridArgs {
     /// The grid file; or an artifact by its name, as `reproduce` has it.
-    #[arg(value_parser = grid_file)]
+    // A path need not be text.
+    #[arg(value_parser = OsStringValueParser::new().map(grid_file))]
     grid: PathBuf,
     /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -35,11 +38,13 @@ pub(super) struct GridArgs {
 }
 
 /// A file, or that of an artifact.
-fn grid_file(text: &str) -> Result<PathBuf, String> {
-    let file = PathBuf::from(text);
-    let is_name = !file.exists() && file.components().count() == 1 && file.extension().is_none();
-    let artifact = || home::experiments(None).ok().map(|folder| folder.join(text).with_extension("yaml"));
-    Ok(Some(is_name).filter(|is| *is).and_then(|_| artifact()).filter(|found| found.is_file()).unwrap_or(file))
+fn grid_file(named: OsString) -> PathBuf {
+    let file = PathBuf::from(named);
+    if file.exists() || file.components().count() != 1 || file.extension().is_some() {
+        return file;
+    }
+    let artifact = home::experiments(None).ok().map(|folder| folder.join(&file).with_extension("yaml"));
+    artifact.filter(|found| found.is_file()).unwrap_or(file)
 }
 
 /// What computes.

@@ -1,9 +1,8 @@
 //! What a worker is given to do: a grid, an artifact, or what was frozen of either when it was submitted.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::grid_args::GridArgs;
-use super::home;
 use crate::artifact::{self, Artifact, Gated};
 use crate::cluster::Submission;
 use crate::error::Result;
@@ -28,8 +27,7 @@ impl Work {
         if Submission::is_one(asked.file()) {
             return Self::frozen(&Submission::read(asked.file())?, store);
         }
-        let file = file_of(asked);
-        let Some(artifact) = Artifact::read(&file)?.filter(|of| of.description.list.is_none()) else {
+        let Some(artifact) = Artifact::read(asked.file())?.filter(|of| of.description.list.is_none()) else {
             let overrides = asked.overrides().to_vec();
             return Ok(Self { artifact: None, grid: asked.grid()?, gated: Gated::No, overrides });
         };
@@ -83,15 +81,4 @@ impl Work {
             Gated::No => None,
         }
     }
-}
-
-/// The file that is meant: an artifact may be named alone.
-fn file_of(asked: &GridArgs) -> PathBuf {
-    let named = asked.file();
-    if named.exists() || named.components().count() > 1 {
-        return named.to_owned();
-    }
-    let folder = home::experiments(None).unwrap_or_default();
-    let described = folder.join(named).with_extension("yaml");
-    if described.is_file() { described } else { named.to_owned() }
 }

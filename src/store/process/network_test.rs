@@ -1,6 +1,7 @@
 //! Claims on a file system over the network, played in a time of its own: what a client has seen it believes for a minute,
 //! so that what others make, rename or remove shows late; links are made and said to have failed; clocks differ. Nothing may
 //! be wrong or lost; work may be done twice, and is counted. (A lock that lets everybody in changes nothing: none is asked.)
+#![allow(clippy::disallowed_macros, reason = "figures for docs/cluster.md")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicUsize;
@@ -8,6 +9,9 @@ use std::sync::atomic::AtomicUsize;
 use super::*;
 
 type Bytes = Arc<Mutex<(Vec<u8>, Duration)>>;
+
+/// What a client saw of a file, and when.
+type Seen = (Duration, Option<Vec<u8>>);
 
 /// What the server has: a file may have several names.
 #[derive(Default)]
@@ -34,7 +38,7 @@ struct Client {
     links: AtomicU64,
     /// How far its clock is ahead.
     ahead: Duration,
-    seen: Mutex<HashMap<PathBuf, (Duration, Option<Vec<u8>>)>>,
+    seen: Mutex<HashMap<PathBuf, Seen>>,
     lists: Mutex<HashMap<PathBuf, (Duration, Vec<String>)>>,
 }
 
