@@ -5,8 +5,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 use common::world::{World, table};
+use ghostlab::exec::timing_claim;
+use ghostlab::store::{ClaimResult, Store};
 use polars::prelude::{ParquetReader, SerReader};
 
 /// A world whose grid times one prompt beside its perplexity.
@@ -83,6 +87,22 @@ fn a_time_is_taken_from_the_store_on_the_machine_that_measured_it_and_on_no_othe
     let more =
         world.runs(&["--set", "name=grid", "--set", "depth=1", "--set", "recovery=[none, ghosted, prune-and-comp]"]);
     assert!(more.contains("time tiny over 16×1"), "{more}");
+}
+
+#[test]
+fn nothing_else_computes_on_a_machine_while_times_are_measured_there() {
+    let world = World::new();
+    let store = Store::open(world.path("data/store")).unwrap();
+    let ClaimResult::Mine(timing) = store.claim(timing_claim()).unwrap() else { panic!("nobody else is here") };
+    let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits = |line: &String| line.contains("measuring times on this machine") && line.contains("waiting");
+    assert!(lines.any(|line| waits(&line)), "it did not wait");
+    assert!(run.try_wait().unwrap().is_none());
+    drop(timing);
+    assert!(lines.any(|line| line.contains("tiny on test")), "it goes on");
+    lines.for_each(drop);
+    assert!(run.wait().unwrap().success());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::event::{Event, Job, Reporter};
 use super::lock::lock;
+use super::quiet;
 use super::settings::Settings;
 use super::share::Terms;
 use super::wait::{self, Pause};
@@ -131,7 +132,14 @@ impl<'a> Context<'a> {
         id
     }
 
+    /// A part of a job was done. What comes next waits while times are measured on this machine.
     pub(super) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
+        self.advance_timing(job, tokens)?;
+        quiet::keep(self.store, self.reporter, self.stop)
+    }
+
+    /// The same of who measures them.
+    pub(super) fn advance_timing(&self, job: usize, tokens: usize) -> Result<()> {
         self.worked();
         self.reporter.event(Event::Advanced { job, tokens, elsewhere: false });
         self.check_stop()

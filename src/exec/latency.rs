@@ -9,12 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::context::Context;
 use super::models::Models;
 use super::programs::Programs;
-use super::wait;
+use super::quiet;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::sha256;
 use crate::heap;
 use crate::latency::{Prompt, Rounds, Speedup, Spread, Timed, has_diagonal, in_full, interleaved, passes};
-use crate::machine;
 use crate::model::{Config, Engine, Load, Program, Trie, deployed};
 use crate::plan::payload::{LATENCY, to_json};
 use crate::plan::{BackbonePlan, Variant};
@@ -79,9 +77,7 @@ pub(super) fn measure(
 ) -> Result<()> {
     let prompt = backbone.latencies[place];
     let label = format!("time {} over {prompt}", backbone.name);
-    // Two processes that time on one machine would time each other.
-    let claim = format!("timing-{}", sha256::of_bytes(machine::identity().to_string()));
-    let _lease = wait::claim(run.store, &claim, &label, run.reporter, run.stop)?;
+    let _lease = quiet::hold(run.store, &label, run.reporter, run.stop)?;
     let left = |variant: &&Variant| !run.failed(variant.cell);
     let stored = |variant: &Variant| matches!(run.store.get(&variant.latencies[place]), Lookup::Whole(_));
     if backbone.variants.iter().filter(left).all(stored) {
@@ -94,6 +90,7 @@ pub(super) fn measure(
     let memory = run.settings.memory_bytes();
     let session = Session { run, config: &backbone.config, engine: &*engine, prompt, label: &label, memory };
     let results = session.results(&candidates)?;
+    models.unchanged(backbone)?;
     let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
@@ -145,7 +142,7 @@ impl Session<'_> {
         let flops = Trie::new(&fit).flops(self.config, &load).separate;
         let flops = flops * passes(1, Rounds::PAPER) as f64;
         let job = self.run.start(self.label, tokens, candidates.len(), flops);
-        let mut after = || self.run.advance(job, self.prompt.tokens());
+        let mut after = || self.run.advance_timing(job, self.prompt.tokens());
         let timed = interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, &mut after)
             .map_err(|error| error.at(self.label.to_string()))?;
         // What did not fit has no place among the timed ones.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::models::Models;
+use super::quiet;
 use super::schedule::{Step, caught};
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
@@ -239,6 +240,7 @@ impl ScoringJob<'_> {
         pending: &mut Pending,
     ) -> Result<()> {
         let Group { chunks, members, leases, tokens } = group;
+        quiet::keep(self.run.store, self.run.reporter, self.run.stop)?;
         // As long as the claims are held, so that no other process tries what is known to fail.
         let result = caught(|| self.record(&chunks, &members, tokens, journal, candidates, tries));
         if let Err(error) = &result

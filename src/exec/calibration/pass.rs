@@ -9,6 +9,7 @@ use super::job::CalibrationJob;
 use super::shards::{KeptActivations, ROWS};
 use crate::calibrate::{self, HookPoint, Pair, PassRequest, Piece, Similarities, Spool};
 use crate::error::{Error, Result};
+use crate::exec::quiet;
 use crate::fault;
 use crate::model::{Load, Trie, together};
 use crate::store::{Draft, Payload, Store, StoredArtifact};
@@ -73,6 +74,7 @@ type OfShard = (BTreeMap<HookPoint, StoredArtifact>, Vec<f64>);
 /// Runs some shards together and stores what they give.
 fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
     fault::here("activations");
+    quiet::keep(job.run.store, job.run.reporter, job.run.stop)?;
     let (store, started) = (job.run.store, Instant::now());
     let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;
     let piece = |(shard, drafts)| {
