@@ -128,7 +128,7 @@ fn each_block(tensor: &Tensor, weights: &Weights, each: &mut dyn FnMut(&[f32]) -
         }
         Content::Bias(operator) => in_blocks(&operator.bias()?.unwrap_or_default()),
         Content::Operator(operator) if operator.is_diagonal() => in_blocks(&operator.parts()?.1),
-        Content::Operator(operator) => in_rows(&operator.to_dense()?, Operator::channels(operator), each),
+        Content::Operator(operator) => in_rows(&operator.linear()?, operator.channels(), each),
     }
 }
 
