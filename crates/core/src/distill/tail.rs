@@ -9,12 +9,12 @@ use candle_core::{DType, Device, Tensor};
 use crate::error::{Error, Result};
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::candle::ops;
-use crate::model::{Config, FrozenLayer, FrozenWeights};
+use crate::model::{Config, FrozenWeights, LayerTensors};
 
 /// The layers from one on, the final norm and the output projection, frozen, in plain operations.
 pub struct Tail {
     config: Config,
-    layers: Vec<FrozenLayer>,
+    layers: Vec<LayerTensors>,
     final_norm: Tensor, // [C]
     head: Tensor,       // [vocab, C]
     weights: FrozenWeights,
@@ -89,7 +89,7 @@ impl Tail {
     /// The branch of attention.
     fn attention(
         &self,
-        layer: &FrozenLayer,
+        layer: &LayerTensors,
         x: &Tensor,
         (cos, sin): &(Tensor, Tensor),
         mask: &Tensor,
@@ -114,7 +114,7 @@ impl Tail {
     }
 
     /// The branch of the MLP.
-    fn mlp(&self, layer: &FrozenLayer, x: &Tensor) -> Result<Tensor> {
+    fn mlp(&self, layer: &LayerTensors, x: &Tensor) -> Result<Tensor> {
         let h = self.normed(x, layer.norms[2].as_ref())?;
         let out = ops::mlp(&h, &layer.gate, &layer.up, &layer.down)?;
         self.normed(&out, layer.norms[3].as_ref())

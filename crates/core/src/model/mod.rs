@@ -29,7 +29,7 @@ mod window;
 
 pub use batch::{Batch, Prediction, ScoredRow};
 pub(crate) use candle::is_out_of_memory;
-pub use candle::{CandleEngine, DeviceName, FloatType, Placement};
+pub use candle::{CandleEngine, DeviceName, FloatType, LayerTensors, Placement};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
 pub use config::Config;
 pub use cost::Load;
@@ -37,7 +37,7 @@ pub use cpu::CPU;
 pub use decoder::Decoder;
 pub use deployed::{Deployed, deployed};
 pub use engine::{BatchObserver, Engine, EngineId, HostRows, ResidualStream, together};
-pub use frozen::{FrozenLayer, FrozenWeights};
+pub use frozen::FrozenWeights;
 pub use operator::Operator;
 pub use program::{Program, Repairs, Step, Sublayer};
 pub use slice::elements;

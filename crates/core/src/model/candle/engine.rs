@@ -13,7 +13,7 @@ use super::layout::{Layout, Piece};
 use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory};
 use super::notes::Notes;
 use super::operators::Operators;
-use super::parts::{Layer, Parts, weight_bytes};
+use super::parts::{LayerTensors, Parts, weight_bytes};
 use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Prediction};
@@ -218,7 +218,7 @@ impl CandleEngine {
     }
 
     /// One half of a layer, as far as is asked for, of the rows of a piece.
-    fn branch(&self, half: Sublayer, layer: &Layer, piece: &Piece, x: &Tensor, end: End) -> Result<Tensor> {
+    fn branch(&self, half: Sublayer, layer: &LayerTensors, piece: &Piece, x: &Tensor, end: End) -> Result<Tensor> {
         let before = match half {
             Sublayer::Attention => &layer.norms[0],
             Sublayer::Mlp => &layer.norms[2],
@@ -236,7 +236,7 @@ impl CandleEngine {
 
     /// # Shapes
     /// `x [rows, C]`; result `[rows, H·D]`.
-    fn attention(&self, layer: &Layer, piece: &Piece, x: &Tensor) -> Result<Tensor> {
+    fn attention(&self, layer: &LayerTensors, piece: &Piece, x: &Tensor) -> Result<Tensor> {
         let (rows, head_dim) = (x.dim(0)?, self.config.head_dim);
         let [query, key, value] = [&layer.query, &layer.key, &layer.value];
         type Projection<'a> = (&'a Tensor, Option<&'a Tensor>);

@@ -13,4 +13,5 @@ mod parts;
 pub use device::{DeviceName, FloatType};
 pub use engine::{CandleEngine, Placement};
 pub(crate) use memory::is_out_of_memory;
-pub(super) use parts::weight_bytes;
+pub use parts::LayerTensors;
+pub(super) use parts::{Place, weight_bytes};

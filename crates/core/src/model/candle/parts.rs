@@ -15,27 +15,28 @@ use crate::model::weights::Weights;
 
 /// Matrices stand as weight files store them, `[out, in]`, in the engine's float type; norms and biases in f32.
 pub(super) enum Part {
-    Layer(Box<Layer>),
+    Layer(Box<LayerTensors>),
     /// The output projection, or the embedding: `[vocab, C]`
     Table(Tensor),
 }
 
-pub(super) struct Layer {
+/// A layer's weights as tensors, matrices `[out, in]`.
+pub struct LayerTensors {
     /// Before and after attention, before and after the MLP; each `[C]`.
-    pub(super) norms: [Option<Tensor>; 4],
-    pub(super) query_norm: Option<Tensor>,
-    pub(super) key_norm: Option<Tensor>,
-    pub(super) query: Tensor,  // [H·D, C]
-    pub(super) key: Tensor,    // [K·D, C]
-    pub(super) value: Tensor,  // [K·D, C]
-    pub(super) output: Tensor, // [C, H·D]
-    pub(super) gate: Tensor,   // [F, C]
-    pub(super) up: Tensor,     // [F, C]
-    pub(super) down: Tensor,   // [C, F]
+    pub norms: [Option<Tensor>; 4],
+    pub query_norm: Option<Tensor>,
+    pub key_norm: Option<Tensor>,
+    pub query: Tensor,  // [H·D, C]
+    pub key: Tensor,    // [K·D, C]
+    pub value: Tensor,  // [K·D, C]
+    pub output: Tensor, // [C, H·D]
+    pub gate: Tensor,   // [F, C]
+    pub up: Tensor,     // [F, C]
+    pub down: Tensor,   // [C, F]
     /// Of queries, keys and values: `[H·D]`, `[K·D]`, `[K·D]`.
-    pub(super) biases: [Option<Tensor>; 3],
+    pub biases: [Option<Tensor>; 3],
     /// How many tokens a query sees.
-    pub(super) window: Option<usize>,
+    pub window: Option<usize>,
 }
 
 /// The layers in order, the head, and the embedding where it is not the head.
@@ -47,11 +48,11 @@ pub(super) struct Parts {
 }
 
 /// Where the weights come from and where they go.
-struct Place {
-    config: Config,
-    weights: Weights,
-    device: Device,
-    dtype: FloatType,
+pub(in crate::model) struct Place {
+    pub(in crate::model) config: Config,
+    pub(in crate::model) weights: Weights,
+    pub(in crate::model) device: Device,
+    pub(in crate::model) dtype: FloatType,
 }
 
 /// Bytes of each part in a float type: the layers, the head, the embedding where it is not tied to it.
@@ -138,15 +139,28 @@ impl Parts {
 
 impl Place {
     fn part(&self, index: usize) -> Result<Part> {
-        let (layers, table) = (self.config.layers, [self.config.vocab, self.config.hidden]);
+        let layers = self.config.layers;
         if index < layers {
             return Ok(Part::Layer(Box::new(self.layer(index)?)));
         }
-        let name = if index == layers && !self.config.tied_embeddings { HEAD } else { EMBEDDING };
-        self.tensor(name, &table, self.dtype).map(Part::Table)
+        if index == layers { self.head() } else { self.table(EMBEDDING) }.map(Part::Table)
     }
 
-    fn layer(&self, index: usize) -> Result<Layer> {
+    /// The output projection, `[vocab, C]`.
+    ///
+    /// # Errors
+    /// As [`Self::layer`].
+    pub(in crate::model) fn head(&self) -> Result<Tensor> {
+        self.table(if self.config.tied_embeddings { EMBEDDING } else { HEAD })
+    }
+
+    fn table(&self, name: &str) -> Result<Tensor> {
+        self.tensor(name, &[self.config.vocab, self.config.hidden], self.dtype)
+    }
+
+    /// # Errors
+    /// A tensor that cannot be read, named with file and place.
+    pub(in crate::model) fn layer(&self, index: usize) -> Result<LayerTensors> {
         let parts = parts(&self.config);
         let shape = |part: &str| parts.iter().find(|(known, _)| *known == part).map(|(_, shape)| shape.as_slice());
         let matrix = |part: &str| {
@@ -160,7 +174,7 @@ impl Place {
         for (slot, part) in norms.iter_mut().zip(self.config.architecture.norms) {
             *slot = part.map(vector).transpose()?.flatten();
         }
-        Ok(Layer {
+        Ok(LayerTensors {
             norms,
             query_norm: vector(QUERY_NORM)?,
             key_norm: vector(KEY_NORM)?,
@@ -176,7 +190,7 @@ impl Place {
         })
     }
 
-    fn tensor(&self, name: &str, shape: &[usize], dtype: FloatType) -> Result<Tensor> {
+    pub(in crate::model) fn tensor(&self, name: &str, shape: &[usize], dtype: FloatType) -> Result<Tensor> {
         let values = self.weights.take(name, shape)?;
         if dtype == FloatType::F16
             && let Some(at) = values.iter().position(|v| !half::f16::from_f32(*v).is_finite())
@@ -191,7 +205,7 @@ impl Place {
 }
 
 impl Part {
-    pub(super) fn layer(&self) -> Result<&Layer> {
+    pub(super) fn layer(&self) -> Result<&LayerTensors> {
         match self {
             Self::Layer(layer) => Ok(layer),
             Self::Table(_) => Err(Error::job("a step asks for a layer beyond the last")),
@@ -199,7 +213,7 @@ impl Part {
     }
 }
 
-impl Layer {
+impl LayerTensors {
     /// The norm that a half's branch ends in.
     pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
         match half {
