@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::layout::{Content, Layout, Tensor};
 use crate::error::{Error, Result};
+use crate::model::FloatType;
 use crate::model::weights::Weights;
-use crate::model::{FloatType, Operator};
 
 /// The file that says which tensor is where, when there is more than one file.
 pub const INDEX: &str = "model.safetensors.index.json";
