@@ -194,6 +194,8 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
         (&["score", "backbone"][..], 2, &["nothing to score", "--perplexity"][..]),
         (&["score", "../nowhere/at/all", "--tasks", "copa"], 3, &["the model is not there"]),
         (&["score", "backbone", "--tasks", "copy.jsonl"], 2, &["copy.jsonl"]),
+        (&["score", "backbone", "--tasks", "tasks/copa.jsonl"], 2, &["there is no such file", "tasks/copa.jsonl"]),
+        (&["score", "backbone", "--perplexity", "texts/test.txt@64"], 2, &["there is no such file", "texts/test.txt"]),
         (&["score", "org/name", "--perplexity", "test.jsonl"], 3, &["--fetch"]),
     ] {
         let output = world.command(arguments).env("HF_HUB_CACHE", world.path("hub")).output().unwrap();

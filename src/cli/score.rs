@@ -131,7 +131,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     for given in &arguments.tasks {
         let (task, file) = match given.split_once('=') {
             Some((task, file)) => (task.to_owned(), Some(file)),
-            None if is_file(given) => (stem(given), Some(given.as_str())),
+            None if is_file(given)? => (stem(given), Some(given.as_str())),
             None => (given.clone(), None),
         };
         if let Some(file) = file {
@@ -151,8 +151,9 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
             _ => (given.as_str(), length),
         };
         let mut entry = Map::new();
-        let corpus = if is_file(text) { stem(text) } else { text.to_owned() };
-        if is_file(text) {
+        let file = is_file(text)?;
+        let corpus = if file { stem(text) } else { text.to_owned() };
+        if file {
             entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(arguments.rule))]);
         }
         entry.extend(arguments.windows.map(|limit| ("limit".into(), json!(limit))));
@@ -203,8 +204,18 @@ fn absolute(path: &str) -> Result<String> {
 }
 
 /// Whether a text means a file and not a name.
-fn is_file(text: &str) -> bool {
-    Path::new(text).exists() && (text.contains(['/', '.']) || Path::new(text).is_file())
+///
+/// # Errors
+/// It can only be a file, and there is none.
+fn is_file(text: &str) -> Result<bool> {
+    let there = Path::new(text).exists();
+    if !there && text.contains(std::path::MAIN_SEPARATOR) {
+        return Err(Error::bad_input("there is no such file")
+            .at(text)
+            .expected("a file, or a name without a path")
+            .hint("check the path for a typing error"));
+    }
+    Ok(there && (text.contains(['/', '.']) || Path::new(text).is_file()))
 }
 
 /// A file's name up to its first point.
