@@ -92,7 +92,7 @@ fn a_time_is_taken_from_the_store_on_the_machine_that_measured_it_and_on_no_othe
 #[test]
 fn nothing_else_computes_on_a_machine_while_times_are_measured_there() {
     let world = World::new();
-    let store = Store::open(world.path("data/store")).unwrap();
+    let store = Store::open(&world.path("data/store")).unwrap();
     let ClaimResult::Mine(timing) = store.claim(timing_claim()).unwrap() else { panic!("nobody else is here") };
     let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);

@@ -262,7 +262,9 @@ fn workers_go_on_while_the_controller_is_away() {
     at_work(&world, 2);
     let conf = PathBuf::from(std::env::var("SLURM_CONF").unwrap());
     let pid = fs::read_to_string(conf.with_file_name("slurmctld.pid")).unwrap();
-    told("kill", &["-9", pid.trim()]);
+    // Asked to end: one that is killed forgets the jobs that it has not written down yet.
+    told("kill", &["-TERM", pid.trim()]);
+    until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
     let status = text(&world.ghostlab(&["status"]));
     assert!(status.contains("the scheduler tells nothing") && status.contains("workers alive"), "{status}");
     until("the grid is not done", || text(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
