@@ -1,4 +1,4 @@
-//! Both engines on the CPU in f32: tokens per second of the dense forward pass with head, rounds interleaved; and where
+//! Both engines on the CPU in all their float types: tokens per second of the dense forward pass with head, rounds interleaved; and where
 //! candle's time goes.
 //!
 //! `cargo bench --bench engines [-- BACKBONE_FOLDER]`
@@ -12,7 +12,9 @@ use ghostlab::corpus::{Start, Windows};
 use ghostlab::evaluate::perplexity::PerplexityEval;
 use ghostlab::evaluate::score;
 use ghostlab::model::candle::ops;
-use ghostlab::model::{CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement, Program, Trie};
+use ghostlab::model::{
+    CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement, Products, Program, Trie,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -33,8 +35,11 @@ fn main() {
         let at = Placement { device: DeviceName::Cpu, dtype };
         Box::new(CandleEngine::load(config.clone(), &folder, at, None).unwrap()) as Box<dyn Engine>
     };
-    let cpu: Box<dyn Engine> = Box::new(Decoder::load(&folder).unwrap());
-    let engines: Vec<Box<dyn Engine>> = [cpu].into_iter().chain(FloatType::ALL.map(load)).collect();
+    let own = |products| {
+        Box::new(Decoder::load_within(config.clone(), &folder, products, u64::MAX).unwrap()) as Box<dyn Engine>
+    };
+    let own = [Products::F32, Products::Bf16].map(own);
+    let engines: Vec<Box<dyn Engine>> = own.into_iter().chain(FloatType::ALL.map(load)).collect();
     println!("{:>8} {:>24} {:>12} {:>8}", "window", "engine", "tokens/s", "share");
     for window in [128, 512] {
         // The best of three interleaved rounds: others on the machine can only slow a round down.

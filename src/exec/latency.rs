@@ -13,7 +13,7 @@ use super::quiet;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heap;
 use crate::latency::{Prompt, Rounds, Speedup, Spread, Timed, has_diagonal, in_full, interleaved, passes};
-use crate::model::{Config, Engine, Load, Program, Trie, deployed};
+use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::plan::payload::{LATENCY, to_json};
 use crate::plan::{BackbonePlan, Variant};
 use crate::store::{Key, Lookup};
@@ -88,7 +88,8 @@ pub(super) fn measure(
     let started = Instant::now();
     let engine = models.get(backbone)?;
     let memory = run.settings.memory_bytes();
-    let session = Session { run, config: &backbone.config, engine: &*engine, prompt, label: &label, memory };
+    let (config, choice) = (&backbone.config, backbone.engine);
+    let session = Session { run, config, choice, engine: &*engine, prompt, label: &label, memory };
     let results = session.results(&candidates)?;
     models.unchanged(backbone)?;
     let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
@@ -126,6 +127,7 @@ fn candidates(run: &Context<'_>, programs: &Programs, backbone: &BackbonePlan, p
 struct Session<'a> {
     run: &'a Context<'a>,
     config: &'a Config,
+    choice: EngineChoice,
     engine: &'a dyn Engine,
     prompt: Prompt,
     label: &'a str,
@@ -155,7 +157,7 @@ impl Session<'_> {
         for candidate in candidates {
             let times = next(&candidate.full);
             let by_channel = candidate.by_channel.as_ref().and_then(&mut next);
-            let weight_bytes = self.weight_bytes(&candidate.full);
+            let weight_bytes = self.choice.needed_bytes(self.config, &candidate.full);
             let intermediate_bytes = match &times {
                 Some(_) => self.intermediates(&candidate.full)?,
                 None => None,
@@ -178,12 +180,6 @@ impl Session<'_> {
         Ok(results)
     }
 
-    /// Bytes of the weights that a program needs, in the engine's float type.
-    fn weight_bytes(&self, program: &Program) -> u64 {
-        let bytes = if self.engine.id().dtype == "f32" { 4 } else { 2 };
-        self.config.needed_weights(program) * bytes
-    }
-
     /// Whether weights and intermediates lie in this machine's memory. A device of its own tells when its own is used up.
     fn in_memory(&self) -> bool {
         self.engine.id().device == "cpu"
@@ -191,7 +187,7 @@ impl Session<'_> {
 
     /// Whether memory is likely to suffice for a pass.
     fn fits(&self, program: &Program) -> bool {
-        let wanted = self.weight_bytes(program) + self.config.batch_bytes(self.prompt.tokens(), 1);
+        let wanted = self.choice.needed_bytes(self.config, program) + self.config.batch_bytes(self.prompt.tokens(), 1);
         !self.in_memory() || wanted <= self.memory
     }
 
@@ -199,7 +195,7 @@ impl Session<'_> {
     /// counts, and how many threads share a product does not.
     fn intermediates(&self, program: &Program) -> Result<Option<u64>> {
         // Weights that are made when a step needs them would count as intermediates.
-        let by_need = self.config.weight_bytes() > self.memory;
+        let by_need = self.choice.weight_bytes(self.config) > self.memory;
         if !self.in_memory() || by_need {
             return Ok(None);
         }

@@ -471,6 +471,6 @@ impl BackbonePlan {
 
 /// Who scores with another engine shares no chunks.
 fn journal(content: &str, engine: EngineChoice, tokens: &Key, batch_tokens: usize) -> String {
-    let other = if engine == EngineChoice::Cpu { String::new() } else { format!(" {}", engine.id()) };
+    let other = if engine.id() == CPU { String::new() } else { format!(" {}", engine.id()) };
     sha256::of_bytes(format!("{content} {} {batch_tokens}{other}", tokens.hash()))
 }

@@ -12,7 +12,7 @@ use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::evaluate::perplexity::PerplexityEval;
 use ghostlab_core::evaluate::{EvalSet, score};
 use ghostlab_core::model::{
-    CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Operator, Placement, Program, Trie,
+    CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Operator, Placement, Products, Program, Trie,
 };
 
 fn windows(vocab: usize, count: usize, length: usize) -> Windows {
@@ -43,20 +43,28 @@ fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     (scores.concat().into_iter().map(f64::to_bits).collect(), rows.map(f32::to_bits).collect())
 }
 
-fn within(folder: &Path, budget: impl Fn(&Config) -> u64) -> Decoder {
+/// With a budget of so many layers.
+fn within(folder: &Path, layers: u64) -> Decoder {
     let config = Config::read(folder).unwrap();
-    let budget = budget(&config);
-    Decoder::load_within(config, folder, budget).unwrap()
+    let budget = layers * config.layer_bytes(Products::F32);
+    Decoder::load_within(config, folder, Products::F32, budget).unwrap()
 }
 
 fn cpu(folder: &Path, budget: u64) -> Box<dyn Engine> {
-    Box::new(within(folder, |_| budget))
+    Box::new(Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, budget).unwrap())
+}
+
+fn cpu_bf16(folder: &Path, budget: u64) -> Box<dyn Engine> {
+    Box::new(Decoder::load_within(Config::read(folder).unwrap(), folder, Products::Bf16, budget).unwrap())
 }
 
 fn candle(folder: &Path, budget: u64) -> Box<dyn Engine> {
     let (config, at) = (Config::read(folder).unwrap(), Placement { device: DeviceName::Cpu, dtype: FloatType::F32 });
     Box::new(CandleEngine::load(config, folder, at, Some(budget)).unwrap())
 }
+
+type Load = fn(&Path, u64) -> Box<dyn Engine>;
+const LOADS: [(Load, Products); 3] = [(cpu, Products::F32), (cpu_bf16, Products::Bf16), (candle, Products::F32)];
 
 #[test]
 fn scores_and_activations_do_not_depend_on_the_memory_for_weights() {
@@ -66,14 +74,15 @@ fn scores_and_activations_do_not_depend_on_the_memory_for_weights() {
     folders.push(checkout().join("data/tiny/llama"));
     for folder in folders {
         let config = Config::read(&folder).unwrap();
-        assert!(config.weight_bytes() > 3 * config.layer_bytes());
-        for load in [cpu, candle] {
+        for (load, products) in LOADS {
+            let (layer, whole) = (config.layer_bytes(products), config.weight_bytes(products));
+            assert!(whole > 3 * layer);
             let all = numbers(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
             // Just below the whole, streams have room too.
-            for budget in [3 * config.layer_bytes(), 0, config.weight_bytes() - 1] {
+            for budget in [3 * layer, 0, whole - 1] {
                 let engine = load(&folder, budget);
-                let what = format!("{} {}: a budget of {budget} bytes", engine.id().name, folder.display());
+                let what = format!("{} {}: a budget of {budget} bytes", engine.id(), folder.display());
                 assert!(numbers(&*engine) == all, "{what}");
             }
         }
@@ -91,7 +100,7 @@ fn a_weight_that_is_not_finite_is_named_when_its_layer_is_needed() {
     values[11] = f32::NAN;
     weights.insert(name.into(), Tensor::from_vec(values, shape, &Device::Cpu).unwrap());
     candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
-    let decoder = within(folder.path(), |config| 2 * config.layer_bytes());
+    let decoder = within(folder.path(), 2);
     let text = windows(320, 2, 32);
     let run = |removed: &[usize]| {
         let trie = Trie::new(&[Program::pruned(4, removed, |_| None)]);
@@ -112,7 +121,7 @@ fn a_weight_file_that_changes_between_two_uses_is_refused_by_name() {
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(fixture("arch/llama-gqa").join(name), folder.path().join(name)).unwrap();
     }
-    let decoder = within(folder.path(), |config| 2 * config.layer_bytes());
+    let decoder = within(folder.path(), 2);
     let text = windows(320, 2, 32);
     let trie = Trie::new(&[Program::dense(4)]);
     let run = || score(&PerplexityEval::new(&text, 2048), &decoder, &trie, &mut vec![0.0; trie.len()], |_| Ok(()));

@@ -1,5 +1,5 @@
 //! Half precision on a real backbone: bf16 and f16 within 0.5 % of the perplexity in f32, and the same answer chosen in at
-//! least 98 of 100 documents of its six tasks. On candle's CPU device, which is slow: with the slow tests.
+//! least 98 of 100 documents of its six tasks. The own kernels, and candle's CPU device, which is slow: with the slow tests.
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
@@ -8,14 +8,16 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::{json, shared};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
 use ghostlab_core::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scored};
 use ghostlab_core::evaluate::perplexity::of as perplexity;
 use ghostlab_core::evaluate::{TaskEncoder, score};
-use ghostlab_core::model::{CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement, Program, Trie};
+use ghostlab_core::model::{
+    CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement, Products, Program, Trie,
+};
 use ghostlab_core::tasks::{Bos, DocumentLimit, Items, Task, requests};
 
 /// Windows of 512 tokens, and documents of each task: enough to see half a percent, and one answer in fifty.
@@ -55,29 +57,61 @@ fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
     documents.iter().map(of_document).collect()
 }
 
+/// What is held against f32.
+struct Exam {
+    backbone: PathBuf,
+    config: Config,
+    windows: Windows,
+    tasks: Vec<Documents>,
+}
+
+impl Exam {
+    /// None where the backbone is absent.
+    fn read() -> Option<Self> {
+        let folder = shared("real")?;
+        let backbone = folder.join("backbone");
+        let tokenizer = Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
+        let text = read_rows(folder.join("corpora/wikitext2-test.parquet"), None).unwrap();
+        let windows = evaluation(Rule::Wikitext2, &text, &tokenizer, 512, Some(WINDOWS)).unwrap();
+        let tasks = TASKS.iter().map(|file| documents(&folder, &tokenizer, file)).collect();
+        Some(Self { config: Config::read(&backbone).unwrap(), backbone, windows, tasks })
+    }
+
+    fn measure(&self, engine: &dyn Engine) -> (f64, Vec<usize>) {
+        let dense = [Program::dense(self.config.layers)];
+        let answers: Vec<usize> = self.tasks.iter().flat_map(|documents| answers(engine, documents)).collect();
+        (perplexity(engine, &dense, &self.windows).unwrap()[0], answers)
+    }
+
+    fn hold(&self, engines: &[&dyn Engine]) {
+        let (exact, chosen) = self.measure(&Decoder::load(&self.backbone).unwrap());
+        assert_eq!(chosen.len(), TASKS.len() * DOCUMENTS as usize);
+        for engine in engines {
+            let (ours, answers) = self.measure(*engine);
+            let same = answers.iter().zip(&chosen).filter(|(a, b)| a == b).count();
+            let id = engine.id();
+            println!("{id}: perplexity {ours:.4}, in f32 {exact:.4}; {same} of {} answers", chosen.len());
+            assert!(ours != exact && (ours / exact - 1.0).abs() <= 5e-3, "{id}: {ours} against {exact}");
+            assert!(100 * same >= 98 * chosen.len(), "{id}: {same} of {}", chosen.len());
+        }
+    }
+}
+
+#[test]
+fn products_in_bf16_are_within_half_a_percent_and_choose_the_same_answers() {
+    let Some(exam) = Exam::read() else { return };
+    let engine = Decoder::load_within(exam.config.clone(), &exam.backbone, Products::Bf16, u64::MAX).unwrap();
+    assert_eq!(engine.id().dtype, "bf16");
+    exam.hold(&[&engine]);
+}
+
 #[test]
 #[ignore = "slow: a real backbone in two float types by candle's CPU kernels"]
 fn half_precision_is_within_half_a_percent_and_chooses_the_same_answers() {
-    let Some(folder) = shared("real") else { return };
-    let backbone = folder.join("backbone");
-    let tokenizer = Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
-    let text = read_rows(folder.join("corpora/wikitext2-test.parquet"), None).unwrap();
-    let windows: Windows = evaluation(Rule::Wikitext2, &text, &tokenizer, 512, Some(WINDOWS)).unwrap();
-    let tasks: Vec<Documents> = TASKS.iter().map(|file| documents(&folder, &tokenizer, file)).collect();
-    let config = Config::read(&backbone).unwrap();
-    let dense = [Program::dense(config.layers)];
-    let measure = |engine: &dyn Engine| {
-        let answers: Vec<usize> = tasks.iter().flat_map(|documents| answers(engine, documents)).collect();
-        (perplexity(engine, &dense, &windows).unwrap()[0], answers)
-    };
-    let (exact, chosen) = measure(&Decoder::load(&backbone).unwrap());
-    assert_eq!(chosen.len(), TASKS.len() * DOCUMENTS as usize);
-    for dtype in [FloatType::Bf16, FloatType::F16] {
+    let Some(exam) = Exam::read() else { return };
+    let [bf16, f16] = [FloatType::Bf16, FloatType::F16].map(|dtype| {
         let at = Placement { device: DeviceName::Cpu, dtype };
-        let (ours, answers) = measure(&CandleEngine::load(config.clone(), &backbone, at, None).unwrap());
-        let same = answers.iter().zip(&chosen).filter(|(a, b)| a == b).count();
-        println!("{}: perplexity {ours:.4}, in f32 {exact:.4}; {same} of {} answers", dtype.name(), chosen.len());
-        assert!((ours / exact - 1.0).abs() <= 5e-3, "{}: {ours} against {exact}", dtype.name());
-        assert!(100 * same >= 98 * chosen.len(), "{}: {same} of {}", dtype.name(), chosen.len());
-    }
+        CandleEngine::load(exam.config.clone(), &exam.backbone, at, None).unwrap()
+    });
+    exam.hold(&[&bf16, &f16]);
 }

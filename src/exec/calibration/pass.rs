@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::job::CalibrationJob;
 use super::shards::{KeptActivations, ROWS};
 use crate::calibrate::{self, HookPoint, Pair, PassRequest, Piece, Similarities, Spool};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::exec::quiet;
 use crate::fault;
 use crate::model::{Load, Trie, together};
@@ -55,6 +55,7 @@ pub(super) fn run(
                 kept.add(job.shape, index, rows);
                 measured.insert(index, sums);
             }
+            job.run.check_stop()?;
         }
         next = end;
     }
@@ -84,14 +85,23 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     };
     let mut pieces: Vec<Piece<'_>> = shards.iter().zip(&mut drafts).map(piece).collect();
     let batch = job.run.settings.batch_tokens;
-    let progress = |tokens| job.run.advance(id, tokens);
+    let whole: usize = shards.iter().map(|shard| shard.len() * job.shape.length).sum();
+    let mut done = 0;
+    let progress = |tokens| {
+        done += tokens;
+        match job.run.advance(id, tokens) {
+            // What is whole is stored before the pass stops.
+            Err(error) if error.kind() == ErrorKind::Interrupted && done >= whole => Ok(()),
+            advanced => advanced,
+        }
+    };
     let similarities = calibrate::run(&*job.engine, &mut pieces, batch, work, progress);
     job.engine.notes().into_iter().for_each(|note| job.run.note(format!("{}: {note}", job.label)));
     let similarities = similarities.map_err(|error| error.at(job.label.clone()))?;
     job.unchanged()?;
     // One pass made them all.
     let seconds = started.elapsed().as_secs_f64() / (shards.len() * (work.sites.len() + 1)) as f64;
-    let mut done = Vec::new();
+    let mut stored = Vec::new();
     for ((shard, drafts), similarities) in shards.iter().zip(drafts).zip(similarities) {
         let (mut rows, sums) = (BTreeMap::new(), similarities.sums());
         for (site, (draft, payload)) in drafts.0 {
@@ -101,9 +111,10 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
         if !work.pairs.is_empty() {
             store.put(&job.sums_key(&work.pairs, shard), seconds, &[(SUMS, bytemuck::cast_slice(&sums))])?;
         }
-        done.push((rows, sums));
+        stored.push((rows, sums));
     }
-    Ok(done)
+    job.run.kept();
+    Ok(stored)
 }
 
 fn stored_sums(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Option<Vec<f64>> {

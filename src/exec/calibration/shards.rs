@@ -1,14 +1,11 @@
 //! Stored activations in shards of whole sequences: found, mapped, cleared away.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-
-use memmap2::Mmap;
 
 use super::job::CalibrationJob;
 use crate::calibrate::{ActivationShape, Activations, HookPoint, PassRequest, Shard};
 use crate::error::{Error, Result};
-use crate::store::StoredArtifact;
+use crate::store::{Mapped, StoredArtifact};
 
 /// The payload of a shard: rows of f32.
 pub(super) const ROWS: &str = "rows.f32";
@@ -65,11 +62,10 @@ impl KeptActivations {
 
 fn map(artifact: &Option<StoredArtifact>) -> Result<Shard> {
     let artifact = artifact.as_ref().ok_or_else(|| Error::job("activations vanished from the store"))?;
-    let path = artifact.path(ROWS)?;
-    let file = File::open(&path).map_err(|error| Error::io("open", &path, &error))?;
-    // SAFETY: artifacts are never changed in place, only replaced by a rename: the mapped file stays as it is.
-    let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io("map", &path, &error))?;
-    Ok(Shard::Mapped(map))
+    Ok(match artifact.map(ROWS)? {
+        Mapped::File(map) => Shard::Mapped(map),
+        Mapped::Memory(bytes) => Shard::Memory(bytemuck::pod_collect_to_vec(&bytes)),
+    })
 }
 
 /// Removes what a pass wrote and nothing needs: sites that no selection chose, and the sums that chose them.

@@ -72,5 +72,7 @@ pub(super) fn solve(
     let payloads = matrices.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
     let payloads: Vec<(&str, &[u8])> = payloads.chain([(FIGURES, figures.as_slice())]).collect();
     job.unchanged()?;
-    job.run.store.put(key, started.elapsed().as_secs_f64(), &payloads).map(drop)
+    job.run.store.put(key, started.elapsed().as_secs_f64(), &payloads)?;
+    job.run.kept();
+    Ok(())
 }

@@ -20,9 +20,7 @@ pub struct Thin {
 impl NormalEquations {
     /// Adds the sums over other rows.
     pub fn merge(&mut self, other: &Self) {
-        self.gram.iter_mut().zip(&other.gram).for_each(|(sum, more)| *sum += more);
-        self.cross.iter_mut().zip(&other.cross).for_each(|(sum, more)| *sum += more);
-        self.rows += other.rows;
+        self.add_sums(&other.gram, &other.cross, other.rows);
     }
 
     /// The mean of the eigenvalues of `XᵀX`: its trace over `C`.

@@ -58,6 +58,12 @@ impl<'a, T> MatrixView<'a, T> {
         self.columns
     }
 
+    /// The elements of one row, if they stand one after the other.
+    pub(super) fn row(&self, row: usize) -> &'a [T] {
+        assert!(row < self.rows && self.column_stride == 1, "a matrix view has no such row");
+        &self.data[row * self.row_stride..][..self.columns]
+    }
+
     /// The same elements, rows and columns exchanged.
     #[must_use]
     pub fn t(self) -> Self {
@@ -215,7 +221,7 @@ fn run<T: Element>(
     profile::stop(started, threads);
 }
 
-/// Time spent inside matrix products, summed over threads. Off unless a benchmark turns it on.
+/// Time spent inside matrix products, of bf16 too, summed over threads. Off unless a benchmark turns it on.
 pub mod profile {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
     use std::time::Instant;
@@ -235,11 +241,11 @@ pub mod profile {
         NANOSECONDS.load(Relaxed) as f64 * 1e-9
     }
 
-    pub(super) fn start() -> Option<Instant> {
+    pub(in crate::linalg) fn start() -> Option<Instant> {
         ON.load(Relaxed).then(Instant::now)
     }
 
-    pub(super) fn stop(started: Option<Instant>, threads: usize) {
+    pub(in crate::linalg) fn stop(started: Option<Instant>, threads: usize) {
         if let Some(started) = started {
             let nanoseconds = started.elapsed().as_nanos() as u64 * threads as u64;
             NANOSECONDS.fetch_add(nanoseconds, Relaxed);

@@ -1,6 +1,7 @@
 //! Floor 0: dense linear algebra on plain slices. Knows nothing of models.
 
 pub mod adam;
+pub(crate) mod bf16;
 pub mod explained;
 pub mod gemm;
 pub mod hadamard;

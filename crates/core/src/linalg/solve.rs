@@ -87,6 +87,22 @@ impl NormalEquations {
         }
     }
 
+    /// Adds sums that were formed elsewhere, over so many rows.
+    ///
+    /// # Shapes
+    /// `gram = XᵀX [C, C]`, of which the upper triangle is read; `cross = YᵀX [C, C]`.
+    pub fn add_sums(&mut self, gram: &[f64], cross: &[f64], rows: usize) {
+        assert!(gram.len() == self.gram.len() && cross.len() == self.cross.len(), "sums of other channels");
+        self.gram.iter_mut().zip(gram).for_each(|(sum, v)| *sum += v);
+        self.cross.iter_mut().zip(cross).for_each(|(sum, v)| *sum += v);
+        self.rows += rows;
+    }
+
+    /// `C`
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
     /// The number of rows added.
     pub fn rows(&self) -> usize {
         self.rows

@@ -9,12 +9,14 @@ use super::config::Config;
 use super::cpu::CPU;
 use super::decoder::Decoder;
 use super::engine::{Engine, EngineId};
+use super::matrix::Products;
+use super::program::Program;
 use crate::error::{Error, Result};
 
 /// An engine by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineName {
-    /// This crate's own kernels: the CPU, f32.
+    /// This crate's own kernels: the CPU, f32 or bf16.
     Cpu,
     /// candle's: any device, any float type.
     Candle,
@@ -52,7 +54,8 @@ pub struct EngineRequest {
 /// What runs a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineChoice {
-    Cpu,
+    /// The own kernels, with the products of the layers in that type.
+    Cpu(Products),
     Candle(Placement),
 }
 
@@ -74,13 +77,19 @@ impl EngineRequest {
             None if device == DeviceName::Cpu => FloatType::F32,
             None => FloatType::stored(folder)?,
         };
-        let own = device == DeviceName::Cpu && dtype == FloatType::F32;
-        match self.engine {
-            Some(EngineName::Cpu) if !own => Err(Error::bad_input("the engine `cpu` computes in f32 on the CPU only")
-                .expected("--device cpu --dtype f32")
-                .found(format!("{} on {device}", dtype.name()))
-                .hint("--engine candle runs on any device in f32, bf16 and f16")),
-            None | Some(EngineName::Cpu) if own => Ok(EngineChoice::Cpu),
+        let own = match (device, dtype) {
+            (DeviceName::Cpu, FloatType::F32) => Some(Products::F32),
+            (DeviceName::Cpu, FloatType::Bf16) => Some(Products::Bf16),
+            _ => None,
+        };
+        match (self.engine, own) {
+            (None | Some(EngineName::Cpu), Some(products)) => Ok(EngineChoice::Cpu(products)),
+            (Some(EngineName::Cpu), None) => {
+                Err(Error::bad_input("the engine `cpu` computes in f32 or bf16 on the CPU only")
+                    .expected("--device cpu --dtype f32, or bf16")
+                    .found(format!("{} on {device}", dtype.name()))
+                    .hint("--engine candle runs on any device in f32, bf16 and f16"))
+            }
             _ => Ok(EngineChoice::Candle(Placement { device, dtype })),
         }
     }
@@ -89,7 +98,7 @@ impl EngineRequest {
 impl EngineChoice {
     pub fn id(self) -> EngineId {
         match self {
-            Self::Cpu => CPU,
+            Self::Cpu(products) => EngineId { dtype: products.name(), ..CPU },
             Self::Candle(at) => at.id(),
         }
     }
@@ -101,7 +110,7 @@ impl EngineChoice {
     /// See [`Decoder::load_within`] and [`CandleEngine::load`].
     pub fn load(self, config: Config, folder: &Path, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>> {
         Ok(match self {
-            Self::Cpu => Arc::new(Decoder::load_within(config, folder, weights)?),
+            Self::Cpu(products) => Arc::new(Decoder::load_within(config, folder, products, weights)?),
             Self::Candle(at) => {
                 let memory = if at.device == DeviceName::Cpu { Some(weights) } else { device };
                 Arc::new(CandleEngine::load(config, folder, at, memory)?)
@@ -112,15 +121,25 @@ impl EngineChoice {
     /// Bytes of all weights, where they are.
     pub fn weight_bytes(self, config: &Config) -> u64 {
         match self {
-            Self::Cpu => config.weight_bytes(),
+            Self::Cpu(products) => config.weight_bytes(products),
             Self::Candle(at) => candle::weight_bytes(config, at.dtype),
         }
+    }
+
+    /// Bytes of the weights that a program needs, where they are.
+    pub fn needed_bytes(self, config: &Config, program: &Program) -> u64 {
+        let (of_layer, beside) = match self {
+            Self::Cpu(products) => (products.bytes(), Products::F32.bytes()),
+            Self::Candle(at) => (at.dtype.bytes(), at.dtype.bytes()),
+        };
+        config.needed_bytes(program, of_layer, beside)
     }
 
     /// Bytes of weights in this machine's memory within a budget. The largest part has to be there whatever the budget, if
     /// only on its way to another device.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
-        let largest = config.layer_bytes().max(config.head_bytes());
+        let products = if let Self::Cpu(products) = self { products } else { Products::F32 };
+        let largest = config.layer_bytes(products).max(config.head_bytes());
         match self {
             Self::Candle(at) if at.device != DeviceName::Cpu => largest,
             _ => self.weight_bytes(config).min(budget.max(largest)),
@@ -137,20 +156,23 @@ mod tests {
     }
 
     #[test]
-    fn the_own_kernels_run_in_f32_on_the_cpu_unless_candle_is_asked_for() {
+    fn the_own_kernels_run_in_f32_and_bf16_on_the_cpu_unless_candle_is_asked_for() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
         let candle = |dtype| EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
         for ((engine, device, dtype), expected) in [
-            (("", "cpu", ""), EngineChoice::Cpu),
-            (("cpu", "", ""), EngineChoice::Cpu),
-            (("", "cpu", "f32"), EngineChoice::Cpu),
+            (("", "cpu", ""), EngineChoice::Cpu(Products::F32)),
+            (("cpu", "", ""), EngineChoice::Cpu(Products::F32)),
+            (("", "cpu", "f32"), EngineChoice::Cpu(Products::F32)),
+            (("", "cpu", "bf16"), EngineChoice::Cpu(Products::Bf16)),
+            (("cpu", "", "bf16"), EngineChoice::Cpu(Products::Bf16)),
             (("candle", "cpu", ""), candle(FloatType::F32)),
-            (("", "cpu", "bf16"), candle(FloatType::Bf16)),
+            (("candle", "cpu", "bf16"), candle(FloatType::Bf16)),
+            (("", "cpu", "f16"), candle(FloatType::F16)),
             (("candle", "cpu", "f16"), candle(FloatType::F16)),
         ] {
             assert_eq!(asked(engine, device, dtype).choose(&folder).unwrap(), expected, "{engine} {device} {dtype}");
         }
-        for (engine, device, dtype) in [("cpu", "cuda", ""), ("cpu", "cpu", "f16"), ("cpu", "", "bf16")] {
+        for (engine, device, dtype) in [("cpu", "cuda", ""), ("cpu", "cpu", "f16"), ("cpu", "", "f16")] {
             let error = asked(engine, device, dtype).choose(&folder).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("--engine candle"), "{error}");
         }
@@ -164,10 +186,11 @@ mod tests {
         let config = Config::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa"));
         let config = config.unwrap();
         let on = |device, dtype| EngineChoice::Candle(Placement { device, dtype });
-        let largest = config.layer_bytes().max(config.head_bytes());
+        let largest = config.layer_bytes(Products::F32).max(config.head_bytes());
+        let cpu = EngineChoice::Cpu(Products::F32);
         assert_eq!(on(DeviceName::Cuda(0), FloatType::Bf16).held_bytes(&config, u64::MAX), largest);
-        assert_eq!(EngineChoice::Cpu.held_bytes(&config, u64::MAX), config.weight_bytes());
-        assert_eq!(EngineChoice::Cpu.held_bytes(&config, 0), largest);
+        assert_eq!(cpu.held_bytes(&config, u64::MAX), config.weight_bytes(Products::F32));
+        assert_eq!(cpu.held_bytes(&config, 0), largest);
         let half = on(DeviceName::Cpu, FloatType::F16).held_bytes(&config, u64::MAX);
         assert_eq!(2 * half, on(DeviceName::Cpu, FloatType::F32).held_bytes(&config, u64::MAX));
     }

@@ -3,6 +3,7 @@
 use super::batch::is_narrower;
 use super::config::Config;
 use super::kernels::BLOCK_ROWS;
+use super::matrix::Products;
 use super::program::{Program, Step, Sublayer};
 use super::trie::{Cost, Trie};
 
@@ -61,68 +62,55 @@ impl Config {
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Bytes of the weights in memory, in f32; a tied output projection has its own copy in another layout.
-    pub fn weight_bytes(&self) -> u64 {
-        self.layers as u64 * self.layer_bytes() + 2 * self.head_bytes()
+    /// Bytes of the weights in the CPU engine's memory; a tied output projection has its own copy in another layout.
+    pub fn weight_bytes(&self, products: Products) -> u64 {
+        self.layers as u64 * self.layer_bytes(products) + 2 * self.head_bytes()
     }
 
     /// Bytes of one layer's weights, without its norms.
-    pub fn layer_bytes(&self) -> u64 {
+    pub fn layer_bytes(&self, products: Products) -> u64 {
         let (c, f) = (self.hidden, self.intermediate);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        4 * (c * (2 * q + 2 * kv) + 3 * c * f) as u64
+        products.bytes() * (c * (2 * q + 2 * kv) + 3 * c * f) as u64
     }
 
-    /// Bytes of the output projection; the embedding has as many.
+    /// Bytes of the output projection, in f32; the embedding has as many.
     pub fn head_bytes(&self) -> u64 {
         4 * (self.vocab * self.hidden) as u64
     }
 
-    /// Bytes of weights that are in memory within a budget: all of them, or as many layers as fit, or the head and layers
-    /// beside it. The largest part has to be there whatever the budget.
-    pub fn held_bytes(&self, budget: u64) -> u64 {
-        let (weights, _) = self.divided(budget);
-        if self.weight_bytes() <= weights {
-            return self.weight_bytes();
-        }
-        let (layer, head) = (self.layer_bytes().max(1), self.head_bytes());
-        let layers = |bytes: u64| (bytes / layer).min(self.layers as u64) * layer;
-        layers(weights.max(layer)).max(head + layers(weights.saturating_sub(head)))
-    }
-
     /// A budget as bytes for weights, and for streams where the weights are made by need.
-    pub(super) fn divided(&self, budget: u64) -> (u64, u64) {
-        let streams = if self.weight_bytes() <= budget { 0 } else { budget / 8 };
+    pub(super) fn divided(&self, products: Products, budget: u64) -> (u64, u64) {
+        let streams = if self.weight_bytes(products) <= budget { 0 } else { budget / 8 };
         (budget - streams, streams)
     }
 
-    /// How many numbers the weights are that a program needs, its operators among them; an output projection that is tied
-    /// has its own copy.
-    pub fn needed_weights(&self, program: &Program) -> u64 {
-        program.0.iter().map(|step| self.step_weights(step)).sum()
+    /// Bytes of the weights that a program needs, its operators among them, where one of a layer has `of_layer` and another
+    /// `beside`; an output projection that is tied has its own copy.
+    pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, beside: u64) -> u64 {
+        program.0.iter().map(|step| self.step_bytes(step, of_layer, beside)).sum()
     }
 
-    fn step_weights(&self, step: &Step) -> u64 {
+    fn step_bytes(&self, step: &Step, of_layer: u64, beside: u64) -> u64 {
         let (c, f) = (self.hidden, self.intermediate);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let count = match step {
-            Step::Embed | Step::Head => self.vocab * c,
-            Step::Attention(_) => c * (2 * q + 2 * kv),
-            Step::Mlp(_) => 3 * c * f,
-            Step::Apply(operator) => operator.numbers(),
+        match step {
+            Step::Embed | Step::Head => beside * (self.vocab * c) as u64,
+            Step::Attention(_) => of_layer * (c * (2 * q + 2 * kv)) as u64,
+            Step::Mlp(_) => of_layer * (3 * c * f) as u64,
+            Step::Apply(operator) => beside * operator.numbers() as u64,
             Step::Edited(half, layer, operator) => {
                 let plain = if *half == Sublayer::Mlp { Step::Mlp(*layer) } else { Step::Attention(*layer) };
-                return self.step_weights(&plain) + operator.numbers() as u64;
+                self.step_bytes(&plain, of_layer, beside) + beside * operator.numbers() as u64
             }
-        };
-        count as u64
+        }
     }
 
     /// About how many bytes the training of an operator takes on sequences of so many tokens: the layers after it, taken to
     /// be a quarter of all, with the output projection; the matrix with its gradient and moments; the logits with what
     /// differentiating them keeps.
     pub fn training_bytes(&self, length: usize) -> u64 {
-        let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes() + self.head_bytes();
+        let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes(Products::F32) + self.head_bytes();
         weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64
     }
 

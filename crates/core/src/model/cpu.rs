@@ -1,4 +1,4 @@
-//! The CPU engine: the decoder with this crate's own kernels, in f32.
+//! The CPU engine: the decoder with this crate's own kernels, in f32 or with the products of its layers in bf16.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use super::program::Step;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
 
-/// The CPU engine's.
+/// The CPU engine's in f32: what runs where nothing else is asked for.
 pub const CPU: EngineId = EngineId { name: "cpu", dtype: "f32", device: "cpu" };
 
 /// Cores that share every step wait for each other at its end; parts of a chunk meet at the chunk's end only.
@@ -24,7 +24,7 @@ const PART_TOKENS: usize = 512;
 
 impl Engine for Decoder {
     fn id(&self) -> EngineId {
-        CPU
+        EngineId { dtype: self.products().name(), ..CPU }
     }
 
     fn config(&self) -> &Config {

@@ -9,6 +9,7 @@ use candle_core::Tensor;
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::kernels::{self, Heads, Norm};
+use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
 use super::parts::{Layer, Parts};
 use super::passes::Passes;
@@ -23,6 +24,7 @@ use crate::error::{Error, Result};
 #[derive(Clone)]
 pub struct Decoder {
     config: Config,
+    products: Products,
     parts: Parts,
     final_norm: Tensor, // [C]
     rotary: Arc<Rotary>,
@@ -53,28 +55,33 @@ impl Decoder {
 
     /// Reads the weights of a folder under a config that was read before.
     pub fn load_with(config: Config, folder: &Path) -> Result<Self> {
-        Self::load_within(config, folder, u64::MAX)
+        Self::load_within(config, folder, Products::F32, u64::MAX)
     }
 
-    /// As [`Self::load_with`], with `budget` bytes of memory: where the weights are more, each layer and the head are made
+    /// As [`Self::load_with`], with the products of the layers in that type, and `budget` bytes of memory: where the weights are more, each layer and the head are made
     /// from the weight files when a step needs them, the next one while the one before computes, and the one goes that is
     /// needed last. Rows of the embedding are read when they are asked for. A part of the budget is for streams, so that
     /// more than one batch goes through the layers together. Results do not depend on the budget.
     ///
     /// # Errors
     /// Of weights that are made by need, a number that is not finite is found when it is used, as is a file that changed.
-    pub fn load_within(config: Config, folder: &Path, budget: u64) -> Result<Self> {
+    pub fn load_within(config: Config, folder: &Path, products: Products, budget: u64) -> Result<Self> {
         let weights = checked(&config, folder)?;
         let final_norm = tensor(weights.take(FINAL_NORM, &[config.hidden])?, &[config.hidden])?;
-        let (weights_budget, streams) = config.divided(budget);
-        let parts = Parts::new(&config, weights, weights_budget)?;
+        let (weights_budget, streams) = config.divided(products, budget);
+        let parts = Parts::new(&config, products, weights, weights_budget)?;
         let passes = (!parts.kept()).then(|| Arc::new(Passes::new(streams, config.hidden)));
         let rotary = Arc::new(Rotary::new(&config.rope, config.head_dim));
-        Ok(Self { parts, final_norm, rotary, passes, config })
+        Ok(Self { products, parts, final_norm, rotary, passes, config })
     }
 
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What the products of the layers are computed in.
+    pub(super) fn products(&self) -> Products {
+        self.products
     }
 
     /// How long passes are; none where all weights are in memory.
@@ -106,7 +113,7 @@ impl Decoder {
     ///
     /// # Errors
     /// A dense operator on a branch that ends in a norm, or one with a bias: no weight can take it in. Weights that are made
-    /// by need.
+    /// by need, or are in bf16.
     pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.parts.get(layer)?.layer()?.clone();
         if operator.bias.is_some() {
@@ -122,6 +129,9 @@ impl Decoder {
         let target = match half {
             Sublayer::Attention => &mut weights.output,
             Sublayer::Mlp => &mut weights.down,
+        };
+        let LayerMatrix::F32(target) = target else {
+            return Err(Error::job("weights in bf16 cannot be changed").at(format!("layer {layer}, {half:?}")));
         };
         let shape = target.dims().to_vec();
         let product = operator.apply(&elements(target)?)?;
@@ -146,7 +156,7 @@ impl Decoder {
         let norms = [slices(layer.norms[0].as_ref())?, slices(layer.norms[1].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
         let bias = slices(layer.bias.as_ref())?;
-        let qkv = kernels::project(&x, c, before, &elements(&layer.qkv)?, bias.as_deref()); // [tokens, (H + 2K)·D]
+        let qkv = kernels::project(&x, c, before, layer.qkv.get()?.weight(), bias.as_deref()); // [tokens, (H + 2K)·D]
         let (query_norm, key_norm) = (slices(layer.query_norm.as_ref())?, slices(layer.key_norm.as_ref())?);
         let heads = Heads {
             queries: config.heads,
@@ -161,7 +171,7 @@ impl Decoder {
         let width = config.heads * config.head_dim;
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
-        let out = kernels::linear(&context, width, &elements(&layer.output)?, after, stream);
+        let out = kernels::linear(&context, width, layer.output.get()?.weight(), after, stream);
         tensor(out, &[batch.tokens(), c])
     }
 
@@ -172,7 +182,8 @@ impl Decoder {
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
-        let out = kernels::mlp(&x, c, before, &elements(&layer.gate_up)?, &elements(&layer.down)?, after, stream);
+        let (gate_up, down) = (layer.gate_up.get()?, layer.down.get()?);
+        let out = kernels::mlp(&x, c, before, gate_up.weight(), down.weight(), after, stream);
         tensor(out, &[x.len() / c, c])
     }
 

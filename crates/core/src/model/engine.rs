@@ -89,6 +89,11 @@ pub trait Engine: Send + Sync {
     /// `stream [tokens, C]`, the one that enters the final norm; result `[rows, vocab]`.
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
 
+    /// The device that sums over many rows are formed on, where that is not this machine's processor.
+    fn sums_device(&self) -> Option<Device> {
+        None
+    }
+
     /// What happened since it was last asked that a reader of the results has to know: overflow, less room than wanted.
     fn notes(&self) -> Vec<String> {
         Vec::new()

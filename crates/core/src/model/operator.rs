@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use sha2::{Digest, Sha256};
 
-use super::kernels;
+use super::kernels::{self, Weight};
 use super::slice::{elements, tensor};
 use crate::error::{Error, Result};
 use crate::files::sha256;
@@ -182,11 +182,11 @@ impl Operator {
     /// `x·W` for each row.
     fn product(&self, x: &[f32]) -> Result<Vec<f32>> {
         match &self.matrix {
-            Matrix::Dense(matrix) => Ok(kernels::linear(x, self.channels, &elements(matrix)?, None, None)),
+            Matrix::Dense(matrix) => Ok(kernels::linear(x, self.channels, Weight::F32(&elements(matrix)?), None, None)),
             Matrix::Diagonal(diagonal) => Ok(kernels::apply_diagonal(x, &elements(diagonal)?)),
             Matrix::LowRank { down, up } => {
-                let narrow = kernels::linear(x, self.channels, &elements(down)?, None, None); // [rows, r]
-                Ok(kernels::linear(&narrow, up.dims()[0], &elements(up)?, None, Some(x)))
+                let narrow = kernels::linear(x, self.channels, Weight::F32(&elements(down)?), None, None); // [rows, r]
+                Ok(kernels::linear(&narrow, up.dims()[0], Weight::F32(&elements(up)?), None, Some(x)))
             }
         }
     }

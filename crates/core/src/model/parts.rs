@@ -6,13 +6,13 @@ use candle_core::Tensor;
 
 use super::cache::Cache;
 use super::config::Config;
+use super::matrix::{LayerMatrix, Products};
 use super::program::Sublayer;
 use super::slice::{elements, tensor};
 use super::tensors::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 
-/// Linear weights stand as `[in, out]`: the layout in which the product is fastest.
 pub(super) enum Part {
     Layer(Layer),
     /// `[C, vocab]`
@@ -23,13 +23,13 @@ pub(super) enum Part {
 pub(super) struct Layer {
     /// Before and after attention, before and after the MLP; each `[C]`.
     pub(super) norms: [Option<Tensor>; 4],
-    pub(super) qkv: Tensor,          // [C, (H + 2K)·D]
+    pub(super) qkv: LayerMatrix,     // [C, (H + 2K)·D]
     pub(super) bias: Option<Tensor>, // [(H + 2K)·D]
     pub(super) query_norm: Option<Tensor>,
     pub(super) key_norm: Option<Tensor>,
-    pub(super) output: Tensor,  // [H·D, C]
-    pub(super) gate_up: Tensor, // [C, 2F]
-    pub(super) down: Tensor,    // [F, C]
+    pub(super) output: LayerMatrix,  // [H·D, C]
+    pub(super) gate_up: LayerMatrix, // [C, 2F]
+    pub(super) down: LayerMatrix,    // [F, C]
     /// How many tokens a query sees.
     pub(super) window: Option<usize>,
 }
@@ -50,18 +50,18 @@ pub(super) enum Parts {
 
 impl Parts {
     /// Makes all parts, if they fit into `budget` bytes. Else each is made when it is needed, and kept within the budget.
-    pub(super) fn new(config: &Config, weights: Weights, budget: u64) -> Result<Self> {
+    pub(super) fn new(config: &Config, products: Products, weights: Weights, budget: u64) -> Result<Self> {
         let (c, vocab) = (config.hidden, config.vocab);
-        if config.weight_bytes() <= budget {
+        if config.weight_bytes(products) <= budget {
             let embedding = tensor(weights.take(EMBEDDING, &[vocab, c])?, &[vocab, c])?;
-            let parts = (0..=config.layers).map(|part| Part::read(config, &weights, part).map(Arc::new));
+            let parts = (0..=config.layers).map(|part| Part::read(config, products, &weights, part).map(Arc::new));
             return Ok(Self::Kept { embedding, parts: parts.collect::<Result<_>>()? });
         }
-        let mut bytes = vec![config.layer_bytes(); config.layers];
+        let mut bytes = vec![config.layer_bytes(products); config.layers];
         bytes.push(config.head_bytes());
         let weights = Arc::new(weights);
         let (own, of) = (config.clone(), Arc::clone(&weights));
-        let cache = Cache::new(bytes, budget, move |part| Part::read(&own, &of, part))?;
+        let cache = Cache::new(bytes, budget, move |part| Part::read(&own, products, &of, part))?;
         Ok(Self::ByNeed { weights, cache: Arc::new(cache) })
     }
 
@@ -123,9 +123,9 @@ impl Parts {
 
 impl Part {
     /// A layer by its index, or the head after the last.
-    fn read(config: &Config, weights: &Weights, index: usize) -> Result<Self> {
+    fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
         if index < config.layers {
-            return Layer::read(config, weights, index).map(Self::Layer);
+            return Layer::read(config, products, weights, index).map(Self::Layer);
         }
         let (c, vocab) = (config.hidden, config.vocab);
         let name = if config.tied_embeddings { EMBEDDING } else { HEAD };
@@ -156,7 +156,7 @@ impl Layer {
         }
     }
 
-    fn read(config: &Config, weights: &Weights, index: usize) -> Result<Self> {
+    fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
         let parts = parts(config);
         let width = |part: &str| parts.iter().find(|(known, _)| *known == part).map(|(_, shape)| shape[0]);
         // Those of some vectors that the architecture has, one after the other.
@@ -178,8 +178,7 @@ impl Layer {
         let join = |names: &[&str], inner: usize| {
             let of = |part: &&str| Some((name(index, part), width(part)?));
             let matrices: Vec<(String, usize)> = names.iter().filter_map(of).collect();
-            let outer = matrices.iter().map(|(_, outer)| outer).sum();
-            tensor(weights.transposed(&matrices, inner)?, &[inner, outer])
+            LayerMatrix::read(products, weights, &matrices, inner)
         };
         let (c, f, q) = (config.hidden, config.intermediate, config.heads * config.head_dim);
         Ok(Self {

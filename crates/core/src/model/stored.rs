@@ -10,6 +10,7 @@ use safetensors::tensor::TensorInfo;
 
 use super::shard::Shard;
 use crate::error::{Error, Result};
+use crate::linalg::bf16::{LANES, Panels, pair};
 use crate::linalg::simd;
 
 /// Bytes that a thread reads at a time.
@@ -195,6 +196,40 @@ impl Stored<'_> {
     }
 }
 
+/// Matrices `[outer, inner]`, one below the other, as panels in bf16. Numbers that are stored in another type are rounded.
+pub(super) fn panels(matrices: &[Stored<'_>], inner: usize) -> Result<Panels> {
+    let rows: Vec<(usize, usize)> = matrices
+        .iter()
+        .enumerate()
+        .flat_map(|(matrix, of)| (0..of.matrix()[0]).map(move |row| (matrix, row)))
+        .collect();
+    let mut out = vec![0; Panels::length(inner, rows.len())];
+    let panels = out.par_chunks_mut(Panels::panel(inner)).zip(rows.par_chunks(LANES));
+    first_error(panels.map(|(panel, rows)| {
+        let mut numbers = vec![0.0; rows.len() * inner]; // [up to 32, inner]
+        let mut left = &mut numbers[..];
+        // Rows of one matrix follow each other in its file.
+        for run in rows.chunk_by(|a, b| a.0 == b.0) {
+            let (numbers, rest) = left.split_at_mut(run.len() * inner);
+            matrices[run[0].0].convert(run[0].1 * inner, numbers)?;
+            left = rest;
+        }
+        simd::widest(
+            #[inline(always)]
+            || {
+                for (column, row) in numbers.chunks_exact(inner).enumerate() {
+                    for (pairs, of) in panel.chunks_exact_mut(LANES).zip(row.chunks(2)) {
+                        pairs[column] = pair(of[0], of.get(1).copied().unwrap_or(0.0));
+                    }
+                }
+            },
+        );
+        Ok(())
+    }))?;
+    matrices.iter().try_for_each(|of| of.shard.unchanged())?;
+    Ok(Panels::new(out, inner, rows.len()))
+}
+
 /// The first error in the order of the blocks, whichever thread is first.
 fn first_error(blocks: impl IndexedParallelIterator<Item = Result<()>>) -> Result<()> {
     let results: Vec<Result<()>> = blocks.collect();
@@ -209,6 +244,8 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::linalg::bf16::product;
+    use crate::linalg::gemm::{MatrixView, Update};
     use crate::model::weights::Weights;
 
     /// A file of one tensor `w`.
@@ -260,6 +297,29 @@ mod tests {
     }
 
     #[test]
+    fn panels_hold_the_pairs_of_all_rows_whatever_the_float_type_and_shape() {
+        let folder = TempDir::new().unwrap();
+        // Less than a panel, an odd width, and rows of two matrices in one panel.
+        for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 7_001]] {
+            for dtype in ["F32", "F16", "BF16"] {
+                let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
+                file(folder.path(), dtype, [outer, inner], &bytes);
+                let weights = Weights::open(folder.path()).unwrap();
+                let plain = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap(); // [inner, 2·outer]
+                let panels = weights.panels(&[("w", outer), ("w", outer)], inner).unwrap();
+                // Each row of the unit matrix picks a row of the weights; whole numbers up to 256 are exact in bf16.
+                for k in [0, inner / 2, inner - 1] {
+                    let mut unit = vec![0.0; inner];
+                    unit[k] = 1.0;
+                    let mut row = vec![0.0; 2 * outer];
+                    product(&mut row, Update::Replace, MatrixView::rows(&unit, 1, inner), &panels);
+                    assert_eq!(row, plain[k * 2 * outer..][..2 * outer], "{dtype} [{outer}, {inner}] row {k}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_first_number_that_is_not_finite_is_named_whichever_way_it_is_read() {
         let folder = TempDir::new().unwrap();
         let [outer, inner] = [50, 70_001];
@@ -276,6 +336,7 @@ mod tests {
                 weights.take("w", &[outer, inner]).unwrap_err(),
                 weights.rows("w", [outer, inner], &[0, 40]).unwrap_err(),
                 weights.transposed(&[("w", outer)], inner).unwrap_err(),
+                weights.panels(&[("w", outer)], inner).err().unwrap(),
             ];
             let expected = format!("{value} at element {first} of [50, 70001]");
             for error in errors.map(|error| error.to_string()) {
@@ -298,6 +359,7 @@ mod tests {
             weights.take("w", &[2, 3]).unwrap_err(),
             weights.rows("w", [2, 3], &[1]).unwrap_err(),
             weights.transposed(&[("w", 2)], 3).unwrap_err(),
+            weights.panels(&[("w", 2)], 3).err().unwrap(),
         ];
         for error in errors {
             let text = error.to_string();

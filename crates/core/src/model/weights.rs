@@ -9,9 +9,10 @@ use std::path::{Component, Path, PathBuf};
 use safetensors::Dtype;
 
 use super::shard::Shard;
-use super::stored::{Float, Stored};
+use super::stored::{self, Float, Stored};
 use crate::error::{Error, Result};
 use crate::files::regular;
+use crate::linalg::bf16::Panels;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -121,6 +122,16 @@ impl Weights {
             first += outer;
         }
         Ok(out)
+    }
+
+    /// Stored matrices `[outer, inner]` as one `[inner, Σ outer]` in bf16: name and `outer` of each. What is stored in another
+    /// type is rounded.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub(super) fn panels<N: AsRef<str>>(&self, matrices: &[(N, usize)], inner: usize) -> Result<Panels> {
+        let located = matrices.iter().map(|(name, outer)| self.locate(name.as_ref(), &[*outer, inner]));
+        stored::panels(&located.collect::<Result<Vec<_>>>()?, inner)
     }
 
     fn locate<'a>(&'a self, name: &'a str, shape: &[usize]) -> Result<Stored<'a>> {

@@ -10,9 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, pre_and_delta};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution};
+use super::method::{Fitted, Recovery, RecoveryEntry, Solution};
 use crate::error::Result;
-use crate::linalg::solve::NormalEquations;
 use crate::model::Operator;
 use crate::options::{self, Options};
 
@@ -51,31 +50,31 @@ impl Recovery for Affine {
                 rows.chunks_exact(channels).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v));
             }
             count += pair[0].len() / channels;
+            Ok(())
         })?;
         means.iter_mut().flatten().for_each(|sum| *sum /= count as f64);
-        let mut normal = NormalEquations::new(channels);
+        let mut sums = boundary.sums();
         self.rows(boundary, |pair| {
             for (rows, mean) in pair.iter_mut().zip(&means) {
                 rows.iter_mut().zip(mean.iter().cycle()).for_each(|(v, mean)| *v -= mean);
             }
-            normal.add(&pair[0], &pair[1]);
+            sums.add(&pair[0], &pair[1])
         })?;
-        let solved = least_squares::solve(&normal, channels, RIDGE)?;
+        let solved = least_squares::solve(&sums.finish()?, channels, RIDGE)?;
         let [pre, delta] = means;
         let along = |j: usize| (0..channels).map(|i| pre[i] * solved.matrix[i * channels + j]).sum::<f64>();
         let bias = (0..channels).map(|j| (delta[j] - along(j)) as f32).collect();
         let operator = Operator::affine(channels, solved.with_identity(channels), bias)?;
-        let least_squares::Solved { system, notes, .. } = solved;
-        Ok(Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() })
+        Ok(solved.on_stream(operator))
     }
 }
 
 impl Affine {
     /// `X_pre` and `Δ` of the operator sequences in f64, block by block.
-    fn rows(&self, boundary: &Boundary<'_>, mut with: impl FnMut(&mut [Vec<f64>; 2])) -> Result<()> {
+    fn rows(&self, boundary: &Boundary<'_>, mut with: impl FnMut(&mut [Vec<f64>; 2]) -> Result<()>) -> Result<()> {
         for rows in boundary.blocks(boundary.fitted) {
             let (pre, delta) = pre_and_delta(boundary.pre(rows.clone())?, boundary.post(rows)?);
-            with(&mut [pre, delta]);
+            with(&mut [pre, delta])?;
         }
         Ok(())
     }

@@ -7,8 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::method::Repair;
+use super::sums::Sums;
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::{Error, Result};
+use crate::linalg::solve::NormalEquations;
 use crate::model::{Batch, Engine, HostRows, Step};
 
 /// Rows read at a time: what a method holds of a corpus of any size.
@@ -72,6 +74,20 @@ impl Boundary<'_> {
     /// Blocks of rows that cover the first `sequences` sequences.
     pub fn blocks(&self, sequences: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         self.activations.blocks(0..sequences * self.length(), BLOCK_ROWS)
+    }
+
+    /// Sums over rows of this boundary, none yet.
+    pub(super) fn sums(&self) -> Sums {
+        Sums::new(self.channels(), self.backbone.sums_device())
+    }
+
+    /// `XᵀX` and `XᵀΔ` over the operator sequences, `X = X_pre` and `Δ = X_post − X_pre`.
+    pub(super) fn normal_equations(&self) -> Result<NormalEquations> {
+        let mut sums = self.sums();
+        for rows in self.blocks(self.fitted) {
+            sums.add_difference(self.pre(rows.clone())?, self.post(rows)?)?;
+        }
+        sums.finish()
     }
 
     /// The rows of one sequence.

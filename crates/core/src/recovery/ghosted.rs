@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, pre_and_delta};
 use super::least_squares::{self, Solved};
-use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution, System};
+use super::method::{Fitted, Recovery, RecoveryEntry, Solution, System};
 use super::ridge::{self, Ridge};
 use crate::error::{Error, Result};
-use crate::linalg::solve::NormalEquations;
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;
 use crate::options::{self, Options, Variant};
@@ -82,19 +81,15 @@ impl Recovery for Ghosted {
         let channels = boundary.channels();
         let solved = match self.solver {
             Solver::Normal => match self.ridge {
-                Ridge::Fixed(ridge) => {
-                    let mut normal = NormalEquations::new(channels);
-                    self.rows(boundary, |pre, post| normal.add_difference(pre, post))?;
-                    least_squares::solve(&normal, channels, ridge)?
-                }
+                Ridge::Fixed(ridge) => least_squares::solve(&boundary.normal_equations()?, channels, ridge)?,
                 Ridge::Auto => ridge::solve(boundary)?,
             },
             Solver::Svd => {
                 let mut tall = StreamingQr::new(channels);
-                self.rows(boundary, |pre, post| {
-                    let (pre, delta) = pre_and_delta(pre, post);
+                for rows in boundary.blocks(boundary.fitted) {
+                    let (pre, delta) = pre_and_delta(boundary.pre(rows.clone())?, boundary.post(rows)?);
                     tall.add(&pre, &delta);
-                })?;
+                }
                 let svd = tall.solve(CUTOFF)?;
                 let system = System { rank: svd.rank, condition: svd.condition };
                 let short = format!("rank {} of {channels} ({} tokens): least norm", svd.rank, tall.rows());
@@ -103,17 +98,6 @@ impl Recovery for Ghosted {
             }
         };
         let operator = Operator::dense(channels, solved.with_identity(channels))?;
-        let Solved { system, notes, .. } = solved;
-        Ok(Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() })
-    }
-}
-
-impl Ghosted {
-    /// `X_pre` and `X_post` of the operator sequences, block by block.
-    fn rows(&self, boundary: &Boundary<'_>, mut add: impl FnMut(&[f32], &[f32])) -> Result<()> {
-        for rows in boundary.blocks(boundary.fitted) {
-            add(boundary.pre(rows.clone())?, boundary.post(rows)?);
-        }
-        Ok(())
+        Ok(solved.on_stream(operator))
     }
 }

@@ -1,8 +1,11 @@
 //! From normal equations to a solution, with what there is to say about them.
 
-use super::method::System;
+use std::sync::Arc;
+
+use super::method::{Repair, Solution, System};
 use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
+use crate::model::Operator;
 
 /// Added to the diagonal of `XᵀX`, as the reference code of ghosted does.
 pub(super) const RIDGE: f64 = 1e-6;
@@ -16,6 +19,12 @@ pub(super) struct Solved {
 }
 
 impl Solved {
+    /// The solution that puts an operator on the residual stream.
+    pub(super) fn on_stream(self, operator: Arc<Operator>) -> Solution {
+        let Self { system, notes, .. } = self;
+        Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() }
+    }
+
     /// `W = I + M` in f32, the sum formed in f64, like the sums before it.
     pub(super) fn with_identity(&self, channels: usize) -> Vec<f32> {
         let identity = |at: usize| if at.is_multiple_of(channels + 1) { 1.0 } else { 0.0 };

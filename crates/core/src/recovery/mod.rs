@@ -14,6 +14,7 @@ mod replaceme_cos;
 mod replaceme_ls;
 mod ridge;
 mod sequential;
+mod sums;
 
 use serde_json::Value;
 

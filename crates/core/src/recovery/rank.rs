@@ -9,10 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span};
-use super::least_squares::{self, RIDGE, Solved};
-use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution};
+use super::least_squares::{self, RIDGE};
+use super::method::{Fitted, Recovery, RecoveryEntry, Solution};
 use crate::error::{Error, Result};
-use crate::linalg::solve::NormalEquations;
 use crate::model::{Config, Operator};
 use crate::options::{self, Options};
 
@@ -66,16 +65,13 @@ impl Recovery for Rank {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let mut normal = NormalEquations::new(channels);
-        for rows in boundary.blocks(boundary.fitted) {
-            normal.add_difference(boundary.pre(rows.clone())?, boundary.post(rows)?);
-        }
-        let Solved { matrix, system, notes } = least_squares::solve(&normal, channels, RIDGE)?;
-        let thin = normal.thin(&matrix, self.rank)?;
+        let normal = boundary.normal_equations()?;
+        let solved = least_squares::solve(&normal, channels, RIDGE)?;
+        let thin = normal.thin(&solved.matrix, self.rank)?;
         let narrow = |of: Vec<f64>| of.into_iter().map(|v| v as f32).collect();
         let operator = Operator::low_rank(channels, narrow(thin.down), narrow(thin.up))?;
-        let solution = Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() };
-        Ok(solution.note(format!("rank {} keeps {:.1} % of ghosted's correction", self.rank, 100.0 * thin.share)))
+        let note = format!("rank {} keeps {:.1} % of ghosted's correction", self.rank, 100.0 * thin.share);
+        Ok(solved.on_stream(operator).note(note))
     }
 }
 

@@ -8,7 +8,6 @@ use super::least_squares::{self, Solved};
 use super::method::{Recovery, RecoveryEntry, Repair, Solution};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
-use crate::linalg::solve::NormalEquations;
 use crate::model::{Config, Operator, Sublayer};
 use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};
@@ -71,13 +70,13 @@ impl Recovery for LeastSquares {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let mut normal = NormalEquations::new(channels);
+        let mut sums = boundary.sums();
         for rows in boundary.blocks(boundary.fitted) {
             let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows.clone())?);
             let (branch, target) = branch_and_target(pre, boundary.middle(rows)?, post);
-            normal.add(&branch, &target);
+            sums.add(&branch, &target)?;
         }
-        let Solved { matrix, system, notes } = least_squares::solve(&normal, channels, self.alpha)?;
+        let Solved { matrix, system, notes } = least_squares::solve(&sums.finish()?, channels, self.alpha)?;
         let mut solution = on_branch(matrix.into_iter().map(|v| v as f32).collect(), boundary)?;
         solution.system = Some(system);
         solution.notes.extend(notes);

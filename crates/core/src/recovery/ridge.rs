@@ -90,18 +90,19 @@ pub(super) fn solve(boundary: &Boundary<'_>) -> Result<Solved> {
             .expected("2 operator sequences or more")
             .found(windows.to_string()));
     }
-    let (mut seen, mut held, mut square) = (NormalEquations::new(channels), NormalEquations::new(channels), 0.0);
+    let (mut seen, mut held, mut square) = (boundary.sums(), boundary.sums(), 0.0);
     let is_held = |window: usize| (window + 1).is_multiple_of(FOLD) || (windows < FOLD && window + 1 == windows);
     for window in 0..windows {
         let rows = boundary.sequence(window);
         let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows)?);
         if !is_held(window) {
-            seen.add_difference(pre, post);
+            seen.add_difference(pre, post)?;
             continue;
         }
-        held.add_difference(pre, post);
+        held.add_difference(pre, post)?;
         square += pre.iter().zip(post).map(|(&pre, &post)| (f64::from(post) - f64::from(pre)).powi(2)).sum::<f64>();
     }
+    let (mut seen, held) = (seen.finish()?, held.finish()?);
     // `None` is the paper's.
     let ridge = |share: Option<f64>, of: &NormalEquations| share.map_or(RIDGE, |share| share * of.mean_eigenvalue());
     let (mut best, mut plain): (Option<(Option<f64>, f64)>, f64) = (None, f64::NAN);

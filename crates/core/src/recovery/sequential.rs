@@ -10,10 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span};
-use super::least_squares::{self, RIDGE, Solved};
-use super::method::{Fitted, Recovery, RecoveryEntry, Repair, Solution};
+use super::least_squares::{self, RIDGE};
+use super::method::{Fitted, Recovery, RecoveryEntry, Solution};
 use crate::error::Result;
-use crate::linalg::solve::NormalEquations;
 use crate::model::Operator;
 use crate::options::{self, Options};
 
@@ -44,23 +43,19 @@ impl Recovery for Sequential {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let mut normal = NormalEquations::new(channels);
-        if boundary.earlier.is_empty() {
-            for rows in boundary.blocks(boundary.fitted) {
-                normal.add_difference(boundary.pre(rows.clone())?, boundary.post(rows)?);
-            }
+        let normal = if boundary.earlier.is_empty() {
+            boundary.normal_equations()?
         } else {
+            let mut sums = boundary.sums();
             for sequence in 0..boundary.fitted {
-                normal.add_difference(
-                    &boundary.repaired(sequence)?.values()?,
-                    boundary.post(boundary.sequence(sequence))?,
-                );
+                let (repaired, post) = (boundary.repaired(sequence)?, boundary.post(boundary.sequence(sequence))?);
+                sums.add_difference(&repaired.values()?, post)?;
             }
-        }
+            sums.finish()?
+        };
         let solved = least_squares::solve(&normal, channels, RIDGE)?;
         let operator = Operator::dense(channels, solved.with_identity(channels))?;
-        let Solved { system, notes, .. } = solved;
-        Ok(Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() })
+        Ok(solved.on_stream(operator))
     }
 }
 

@@ -376,6 +376,10 @@ impl Engine for CandleEngine {
         &self.config
     }
 
+    fn sums_device(&self) -> Option<Device> {
+        (!self.device.is_cpu()).then(|| self.device.clone())
+    }
+
     fn part_tokens(&self) -> usize {
         // Pieces bound what runs at a time; all of a chunk on another device makes its products large.
         if self.is_cpu() { CPU_PIECE } else { usize::MAX }

@@ -9,6 +9,7 @@ use super::device::FloatType;
 use crate::error::{Error, Result};
 use crate::model::cache::Cache;
 use crate::model::config::Config;
+use crate::model::matrix::Products;
 use crate::model::program::Sublayer;
 use crate::model::tensors::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
 use crate::model::weights::Weights;
@@ -59,7 +60,7 @@ pub(in crate::model) struct Place {
 fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
     // The config counts in f32.
     let of = |bytes: u64| bytes / 4 * dtype.bytes();
-    let mut sizes = vec![of(config.layer_bytes()); config.layers];
+    let mut sizes = vec![of(config.layer_bytes(Products::F32)); config.layers];
     sizes.extend(vec![of(config.head_bytes()); if config.tied_embeddings { 1 } else { 2 }]);
     sizes
 }

@@ -4,12 +4,44 @@ use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
 use super::{Norm, block_rows};
+use crate::linalg::bf16::{self, Panels};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::simd;
 
 /// Rows of a task: the intermediates of the MLP stay in a core's cache, the weights are packed seldom enough.
 pub(crate) const MOST_ROWS: usize = 256;
 const LEAST_ROWS: usize = 64;
+
+/// Weights `[inner, outer]` of a linear layer.
+#[derive(Clone, Copy)]
+pub(crate) enum Weight<'a> {
+    F32(&'a [f32]),
+    /// The rows that they are multiplied with are rounded to bf16 as well.
+    Bf16(&'a Panels),
+}
+
+impl Weight<'_> {
+    fn outer(self, inner: usize) -> usize {
+        match self {
+            Self::F32(weight) => weight.len() / inner,
+            Self::Bf16(panels) => panels.outer(),
+        }
+    }
+
+    /// `out ← x·W` or `out ← out + x·W`.
+    ///
+    /// # Shapes
+    /// `x [rows, inner]`, `out [rows, outer]`.
+    fn product(self, x: MatrixView<'_, f32>, into: Update, out: &mut [f32]) {
+        let (inner, outer) = (x.width(), self.outer(x.width()));
+        match self {
+            Self::F32(weight) => {
+                gemm(MatrixViewMut::rows(out, x.height(), outer), into, x, MatrixView::rows(weight, inner, outer));
+            }
+            Self::Bf16(panels) => bf16::product(out, into, x, panels),
+        }
+    }
+}
 
 /// `norm(x)·W + b`, where there is a bias.
 ///
@@ -19,15 +51,15 @@ pub(crate) fn project(
     x: &[f32],
     inner: usize,
     before: Option<Norm<'_>>,
-    weight: &[f32],
+    weight: Weight<'_>,
     bias: Option<&[f32]>,
 ) -> Scratch {
-    let outer = weight.len() / inner;
+    let outer = weight.outer(inner);
     let mut out = scratch(x.len() / inner * outer);
     each_block(x, inner, &mut out, outer, |x, _, out| {
         let normed = before.map(|norm| normed(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
-        write(x, MatrixView::rows(weight, inner, outer), out, None, None);
+        weight.product(x, Update::Replace, out);
         if let Some(bias) = bias {
             out.chunks_exact_mut(outer).for_each(|row| add(row, bias));
         }
@@ -42,16 +74,16 @@ pub(crate) fn project(
 pub(crate) fn linear(
     x: &[f32],
     inner: usize,
-    weight: &[f32],
+    weight: Weight<'_>,
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let outer = weight.len() / inner;
+    let outer = weight.outer(inner);
     let mut out = destination(x.len() / inner * outer, after, residual);
     each_block(x, inner, &mut out, outer, |x, first, out| {
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
         let x = MatrixView::rows(x, x.len() / inner, inner);
-        write(x, MatrixView::rows(weight, inner, outer), out, after, residual);
+        write(x, weight, out, after, residual);
     });
     out
 }
@@ -64,24 +96,19 @@ pub(crate) fn mlp(
     x: &[f32],
     channels: usize,
     before: Option<Norm<'_>>,
-    gate_up: &[f32],
-    down: &[f32],
+    gate_up: Weight<'_>,
+    down: Weight<'_>,
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let (rows, width) = (x.len() / channels, down.len() / channels);
+    let (rows, width) = (x.len() / channels, gate_up.outer(channels) / 2);
     let mut out = destination(rows * channels, after, residual);
     each_block(x, channels, &mut out, channels, |x, first, out| {
         let block = x.len() / channels;
         let normed = before.map(|norm| normed(x, norm));
         let mut hidden = scratch(block * 2 * width);
-        // [block, 2F]
-        gemm(
-            MatrixViewMut::rows(&mut hidden, block, 2 * width),
-            Update::Replace,
-            MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels),
-            MatrixView::rows(gate_up, channels, 2 * width),
-        );
+        let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
+        gate_up.product(x, Update::Replace, &mut hidden); // [block, 2F]
         simd::widest(
             #[inline(always)]
             || {
@@ -94,7 +121,7 @@ pub(crate) fn mlp(
         // The activations stand in the first half of each row: [block, F] with row stride 2F.
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
-        write(activations, MatrixView::rows(down, width, channels), out, after, residual);
+        write(activations, down, out, after, residual);
     });
     out
 }
@@ -174,13 +201,13 @@ fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
 /// `x·W` to `out`, normed and added as in [`linear`].
 fn write(
     x: MatrixView<'_, f32>,
-    weight: MatrixView<'_, f32>,
+    weight: Weight<'_>,
     out: &mut [f32],
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) {
     let into = if after.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
-    gemm(MatrixViewMut::rows(out, x.height(), weight.width()), into, x, weight);
+    weight.product(x, into, out);
     let Some(norm) = after else { return };
     simd::widest(
         #[inline(always)]

@@ -12,7 +12,7 @@ mod scratch;
 pub(super) use attention::{Heads, attention};
 pub(super) use head::{logits, predictions};
 pub(super) use linear::MOST_ROWS as BLOCK_ROWS;
-pub(super) use linear::{add, apply_diagonal, linear, mlp, norm, project};
+pub(super) use linear::{Weight, add, apply_diagonal, linear, mlp, norm, project};
 
 /// A root-mean-square norm: weight `[C]` and epsilon.
 #[derive(Clone, Copy)]

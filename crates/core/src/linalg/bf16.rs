@@ -1,0 +1,291 @@
+//! Products with weights in bf16: a row and a weight are rounded to bf16, what they make is summed in f32.
+//!
+//! Two numbers that are multiplied one after the other (`2k` and `2k + 1`) stand as a pair in one word, the form that the
+//! instruction `VDPBF16PS` takes (AVX512-BF16; found when the program runs). Elsewhere plain loops do the same: a product
+//! of two bf16 is exact in f32, and both add that of `2k + 1` before that of `2k`, so that results are the same to the bit
+//! on every processor, but for numbers below 1e-38.
+
+use super::gemm::{MatrixView, Update, profile};
+use super::simd;
+
+/// Columns of a panel: two registers of 16.
+pub(crate) const LANES: usize = 32;
+/// Rows of a tile: with two registers of sums each they leave room for the panel's.
+const ROWS: usize = 8;
+
+/// The nearest bf16 in the upper half of a word, the even one of two as near; NaN stays NaN.
+#[inline(always)]
+fn rounded(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    (if x.is_nan() { bits | 0x40_0000 } else { nearest }) & 0xffff_0000
+}
+
+/// Two numbers that follow each other along `inner`, as bf16 in one word.
+#[inline(always)]
+pub(crate) fn pair(first: f32, second: f32) -> u32 {
+    rounded(first) >> 16 | rounded(second)
+}
+
+/// Pairs of a row of `inner` numbers: where they are odd a zero ends the last.
+pub(crate) fn pairs(inner: usize) -> usize {
+    inner.div_ceil(2)
+}
+
+/// Weights `[inner, outer]` in bf16, in panels of 32 columns: `[outer / 32, inner / 2, 32]` pairs. The last panel is filled
+/// up with zeros.
+pub(crate) struct Panels {
+    pairs: Vec<u32>,
+    inner: usize,
+    outer: usize,
+}
+
+impl Panels {
+    /// Pairs of one panel.
+    pub(crate) fn panel(inner: usize) -> usize {
+        pairs(inner) * LANES
+    }
+
+    /// Pairs of all panels.
+    pub(crate) fn length(inner: usize, outer: usize) -> usize {
+        Self::panel(inner) * outer.div_ceil(LANES)
+    }
+
+    /// Takes panels over. Another length than [`Self::length`] is a programming error and panics.
+    pub(crate) fn new(pairs: Vec<u32>, inner: usize, outer: usize) -> Self {
+        assert!(pairs.len() == Self::length(inner, outer), "panels of another matrix");
+        Self { pairs, inner, outer }
+    }
+
+    pub(crate) fn outer(&self) -> usize {
+        self.outer
+    }
+}
+
+/// `destination ← x·W` or `destination ← destination + x·W`. A row's result depends on no other row.
+///
+/// # Shapes
+/// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`; others are a programming error and panic.
+pub(crate) fn product(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels) {
+    let (rows, inner, outer) = (x.height(), weights.inner, weights.outer);
+    assert!(x.width() == inner && destination.len() == rows * outer, "a product of unlike shapes");
+    let started = profile::start();
+    let width = pairs(inner);
+    let mut words = Vec::with_capacity(rows * width); // [rows, inner / 2]
+    simd::widest(
+        #[inline(always)]
+        || {
+            for row in (0..rows).map(|row| x.row(row)) {
+                let (whole, rest) = row.as_chunks::<2>();
+                words.extend(whole.iter().map(|&[first, second]| pair(first, second)));
+                words.extend(rest.iter().map(|&last| pair(last, 0.0)));
+            }
+        },
+    );
+    let tile = Tile::best();
+    let mut sums = [[0.0; LANES]; ROWS];
+    for (panel, weights) in weights.pairs.chunks_exact(Panels::panel(inner).max(1)).enumerate() {
+        let first = panel * LANES;
+        let columns = LANES.min(outer - first);
+        for (block, words) in words.chunks(ROWS * width.max(1)).enumerate() {
+            let high = words.len() / width;
+            tile.multiply(words, width, weights, &mut sums[..high]);
+            for (row, sums) in sums[..high].iter().enumerate() {
+                let at = (block * ROWS + row) * outer + first;
+                let out = &mut destination[at..at + columns];
+                match into {
+                    Update::Replace => out.copy_from_slice(&sums[..columns]),
+                    Update::Add => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum),
+                }
+            }
+        }
+    }
+    profile::stop(started, 1);
+}
+
+/// How a tile is multiplied on this processor.
+#[derive(Clone, Copy)]
+enum Tile {
+    Plain,
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
+}
+
+impl Tile {
+    fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
+            return Self::Avx512Bf16;
+        }
+        Self::Plain
+    }
+
+    /// The sums of up to 8 rows with one panel.
+    ///
+    /// # Shapes
+    /// `words [rows, width]`, `panel [width, 32]`, `sums [rows, 32]`; panics where there are fewer.
+    fn multiply(self, words: &[u32], width: usize, panel: &[u32], sums: &mut [[f32; LANES]]) {
+        assert!(words.len() == sums.len() * width && panel.len() == width * LANES && sums.len() <= ROWS);
+        match self {
+            Self::Plain => {
+                for (row, sums) in words.chunks_exact(width).zip(sums) {
+                    plain(row, panel, sums);
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `best` found the instructions, and the assertion above the extents that `rows` reads and writes.
+            Self::Avx512Bf16 => unsafe {
+                match sums.len() {
+                    8 => avx512::rows::<8>(words, width, panel, sums),
+                    7 => avx512::rows::<7>(words, width, panel, sums),
+                    6 => avx512::rows::<6>(words, width, panel, sums),
+                    5 => avx512::rows::<5>(words, width, panel, sums),
+                    4 => avx512::rows::<4>(words, width, panel, sums),
+                    3 => avx512::rows::<3>(words, width, panel, sums),
+                    2 => avx512::rows::<2>(words, width, panel, sums),
+                    1 => avx512::rows::<1>(words, width, panel, sums),
+                    _ => (),
+                }
+            },
+        }
+    }
+}
+
+/// One row with one panel, on any processor.
+fn plain(row: &[u32], panel: &[u32], sums: &mut [f32; LANES]) {
+    simd::widest(
+        #[inline(always)]
+        || {
+            let [first, second] = [|word: u32| f32::from_bits(word << 16), |word| f32::from_bits(word & 0xffff_0000)];
+            let mut parts = [0.0f32; LANES];
+            for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
+                for (part, &weight) in parts.iter_mut().zip(weights) {
+                    *part += second(x) * second(weight);
+                    *part += first(x) * first(weight);
+                }
+            }
+            *sums = parts;
+        },
+    );
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_ps};
+    use std::arch::x86_64::{__m512i, _mm512_storeu_ps};
+
+    use super::LANES;
+
+    /// # Safety
+    /// The processor has AVX512-BF16; `words [R, width]`, `panel [width, 32]`, `sums [R, 32]` are whole.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) unsafe fn rows<const R: usize>(words: &[u32], width: usize, panel: &[u32], sums: &mut [[f32; LANES]]) {
+        let bf16 = |bits: __m512i| {
+            // SAFETY: both are 512 bits of any value.
+            unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
+        };
+        let (x, weights) = (words.as_ptr(), panel.as_ptr());
+        let mut parts = [[_mm512_setzero_ps(); 2]; R];
+        for k in 0..width {
+            // SAFETY: `k` is below `width`, so that both loads end inside the panel.
+            let halves = unsafe {
+                let line = weights.add(k * LANES);
+                [bf16(_mm512_loadu_si512(line.cast())), bf16(_mm512_loadu_si512(line.add(LANES / 2).cast()))]
+            };
+            for (row, parts) in parts.iter_mut().enumerate() {
+                // SAFETY: `row` is below `R`, and `k` below `width`.
+                let x = bf16(_mm512_set1_epi32(unsafe { *x.add(row * width + k) } as i32));
+                for (part, half) in parts.iter_mut().zip(halves) {
+                    *part = _mm512_dpbf16_ps(*part, x, half);
+                }
+            }
+        }
+        for (parts, sums) in parts.into_iter().zip(sums) {
+            let out = sums.as_mut_ptr();
+            // SAFETY: `sums` are two registers wide.
+            unsafe {
+                _mm512_storeu_ps(out, parts[0]);
+                _mm512_storeu_ps(out.add(LANES / 2), parts[1]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    fn noise(i: usize) -> f32 {
+        (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
+    }
+
+    fn panels(weights: &[f32], inner: usize, outer: usize) -> Panels {
+        let at = |k: usize, column: usize| if k < inner && column < outer { weights[k * outer + column] } else { 0.0 };
+        let mut words = Vec::new();
+        for first in (0..outer).step_by(LANES) {
+            for k in (0..inner).step_by(2) {
+                words.extend((first..first + LANES).map(|column| pair(at(k, column), at(k + 1, column))));
+            }
+        }
+        Panels::new(words, inner, outer)
+    }
+
+    #[test]
+    fn numbers_are_rounded_as_the_float_library_rounds_them() {
+        let ends = [0.0, -0.0, 1.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, 1.003_906_3, 1.011_718_8];
+        let many = (0..100_000).map(|i| noise(i) * 1e3);
+        for x in ends.into_iter().chain(many) {
+            assert_eq!(rounded(x) >> 16, u32::from(bf16::from_f32(x).to_bits()), "{x}");
+        }
+        assert!(f32::from_bits(rounded(f32::from_bits(0x7fff_ffff))).is_nan());
+    }
+
+    #[test]
+    fn a_product_equals_the_sums_of_what_was_rounded_whatever_its_shape() {
+        for (rows, inner, outer) in [(1, 1, 1), (3, 7, 5), (8, 64, 32), (13, 65, 70), (20, 300, 96)] {
+            let x: Vec<f32> = (0..rows * inner).map(noise).collect();
+            let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
+            let mut out = vec![0.25; rows * outer];
+            let matrix = panels(&w, inner, outer);
+            product(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &matrix);
+            let mut again = vec![7.0; rows * outer];
+            product(&mut again, Update::Replace, MatrixView::rows(&x, rows, inner), &matrix);
+            let round = |x: f32| bf16::from_f32(x).to_f64();
+            for i in 0..rows {
+                for j in 0..outer {
+                    let sum: f64 = (0..inner).map(|k| round(x[i * inner + k]) * round(w[k * outer + j])).sum();
+                    let (added, replaced) = (out[i * outer + j], again[i * outer + j]);
+                    assert!((f64::from(replaced) - sum).abs() < 1e-5, "[{rows}, {inner}, {outer}] at {i}, {j}");
+                    assert_eq!(added, 0.25 + replaced);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_the_same_to_the_bit_whatever_rows_stand_beside_it_and_on_any_processor() {
+        let (inner, outer) = (301, 70);
+        let x: Vec<f32> = (0..37 * inner).map(noise).collect();
+        let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
+        let matrix = panels(&w, inner, outer);
+        let product = |rows: usize| {
+            let mut out = vec![0.0; rows * outer];
+            super::product(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &matrix);
+            out
+        };
+        let all = product(37);
+        for rows in 1..37 {
+            assert!(product(rows).iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
+        }
+        let width = pairs(inner);
+        let words: Vec<u32> = x[..inner].chunks(2).map(|of| pair(of[0], of.get(1).copied().unwrap_or(0.0))).collect();
+        for (panel, weights) in matrix.pairs.chunks_exact(width * LANES).enumerate() {
+            let (mut plain, mut best) = ([[0.0; LANES]], [[0.0; LANES]]);
+            Tile::Plain.multiply(&words, width, weights, &mut plain);
+            Tile::best().multiply(&words, width, weights, &mut best);
+            assert_eq!(plain.map(|row| row.map(f32::to_bits)), best.map(|row| row.map(f32::to_bits)), "panel {panel}");
+        }
+    }
+}

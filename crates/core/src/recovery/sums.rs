@@ -1,0 +1,192 @@
+//! The sums of a least-squares problem over rows, on the device that runs the backbone where that is not the processor.
+//!
+//! A device with f64 (CUDA) keeps the sums until the last row; one without (Metal) multiplies blocks of rows in f32, which
+//! are summed in f64 here. What is solved with them is solved here. A device whose memory is full leaves the rest to the
+//! processor.
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::error::Result;
+use crate::linalg::solve::NormalEquations;
+use crate::model::is_out_of_memory;
+
+/// Running sums `XᵀX` and `XᵀY`.
+pub(super) struct Sums {
+    /// What was summed here, or came from the device.
+    normal: NormalEquations,
+    device: Option<OnDevice>,
+}
+
+struct OnDevice {
+    device: Device,
+    /// What the products are computed in.
+    dtype: DType,
+    /// `XᵀX`, `YᵀX [C, C]`, and how many rows they are of.
+    sums: Option<([Tensor; 2], usize)>,
+}
+
+impl Sums {
+    /// Of rows of so many channels, on a device, or on none but the processor.
+    pub(super) fn new(channels: usize, device: Option<Device>) -> Self {
+        let device = device.map(|device| {
+            let dtype = if device.is_metal() { DType::F32 } else { DType::F64 };
+            OnDevice { device, dtype, sums: None }
+        });
+        Self { normal: NormalEquations::new(channels), device }
+    }
+
+    /// Adds rows.
+    ///
+    /// # Shapes
+    /// `x`, `y [rows, C]`.
+    pub(super) fn add(&mut self, x: &[f64], y: &[f64]) -> Result<()> {
+        let c = self.normal.channels();
+        let added = self.device.as_mut().map(|on| -> Result<()> {
+            let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &Device::Cpu));
+            let [x, y] = [on.moved(&x?)?, on.moved(&y?)?];
+            on.add(&mut self.normal, &x, &y)
+        });
+        if !self.on_device(added)? {
+            self.normal.add(x, y);
+        }
+        Ok(())
+    }
+
+    /// Adds the rows `x` with right-hand sides `y − x`.
+    ///
+    /// # Shapes
+    /// `x`, `y [rows, C]`.
+    pub(super) fn add_difference(&mut self, x: &[f32], y: &[f32]) -> Result<()> {
+        let c = self.normal.channels();
+        let added = self.device.as_mut().map(|on| -> Result<()> {
+            // Half the bytes of f64 go to the device.
+            let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &on.device));
+            let [x, y] = [x?.to_dtype(on.dtype)?, y?.to_dtype(on.dtype)?];
+            let difference = (y - &x)?;
+            on.add(&mut self.normal, &x, &difference)
+        });
+        if !self.on_device(added)? {
+            self.normal.add_difference(x, y);
+        }
+        Ok(())
+    }
+
+    /// All sums.
+    pub(super) fn finish(mut self) -> Result<NormalEquations> {
+        self.fetch()?;
+        Ok(self.normal)
+    }
+
+    /// Whether the device took the rows. Where it is full it takes no more.
+    fn on_device(&mut self, added: Option<Result<()>>) -> Result<bool> {
+        match added {
+            None => Ok(false),
+            Some(Err(error)) if is_out_of_memory(&error) => {
+                self.fetch()?;
+                self.device = None;
+                Ok(false)
+            }
+            Some(added) => added.map(|()| true),
+        }
+    }
+
+    /// Takes what stands on the device to the sums here.
+    fn fetch(&mut self) -> Result<()> {
+        let Some(([gram, cross], rows)) = self.device.as_mut().and_then(|on| on.sums.take()) else { return Ok(()) };
+        add_sums(&mut self.normal, &gram, &cross, rows)
+    }
+}
+
+impl OnDevice {
+    fn moved(&self, rows: &Tensor) -> Result<Tensor> {
+        Ok(rows.to_dtype(self.dtype)?.to_device(&self.device)?)
+    }
+
+    /// # Shapes
+    /// `x`, `y [rows, C]`, on the device.
+    fn add(&mut self, here: &mut NormalEquations, x: &Tensor, y: &Tensor) -> Result<()> {
+        let (gram, cross) = (x.t()?.matmul(x)?, y.t()?.matmul(x)?); // [C, C]
+        let rows = x.dim(0)?;
+        if self.dtype != DType::F64 {
+            return add_sums(here, &gram, &cross, rows);
+        }
+        self.sums = Some(match &self.sums {
+            None => ([gram, cross], rows),
+            Some(([of_gram, of_cross], before)) => ([(of_gram + gram)?, (of_cross + cross)?], before + rows),
+        });
+        Ok(())
+    }
+}
+
+fn add_sums(here: &mut NormalEquations, gram: &Tensor, cross: &Tensor, rows: usize) -> Result<()> {
+    let values = |sums: &Tensor| sums.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1();
+    here.add_sums(&values(gram)?, &values(cross)?, rows);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    fn rows(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i + 1) * (i + seed) * 7919 % 10_007) as f32 / 10_007.0 - 0.5).collect()
+    }
+
+    fn wide(rows: &[f32]) -> Vec<f64> {
+        rows.iter().map(|&v| f64::from(v)).collect()
+    }
+
+    /// The map and the number of rows of three blocks, two of rows in f32 and one in f64, and how many of them stood on the
+    /// device to the last.
+    fn solved(mut sums: Sums) -> (Vec<f64>, usize, usize) {
+        let c = sums.normal.channels();
+        for (count, seed) in [(70, 71), (33, 83)] {
+            sums.add_difference(&rows(count * c, seed), &rows(count * c, seed + 300)).unwrap();
+        }
+        sums.add(&wide(&rows(50 * c, 59)), &wide(&rows(50 * c, 97))).unwrap();
+        let there = sums.device.as_ref().and_then(|on| on.sums.as_ref()).map_or(0, |(_, rows)| *rows);
+        let normal = sums.finish().unwrap();
+        (normal.solve(1e-6).unwrap(), normal.rows(), there)
+    }
+
+    #[test]
+    fn a_device_in_f64_and_in_blocks_of_f32_gives_the_processors_solution() {
+        let c = 12;
+        let (expected, count, there) = solved(Sums::new(c, None));
+        assert_eq!((count, there), (153, 0));
+        let largest = expected.iter().fold(0.0f64, |a, b| a.max(b.abs()));
+        for (dtype, kept, most) in [(DType::F64, 153, 1e-11), (DType::F32, 0, 1e-4)] {
+            let mut sums = Sums::new(c, Some(Device::Cpu));
+            sums.device.as_mut().unwrap().dtype = dtype;
+            let (found, rows, there) = solved(sums);
+            assert_eq!((rows, there), (153, kept), "{dtype:?}");
+            let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(
+                worst < most * largest && (dtype == DType::F64 || worst > 0.0),
+                "{dtype:?}: {worst:e} of {largest}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_full_leaves_the_rest_to_the_processor() {
+        let c = 12;
+        let (x, y) = (rows(40 * c, 71), rows(40 * c, 90));
+        let mut sums = Sums::new(c, Some(Device::Cpu));
+        sums.add_difference(&x, &y).unwrap();
+        let full = Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY");
+        assert!(!sums.on_device(Some(Err(full))).unwrap() && sums.device.is_none());
+        sums.add_difference(&y, &x).unwrap();
+        let mut here = NormalEquations::new(c);
+        here.add_difference(&x, &y);
+        here.add_difference(&y, &x);
+        let (found, expected) = (sums.finish().unwrap().solve(1e-6).unwrap(), here.solve(1e-6).unwrap());
+        assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-10));
+        let other = Error::job("a tensor operation failed").found("unspecified launch failure");
+        assert!(
+            Sums::new(c, Some(Device::Cpu)).on_device(Some(Err(other))).is_err(),
+            "another error is no full memory"
+        );
+    }
+}
