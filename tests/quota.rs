@@ -63,6 +63,25 @@ fn a_limit_takes_what_is_cheap_to_make_again_and_nothing_that_the_grid_needs() {
 }
 
 #[test]
+fn a_grid_without_calibration_keeps_the_limit_too() {
+    let world = World::new();
+    world.runs(&OTHER);
+    assert!(stored(&world, "operator").1 > 0);
+    let mut dense = String::new();
+    for line in std::fs::read_to_string(world.path("grid.yaml")).unwrap().lines() {
+        let of_cuts = ["criterion", "depth", "recovery", "calibration", "  - {corpus: train"];
+        if !of_cuts.iter().any(|start| line.starts_with(start)) {
+            dense += line;
+            dense += "\n";
+        }
+    }
+    world.write("grid.yaml", dense);
+    let log = world.runs(&["--store-limit", "0.000001"]);
+    assert!(log.contains("the store's limit of 0.00 GB: ") && !log.contains("calibrate"), "{log}");
+    assert_eq!(stored(&world, "operator").1, 0, "the other grid's");
+}
+
+#[test]
 fn with_room_for_all_everything_stays() {
     let world = World::new();
     world.runs(&OTHER);

@@ -99,7 +99,7 @@ fn write_tasks(folder: &Path, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
         .iter()
         .zip(&names)
         .flat_map(|(result, cell)| result.tasks.iter().flatten().map(move |scores| (cell, scores)))
-        .map(|(cell, scores)| Answers { cell, task: &scores.label, documents: &scores.documents })
+        .map(|(cell, scores)| Answers { cell, task: &scores.label, answers: &scores.answers })
         .collect();
     let mut results = Vec::new();
     for (result, name) in outcome.cells.iter().zip(&names) {

@@ -34,6 +34,14 @@ pub trait Executor {
     /// # Errors
     /// What stops the whole run: a cell that fails is in the outcome.
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome>;
+
+    /// Runs a grid before another one, whose needs are not known yet: nothing goes from the store for it.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    fn run_before(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
+        self.run(grid, results)
+    }
 }
 
 /// Runs a grid with a store, and keeps its record for `ghostlab status`.
@@ -48,11 +56,21 @@ pub struct Runner<'a> {
 
 impl Executor for Runner<'_> {
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
+        self.run_with(self.settings, grid, results)
+    }
+
+    fn run_before(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
+        self.run_with(Settings { store_limit: None, ..self.settings }, grid, results)
+    }
+}
+
+impl Runner<'_> {
+    fn run_with(&self, settings: Settings, grid: &Grid, results: &Path) -> Result<GridOutcome> {
         if self.stored {
-            return exec::stored(grid, self.settings, self.store, self.reporter);
+            return exec::stored(grid, settings, self.store, self.reporter);
         }
         let recorder = Recorder::start(grid, results, self.store, self.reporter)?;
-        let outcome = exec::run(grid, self.settings, self.store, &recorder, self.stop);
+        let outcome = exec::run(grid, settings, self.store, &recorder, self.stop);
         outcome.inspect_err(|error| recorder.end(error))
     }
 }
@@ -150,13 +168,12 @@ fn ran(
     results: &Path,
     executor: &dyn Executor,
 ) -> Result<(Gate, Grid, GridOutcome)> {
-    let run = |grid: &Grid| executor.run(grid, results);
     let gate = match gated {
-        Gated::Yes(Some(dense)) => gate(dense, description, &run)?,
+        Gated::Yes(Some(dense)) => gate(dense, description, &|grid| executor.run_before(grid, results))?,
         Gated::Yes(None) | Gated::No => Gate::default(),
     };
     let open = open(grid, &gate.misses);
-    let outcome = run(&open)?;
+    let outcome = executor.run(&open, results)?;
     Ok((gate, open, outcome))
 }
 

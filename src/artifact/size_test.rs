@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::page::{self, Page};
@@ -11,7 +12,7 @@ use super::{ResultsFolder, TableShape, write_run};
 use crate::exec::{BoundaryResult, CellResult, GridOutcome, MadeFrom, Methods, TaskProtocol, TaskScores, TextProtocol};
 use crate::grid::{Cell, Description, Grid};
 use crate::machine;
-use crate::tasks::{Bos, ChoiceResult, DocumentResult, Task, TaskResult};
+use crate::tasks::{AnswerKey, AnswerSheet, Bos, Score, Task};
 
 const CELLS: usize = 129;
 const CHANNELS: usize = 4096;
@@ -55,19 +56,19 @@ fn boundary(cell: usize) -> BoundaryResult {
     .unwrap()
 }
 
-fn scores(name: &str, cell: usize) -> TaskScores {
-    let choice = |at: usize| ChoiceResult {
-        log_likelihood: -number(at),
-        characters: at % 90,
-        bytes: at % 90,
-        tokens: at % 20,
-        truncated_left: 0,
-        greedy: at.is_multiple_of(3),
-    };
-    let document = |id: usize| DocumentResult::new(id, 1, (0..3).map(|at| choice(cell + 3 * id + at)).collect());
-    let documents: Vec<DocumentResult> = (0..DOCUMENTS).map(document).collect();
-    let result = TaskResult::of(Task::find(name).unwrap(), documents.len(), &documents).unwrap();
-    TaskScores { label: name.to_owned(), result, documents }
+/// The questions of a task, three choices each.
+fn key(name: &str) -> Arc<AnswerKey> {
+    let choices: Vec<[usize; 4]> = (0..3).map(|at| [at % 90, at % 90, at % 20, 0]).collect();
+    let document = |id: usize| serde_json::json!({"id": id, "gold": 1, "choices": choices});
+    let documents: Vec<_> = (0..DOCUMENTS).map(document).collect();
+    let key = serde_json::json!({"task": name, "original": DOCUMENTS, "documents": documents});
+    Arc::new(serde_json::from_value(key).unwrap())
+}
+
+fn scores(key: &Arc<AnswerKey>, cell: usize) -> TaskScores {
+    let score = |at: usize| Score { log_likelihood: -number(cell + at), greedy: at.is_multiple_of(3) };
+    let (answers, result) = AnswerSheet::new(key, (0..key.requests()).map(score).collect()).unwrap();
+    TaskScores { label: key.task().unwrap().name.to_owned(), result, answers }
 }
 
 /// The grid's last cell over and over, with another seed each time.
@@ -75,6 +76,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
     let inputs: BTreeMap<String, String> =
         (0..25).map(|at| (format!("models/llama/file-{at}.safetensors"), "0123456789abcdef".repeat(4))).collect();
     let made = machine::signature();
+    let keys = TASKS.map(key);
     let result = |at: usize| {
         let mut cell: Cell = grid.cells.last().unwrap().clone();
         cell.calibration.as_mut().unwrap().seed = at as u64;
@@ -87,7 +89,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
             boundaries: vec![boundary(at)],
             perplexity: vec![Some(number(at)); 2],
             losses: vec![Some((0..256).map(|window| number(at + window)).collect()); 2],
-            tasks: TASKS.iter().map(|name| Some(scores(name, at))).collect(),
+            tasks: keys.iter().map(|key| Some(scores(key, at))).collect(),
             made_from: kinds.map(part).collect(),
             inputs: inputs.keys().cloned().collect(),
             ..CellResult::unmeasured(cell, 32, None)

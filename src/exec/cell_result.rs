@@ -9,7 +9,7 @@ use super::latency::LatencyResult;
 use super::operator::BoundaryResult;
 use crate::error::{Error, Result};
 use crate::grid::Cell;
-use crate::tasks::{self, DocumentResult, TaskResult};
+use crate::tasks::{self, AnswerSheet, TaskResult};
 
 /// A variant's scores on one task.
 #[derive(Debug, Clone, Serialize)]
@@ -18,9 +18,9 @@ pub struct TaskScores {
     pub label: String,
     #[serde(flatten)]
     pub result: TaskResult,
-    /// Every choice of every document; not part of the run's record, which would grow by megabytes.
+    /// Not part of the run's record, which would grow by megabytes.
     #[serde(skip)]
-    pub documents: Vec<DocumentResult>,
+    pub answers: AnswerSheet,
 }
 
 /// A cell and what came of it.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -16,7 +17,7 @@ use crate::evaluate::perplexity::Losses;
 use crate::plan::payload::{LATENCY, from_json, selection, values};
 use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
 use crate::store::{Key, Lookup, Store, StoredArtifact};
-use crate::tasks::{AnswerKey, Score};
+use crate::tasks::{AnswerKey, AnswerSheet, Score};
 
 impl GridOutcome {
     /// Reads what is stored of a plan. A cell that lacks something has failed: with the reason given, or for want of it.
@@ -46,18 +47,18 @@ impl GridOutcome {
 struct Reader<'a> {
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    sheets: Vec<Option<AnswerKey>>,
+    sheets: Vec<Option<Arc<AnswerKey>>>,
     /// The paths of the input files, by their hashes.
     files: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<AnswerKey>>> {
+fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Arc<AnswerKey>>>> {
     backbone.evaluations.iter().map(|evaluation| sheet(evaluation, store)).collect()
 }
 
-fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<AnswerKey>> {
+fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<AnswerKey>>> {
     match (&evaluation.subject, store.look(&evaluation.tokens)) {
-        (Subject::Task(_), Lookup::Whole(artifact)) => from_json(&artifact, SHEET).map(Some),
+        (Subject::Task(_), Lookup::Whole(artifact)) => from_json(&artifact, SHEET).map(|key| Some(Arc::new(key))),
         _ => Ok(None),
     }
 }
@@ -214,9 +215,9 @@ pub(super) fn scored(evaluation: &Evaluation, scores: &[(usize, &Key)], store: &
     Ok(all)
 }
 
-fn judge(values: &[f64], sheet: &AnswerKey, label: String) -> Result<TaskScores> {
+fn judge(values: &[f64], sheet: &Arc<AnswerKey>, label: String) -> Result<TaskScores> {
     let scored = choices::scored(values);
     let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
-    let documents = sheet.judge(&scores.collect::<Vec<_>>())?;
-    Ok(TaskScores { label, result: sheet.result(&documents)?, documents })
+    let (answers, result) = AnswerSheet::new(sheet, scores.collect())?;
+    Ok(TaskScores { label, result, answers })
 }

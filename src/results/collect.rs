@@ -125,7 +125,7 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
         let (value, error) = scores.map_or((None, None), |of| percent(of.result.column()));
         let sample = scores.map_or(Sample::None, |of| {
             let kind = of.result.task.column;
-            let right: Vec<bool> = of.documents.iter().map(|document| document.right(kind)).collect();
+            let right: Vec<bool> = of.answers.documents().map(|document| document.right(kind)).collect();
             Vec::push(&mut answers, right.clone());
             Sample::Right(right)
         });

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::paired::{self, Paired};
@@ -16,8 +18,9 @@ use crate::files::sha256;
 use crate::metric::Metric;
 
 /// What is not the same in two runs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Differences {
+    /// Keys of the grids, as they ran.
     pub settings: Vec<SettingDifference>,
     /// Backbones, tokenizers, corpora and tasks whose bytes differ under one name, by hash.
     pub data: Vec<SettingDifference>,
@@ -31,31 +34,36 @@ pub struct Differences {
     pub compared: usize,
     /// Those whose values differ, in the first run's order.
     pub values: Vec<ValueDifference>,
-    /// What only one of the two has.
+    /// Numbers that only the first has.
     pub only_first: Vec<Record>,
+    /// Numbers that only the second has.
     pub only_second: Vec<Record>,
 }
 
-/// A setting as JSON; none where a run does not have it.
-#[derive(Debug, Clone, PartialEq)]
+/// Something that two runs do not have alike.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SettingDifference {
-    /// `calibration.sequences`
+    /// `calibration.sequences`, `corpora.c4`
     pub path: String,
-    pub first: Option<String>,
-    pub second: Option<String>,
+    /// What the first run has, any JSON value; absent where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<Value>,
+    /// What the second run has, any JSON value; absent where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub second: Option<Value>,
 }
 
 /// A number that differs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ValueDifference {
     pub first: Record,
     pub second: Record,
-    /// Of the same items on two engines: whether they are further apart than the engines' float types explain. None
+    /// Of the same items on two engines: whether they are further apart than the engines' float types explain. Null
     /// where nothing says how far that is.
     pub beyond: Option<bool>,
     /// Whether both are of the same items, measured in the same way.
     pub same_items: bool,
-    /// The second run against the first; none without common items.
+    /// A test of the second run against the first; null without common items.
     pub paired: Option<Paired>,
 }
 
@@ -87,11 +95,9 @@ impl Differences {
         let one: BTreeMap<String, String> =
             one.into_iter().filter_map(|(name, hash)| Some((renamed.dotted(&name)?, hash))).collect();
         let data = by_name(&one, &two);
-        let one: BTreeMap<String, &Value> =
-            first.protocols.iter().filter_map(|(name, of)| Some((renamed.metric(name)?, of))).collect();
-        let two_protocols: BTreeMap<String, &Value> =
-            second.protocols.iter().map(|(name, of)| (name.clone(), of)).collect();
-        let protocols = by_name(&one, &two_protocols);
+        let one: BTreeMap<String, Value> =
+            first.protocols.iter().filter_map(|(name, of)| Some((renamed.metric(name)?, of.clone()))).collect();
+        let protocols = by_name(&one, &second.protocols);
         let engines = engines_that_differ(&renamed, first, second);
         let same_items = |metric: &str, backbone: &str| {
             let tokenizer = format!("tokenizers.{backbone}");
@@ -161,7 +167,7 @@ fn engines_that_differ(renamed: &Renamed, first: &StoredResults, second: &Stored
 }
 
 /// What both have under one name, and not the same.
-fn by_name<T: PartialEq + ToString>(
+fn by_name<T: PartialEq + Clone + Into<Value>>(
     first: &BTreeMap<String, T>,
     second: &BTreeMap<String, T>,
 ) -> Vec<SettingDifference> {
@@ -169,8 +175,8 @@ fn by_name<T: PartialEq + ToString>(
     both.filter(|(_, one, two)| one != two)
         .map(|(name, one, two)| SettingDifference {
             path: name.clone(),
-            first: Some(one.to_string()),
-            second: Some(two.to_string()),
+            first: Some(one.clone().into()),
+            second: Some(two.clone().into()),
         })
         .collect()
 }
@@ -193,15 +199,11 @@ fn differ(path: &str, first: &Value, second: &Value, found: &mut Vec<SettingDiff
             let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             match (one.get(key), two.get(key)) {
                 (Some(one), Some(two)) => differ(&inner, one, two, found),
-                (one, two) => found.push(SettingDifference {
-                    path: inner,
-                    first: one.map(Value::to_string),
-                    second: two.map(Value::to_string),
-                }),
+                (one, two) => found.push(SettingDifference { path: inner, first: one.cloned(), second: two.cloned() }),
             }
         }
     } else if first != second {
-        let (first, second) = (Some(first.to_string()), Some(second.to_string()));
+        let (first, second) = (Some(first.clone()), Some(second.clone()));
         found.push(SettingDifference { path: path.to_owned(), first, second });
     }
 }
@@ -326,8 +328,8 @@ mod tests {
         let (engines, values) = beyond(&one, &two);
         assert_eq!(engines[0].path, "backbones.llama");
         assert_eq!(
-            (engines[0].first.as_deref(), engines[0].second.as_deref()),
-            (Some("cpu f32 on cpu"), Some("candle bf16 on cuda"))
+            (engines[0].first.clone(), engines[0].second.clone()),
+            (Some("cpu f32 on cpu".into()), Some("candle bf16 on cuda".into()))
         );
         assert_eq!(values, [Some(false), Some(true)]);
         // The weights are others': nothing is known of how far apart they are.

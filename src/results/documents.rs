@@ -11,7 +11,7 @@ use super::parquet::write_parts;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::files::name;
-use crate::tasks::DocumentResult;
+use crate::tasks::{AnswerSheet, DocumentResult};
 
 /// A results folder's answers.
 pub const DOCUMENTS: &str = "documents.parquet";
@@ -21,7 +21,7 @@ pub const DOCUMENTS: &str = "documents.parquet";
 pub struct Answers<'a> {
     pub cell: &'a str,
     pub task: &'a str,
-    pub documents: &'a [DocumentResult],
+    pub answers: &'a AnswerSheet,
 }
 
 /// The columns that a choice has of its own.
@@ -39,11 +39,11 @@ pub fn write_documents(dir: &Path, answers: &[Answers<'_>]) -> Result<PathBuf> {
 }
 
 fn frame(answers: &[Answers<'_>]) -> Result<DataFrame> {
+    let judged: Vec<(&Answers<'_>, DocumentResult)> =
+        answers.iter().flat_map(|of| of.answers.documents().map(move |document| (of, document))).collect();
     let choices = || {
-        answers.iter().flat_map(|of| {
-            of.documents.iter().flat_map(move |document| {
-                document.choices.iter().enumerate().map(move |(index, choice)| (of, document, index, choice))
-            })
+        judged.iter().flat_map(|(of, document)| {
+            document.choices.iter().enumerate().map(move |(index, choice)| (of, document, index, choice))
         })
     };
     let numbers: [Numbers<'_>; 4] = [
@@ -93,37 +93,41 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::sync::Arc;
 
     use polars::prelude::{ParquetReader, SerReader};
 
-    use super::*;
-    use crate::tasks::ChoiceResult;
+    use serde_json::json;
 
-    fn documents(count: usize, seed: usize) -> Vec<DocumentResult> {
-        let choice = |at: usize| ChoiceResult {
-            log_likelihood: -((at * 37 + seed) as f64).sqrt(),
-            characters: at % 50,
-            bytes: at % 60,
-            tokens: at % 9,
-            truncated_left: at % 2,
-            greedy: at.is_multiple_of(3),
+    use super::*;
+    use crate::tasks::{AnswerKey, Score};
+
+    fn answers(count: usize, seed: usize) -> AnswerSheet {
+        let choice = |at: usize| [at % 50, at % 60, at % 9, at % 2];
+        let questions = |id: usize| {
+            let choices: Vec<_> = (0..id % 4).map(|at| choice(4 * id + at)).collect();
+            json!({"id": id, "gold": 1, "choices": choices})
         };
-        (0..count).map(|id| DocumentResult::new(id, 1, (0..id % 4).map(|at| choice(4 * id + at)).collect())).collect()
+        let documents: Vec<_> = (0..count).map(questions).collect();
+        let key: AnswerKey =
+            serde_json::from_value(json!({"task": "copa", "original": count, "documents": documents})).unwrap();
+        let score =
+            |at: usize| Score { log_likelihood: -((at * 37 + seed) as f64).sqrt(), greedy: at.is_multiple_of(3) };
+        let scores = (0..key.requests()).map(score).collect();
+        AnswerSheet::new(&Arc::new(key), scores).unwrap().0
     }
 
     #[test]
     fn answers_are_written_cell_by_cell_and_read_back_as_one_table_in_order() {
         let folder = tempfile::tempdir().unwrap();
-        let (many, few) = (documents(300, 1), documents(20, 2));
-        let of = |cell, task, documents| Answers { cell, task, documents };
-        let all = [of("a", "copa", &many), of("a", "rte", &few), of("none", "copa", &few[..1]), of("b", "copa", &many)];
+        let (many, few, none) = (answers(300, 1), answers(20, 2), answers(1, 2));
+        let of = |cell, task, answers| Answers { cell, task, answers };
+        let all = [of("a", "copa", &many), of("a", "rte", &few), of("none", "copa", &none), of("b", "copa", &many)];
         let path = write_documents(folder.path(), &all).unwrap();
         let mut reader = ParquetReader::new(File::open(&path).unwrap());
         let groups: Vec<u64> =
             reader.get_metadata().unwrap().row_groups.iter().map(|group| group.num_rows() as u64).collect();
-        let rows = |documents: &[DocumentResult]| -> u64 {
-            documents.iter().map(|document| document.choices.len() as u64).sum()
-        };
+        let rows = |of: &AnswerSheet| -> u64 { of.documents().map(|document| document.choices.len() as u64).sum() };
         assert_eq!(groups, [rows(&many) + rows(&few), rows(&many)], "a cell without choices has no rows");
         assert_eq!(reader.finish().unwrap(), frame(&all).unwrap());
     }

@@ -1,12 +1,13 @@
 //! Ours against the best of the others, item by item.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::measurement::{Measurement, Sample};
 use crate::significance::{Discordant, paired_bootstrap, sign_flips};
 
 /// A paired test of two variants on the same items.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Paired {
     /// `mcnemar`, `permutation` (several tasks) or `bootstrap`
     pub test: &'static str,
@@ -14,9 +15,9 @@ pub struct Paired {
     pub against: String,
     /// Ours less theirs, as the values that stand in the table.
     pub difference: f64,
-    /// Two-sided.
+    /// The probability of so large a difference by chance, two-sided.
     pub p: f64,
-    /// Whether ours is the better one; none where the metric has no better.
+    /// Whether ours is the better one; null where the metric has no better.
     better: Option<bool>,
 }
 

@@ -2,13 +2,14 @@
 //!
 //! The words are those of the paper's tables as data (`data/paper/*.csv`), in both profiles.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The criterion of the dense backbone.
 pub const DENSE: &str = crate::criterion::DENSE.name;
 
 /// What a number was measured on.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
     /// `llama-3-8b`, `tiny-llama`, …
     pub backbone: String,
@@ -16,7 +17,7 @@ pub struct Condition {
     pub layers: usize,
     /// Layers removed; 0 for the dense backbone.
     pub depth: usize,
-    /// `llm-streamline`, …, or [`DENSE`].
+    /// `llm-streamline`, …, or `dense` for the dense backbone.
     pub criterion: String,
     /// `none`, `ghosted`, `ghosted:svd`, …; `none` for the dense backbone.
     pub recovery: String,
@@ -34,13 +35,13 @@ impl Condition {
 }
 
 /// A number.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     #[serde(flatten)]
     pub condition: Condition,
-    /// The id of a [`Metric`](crate::metric::Metric).
+    /// The metric's id: a task by its name (percent), `acc_average` (percent), `ppl_NAME`, `ppl_average`, `prefill_ms`, ….
     pub metric: String,
-    /// None where the cell failed or was not run.
+    /// Null where the cell failed or was not run.
     pub value: Option<f64>,
     /// Its standard error (ours) or standard deviation (the paper's latencies), where it has one.
     pub error: Option<f64>,

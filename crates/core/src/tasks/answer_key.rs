@@ -1,6 +1,8 @@
 //! What has to be known of a task's documents to judge answers, without the documents: small enough to be kept beside
 //! the token ids, so that stored scores become accuracies without reading or tokenising anything.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::item::Items;
@@ -92,16 +94,20 @@ impl AnswerKey {
                 .expected(format!("{} scores", self.requests()))
                 .found(scores.len().to_string()));
         }
+        Ok(self.judged(scores).collect())
+    }
+
+    /// Each document judged, if there are as many scores as requests.
+    fn judged(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
         let mut scores = scores.iter();
-        let judged = self.documents.iter().map(|document| {
+        self.documents.iter().map(move |document| {
             let choices = document.choices.iter().zip(scores.by_ref()).map(|(of, score)| {
                 let [characters, bytes, tokens, truncated_left] = *of;
                 let Score { log_likelihood, greedy } = *score;
                 ChoiceResult { log_likelihood, characters, bytes, tokens, truncated_left, greedy }
             });
             DocumentResult::new(document.id, document.gold, choices.collect())
-        });
-        Ok(judged.collect())
+        })
     }
 
     /// The accuracies of judged documents.
@@ -110,6 +116,29 @@ impl AnswerKey {
     /// Without documents.
     pub fn result(&self, documents: &[DocumentResult]) -> Result<TaskResult> {
         TaskResult::of(self.task()?, self.original, documents)
+    }
+}
+
+/// A model's answers to all questions of a task: the numbers alone, as the questions are the same for every model.
+#[derive(Debug, Clone)]
+pub struct AnswerSheet {
+    key: Arc<AnswerKey>,
+    scores: Vec<Score>,
+}
+
+impl AnswerSheet {
+    /// `scores` are the answers to the requests, in their order; with the accuracies that they come to.
+    ///
+    /// # Errors
+    /// When there are not as many scores as requests.
+    pub fn new(key: &Arc<AnswerKey>, scores: Vec<Score>) -> Result<(Self, TaskResult)> {
+        let result = key.result(&key.judge(&scores)?)?;
+        Ok((Self { key: Arc::clone(key), scores }, result))
+    }
+
+    /// Every choice of every document.
+    pub fn documents(&self) -> impl Iterator<Item = DocumentResult> {
+        self.key.judged(&self.scores)
     }
 }
 

@@ -24,7 +24,7 @@ mod row;
 mod split;
 mod task;
 
-pub use answer_key::{AnswerKey, document_results};
+pub use answer_key::{AnswerKey, AnswerSheet, document_results};
 pub use export::export;
 pub use item::{Document, Items};
 pub use length::max_length;
