@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -28,7 +29,7 @@ impl Machine {
         Self {
             os: std::env::consts::OS,
             arch: std::env::consts::ARCH,
-            cpu: field("/proc/cpuinfo", "model name"),
+            cpu: cpu(),
             gpu: None,
             threads: rayon::current_num_threads(),
             cpu_features: cpu_features(),
@@ -47,6 +48,12 @@ pub fn identity() -> Value {
 pub fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
     name.map(|name| name.trim().to_owned()).unwrap_or_default()
+}
+
+/// Asked once: to write its answer the system measures every core's clock, for milliseconds, and each artifact names its maker.
+fn cpu() -> Option<String> {
+    static NAME: OnceLock<Option<String>> = OnceLock::new();
+    NAME.get_or_init(|| field("/proc/cpuinfo", "model name")).clone()
 }
 
 fn cpu_features() -> Vec<&'static str> {

@@ -115,6 +115,38 @@ fn a_worker_that_is_asked_to_end_gives_back_what_it_has_and_another_goes_on() {
 }
 
 #[test]
+fn a_worker_whose_time_is_nearly_up_when_it_begins_stores_a_batch_before_it_ends() {
+    let whole = computed(&events(&World::large().run(&["--events"])));
+    let world = World::large();
+    let mut ends = 0;
+    let mut done = 0;
+    // As with a time limit below the scheduler's warning: each is told as soon as it can be told.
+    loop {
+        let worker = started(&world, &["worker", "grid.yaml", "--events"]);
+        until("no process", || left_in(&world, "processes") > 0);
+        signal(&worker, "-USR1");
+        let output = worker.wait_with_output().unwrap();
+        done += computed(&events(&output));
+        if output.status.code() == Some(0) {
+            break;
+        }
+        ends += 1;
+        assert_eq!(output.status.code(), Some(75), "{}", log(&output));
+        assert!(events(&output).iter().any(|event| event["event"] == "kept"), "it stored nothing: {}", log(&output));
+        assert!(!log(&output).contains("stored nothing"), "{}", log(&output));
+        if ends == 3 {
+            let last = world.ghostlab(&["worker", "grid.yaml", "--events"]);
+            assert_eq!(last.status.code(), Some(0), "{}", log(&last));
+            done += computed(&events(&last));
+            break;
+        }
+    }
+    assert!(ends > 0, "it was never asked to end before all was done");
+    // A shard of a calibration pass that was cut off begins anew, each time.
+    assert!(done <= whole + ends * 8 * 64, "{done} of {whole}: work was lost");
+}
+
+#[test]
 fn what_a_killed_worker_was_at_is_taken_over_and_its_death_is_known() {
     let (alone, world) = (World::large(), World::large());
     alone.runs(&[]);
@@ -365,6 +397,9 @@ fn a_submission_is_one_readable_script_with_what_the_plan_needs_and_no_secret() 
     assert!(!script.contains("hf_very_secret") && !script.contains("HF_TOKEN"), "{script}");
     assert!(script.contains("#SBATCH --mem=") && !script.contains("--gres"), "{script}");
     assert_eq!(slurm.told("sbatch"), "", "a dry run submits nothing");
+    assert!(!log(&output).contains("warning"), "{}", log(&output));
+    let short = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--dry-run", "--", "--time=2"]);
+    assert!(log(&short).contains("warning: a time limit of") && log(&short).contains("or more"), "{}", log(&short));
     let checked = std::process::Command::new("bash").args(["-n", "/dev/stdin"]).stdin(Stdio::piped()).spawn();
     let mut checked = checked.unwrap();
     std::io::Write::write_all(&mut checked.stdin.take().unwrap(), script.as_bytes()).unwrap();

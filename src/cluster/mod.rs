@@ -5,6 +5,7 @@ mod profile;
 mod queue;
 mod script;
 mod submission;
+pub mod time_limit;
 
 pub use profile::{GpuType, SlurmProfile};
 pub use queue::{Queue, QueuedJob, cancel, sbatch, scontrol_requeue};

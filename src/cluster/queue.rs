@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::submission::Submission;
@@ -17,14 +18,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const WORKING: Duration = Duration::from_secs(60);
 
 /// A job as the scheduler shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct QueuedJob {
     /// `45_1`, `45_[2-3]`, `46`
     pub id: String,
+    /// Its name.
     pub name: String,
+    /// Its state in the scheduler's words: `PENDING`, `RUNNING`.
     pub state: String,
     /// Why it waits; empty where that is not told.
     pub reason: String,
+    /// Its comment, which tells whose it is.
     pub comment: String,
 }
 

@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::Duration;
 
 use super::event::{Event, Job, Reporter};
 use super::lock::lock;
@@ -37,7 +37,8 @@ pub(super) struct Context<'a> {
 
 /// Since when nothing was done here, and how long to wait before the next look.
 struct Idle {
-    since: Instant,
+    /// By the store's clock.
+    since: Duration,
     pause: Pause,
     /// The patience of a worker has ended.
     left: bool,
@@ -59,7 +60,7 @@ impl<'a> Context<'a> {
             reporter,
             stop,
             terms,
-            idle: Mutex::new(Idle { since: Instant::now(), pause: Pause::default(), left: false }),
+            idle: Mutex::new(Idle { since: store.now(), pause: Pause::default(), left: false }),
             failures: Mutex::default(),
             complete: Mutex::default(),
             jobs: AtomicUsize::new(0),
@@ -154,6 +155,11 @@ impl<'a> Context<'a> {
         self.reporter.event(Event::Finished { job });
     }
 
+    /// Tells that what was done is stored.
+    pub(super) fn kept(&self) {
+        self.reporter.event(Event::Kept);
+    }
+
     pub(super) fn note(&self, text: String) {
         self.reporter.event(Event::Note { text });
     }
@@ -203,7 +209,7 @@ impl<'a> Context<'a> {
     /// Something was done here.
     pub(super) fn worked(&self) {
         let mut idle = lock(&self.idle);
-        (idle.since, idle.pause) = (Instant::now(), Pause::default());
+        (idle.since, idle.pause) = (self.store.now(), Pause::default());
     }
 
     /// Waits for other processes, the longer the longer nothing was done here.
@@ -212,10 +218,10 @@ impl<'a> Context<'a> {
     /// The user asked to stop, or a worker's patience has ended ([`Self::left`]).
     pub(super) fn pause(&self) -> Result<()> {
         let mut pause = lock(&self.idle).pause;
-        pause.wait(self.stop)?;
+        pause.wait(self.store, self.stop)?;
         let mut idle = lock(&self.idle);
         idle.pause = pause;
-        if self.terms.and_then(|terms| terms.idle_exit).is_some_and(|most| idle.since.elapsed() >= most) {
+        if self.terms.and_then(|terms| terms.idle_exit).is_some_and(|most| self.store.now() - idle.since >= most) {
             idle.left = true;
             return Err(Error::interrupted("nothing was left to do for this worker"));
         }

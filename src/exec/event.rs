@@ -49,6 +49,8 @@ pub enum Event {
     Finished {
         job: usize,
     },
+    /// What was done so far is stored: whoever ends now loses nothing.
+    Kept,
     /// A cell has been scored: a perplexity, or an accuracy in percent.
     Scored {
         cell: String,

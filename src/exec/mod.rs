@@ -34,7 +34,7 @@ pub use event::{Event, Job, Reporter};
 pub use latency::LatencyResult;
 pub use operator::{BoundaryResult, PlacedRepair};
 pub use outcome::{GridOutcome, TaskProtocol, TextProtocol};
-pub use overview::{FailureView, Overview, PlanView, RunView, WorkerView};
+pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use prepare::prepare;
 pub use programs::stored_program;
 pub use quiet::timing_claim;

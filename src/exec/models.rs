@@ -8,6 +8,24 @@ use crate::error::Result;
 use crate::model::{CPU, Engine};
 use crate::plan::{BackbonePlan, Inputs};
 
+/// Where engines come from: of a test, somewhere else than from weight files.
+pub(super) trait Engines: Sync {
+    /// Makes a backbone ready within so many bytes of weights in memory, and of another device's memory.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn load(&self, backbone: &BackbonePlan, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>>;
+}
+
+/// The engines of a plan.
+pub(super) struct FromFiles;
+
+impl Engines for FromFiles {
+    fn load(&self, backbone: &BackbonePlan, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>> {
+        backbone.engine.load(backbone.config.clone(), &backbone.folder, weights, device)
+    }
+}
+
 /// Engines by the names of their backbones.
 pub(super) struct Models<'a> {
     inputs: &'a Inputs,
@@ -15,12 +33,18 @@ pub(super) struct Models<'a> {
     budgets: HashMap<&'a str, u64>,
     /// Most bytes of another device's memory.
     device: Option<u64>,
+    engines: &'a dyn Engines,
     loaded: Mutex<HashMap<String, Arc<dyn Engine>>>,
 }
 
 impl<'a> Models<'a> {
-    pub(super) fn new(inputs: &'a Inputs, budgets: HashMap<&'a str, u64>, device: Option<u64>) -> Self {
-        Self { inputs, budgets, device, loaded: Mutex::default() }
+    pub(super) fn new(
+        inputs: &'a Inputs,
+        budgets: HashMap<&'a str, u64>,
+        device: Option<u64>,
+        engines: &'a dyn Engines,
+    ) -> Self {
+        Self { inputs, budgets, device, engines, loaded: Mutex::default() }
     }
 
     /// A backbone, read when it is first asked for.
@@ -30,7 +54,7 @@ impl<'a> Models<'a> {
             return Ok(Arc::clone(engine));
         }
         let budget = self.budget(backbone);
-        let load = || backbone.engine.load(backbone.config.clone(), &backbone.folder, budget, self.device);
+        let load = || self.engines.load(backbone, budget, self.device);
         let engine = self.inputs.guarded(&[&backbone.folder], load)?;
         debug_assert_eq!(engine.id(), backbone.engine.id(), "numbers stand under keys that name their engine");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));

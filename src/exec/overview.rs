@@ -1,7 +1,9 @@
 //! How everything stands that works on a store, from the store alone: runs, plans that workers share, what failed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::record::{RunRecord, Stage};
@@ -9,7 +11,7 @@ use crate::plan::{Outline, OutlineProgress};
 use crate::store::{ArtifactKind, Attempt, Store};
 
 /// How a store's runs stand.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Overview {
     /// Runs that are no workers, the newest first.
     pub runs: Vec<RunView>,
@@ -20,63 +22,177 @@ pub struct Overview {
 }
 
 /// A run, and whether it can still be believed.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct RunView {
-    #[serde(flatten)]
-    pub record: RunRecord,
+    /// The grid's name.
+    pub grid: String,
+    /// Its file.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub file: PathBuf,
+    /// The results' folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub results: PathBuf,
+    /// The command line.
+    pub command: Vec<String>,
+    /// The process in the store's terms.
+    pub process: String,
+    /// The machine's name.
+    pub host: String,
+    /// How it stands, by its own word.
+    pub stage: Stage,
     /// It says that it runs, and its process is gone.
     pub died: bool,
+    /// When it began, in seconds since 1970 (UTC).
+    pub started: u64,
+    /// When it was last heard of, in seconds since 1970 (UTC).
+    pub updated: u64,
+    /// Cells of the grid.
+    pub cells: usize,
+    /// Cells that are complete.
+    pub complete: usize,
+    /// Scores that the cells need.
+    pub scores: usize,
+    /// Scores that are stored.
+    pub scored: usize,
+    /// What failed.
+    pub failures: Vec<FailedCell>,
+    /// What is under way.
+    pub jobs: Vec<JobView>,
+    /// What there was to do, by the cost model, in floating-point operations.
+    pub flop: f64,
+    /// What of it is done, in floating-point operations.
+    pub done_flop: f64,
+    /// How long it ran, in seconds.
+    pub seconds: f64,
+    /// Seconds until all is done at the speed so far; null where it does not run or nothing tells.
+    pub seconds_left: Option<f64>,
+    /// What computes; null in records from before that was kept.
+    pub engine: Option<String>,
+}
+
+/// A cell that failed, or a run as a whole.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct FailedCell {
+    /// The cell, or `the run`.
+    pub cell: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A job that is under way.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct JobView {
+    /// What it does.
+    pub label: String,
+    /// Tokens of text that it has read.
+    pub tokens_done: usize,
+    /// Tokens of text that it reads in all.
+    pub tokens: usize,
+}
+
+impl RunView {
+    fn of(record: RunRecord, died: bool) -> Self {
+        let RunRecord { flops, flops_done, seconds, stage, .. } = record;
+        let runs = stage == Stage::Running && flops_done > 0.0;
+        Self {
+            died,
+            stage,
+            seconds,
+            seconds_left: runs.then(|| (flops - flops_done).max(0.0) * seconds / flops_done),
+            flop: flops,
+            done_flop: flops_done,
+            failures: record.failures.into_iter().map(|(cell, reason)| FailedCell { cell, reason }).collect(),
+            jobs: JobView::all(record.jobs),
+            grid: record.grid,
+            file: record.file,
+            results: record.results,
+            command: record.command,
+            process: record.process,
+            host: record.host,
+            started: record.started,
+            updated: record.updated,
+            cells: record.cells,
+            complete: record.complete,
+            scores: record.scores,
+            scored: record.scored,
+            engine: record.engine,
+        }
+    }
+}
+
+impl JobView {
+    fn all(jobs: BTreeMap<usize, (String, usize, usize)>) -> Vec<Self> {
+        jobs.into_values().map(|(label, tokens_done, tokens)| Self { label, tokens_done, tokens }).collect()
+    }
 }
 
 /// A plan that workers share.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct PlanView {
+    /// The plan's id.
     pub id: String,
+    /// The grid's name.
     pub grid: String,
+    /// Its file.
     #[serde(serialize_with = "crate::files::shown::path")]
-    pub file: std::path::PathBuf,
+    #[schemars(with = "String")]
+    pub file: PathBuf,
+    /// The profile that is laid upon it.
     pub profile: Option<String>,
     pub progress: OutlineProgress,
     /// The living ones.
     pub workers: Vec<WorkerView>,
-    /// Workers that have ended, by how.
+    /// Workers that ended because nothing was left for them, or something failed.
     pub ended: usize,
+    /// Workers that were asked to end before.
     pub interrupted: usize,
+    /// Workers whose process is gone without a word.
     pub died: usize,
     /// What is left, by the cost model, in floating-point operations.
-    pub flops_left: f64,
+    pub left_flop: f64,
     /// Floating-point operations a second of all living workers.
-    pub rate: f64,
-    /// Seconds until all is done at that rate; none where nothing tells.
+    pub flop_per_second: f64,
+    /// Seconds until all is done at that rate; null where nothing tells.
     pub seconds_left: Option<f64>,
+    /// What was tried in vain.
     pub failures: Vec<FailureView>,
 }
 
 /// A worker that lives.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct WorkerView {
+    /// The process in the store's terms.
     pub process: String,
+    /// The machine's name.
     pub host: String,
+    /// The scheduler's number of the job that it is; null without a scheduler.
     pub scheduler_job: Option<String>,
-    /// Seconds since 1970, by its machine's clock.
+    /// When it began, in seconds since 1970 (UTC), by its machine's clock.
     pub started: u64,
+    /// When it was last heard of, in seconds since 1970 (UTC).
     pub updated: u64,
-    /// What it is at: label, tokens done, tokens in all.
-    pub jobs: Vec<(String, usize, usize)>,
-    /// Floating-point operations a second since it began; none before it did any.
-    pub rate: Option<f64>,
+    /// What it is at.
+    pub jobs: Vec<JobView>,
+    /// Floating-point operations a second since it began; null before it did any.
+    pub flop_per_second: Option<f64>,
 }
 
 /// Work that was tried in vain.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FailureView {
+    /// The work, in words.
     pub what: String,
-    /// How often it failed, and how often processes died at it.
+    /// How often it failed.
     pub failed: usize,
+    /// How often processes died at it.
     pub died: usize,
-    /// The last reason, where and when (seconds since 1970).
+    /// The last reason.
     pub reason: String,
+    /// The machine where it last failed.
     pub host: String,
+    /// When it last failed, in seconds since 1970 (UTC).
     pub time: u64,
 }
 
@@ -103,7 +219,7 @@ impl Overview {
         let rest = attempts.iter().map(|(name, of)| failure(name, of, None));
         let failures = rest.filter(|failure| !told.contains(&failure.what)).collect();
         let dead = |record: &RunRecord| record.stage == Stage::Running && !living.contains(&*record.process);
-        let runs = runs.into_iter().map(|record| RunView { died: dead(&record), record }).collect();
+        let runs = runs.into_iter().map(|record| RunView::of(record.clone(), dead(&record))).collect();
         Self { runs, plans, failures }
     }
 }
@@ -121,7 +237,7 @@ fn plan(
     let alive: Vec<&RunRecord> = workers.iter().filter(lives).copied().collect();
     let at = |stage| workers.iter().filter(|worker| worker.stage == stage).count();
     let views: Vec<WorkerView> = alive.iter().map(|worker| view(worker)).collect();
-    let rate: f64 = views.iter().filter_map(|worker| worker.rate).sum();
+    let rate: f64 = views.iter().filter_map(|worker| worker.flop_per_second).sum();
     // How far a job is that is under way: each of its workers counts what others did.
     let under_way = |label: &str| {
         let jobs = alive.iter().flat_map(|worker| worker.jobs.values()).filter(|(of, ..)| of == label);
@@ -129,7 +245,7 @@ fn plan(
     };
     let left = progress.jobs.iter().map(|job| {
         let missing = 1.0 - job.stored as f64 / job.artifacts.max(1) as f64;
-        job.flops * missing * (1.0 - under_way(&job.label))
+        job.flop * missing * (1.0 - under_way(&job.label))
     });
     let flops_left: f64 = left.sum();
     let own = attempts.iter().filter(|(name, _)| outline.has(name) || outline.job_of(name).is_some());
@@ -144,8 +260,8 @@ fn plan(
         interrupted: at(Stage::Interrupted),
         died: at(Stage::Running) - alive.len(),
         workers: views,
-        flops_left,
-        rate,
+        left_flop: flops_left,
+        flop_per_second: rate,
         seconds_left: (rate > 0.0).then(|| flops_left / rate),
         failures,
     }
@@ -153,8 +269,8 @@ fn plan(
 
 fn view(record: &RunRecord) -> WorkerView {
     let RunRecord { process, host, scheduler_job, started, updated, jobs, flops_done, seconds, .. } = record.clone();
-    let rate = (flops_done > 0.0 && seconds > 0.0).then(|| flops_done / seconds);
-    WorkerView { process, host, scheduler_job, started, updated, jobs: jobs.into_values().collect(), rate }
+    let flop_per_second = (flops_done > 0.0 && seconds > 0.0).then(|| flops_done / seconds);
+    WorkerView { process, host, scheduler_job, started, updated, jobs: JobView::all(jobs), flop_per_second }
 }
 
 fn failure(name: &str, attempts: &[Attempt], outline: Option<&Outline>) -> FailureView {

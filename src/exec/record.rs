@@ -1,26 +1,24 @@
 //! Records of runs: what a run does, as far as it got, for `ghostlab status`; also after a crash.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Event, Reporter};
 use super::lock::lock;
 use crate::error::{Error, Result};
-use crate::files::atomic;
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::CPU;
 use crate::store::Store;
 
 /// How a run stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Under way, or its process has died.
@@ -29,6 +27,7 @@ pub enum Stage {
     Complete,
     /// Some cells have failed, or the whole run has.
     Failed,
+    /// Somebody stopped it.
     Interrupted,
 }
 
@@ -84,9 +83,8 @@ pub struct RunRecord {
 impl RunRecord {
     /// All records of a store, the newest first; what cannot be read is passed over.
     pub fn all(store: &Store) -> Vec<Self> {
-        let files = fs::read_dir(store.runs()).into_iter().flatten().flatten();
-        let read = |entry: fs::DirEntry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok();
-        let mut records: Vec<Self> = files.filter_map(read).collect();
+        let files = store.files(&store.runs());
+        let mut records: Vec<Self> = files.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
         records.sort_by(|a, b| (b.started, &b.process).cmp(&(a.started, &a.process)));
         records
     }
@@ -115,6 +113,7 @@ impl RunRecord {
 /// Writes a run's record while it goes on, and passes every event on.
 pub struct Recorder<'a> {
     inner: &'a dyn Reporter,
+    store: &'a Store,
     state: Mutex<RecorderState>,
     path: PathBuf,
     every: Duration,
@@ -124,8 +123,9 @@ struct RecorderState {
     record: RunRecord,
     /// What each job costs, for its tokens.
     costs: BTreeMap<usize, f64>,
-    started: Instant,
-    written: Instant,
+    /// By the store's clock.
+    started: Duration,
+    written: Duration,
 }
 
 /// Between two writings while nothing but progress happens.
@@ -136,7 +136,7 @@ const WORKER_EVERY: Duration = Duration::from_secs(10);
 impl<'a> Recorder<'a> {
     /// # Errors
     /// The store cannot be written to.
-    pub fn start(grid: &Grid, results: &Path, store: &Store, inner: &'a dyn Reporter) -> Result<Self> {
+    pub fn start(grid: &Grid, results: &Path, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
         Self::begin(grid, Some(results), store, inner)
     }
 
@@ -144,13 +144,12 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// The store cannot be written to.
-    pub fn worker(grid: &Grid, store: &Store, inner: &'a dyn Reporter) -> Result<Self> {
+    pub fn worker(grid: &Grid, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
         Self::begin(grid, None, store, inner)
     }
 
-    fn begin(grid: &Grid, results: Option<&Path>, store: &Store, inner: &'a dyn Reporter) -> Result<Self> {
+    fn begin(grid: &Grid, results: Option<&Path>, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
         let folder = store.runs();
-        fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let record = RunRecord {
             process: store.process()?,
@@ -182,9 +181,9 @@ impl<'a> Recorder<'a> {
         let number = RECORDS.fetch_add(1, Relaxed);
         let path = folder.join(format!("{:012}-{}-{number}.json", record.started, record.process));
         let every = if record.worker { WORKER_EVERY } else { EVERY };
-        let started = Instant::now();
+        let started = store.now();
         let state = Mutex::new(RecorderState { record, costs: BTreeMap::new(), started, written: started });
-        let recorder = Self { inner, state, path, every };
+        let recorder = Self { inner, store, state, path, every };
         recorder.write(&mut lock(&recorder.state))?;
         Ok(recorder)
     }
@@ -203,18 +202,17 @@ impl<'a> Recorder<'a> {
         self.write(&mut state).ok();
     }
 
+    fn due(&self, state: &RecorderState) -> bool {
+        self.store.now() - state.written >= self.every
+    }
+
     fn write(&self, state: &mut RecorderState) -> Result<()> {
         state.record.updated = now();
-        state.record.seconds = state.started.elapsed().as_secs_f64();
-        state.written = Instant::now();
-        let folder = self.path.parent().unwrap_or(&self.path);
-        let write = || {
-            let mut file = atomic::temporary(folder, "run")?;
-            file.write_all(&serde_json::to_vec_pretty(&state.record)?)?;
-            file.persist(&self.path)?;
-            Ok(())
-        };
-        write().map_err(|error: std::io::Error| Error::io("write", &self.path, &error))
+        state.record.seconds = (self.store.now() - state.started).as_secs_f64();
+        state.written = self.store.now();
+        let text = serde_json::to_vec_pretty(&state.record)
+            .map_err(|error| Error::job("a run's record has no JSON form").found(error.to_string()))?;
+        self.store.put_file(&self.path, &text)
     }
 }
 
@@ -240,18 +238,18 @@ impl Reporter for Recorder<'_> {
                 // Work of others would make this machine look faster than it is.
                 let own = if *elsewhere { 0.0 } else { 1.0 };
                 state.record.flops_done += own * state.costs.get(job).copied().unwrap_or(0.0) * *tokens as f64;
-                now = state.written.elapsed() >= self.every;
+                now = self.due(&state);
             }
             Event::Finished { job } => {
                 state.record.jobs.remove(job);
             }
             Event::Scored { .. } => {
                 state.record.scored += 1;
-                now = state.written.elapsed() >= self.every;
+                now = self.due(&state);
             }
             Event::Complete { complete, .. } => {
                 state.record.complete = *complete;
-                now = state.written.elapsed() >= self.every;
+                now = self.due(&state);
             }
             Event::Failed { cell, reason } => {
                 state.record.failures.insert(cell.clone(), reason.clone());
@@ -264,10 +262,10 @@ impl Reporter for Recorder<'_> {
                     (false, _) => Stage::Failed,
                 };
             }
-            Event::Note { .. } => now = false,
+            Event::Note { .. } | Event::Kept => now = false,
         }
         let rarely = self.every > EVERY && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
-        if now && (!rarely || state.written.elapsed() >= self.every) {
+        if now && (!rarely || self.due(&state)) {
             // A record that cannot be written stops no run: what the run cannot write, it says itself.
             self.write(&mut state).ok();
         }

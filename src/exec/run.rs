@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use super::context::Context;
 use super::event::{Event, Reporter};
 use super::lock::lock;
-use super::models::Models;
+use super::models::{Engines, FromFiles, Models};
 use super::outcome::GridOutcome;
 use super::prepare::prepare;
 use super::programs::Programs;
@@ -136,9 +136,7 @@ impl Shared<'_> {
             plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
         let estimate = Estimate::of(&plan, &state, settings.spool_bytes, settings.memory_bytes())?;
         let coming = estimate.disk + estimate.spool;
-        // What is scored before an artifact's own grid, whose needs are not known here, takes no room from it.
-        let limit = settings.store_limit.filter(|_| plan.backbones.iter().any(|of| !of.calibrations.is_empty()));
-        let clear = |coming| room::in_store(limit, coming, &plan, store, reporter, stop);
+        let clear = |coming| room::in_store(settings.store_limit, coming, &plan, store, reporter, stop);
         clear(coming)?;
         room::on_disk(coming, store)?;
         let flops = estimate.left;
@@ -157,7 +155,7 @@ impl Shared<'_> {
         let context = Context::new(&plan, store, settings, reporter, stop, terms);
         context.found_complete(complete.into_iter());
         state.damages().for_each(|error| context.damaged(error));
-        let result = context.check_stop().and_then(|()| execute(&context, &state));
+        let result = context.check_stop().and_then(|()| execute(&context, &state, &FromFiles));
         if context.left() {
             reporter.event(Event::Ended { complete: context.complete(), failed: 0, interrupted: false });
             return Ok(Worked::Left);
@@ -186,14 +184,14 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
 }
 
 /// Makes what is missing.
-fn execute(context: &Context<'_>, state: &StoreState) -> Result<()> {
+fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
     let memory = context.settings.memory_bytes();
     let backbones = || context.plan.backbones.iter();
     let budget = |backbone: &BackbonePlan| weights_budget(context.plan, backbone, state, memory);
     let budgets = backbones().map(|backbone| (&*backbone.name, budget(backbone))).collect();
     let held = |backbone: &BackbonePlan| backbone.engine.held_bytes(&backbone.config, budget(backbone));
     let sizes: Vec<u64> = backbones().map(held).collect();
-    let models = &Models::new(&context.plan.inputs, budgets, context.settings.device_memory);
+    let models = &Models::new(&context.plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
@@ -363,3 +361,6 @@ fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<Step
     }
     Ok(Step::Done)
 }
+
+#[cfg(test)]
+mod play_test;

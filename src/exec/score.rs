@@ -2,10 +2,13 @@
 //! stopped in any way goes on where it was, and two processes at the same work share it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use super::context::Context;
+use super::lock::lock;
 use super::models::Models;
 use super::quiet;
 use super::schedule::{Step, caught};
@@ -15,10 +18,13 @@ use crate::fault;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
-use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease};
+use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease, Store};
 
 /// At most this much work is lost when a run is killed, beside the chunk it is at.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
+
+/// So many scores are written to the store at a time.
+const WRITERS: usize = 8;
 
 /// Variants of one backbone on one text or task.
 pub(super) struct ScoringJob<'a> {
@@ -96,6 +102,7 @@ impl ScoringJob<'_> {
             |(key, program)| Candidate { key, program, chunks: vec![None; chunks], seconds: 0.0, elsewhere: false };
         let mut candidates: Vec<Candidate> = variants.into_iter().map(new).collect();
         self.absorb(&mut journal, &mut candidates);
+        self.look(&mut candidates);
         let left: Vec<usize> = (0..chunks).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect();
         let all = Trie::scoring(&candidates.iter().map(|c| c.program.clone()).collect::<Vec<_>>());
         let load = self.eval_set.load(&left);
@@ -136,11 +143,7 @@ impl ScoringJob<'_> {
             // Another process may have stored some in between.
             left.retain(|of| !stored(of));
         }
-        for candidate in left {
-            let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
-            let bytes = value_bytes(&self.eval_set.assemble(&chunks));
-            store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
-        }
+        put(store, self.eval_set, left)?;
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
@@ -213,6 +216,11 @@ impl ScoringJob<'_> {
             let ClaimResult::Mine(lease) = self.run.store.claim(&name)? else { return Ok(Chunk::Others) };
             // Whoever had the chunk before has written its records before giving it free.
             self.absorb(journal, candidates);
+            // Whoever stores a text stores it of all variants: of hundreds one is asked for.
+            let first = candidates.iter().find(|candidate| candidate.lacks(chunk));
+            if first.is_some_and(|candidate| self.run.store.has(&candidate.key)) {
+                self.look(candidates);
+            }
             let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
             if !members.is_empty() {
                 return Ok(match self.run.given_up(&name) {
@@ -251,7 +259,7 @@ impl ScoringJob<'_> {
             chunks.iter().for_each(note);
         }
         pending.leases.extend(leases);
-        if result.is_err() || pending.due() {
+        if result.is_err() || pending.due(self.run.store.now()) {
             self.flush(pending, journal)?;
         }
         result?;
@@ -297,12 +305,17 @@ impl ScoringJob<'_> {
 
     /// Writes down what was computed, if the backbone is still the one that was hashed.
     fn flush(&self, pending: &mut Pending, journal: &mut Journal) -> Result<()> {
-        let started = Instant::now();
+        let (store, started) = (self.run.store, self.run.store.now());
         self.models.unchanged(self.backbone)?;
-        pending.flush(journal, started.elapsed())
+        let any = !pending.leases.is_empty();
+        pending.flush(journal, store.now(), store.now() - started)?;
+        if any {
+            self.run.kept();
+        }
+        Ok(())
     }
 
-    /// Takes in what this or other processes have written, and what is stored whole by now.
+    /// Takes in what this or other processes have written.
     fn absorb(&self, journal: &mut Journal, candidates: &mut [Candidate]) {
         let (records, damages) = journal.read();
         for error in damages {
@@ -315,11 +328,33 @@ impl ScoringJob<'_> {
                 candidates[index].take(record, self.eval_set.count(record.chunk));
             }
         }
+    }
+
+    /// Sees which candidates others have stored whole by now.
+    fn look(&self, candidates: &mut [Candidate]) {
         for candidate in candidates.iter_mut().filter(|candidate| !candidate.elsewhere) {
             let has = self.run.store.has(&candidate.key);
             candidate.elsewhere = has && self.run.get(&candidate.key).is_some();
         }
     }
+}
+
+/// Stores what some candidates scored. Each waits for the disk four times, and those that wait together wait once.
+fn put(store: &Store, eval_set: &dyn EvalSet, candidates: Vec<&mut Candidate>) -> Result<()> {
+    let writers = WRITERS.min(candidates.len());
+    let left = Mutex::new(candidates.into_iter());
+    let write = || {
+        loop {
+            let Some(candidate) = lock(&left).next() else { return Ok(()) };
+            let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
+            let bytes = value_bytes(&eval_set.assemble(&chunks));
+            store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
+        }
+    };
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..writers).map(|_| scope.spawn(write)).collect();
+        writers.into_iter().try_for_each(|of| of.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
 }
 
 /// A scoring that is under way, also while others are at what is left of it.
@@ -366,20 +401,20 @@ struct Group {
 struct Pending {
     leases: Vec<Lease>,
     /// When records were last written; the first are written at once.
-    since: Option<Instant>,
+    since: Option<Duration>,
     /// How long it took to see that the backbone is unchanged: long where the system does not tell of changes.
     looking: Duration,
 }
 
 impl Pending {
-    fn due(&self) -> bool {
-        self.since.is_none_or(|since| since.elapsed() >= FLUSH_EVERY.max(10 * self.looking))
+    fn due(&self, now: Duration) -> bool {
+        self.since.is_none_or(|since| now - since >= FLUSH_EVERY.max(10 * self.looking))
     }
 
-    fn flush(&mut self, journal: &mut Journal, looking: Duration) -> Result<()> {
+    fn flush(&mut self, journal: &mut Journal, now: Duration, looking: Duration) -> Result<()> {
         journal.flush()?;
         self.leases.clear();
-        (self.since, self.looking) = (Some(Instant::now()), looking);
+        (self.since, self.looking) = (Some(now), looking);
         Ok(())
     }
 }

@@ -25,19 +25,12 @@ pub(super) struct Pause(Duration);
 impl Pause {
     const FIRST: Duration = Duration::from_millis(50);
     const MOST: Duration = Duration::from_secs(10);
-    /// Between two looks whether the user wants to stop.
-    const SLICE: Duration = Duration::from_millis(50);
 
     /// # Errors
     /// The user asked to stop.
-    pub(super) fn wait(&mut self, stop: &AtomicBool) -> Result<()> {
-        let mut left = self.0;
-        while !left.is_zero() {
-            let slice = left.min(Self::SLICE);
-            std::thread::sleep(slice);
-            check(stop)?;
-            left -= slice;
-        }
+    pub(super) fn wait(&mut self, store: &Store, stop: &AtomicBool) -> Result<()> {
+        store.sleep(self.0, stop);
+        check(stop)?;
         self.0 = (self.0 * 3 / 2).min(Self::MOST);
         Ok(())
     }
@@ -67,6 +60,6 @@ pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
                 }
             }
         }
-        pause.wait(stop)?;
+        pause.wait(store, stop)?;
     }
 }

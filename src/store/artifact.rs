@@ -1,13 +1,14 @@
 //! A stored artifact: its record and its payloads.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::disk::{Disk, Mapped};
 use super::key::{Key, canonical};
 use crate::error::{Error, Result};
 use crate::files::sha256;
@@ -69,27 +70,28 @@ pub(super) struct StoredFile {
 /// An artifact with a sound record, whose payloads have the right sizes.
 #[derive(Debug, Clone)]
 pub struct StoredArtifact {
+    disk: Arc<dyn Disk>,
     folder: PathBuf,
     meta: Meta,
 }
 
 impl StoredArtifact {
     /// Reads the record and compares the payloads' sizes: what is cheap.
-    pub(super) fn open(folder: PathBuf, key: Option<&Key>) -> Result<Self> {
+    pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, key: Option<&Key>) -> Result<Self> {
         let path = folder.join(META);
-        let text = fs::read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
+        let text = disk.read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
         let meta = Meta::from_text(&text).map_err(|found| damaged(&path).found(found))?;
         if key.is_some_and(|key| Key::hash_of(&meta.key) != key.hash()) {
             return Err(damaged(&path).expected("the key that its folder is named after").found("another key"));
         }
         for (name, stored) in &meta.payloads {
             let path = folder.join(name);
-            let bytes = fs::metadata(&path).map_err(|error| damaged(&path).found(error.to_string()))?.len();
+            let bytes = disk.size(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
             if bytes != stored.bytes {
                 return Err(damaged(&path).expected(format!("{} bytes", stored.bytes)).found(bytes.to_string()));
             }
         }
-        Ok(Self { folder, meta })
+        Ok(Self { disk, folder, meta })
     }
 
     /// Compares every payload's hash.
@@ -97,12 +99,17 @@ impl StoredArtifact {
     /// # Errors
     /// The first payload that is not what was written.
     pub fn verify(&self) -> Result<()> {
-        let payloads: Vec<(&String, &StoredFile)> = self.meta.payloads.iter().collect();
-        payloads.into_par_iter().try_for_each(|(name, stored)| {
+        let same = |(name, stored): (&String, &StoredFile)| {
             let path = self.folder.join(name);
-            let found = StoredFile::of(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
+            let found = StoredFile::of(&*self.disk, &path).map_err(|error| damaged(&path).found(error.to_string()))?;
             same(&path, stored, &found)
-        })
+        };
+        // A few bytes are hashed sooner than another thread wakes.
+        if self.meta.bytes() < 1 << 20 {
+            return self.meta.payloads.iter().try_for_each(same);
+        }
+        let payloads: Vec<(&String, &StoredFile)> = self.meta.payloads.iter().collect();
+        payloads.into_par_iter().try_for_each(same)
     }
 
     pub fn meta(&self) -> &Meta {
@@ -132,6 +139,15 @@ impl StoredArtifact {
         self.stored(name).map(|_| self.folder.join(name))
     }
 
+    /// A payload to be read as it is used; its bytes are not looked at.
+    ///
+    /// # Errors
+    /// There is none of that name, or it cannot be read.
+    pub fn map(&self, name: &str) -> Result<Mapped> {
+        let path = self.path(name)?;
+        self.disk.map(&path).map_err(|error| Error::io("map", &path, &error))
+    }
+
     /// A payload's bytes, which have the hash that they were written with.
     ///
     /// # Errors
@@ -139,7 +155,7 @@ impl StoredArtifact {
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let stored = self.stored(name)?;
         let path = self.folder.join(name);
-        let bytes = fs::read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
+        let bytes = self.disk.read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
         same(&path, stored, &StoredFile { bytes: bytes.len() as u64, sha256: sha256::of_bytes(&bytes) })?;
         Ok(bytes)
     }
@@ -153,8 +169,8 @@ fn damaged(path: &Path) -> Error {
 
 impl StoredFile {
     /// Size and hash of a file as it lies on the disk.
-    pub(super) fn of(path: &Path) -> std::io::Result<Self> {
-        sha256::of_file(path).map(|(sha256, bytes)| Self { bytes, sha256 })
+    pub(super) fn of(disk: &dyn Disk, path: &Path) -> std::io::Result<Self> {
+        sha256::of_reader(&mut disk.reader(path)?).map(|(sha256, bytes)| Self { bytes, sha256 })
     }
 }
 

@@ -5,7 +5,6 @@
 //! claim under which the work was done, or below the hash of the artifact that could not be made.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -64,26 +63,28 @@ pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) 
 }
 
 /// The attempts at a piece of work, the oldest first.
-pub(super) fn of(root: &Path, name: &str) -> Vec<Attempt> {
-    let files = fs::read_dir(folder(root, name)).into_iter().flatten().flatten();
-    let whole = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
-    let read = |entry: fs::DirEntry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok();
-    let mut attempts: Vec<Attempt> = files.filter(whole).filter_map(read).collect();
+pub(super) fn of(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
+    let folder = folder(root, name);
+    let whole = disk.list(&folder).into_iter().filter(|name| !name.starts_with('.'));
+    let read = |name: String| serde_json::from_slice(&disk.read(&folder.join(name)).ok()?).ok();
+    let mut attempts: Vec<Attempt> = whole.filter_map(read).collect();
     attempts.sort_by(|a, b| (a.time, &a.process).cmp(&(b.time, &b.process)));
     attempts
 }
 
 /// All attempts, by the names of the works.
-pub(super) fn all(root: &Path) -> BTreeMap<String, Vec<Attempt>> {
-    let names = fs::read_dir(root.join("attempts")).into_iter().flatten().flatten();
-    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    names.map(|name| (of(root, &name), name)).filter(|(of, _)| !of.is_empty()).map(|(of, name)| (name, of)).collect()
+pub(super) fn all(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>> {
+    let names = disk.list(&root.join("attempts")).into_iter();
+    names
+        .map(|name| (of(disk, root, &name), name))
+        .filter(|(of, _)| !of.is_empty())
+        .map(|(of, name)| (name, of))
+        .collect()
 }
 
 /// A piece of work is done: what was tried before of it, or of its chunks, does not matter any more.
-pub(super) fn clear(root: &Path, name: &str) {
-    let all = fs::read_dir(root.join("attempts")).into_iter().flatten().flatten();
-    for entry in all.filter(|entry| entry.file_name().to_string_lossy().starts_with(name)) {
-        fs::remove_dir_all(entry.path()).ok();
+pub(super) fn clear(disk: &dyn Disk, root: &Path, name: &str) {
+    for of in disk.list(&root.join("attempts")).iter().filter(|of| of.starts_with(name)) {
+        disk.remove_folder(&folder(root, of)).ok();
     }
 }

@@ -2,29 +2,40 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rayon::prelude::*;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::artifact::{META, Meta, StoredFile};
+use super::disk::Disk;
 use super::key::Key;
 use super::process;
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::files::atomic::{PATIENCE, age, clock};
+use crate::files::atomic::PATIENCE;
 
 /// A private folder; it is removed unless it is committed.
 pub struct Draft {
-    folder: TempDir,
+    disk: Arc<dyn Disk>,
+    folder: PathBuf,
     payloads: BTreeSet<String>,
+    committed: bool,
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.committed {
+            self.disk.remove_folder(&self.folder).ok();
+        }
+    }
 }
 
 /// A payload file that is being written.
-pub struct Payload(BufWriter<File>);
+pub struct Payload(BufWriter<Box<dyn Write + Send>>);
 
 impl Write for Payload {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -38,22 +49,18 @@ impl Write for Payload {
 
 impl Draft {
     /// `owner` is the process that writes it: see [`all`].
-    pub(super) fn new(drafts: &Path, owner: &str) -> Result<Self> {
-        let prefix = format!("{owner}.");
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix);
-        // Temporary folders are private by default; what is stored is as readable as anything else the user makes.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-        let folder = builder.tempdir_in(drafts).map_err(|error| Error::io("create", drafts, &error))?;
-        Ok(Self { folder, payloads: BTreeSet::new() })
+    pub(super) fn new(disk: Arc<dyn Disk>, drafts: &Path, owner: &str) -> Result<Self> {
+        static DRAFTS: AtomicU64 = AtomicU64::new(0);
+        let folder = drafts.join(format!("{owner}.{}", DRAFTS.fetch_add(1, Relaxed)));
+        disk.make_folder(&folder).map_err(|error| Error::io("create", drafts, &error))?;
+        Ok(Self { disk, folder, payloads: BTreeSet::new(), committed: false })
     }
 
     /// Opens a payload file. It has to be closed ([`Payload::close`]) before the draft is committed.
     pub fn payload(&mut self, name: &str) -> Result<Payload> {
         fault::here("draft");
-        let path = self.folder.path().join(name);
-        let file = File::create_new(&path).map_err(|error| Error::io("create", &path, &error))?;
+        let path = self.folder.join(name);
+        let file = self.disk.writer(&path).map_err(|error| Error::io("create", &path, &error))?;
         self.payloads.insert(name.to_string());
         Ok(Payload(BufWriter::with_capacity(1 << 20, file)))
     }
@@ -63,7 +70,7 @@ impl Draft {
         let mut payload = self.payload(name)?;
         payload.write_all(bytes).and_then(|()| payload.close()).map_err(|error| {
             Error::missing("cannot write to the store")
-                .at(self.folder.path().join(name).display().to_string())
+                .at(self.folder.join(name).display().to_string())
                 .found(error.to_string())
                 .hint("free some room on its disk, or name another folder with --store")
         })
@@ -72,60 +79,57 @@ impl Draft {
     /// Hashes the payloads, sees that they reach the disk, writes `meta.json` and moves the folder to its place. `keep`
     /// says whether what stands there already is as good: then that stays, and readers of it are not disturbed.
     pub(super) fn commit(
-        self,
+        mut self,
         place: &Path,
         key: &Key,
         seconds: f64,
         made: Value,
         keep: impl Fn() -> bool,
     ) -> Result<()> {
-        let folder = self.folder.path();
-        let payloads = self
-            .payloads
-            .par_iter()
-            .map(|name| {
-                let path = folder.join(name);
-                let synced = File::open(&path).and_then(|file| file.sync_all());
-                synced.map_err(|error| Error::io("write", &path, &error))?;
-                Ok((name.clone(), StoredFile::of(&path).map_err(|error| Error::io("read", &path, &error))?))
-            })
-            .collect::<Result<_>>()?;
+        let (disk, folder) = (&*self.disk, &*self.folder);
+        let hashed = |name: &String| {
+            let path = folder.join(name);
+            disk.sync(&path).map_err(|error| Error::io("write", &path, &error))?;
+            Ok((name.clone(), StoredFile::of(disk, &path).map_err(|error| Error::io("read", &path, &error))?))
+        };
+        let payloads = match self.payloads.len() {
+            0 | 1 => self.payloads.iter().map(hashed).collect::<Result<_>>()?,
+            _ => self.payloads.par_iter().map(hashed).collect::<Result<_>>()?,
+        };
         fault::here("record");
         let meta = Meta { key: key.readable(), seconds, made, payloads };
         let text = meta
             .to_text()
             .map_err(|error| Error::job("an artifact's record has no JSON form").found(error.to_string()))?;
         let path = folder.join(META);
-        let write = || {
-            let mut file = File::create_new(&path)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            File::open(folder)?.sync_all()
-        };
-        write().map_err(|error| Error::io("write", &path, &error))?;
+        let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
+        written.map_err(|error| Error::io("write", &path, &error))?;
         let parent = place.parent().unwrap_or(place);
-        fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
+        disk.make_folder(parent).map_err(|error| Error::io("create", parent, &error))?;
         fault::here("commit");
         // Of this draft alone: others may be putting something aside at the same moment.
         let aside = drafts_name(folder, "old");
-        let moved = fs::rename(folder, place).or_else(|error| {
-            if !place.exists() {
+        let mut moved_away = false;
+        let mut put = || disk.rename(folder, place).inspect(|()| moved_away = true);
+        let moved = put().or_else(|error| {
+            if !disk.exists(place) {
                 return Err(error);
             }
             if keep() {
                 return Ok(());
             }
             // What stands there is damaged. A crash in between loses nothing but work.
-            fs::rename(place, &aside)?;
+            disk.rename(place, &aside)?;
             fault::here("replace");
-            let moved = fs::rename(folder, place);
-            fs::remove_dir_all(&aside).ok();
+            let moved = put();
+            disk.remove_folder(&aside).ok();
             // Somebody else mended it at the same moment.
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
-        moved
-            .and_then(|()| File::open(parent)?.sync_all())
-            .map_err(|error| Error::io("move into its place", place, &error))
+        let moved = moved.and_then(|()| disk.sync(parent));
+        // Where something as good stood there already, the draft goes.
+        self.committed = moved_away;
+        moved.map_err(|error| Error::io("move into its place", place, &error))
     }
 }
 
@@ -154,24 +158,24 @@ pub struct Left {
 }
 
 /// All drafts. Those without a known process are given the time that a shared file system may take to show its record.
-pub(super) fn all(root: &Path, drafts: &Path) -> Vec<Left> {
-    let folders: Vec<PathBuf> = fs::read_dir(drafts).into_iter().flatten().flatten().map(|e| e.path()).collect();
+pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<Left> {
+    let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
     // After the drafts: who writes one had a record before.
-    let known = process::all(root);
+    let known = process::all(disk, root);
     let now = OnceCell::new();
     let left = |folder: PathBuf| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let owner = name.split('.').next().filter(|owner| !owner.is_empty())?;
-        let files = || fs::read_dir(&folder).into_iter().flatten().flatten();
+        let files: Vec<PathBuf> = disk.list(&folder).into_iter().map(|name| folder.join(name)).collect();
         let dead = match known.iter().find(|known| known.process.id == owner) {
             Some(known) => known.dead,
             None => {
-                let now = *now.get_or_init(|| clock(drafts));
-                let old = |path: &Path| age(path, now).is_some_and(|age| age > PATIENCE);
-                old(&folder) && files().all(|file| old(&file.path()))
+                let now = *now.get_or_init(|| disk.clock(drafts));
+                let old = |path: &Path| disk.age(path, now).is_some_and(|age| age > PATIENCE);
+                old(&folder) && files.iter().all(|file| old(file))
             }
         };
-        let bytes = files().filter_map(|file| file.metadata().ok()).map(|data| data.len()).sum();
+        let bytes = files.iter().filter_map(|file| disk.size(file).ok()).sum();
         Some(Left { dead, bytes, folder })
     };
     folders.into_iter().filter_map(left).collect()

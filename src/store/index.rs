@@ -4,16 +4,17 @@
 //! trusted only for a file that had been left alone for some time before it was hashed, because a change within one tick
 //! of the file system's clock would not show.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::disk::Disk;
 use crate::error::{Error, Result};
 use crate::files::stamp::{Stamp, grain};
-use crate::files::{atomic, regular, sha256};
+use crate::files::{regular, sha256};
 
 /// Smaller files are read anew each time.
 const LARGE: u64 = 1 << 20;
@@ -55,14 +56,14 @@ impl Input {
 }
 
 /// Hashes a file, or takes the hash from the index in `folder` where that can be trusted.
-pub(super) fn input(folder: &Path, path: &Path, rehash: bool) -> Result<Input> {
+pub(super) fn input(disk: &dyn Disk, folder: &Path, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
     let stamp = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| Error::io("read", path, &error))?;
     let large = |stamp: &Stamp| stamp.bytes >= LARGE;
     let place = place(folder, path);
     if !rehash
         && let (Some(stamp), Some(place)) = (stamp.filter(large), &place)
-        && let Some(entry) = fs::read(place).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
+        && let Some(entry) = disk.read(place).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
         && entry.stamp == stamp
         && entry.check == check(&stamp, &entry.sha256)
     {
@@ -70,7 +71,7 @@ pub(super) fn input(folder: &Path, path: &Path, rehash: bool) -> Result<Input> {
     }
     let (sha256, stamp) = hashed(file, path)?;
     if let (Some(stamp), Some(place)) = (stamp.as_ref().filter(|stamp| large(stamp)), place) {
-        remember(&place, stamp, &sha256).ok();
+        remember(disk, &place, stamp, &sha256).ok();
     }
     Ok(Input::new(sha256, stamp))
 }
@@ -125,24 +126,22 @@ fn place(folder: &Path, path: &Path) -> Option<PathBuf> {
     Some(folder.join(format!("{}.json", sha256::of_bytes(path.as_os_str().as_encoded_bytes()))))
 }
 
-fn remember(place: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
-    let folder = place.parent().unwrap_or(place);
-    fs::create_dir_all(folder)?;
+fn remember(disk: &dyn Disk, place: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
+    disk.make_folder(place.parent().unwrap_or(place))?;
     let entry = IndexEntry { stamp: stamp.clone(), sha256: sha256.to_string(), check: check(stamp, sha256) };
-    let mut file = atomic::temporary(folder, "index")?;
-    serde_json::to_writer(&mut file, &entry)?;
-    file.persist(place)?;
-    Ok(())
+    disk.replace(place, &serde_json::to_vec(&entry)?)
 }
 
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::disk::SystemDisk;
+    use std::fs;
     use std::time::{Duration, SystemTime};
 
     fn sha256_of(folder: &Path, path: &Path) -> String {
-        input(folder, path, false).unwrap().sha256
+        input(&SystemDisk::default(), folder, path, false).unwrap().sha256
     }
 
     fn old(path: &Path, bytes: &[u8]) -> String {
@@ -170,10 +169,10 @@ mod tests {
         let path = folder.path().join("weights");
         let right = old(&path, &vec![7; 2 << 20]);
         let (now, place) = (Stamp::at(&path).unwrap().unwrap(), place(folder.path(), &path).unwrap());
-        remember(&place, &now, "remembered").unwrap();
+        remember(&SystemDisk::default(), &place, &now, "remembered").unwrap();
         assert_eq!(sha256_of(folder.path(), &path), "remembered");
-        assert_eq!(input(folder.path(), &path, true).unwrap().sha256, right, "--rehash");
-        remember(&place, &now, "remembered").unwrap();
+        assert_eq!(input(&SystemDisk::default(), folder.path(), &path, true).unwrap().sha256, right, "--rehash");
+        remember(&SystemDisk::default(), &place, &now, "remembered").unwrap();
         let text = fs::read_to_string(&place).unwrap().replace("remembered", "rememberee");
         fs::write(&place, text).unwrap();
         assert_eq!(sha256_of(folder.path(), &path), right);
@@ -184,7 +183,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
         old(&path, &vec![7; 2 << 20]);
-        let fresh = input(&index, &path, false).unwrap();
+        let fresh = input(&SystemDisk::default(), &index, &path, false).unwrap();
         assert!(fresh.stamp().is_none(), "its times tell nothing: it changed a moment ago");
         assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);
         // A clock that was set forward and back: a change in the future is never settled.
@@ -197,7 +196,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();
-        let hashed = input(folder.path(), &path, false).unwrap();
+        let hashed = input(&SystemDisk::default(), folder.path(), &path, false).unwrap();
         // As if it had been left alone for long: its times are trusted.
         let settled = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {

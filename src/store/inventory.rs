@@ -1,7 +1,9 @@
 //! What a store holds: listed, checked, thrown away.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
@@ -81,7 +83,7 @@ impl Store {
     /// Every artifact of every stage and version, by stage and hash; payloads are checked for their sizes only.
     pub fn entries(&self) -> Vec<InventoryItem> {
         let mut entries = Vec::new();
-        for stage in folders(&self.root) {
+        for stage in self.folders(&self.root) {
             let name = name_of(&stage);
             let is_stage = name.rsplit_once("-v").is_some_and(|(kind, version)| {
                 ArtifactKind::ALL.iter().any(|known| known.name() == kind) && version.parse::<u32>().is_ok()
@@ -89,10 +91,10 @@ impl Store {
             if !is_stage {
                 continue;
             }
-            for folder in folders(&stage).iter().flat_map(|group| folders(group)) {
+            for folder in self.folders(&stage).iter().flat_map(|group| self.folders(group)) {
                 let hash = name_of(&folder);
                 let named = |artifact: &StoredArtifact| Key::hash_of(&artifact.meta().key) == hash;
-                let found = match StoredArtifact::open(folder.clone(), None) {
+                let found = match StoredArtifact::open(Arc::clone(&self.disk), folder.clone(), None) {
                     Ok(artifact) if named(&artifact) => Found::Whole(artifact),
                     Ok(_) => Found::Damaged(
                         Error::damaged("a stored artifact has another key than its folder is named after")
@@ -114,30 +116,37 @@ impl Store {
     /// Removes what stands under a key, if anything does.
     pub fn discard(&self, key: &Key) -> Result<()> {
         let place = self.place(key);
-        if place.exists() { self.take_away(&place, key.hash()) } else { Ok(()) }
+        if self.disk.exists(&place) { self.take_away(&place, key.hash()) } else { Ok(()) }
     }
 
     fn take_away(&self, folder: &Path, hash: &str) -> Result<()> {
         let failed = |error: std::io::Error| Error::io("remove", folder, &error);
         let aside = self.drafts().join(format!("{}.{hash}.gone", self.worker()?.id()));
-        fs::rename(folder, &aside).map_err(failed)?;
-        fs::remove_dir_all(&aside).map_err(failed)?;
+        // What is not there any more somebody else took away, or the answer to the rename got lost.
+        let there = |result: std::io::Result<()>| match result {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            other => other.map_err(failed),
+        };
+        there(self.disk.rename(folder, &aside))?;
+        there(self.disk.remove_folder(&aside))?;
         // Only where it is empty.
-        folder.parent().map(fs::remove_dir);
+        folder.parent().map(|parent| self.disk.remove_empty(parent));
         Ok(())
+    }
+
+    fn folders(&self, path: &Path) -> Vec<PathBuf> {
+        let mut folders: Vec<PathBuf> = self.disk.list(path).into_iter().map(|name| path.join(name)).collect();
+        folders.sort();
+        folders
     }
 
     /// The journals of unfinished work, with their sizes.
     pub fn journals(&self) -> Vec<(PathBuf, u64)> {
-        folders(&self.root.join("journals")).into_iter().map(|folder| (folder.clone(), bytes_below(&folder))).collect()
+        self.folders(&self.root.join("journals"))
+            .into_iter()
+            .map(|folder| (folder.clone(), bytes_below(&folder)))
+            .collect()
     }
-}
-
-fn folders(path: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-    folders.sort();
-    folders
 }
 
 fn name_of(path: &Path) -> String {

@@ -5,13 +5,13 @@
 //! used.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
+use super::disk::Disk;
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::files::sha256;
@@ -31,9 +31,9 @@ pub struct JournalRecord {
 
 /// The records of one piece of work, of all processes that are or were at it.
 pub struct Journal {
+    disk: Arc<dyn Disk>,
     folder: PathBuf,
     own: PathBuf,
-    file: Option<File>,
     /// Lines that are not on the disk yet.
     buffer: Vec<u8>,
     /// How far each file has been read.
@@ -41,29 +41,21 @@ pub struct Journal {
 }
 
 impl Journal {
-    pub(super) fn open(folder: PathBuf, process: &str) -> Result<Self> {
-        fs::create_dir_all(&folder).map_err(|error| unwritten(&folder, &error))?;
+    pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Result<Self> {
+        disk.make_folder(&folder).map_err(|error| unwritten(&folder, &error))?;
         // Two names for one backbone are two jobs at the same work.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let own = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
-        Ok(Self { folder, own, file: None, buffer: Vec::new(), read: BTreeMap::new() })
+        Ok(Self { disk, folder, own, buffer: Vec::new(), read: BTreeMap::new() })
     }
 
     /// The records that were not read before, and what was found damaged.
     pub fn read(&mut self) -> (Vec<JournalRecord>, Vec<Error>) {
         let (mut records, mut damages) = (Vec::new(), Vec::new());
-        for path in files(&self.folder) {
+        for path in files(&*self.disk, &self.folder) {
             let start = self.read.get(&path).copied().unwrap_or(0);
-            let mut text = Vec::new();
-            let load = || {
-                let mut file = File::open(&path)?;
-                file.seek(SeekFrom::Start(start))?;
-                file.read_to_end(&mut text)
-            };
             // A file that is gone belonged to work that is finished.
-            if { load }().is_err() {
-                continue;
-            }
+            let Ok(text) = self.disk.read_from(&path, start) else { continue };
             let mut line_start = 0;
             while let Some(length) = text[line_start..].iter().position(|&byte| byte == b'\n') {
                 match parse(&text[line_start..line_start + length]) {
@@ -99,17 +91,7 @@ impl Journal {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let failed = |error: std::io::Error| unwritten(&self.own, &error);
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(created(&self.folder, &self.own).map_err(failed)?),
-        };
-        let before = file.metadata().map_err(failed)?.len();
-        if let Err(error) = file.write_all(&self.buffer).and_then(|()| file.sync_data()) {
-            // Half a line would hide the next one.
-            file.set_len(before).ok();
-            return Err(failed(error));
-        }
+        self.disk.append(&self.own, &self.buffer).map_err(|error| unwritten(&self.own, &error))?;
         fault::here("journal");
         // Own records are known already.
         *self.read.entry(self.own.clone()).or_insert(0) += self.buffer.len() as u64;
@@ -118,55 +100,41 @@ impl Journal {
     }
 
     /// Another process has stored the work, and clears up what the dead left of it: removes the own file alone.
-    pub(super) fn leave(mut self) {
-        self.file = None;
-        fs::remove_file(&self.own).ok();
-        fs::remove_dir(&self.folder).ok();
+    pub(super) fn leave(self) {
+        self.disk.remove(&self.own).ok();
+        self.disk.remove_empty(&self.folder).ok();
     }
 
     /// The work is stored: removes the own file, and those of others whose records `stored` says are all stored and
     /// who are gone.
-    pub(super) fn retire(mut self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
-        self.file = None;
-        fs::remove_file(&self.own).ok();
-        clear(&self.folder, &gone, &stored);
+    pub(super) fn retire(self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
+        self.disk.remove(&self.own).ok();
+        clear(&*self.disk, &self.folder, &gone, &stored);
     }
-}
-
-/// Makes a journal's file, and its folder, which another job may remove at the same moment because it is empty.
-fn created(folder: &Path, own: &Path) -> std::io::Result<File> {
-    for _ in 0..100 {
-        fs::create_dir_all(folder)?;
-        match File::options().create(true).append(true).open(own) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            other => return other,
-        }
-    }
-    File::options().create(true).append(true).open(own)
 }
 
 /// Removes those journals of a folder whose owners are gone and whose work is all stored, and the folder where it is
 /// empty then.
-fn clear(folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &dyn Fn(&str) -> bool) {
-    for path in files(folder) {
+fn clear(disk: &dyn Disk, folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &dyn Fn(&str) -> bool) {
+    for path in files(disk, folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let owner = name.split('.').next().unwrap_or_default();
-        let Some(text) = gone(owner).then(|| fs::read(&path).ok()).flatten() else { continue };
+        let Some(text) = gone(owner).then(|| disk.read(&path).ok()).flatten() else { continue };
         if text.split(|&byte| byte == b'\n').filter_map(parse).all(|record| stored(&record.key)) {
-            fs::remove_file(&path).ok();
+            disk.remove(&path).ok();
         }
     }
     // Only where it is empty.
-    fs::remove_dir(folder).ok();
+    disk.remove_empty(folder).ok();
 }
 
 /// The same for all journals.
-pub(super) fn sweep(journals: &Path, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
-    files(journals).iter().for_each(|folder| clear(folder, &gone, &stored));
+pub(super) fn sweep(disk: &dyn Disk, journals: &Path, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
+    files(disk, journals).iter().for_each(|folder| clear(disk, folder, &gone, &stored));
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+fn files(disk: &dyn Disk, folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = disk.list(folder).into_iter().map(|name| folder.join(name)).collect();
     files.sort();
     files
 }
@@ -210,14 +178,21 @@ mod bits {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::store::disk::SystemDisk;
+
+    fn disk() -> Arc<dyn Disk> {
+        Arc::new(SystemDisk::default())
+    }
 
     fn record(chunk: usize, values: &[f64]) -> JournalRecord {
         JournalRecord { key: "k".into(), chunk, values: values.to_vec(), seconds: 0.5 }
     }
 
     fn written(folder: &Path, process: &str, records: &[JournalRecord]) -> Journal {
-        let mut journal = Journal::open(folder.to_owned(), process).unwrap();
+        let mut journal = Journal::open(disk(), folder.to_owned(), process).unwrap();
         records.iter().for_each(|record| journal.push(record).unwrap());
         journal.flush().unwrap();
         journal
@@ -229,7 +204,7 @@ mod tests {
         let values = [0.1, -0.0, f64::NEG_INFINITY, 1e-310];
         let mut one = written(folder.path(), "1", &[record(0, &values), record(1, &[])]);
         assert!(one.read().0.is_empty(), "own records are known");
-        let mut two = Journal::open(folder.path().to_owned(), "2").unwrap();
+        let mut two = Journal::open(disk(), folder.path().to_owned(), "2").unwrap();
         let (records, damages) = two.read();
         assert!(damages.is_empty());
         assert_eq!(records.len(), 2);
@@ -246,13 +221,13 @@ mod tests {
     fn a_cut_line_waits_and_an_altered_one_is_named_and_not_used() {
         let folder = tempfile::tempdir().unwrap();
         written(folder.path(), "1", &[record(0, &[1.0]), record(1, &[2.0]), record(2, &[3.0])]);
-        let path = files(folder.path()).remove(0);
+        let path = files(&*disk(), folder.path()).remove(0);
         let mut text = fs::read(&path).unwrap();
         let second = text.iter().position(|&byte| byte == b'\n').unwrap() + 20;
         text[second] ^= 1;
         text.truncate(text.len() - 3);
         fs::write(&path, &text).unwrap();
-        let mut journal = Journal::open(folder.path().to_owned(), "2").unwrap();
+        let mut journal = Journal::open(disk(), folder.path().to_owned(), "2").unwrap();
         let (records, damages) = journal.read();
         assert_eq!(records, [record(0, &[1.0])]);
         assert!(damages.len() == 1 && damages[0].to_string().contains(".jsonl, byte"), "{damages:?}");
@@ -262,7 +237,7 @@ mod tests {
     #[test]
     fn two_jobs_of_one_process_at_the_same_work_do_not_write_into_each_other() {
         let folder = tempfile::tempdir().unwrap();
-        let [mut one, mut two] = [(), ()].map(|()| Journal::open(folder.path().to_owned(), "1").unwrap());
+        let [mut one, mut two] = [(), ()].map(|()| Journal::open(disk(), folder.path().to_owned(), "1").unwrap());
         for chunk in 0..4 {
             let writer = if chunk % 2 == 0 { &mut one } else { &mut two };
             writer.push(&record(chunk, &[chunk as f64; 3])).unwrap();
@@ -285,10 +260,10 @@ mod tests {
         let own = written(&place, "own", &[record(0, &[1.0])]);
         own.retire(|owner| owner.starts_with("dead"), |key| key == "k");
         let owner = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap().to_string();
-        let left = files(&place);
+        let left = files(&*disk(), &place);
         assert_eq!(left.iter().map(owner).collect::<Vec<_>>(), ["dead-with-more", "living"]);
         fs::remove_file(&left[1]).unwrap();
-        Journal::open(place.clone(), "own").unwrap().retire(|_| true, |_| true);
+        Journal::open(disk(), place.clone(), "own").unwrap().retire(|_| true, |_| true);
         assert!(!place.exists());
     }
 }

@@ -72,7 +72,8 @@ impl ArtifactKind {
         }
     }
 
-    pub(super) fn folder(self) -> String {
+    /// The store's folder of this kind.
+    pub fn folder(self) -> String {
         format!("{}-v{}", self.name(), self.version())
     }
 }

@@ -16,37 +16,46 @@ mod index;
 mod inventory;
 mod journal;
 mod key;
+#[cfg(test)]
+pub(crate) mod network;
+#[cfg(test)]
+pub(crate) mod played_time;
 mod process;
 mod uses;
+mod worker;
 
 pub use artifact::{Meta, StoredArtifact};
 pub use attempts::Attempt;
+pub use disk::Mapped;
 pub use draft::{Draft, Left, Payload};
 pub use index::Input;
 pub use inventory::{Found, InventoryItem};
 pub use journal::{Journal, JournalRecord};
 pub use key::{ArtifactKind, Key};
-pub use process::{CALIBRATING, ClaimResult, Lease, Process};
+pub use process::Process;
+pub use worker::{CALIBRATING, ClaimResult, Lease};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::files::atomic;
-use disk::SystemDisk;
-use process::Worker;
+use disk::{Disk, SystemDisk};
 use uses::Uses;
+use worker::Worker;
 
 /// A folder of artifacts.
 #[derive(Clone)]
 pub struct Store {
     root: PathBuf,
     worker: Arc<OnceLock<Worker>>,
-    disk: Arc<SystemDisk>,
+    disk: Arc<dyn Disk>,
     uses: Arc<Uses>,
     /// Hash every input anew.
     rehash: bool,
@@ -82,12 +91,9 @@ impl Store {
         fs::create_dir_all(store.drafts()).map_err(|error| refused(&error))?;
         tempfile::tempfile_in(store.drafts()).map_err(|error| refused(&error))?;
         let format = root.join("store.json");
-        if !format.exists() {
-            let written = atomic::temporary(root, "store.json").and_then(|mut file| {
-                serde_json::to_writer(&mut file, &serde_json::json!({"format": FORMAT}))?;
-                Ok(file.persist(&format)?)
-            });
-            written.map_err(|error| refused(&error))?;
+        if !store.disk.exists(&format) {
+            let text = serde_json::json!({"format": FORMAT}).to_string();
+            store.disk.replace(&format, text.as_bytes()).map_err(|error| refused(&error))?;
         }
         store.sweep();
         Ok(store)
@@ -98,7 +104,12 @@ impl Store {
     /// # Errors
     /// Exit code 3: a newer program has written it.
     pub fn look_at(root: &Path) -> Result<Self> {
-        if let Ok(text) = fs::read(root.join("store.json")) {
+        Self::on(Arc::<SystemDisk>::default(), root)
+    }
+
+    /// The same on some disk.
+    pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Result<Self> {
+        if let Ok(text) = disk.read(&root.join("store.json")) {
             let format = serde_json::from_slice::<Value>(&text).ok().and_then(|value| value["format"].as_u64());
             if format != Some(FORMAT) {
                 let found = format.map_or("no format at all".to_string(), |format| format!("format {format}"));
@@ -109,7 +120,7 @@ impl Store {
                     .hint("use the newer program, or name another folder with --store"));
             }
         }
-        let (worker, disk, uses) = (Arc::default(), Arc::default(), Arc::default());
+        let (worker, uses) = (Arc::default(), Arc::new(Uses::new(Arc::clone(&disk))));
         Ok(Self { root: root.to_owned(), worker, disk, uses, rehash: false, made: Arc::new(|| Value::Null) })
     }
 
@@ -163,10 +174,10 @@ impl Store {
     /// The artifact of a key, with its record and its payloads' sizes checked; [`StoredArtifact::read`] checks hashes.
     pub fn look(&self, key: &Key) -> Lookup {
         let folder = self.place(key);
-        if !folder.exists() {
+        if !self.disk.exists(&folder) {
             return Lookup::Absent;
         }
-        match StoredArtifact::open(folder, Some(key)) {
+        match StoredArtifact::open(Arc::clone(&self.disk), folder, Some(key)) {
             Ok(artifact) => Lookup::Whole(artifact),
             Err(error) => Lookup::Damaged(error),
         }
@@ -174,27 +185,23 @@ impl Store {
 
     /// Whether something stands under a key: what is cheapest to ask.
     pub fn has(&self, key: &Key) -> bool {
-        self.place(key).exists()
+        self.disk.exists(&self.place(key))
     }
 
     /// The hashes of all artifacts of a kind: a few hundred listings, however many are asked for.
     pub fn present(&self, kind: ArtifactKind) -> HashSet<String> {
-        let names = |folder: &Path| {
-            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>()
-        };
         let folder = self.root.join(kind.folder());
-        names(&folder).iter().flat_map(|prefix| names(&folder.join(prefix))).collect()
+        self.disk.list(&folder).iter().flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
     }
 
     /// Whether something stands under the hash of a key.
     pub fn has_hash(&self, kind: ArtifactKind, hash: &str) -> bool {
-        self.place_of(kind, hash).exists()
+        self.disk.exists(&self.place_of(kind, hash))
     }
 
     /// A private folder for the payloads of a new artifact; nothing is visible before [`Store::commit`].
     pub fn draft(&self) -> Result<Draft> {
-        Draft::new(&self.drafts(), self.worker()?.id())
+        Draft::new(Arc::clone(&self.disk), &self.drafts(), self.worker()?.id())
     }
 
     /// Puts a finished draft under its key. What stands there whole already stays: same key, same content.
@@ -202,7 +209,7 @@ impl Store {
         let place = self.place(key);
         self.reserve([key.hash()])?;
         draft.commit(&place, key, seconds, (self.made)(), || matches!(self.get(key), Lookup::Whole(_)))?;
-        StoredArtifact::open(place, Some(key))
+        StoredArtifact::open(Arc::clone(&self.disk), place, Some(key))
     }
 
     /// Writes an artifact of one or more small payloads.
@@ -234,8 +241,8 @@ impl Store {
         self.worker().map_or(0, |worker| worker.lot(count))
     }
 
-    /// How many operations claims, records of processes and attempts have cost on the file system.
-    pub fn claim_operations(&self) -> u64 {
+    /// How many operations on the file system this opening of the store has cost.
+    pub fn operations(&self) -> u64 {
         self.disk.operations()
     }
 
@@ -253,17 +260,17 @@ impl Store {
 
     /// What was tried in vain of a piece of work, the oldest first.
     pub fn attempts(&self, name: &str) -> Vec<Attempt> {
-        attempts::of(&self.root, name)
+        attempts::of(&*self.disk, &self.root, name)
     }
 
     /// All that was tried in vain, by the names of the works.
     pub fn all_attempts(&self) -> BTreeMap<String, Vec<Attempt>> {
-        attempts::all(&self.root)
+        attempts::all(&*self.disk, &self.root)
     }
 
     /// A piece of work is done, with all its chunks: earlier attempts do not matter any more.
     pub fn forgive(&self, name: &str) {
-        attempts::clear(&self.root, name);
+        attempts::clear(&*self.disk, &self.root, name);
     }
 
     /// What whoever clears up claims, so that no run begins meanwhile.
@@ -279,24 +286,24 @@ impl Store {
 
     /// The hashes of everything that living processes have noted ([`Self::reserve`]).
     pub fn reserved(&self) -> BTreeSet<String> {
-        uses::of(&self.root, &self.living())
+        uses::of(&*self.disk, &self.root, &self.living())
     }
 
     /// The same of all living processes but this one.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
         let own = self.worker()?.id();
         let others: Vec<String> = self.living().into_iter().filter(|id| id != own).collect();
-        Ok(uses::of(&self.root, &others))
+        Ok(uses::of(&*self.disk, &self.root, &others))
     }
 
     /// The private folders of unfinished artifacts.
     pub fn drafts_left(&self) -> Vec<Left> {
-        draft::all(&self.root, &self.drafts())
+        draft::all(&*self.disk, &self.root, &self.drafts())
     }
 
     /// The journal of a piece of work.
     pub fn journal(&self, name: &str) -> Result<Journal> {
-        Journal::open(self.root.join("journals").join(name), self.worker()?.id())
+        Journal::open(Arc::clone(&self.disk), self.root.join("journals").join(name), self.worker()?.id())
     }
 
     /// Ends a journal whose work is stored.
@@ -317,7 +324,11 @@ impl Store {
 
     /// The names of the processes that are not known to be dead.
     pub fn living(&self) -> Vec<String> {
-        process::all(&self.root).into_iter().filter(|known| !known.dead).map(|known| known.process.id).collect()
+        process::all(&*self.disk, &self.root)
+            .into_iter()
+            .filter(|known| !known.dead)
+            .map(|known| known.process.id)
+            .collect()
     }
 
     /// Where outlines of what runs do lie.
@@ -335,7 +346,7 @@ impl Store {
     /// # Errors
     /// It cannot be read, or is no ordinary file.
     pub fn input(&self, path: &Path) -> Result<Input> {
-        index::input(&self.root.join("index"), path, self.rehash)
+        index::input(&*self.disk, &self.root.join("index"), path, self.rehash)
     }
 
     /// Where records of runs lie.
@@ -354,7 +365,7 @@ impl Store {
     fn worker(&self) -> Result<&Worker> {
         if self.worker.get().is_none() {
             // Of two threads that come here together, one's worker is dropped again.
-            let worker = Worker::start(&self.root, Arc::<SystemDisk>::clone(&self.disk))?;
+            let worker = Worker::start(&self.root, Arc::clone(&self.disk))?;
             self.worker.set(worker).ok();
         }
         self.worker.get().ok_or_else(|| Error::job("the store has no worker"))
@@ -363,26 +374,66 @@ impl Store {
     /// Removes what dead processes left: drafts, claims, temporary files, and journals of work that is stored; their
     /// records last, because they tell whose the rest is. Other journals stay: they hold work.
     pub fn sweep(&self) {
-        let known = process::all(&self.root);
-        process::sweep_claims(&self.root, &known);
+        let disk = &*self.disk;
+        let known = process::all(disk, &self.root);
+        worker::sweep_claims(disk, &self.root, &known);
         for left in self.drafts_left().iter().filter(|left| left.dead) {
-            fs::remove_dir_all(&left.folder).ok();
+            disk.remove_folder(&left.folder).ok();
         }
         let living: Vec<&str> =
             known.iter().filter(|known| !known.dead).map(|known| known.process.id.as_str()).collect();
         let dead = |owner: &str| !living.contains(&owner);
         let stored = |hash: &str| ArtifactKind::ALL.iter().any(|&kind| self.has_hash(kind, hash));
-        journal::sweep(&self.root.join("journals"), dead, stored);
-        uses::sweep(&self.root, &known);
+        journal::sweep(disk, &self.root.join("journals"), dead, stored);
+        uses::sweep(disk, &self.root, &known);
         for known in known.iter().filter(|known| known.dead) {
-            fs::remove_file(uses::file(&self.root, &known.process.id)).ok();
-            fs::remove_file(&known.record).ok();
+            disk.remove(&uses::file(&self.root, &known.process.id)).ok();
+            disk.remove(&known.record).ok();
         }
         for folder in
             [self.root.clone(), self.drafts(), self.runs(), self.root.join("index"), self.root.join("processes")]
         {
-            atomic::sweep(&folder);
+            disk.sweep(&folder);
         }
+    }
+
+    /// Puts a small file of its own into the store, whole, whatever stands there.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn put_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        let written = self.disk.replace(path, bytes).or_else(|error| match path.parent() {
+            Some(folder) if error.kind() == ErrorKind::NotFound => {
+                self.disk.make_folder(folder).and_then(|()| self.disk.replace(path, bytes))
+            }
+            _ => Err(error),
+        });
+        written.map_err(|error| Error::io("write", path, &error))
+    }
+
+    /// Whether a file of its own is there.
+    pub fn has_file(&self, path: &Path) -> bool {
+        self.disk.exists(path)
+    }
+
+    /// A small file of its own.
+    pub fn file(&self, path: &Path) -> Option<Vec<u8>> {
+        self.disk.read(path).ok()
+    }
+
+    /// The small files of a folder of it.
+    pub fn files(&self, folder: &Path) -> Vec<Vec<u8>> {
+        self.disk.list(folder).into_iter().filter_map(|name| self.disk.read(&folder.join(name)).ok()).collect()
+    }
+
+    /// A time that only grows.
+    pub(crate) fn now(&self) -> Duration {
+        self.disk.now()
+    }
+
+    /// Lets some time go by, less where `stop` is set meanwhile.
+    pub(crate) fn sleep(&self, time: Duration, stop: &AtomicBool) {
+        self.disk.sleep(time, stop);
     }
 }
 

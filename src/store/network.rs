@@ -1,0 +1,526 @@
+//! A file system over the network, as tests play it: what a client has seen it may believe for a minute, so that what others
+//! make, rename or remove shows late; links and renames are made and said to have failed; clocks differ. Every operation is
+//! counted. Where there is no lock there is none that lets everybody in.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::io::{self, Cursor, ErrorKind, Read, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::disk::{Disk, Mapped};
+use super::played_time::Time;
+use super::process::Process;
+use crate::files::atomic::PATIENCE;
+use crate::files::owner::Owner;
+
+/// A file's bytes, and the time of its last change.
+type File = Arc<Mutex<(Vec<u8>, Duration)>>;
+
+/// What stands under a name. A file may have several.
+#[derive(Clone)]
+enum Node {
+    File(File),
+    Folder,
+}
+
+pub(crate) type Told = Box<dyn Fn(&Path) + Send + Sync>;
+
+/// What a client saw of a file, and when.
+type Seen = (Duration, Option<Vec<u8>>);
+
+/// What all machines share: files by folder and name.
+#[derive(Default)]
+pub(crate) struct Server {
+    folders: Mutex<HashMap<String, BTreeMap<String, Node>>>,
+    /// The processes that have not gone down.
+    living: Mutex<HashSet<String>>,
+    /// How many claims were taken from living processes by others.
+    robbed: AtomicU64,
+    /// Microseconds, where no [`Time`] goes by.
+    clock: AtomicU64,
+    operations: AtomicU64,
+    /// The same by what was asked, and of what folder of the store.
+    by_kind: Mutex<BTreeMap<(&'static str, String), u64>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn split(path: &Path) -> (String, String) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    (path.parent().map(text).unwrap_or_default(), name)
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+impl Server {
+    /// Sets the clock.
+    pub(crate) fn set(&self, now: Duration) {
+        self.clock.store(now.as_micros() as u64, Relaxed);
+    }
+
+    /// How many claims were taken from living processes by others.
+    pub(crate) fn robbed(&self) -> u64 {
+        self.robbed.load(Relaxed)
+    }
+
+    /// Operations since it began.
+    pub(crate) fn operations(&self) -> u64 {
+        self.operations.load(Relaxed)
+    }
+
+    /// The operations by what was asked, and of what folder of the store; the most frequent first.
+    pub(crate) fn by_kind(&self) -> Vec<(String, u64)> {
+        let kinds = lock(&self.by_kind);
+        let mut all: Vec<_> = kinds.iter().map(|((what, of), count)| (format!("{what} {of}"), *count)).collect();
+        all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        all
+    }
+
+    /// A file as it is.
+    pub(crate) fn file(&self, path: &Path) -> Option<Vec<u8>> {
+        self.node(path).map(|node| lock(&node).0.clone())
+    }
+
+    /// The names in a folder as they are.
+    pub(crate) fn names(&self, folder: &Path) -> Vec<String> {
+        lock(&self.folders).get(&text(folder)).map_or_else(Vec::new, |names| names.keys().cloned().collect())
+    }
+
+    fn node(&self, path: &Path) -> Option<File> {
+        let (folder, name) = split(path);
+        match lock(&self.folders).get(&folder)?.get(&name)? {
+            Node::File(file) => Some(Arc::clone(file)),
+            Node::Folder => None,
+        }
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        let (folder, name) = split(path);
+        lock(&self.folders).get(&folder).is_some_and(|names| names.contains_key(&name))
+    }
+
+    /// Puts something under a name, in folders that are made where they are not there.
+    fn put(&self, path: &Path, node: Node) {
+        let mut folders = lock(&self.folders);
+        let (mut path, mut node) = (path, node);
+        loop {
+            let (folder, name) = split(path);
+            let known = folders.contains_key(&folder);
+            folders.entry(folder).or_default().insert(name, node);
+            match path.parent() {
+                Some(parent) if !known && parent.parent().is_some() => (path, node) = (parent, Node::Folder),
+                _ => return,
+            }
+        }
+    }
+
+    fn take(&self, path: &Path) -> Option<Node> {
+        let (folder, name) = split(path);
+        lock(&self.folders).get_mut(&folder)?.remove(&name)
+    }
+}
+
+/// How a network misbehaves.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Network {
+    /// For so many seconds a client believes what it has seen.
+    pub(crate) cache: u64,
+    /// Of so many links and renames one is made and said to have failed; 0: none.
+    pub(crate) lies: u64,
+}
+
+/// One machine's view of a server.
+pub(crate) struct Client {
+    server: Arc<Server>,
+    network: Network,
+    /// Whose seconds go by.
+    time: Option<(Arc<Time>, usize)>,
+    process: Process,
+    /// Is told of what is put in its place.
+    told: Option<Told>,
+    /// How far its clock is ahead.
+    ahead: Duration,
+    changes: AtomicU64,
+    operations: AtomicU64,
+    /// It went down: nothing that it does reaches the server.
+    down: AtomicBool,
+    seen: Mutex<HashMap<String, Seen>>,
+    lists: Mutex<HashMap<String, (Duration, Vec<String>)>>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.process.id)
+    }
+}
+
+impl Client {
+    /// A machine with a process on it. Machines have clocks and systems of their own.
+    pub(crate) fn new(server: &Arc<Server>, network: Network, machine: usize) -> Arc<Self> {
+        Self::at_work(server, network, machine, None, None)
+    }
+
+    /// The same in a played time, as one of its processes.
+    pub(crate) fn at_work(
+        server: &Arc<Server>,
+        network: Network,
+        machine: usize,
+        time: Option<(Arc<Time>, usize)>,
+        told: Option<Told>,
+    ) -> Arc<Self> {
+        let owner = Owner { pid: 5, system: Some(format!("machine {machine}")), started: Some(1) };
+        let process = Process { id: format!("5-{:012x}", machine * 7919), owner, beat: 0 };
+        lock(&server.living).insert(process.id.clone());
+        Arc::new(Self {
+            server: Arc::clone(server),
+            network,
+            time,
+            process,
+            told,
+            ahead: Duration::from_secs(7 * machine as u64),
+            changes: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
+            down: AtomicBool::new(false),
+            seen: Mutex::default(),
+            lists: Mutex::default(),
+        })
+    }
+
+    /// The machine goes down: what it had made stays.
+    pub(crate) fn go_down(&self) {
+        self.down.store(true, Relaxed);
+        lock(&self.server.living).remove(&self.process.id);
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Relaxed)
+    }
+
+    fn server_time(&self) -> Duration {
+        self.time
+            .as_ref()
+            .map_or_else(|| Duration::from_micros(self.server.clock.load(Relaxed)), |(time, _)| time.now())
+    }
+
+    fn asked(&self, what: &'static str, path: &Path) {
+        if !self.is_down() {
+            self.server.operations.fetch_add(1, Relaxed);
+            self.operations.fetch_add(1, Relaxed);
+            let of = path.components().nth(2).map(|part| part.as_os_str().to_string_lossy().into_owned());
+            *lock(&self.server.by_kind).entry((what, of.unwrap_or_default())).or_default() += 1;
+        }
+    }
+
+    /// Asks for a change; nothing comes of it where the machine is down.
+    fn change(&self, what: &'static str, paths: &[&Path]) -> io::Result<()> {
+        if self.is_down() {
+            return Err(io::Error::other("the machine is down"));
+        }
+        self.asked(what, paths[0]);
+        if self.network.cache > 0 {
+            for path in paths {
+                // What it has done itself, it sees at once.
+                let below = text(path);
+                lock(&self.seen).retain(|seen, _| !seen.starts_with(&below));
+                lock(&self.lists).remove(&split(path).0);
+                lock(&self.lists).remove(&below);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the answer to a change gets lost, and the question is asked again.
+    fn lies(&self) -> bool {
+        let number = self.changes.fetch_add(1, Relaxed) + 1;
+        self.network.lies > 0 && number.is_multiple_of(self.network.lies)
+    }
+
+    fn new_file(&self, bytes: &[u8]) -> Node {
+        Node::File(Arc::new(Mutex::new((bytes.to_vec(), self.server_time()))))
+    }
+
+    /// What it knows of a file from before.
+    fn known<T>(&self, path: &Path, of: impl Fn(&Option<Vec<u8>>) -> T) -> Option<T> {
+        let (now, most) = (self.server_time(), Duration::from_secs(self.network.cache));
+        let seen = lock(&self.seen);
+        seen.get(&text(path)).filter(|(at, _)| now < *at + most).map(|(_, seen)| of(seen))
+    }
+
+    fn saw(&self, path: &Path, found: Option<Vec<u8>>) {
+        if self.network.cache > 0 {
+            lock(&self.seen).insert(text(path), (self.server_time(), found));
+        }
+    }
+
+    /// What it sees of a file after so many bytes.
+    fn look(&self, path: &Path, start: usize) -> Option<Vec<u8>> {
+        let after = |bytes: &Vec<u8>| bytes.get(start..).unwrap_or_default().to_vec();
+        if let Some(seen) = self.known(path, |seen| seen.as_ref().map(after)) {
+            return seen;
+        }
+        if self.is_down() {
+            return None;
+        }
+        self.asked("read", path);
+        let found = self.server.node(path);
+        if self.network.cache > 0 {
+            self.saw(path, found.as_ref().map(|node| lock(node).0.clone()));
+        }
+        found.map(|node| after(&lock(&node).0))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.go_down();
+    }
+}
+
+fn missing() -> io::Error {
+    ErrorKind::NotFound.into()
+}
+
+/// A file that grows as it is written.
+struct Growing(File);
+
+impl Write for Growing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        lock(&self.0).0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Disk for Client {
+    fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>> {
+        self.look(path, start as usize).ok_or_else(missing)
+    }
+
+    fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(Cursor::new(self.read(path)?)))
+    }
+
+    fn map(&self, path: &Path) -> io::Result<Mapped> {
+        self.read(path).map(Mapped::Memory)
+    }
+
+    fn size(&self, path: &Path) -> io::Result<u64> {
+        if let Some(seen) = self.known(path, |seen| seen.as_ref().map(Vec::len)) {
+            return seen.map(|length| length as u64).ok_or_else(missing);
+        }
+        if self.network.cache > 0 {
+            return self.read(path).map(|bytes| bytes.len() as u64);
+        }
+        self.asked("size", path);
+        let node = self.server.node(path).filter(|_| !self.is_down()).ok_or_else(missing)?;
+        Ok(lock(&node).0.len() as u64)
+    }
+
+    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.change("create", &[path])?;
+        if self.server.has(path) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        self.server.put(path, self.new_file(bytes));
+        Ok(())
+    }
+
+    fn writer(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
+        self.create(path, &[])?;
+        Ok(Box::new(Growing(self.server.node(path).ok_or_else(missing)?)))
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        self.change("sync", &[path])
+    }
+
+    fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.change("overwrite", &[path])?;
+        let node = self.server.node(path).ok_or_else(missing)?;
+        *lock(&node) = (bytes.to_vec(), self.server_time());
+        Ok(())
+    }
+
+    fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.change("append", &[path])?;
+        match self.server.node(path) {
+            Some(node) => {
+                let mut file = lock(&node);
+                file.0.extend_from_slice(bytes);
+                file.1 = self.server_time();
+            }
+            None => self.server.put(path, self.new_file(bytes)),
+        }
+        Ok(())
+    }
+
+    fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        // Made beside it, and renamed.
+        self.change("replace", &[path])?;
+        self.change("replace", &[path])?;
+        self.server.put(path, self.new_file(bytes));
+        Ok(())
+    }
+
+    fn sweep(&self, folder: &Path) {
+        self.asked("sweep", folder);
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change("link", &[to])?;
+        let node = self.server.node(from).ok_or_else(missing)?;
+        if self.server.has(to) {
+            // What the server said, the client knows; what stands there it may still have seen otherwise.
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        self.server.put(to, Node::File(node));
+        lock(&self.seen).remove(&text(to));
+        lock(&self.lists).remove(&split(to).0);
+        if self.lies() { Err(ErrorKind::AlreadyExists.into()) } else { Ok(()) }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change("rename", &[from, to])?;
+        if !self.server.has(from) {
+            return Err(missing());
+        }
+        let of = split(from).0.ends_with("/claims").then(|| self.server.file(from)).flatten();
+        let of = of.and_then(|record| serde_json::from_slice::<serde_json::Value>(&record).ok());
+        let owner = of.as_ref().and_then(|record| record["id"].as_str()).filter(|id| *id != self.process.id);
+        if owner.is_some_and(|id| lock(&self.server.living).contains(id)) {
+            self.server.robbed.fetch_add(1, Relaxed);
+        }
+        let (from_text, to_text) = (text(from), text(to));
+        let is_folder = lock(&self.server.folders).contains_key(&from_text);
+        if is_folder && lock(&self.server.folders).get(&to_text).is_some_and(|names| !names.is_empty()) {
+            return Err(ErrorKind::DirectoryNotEmpty.into());
+        }
+        let node = self.server.take(from).ok_or_else(missing)?;
+        self.server.put(to, node);
+        if is_folder {
+            // Folders that are renamed here have files in them and no folders.
+            let mut folders = lock(&self.server.folders);
+            let names = folders.remove(&from_text).unwrap_or_default();
+            folders.insert(to_text, names);
+        }
+        if let Some(told) = &self.told {
+            told(to);
+        }
+        if self.lies() { Err(missing()) } else { Ok(()) }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.change("remove", &[path])?;
+        self.server.take(path).map(drop).ok_or_else(missing)
+    }
+
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        self.change("make_folder", &[path])?;
+        lock(&self.server.folders).entry(text(path)).or_default();
+        if !self.server.has(path) {
+            self.server.put(path, Node::Folder);
+        }
+        Ok(())
+    }
+
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        let names = lock(&self.server.folders).get(&text(path)).map_or(0, BTreeMap::len);
+        // Each file, and the folder.
+        for _ in 0..names {
+            self.asked("remove_folder", path);
+        }
+        self.change("remove_folder", &[path])?;
+        lock(&self.server.folders).remove(&text(path)).ok_or_else(missing)?;
+        self.server.take(path).map(drop).ok_or_else(missing)
+    }
+
+    fn remove_empty(&self, path: &Path) -> io::Result<()> {
+        self.change("remove_empty", &[path])?;
+        match lock(&self.server.folders).get(&text(path)).map(BTreeMap::is_empty) {
+            Some(true) => {}
+            Some(false) => return Err(ErrorKind::DirectoryNotEmpty.into()),
+            None => return Err(missing()),
+        }
+        lock(&self.server.folders).remove(&text(path));
+        self.server.take(path).map(drop).ok_or_else(missing)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        if let Some(seen) = self.known(path, Option::is_some) {
+            return seen;
+        }
+        self.asked("exists", path);
+        let found = self.server.has(path) && !self.is_down();
+        // Of a folder it is known that it is there, as of a file.
+        self.saw(path, found.then(|| self.server.file(path).unwrap_or_default()));
+        found
+    }
+
+    fn list(&self, folder: &Path) -> Vec<String> {
+        let (now, most) = (self.server_time(), Duration::from_secs(self.network.cache));
+        if let Some((_, names)) = lock(&self.lists).get(&text(folder)).filter(|(at, _)| now < *at + most) {
+            return names.clone();
+        }
+        if self.is_down() {
+            return Vec::new();
+        }
+        self.asked("list", folder);
+        let names = self.server.names(folder);
+        if self.network.cache > 0 {
+            lock(&self.lists).insert(text(folder), (now, names.clone()));
+        }
+        names
+    }
+
+    fn clock(&self, folder: &Path) -> SystemTime {
+        // A file is made and removed.
+        self.asked("clock", folder);
+        self.asked("clock", folder);
+        UNIX_EPOCH + self.server_time()
+    }
+
+    fn age(&self, path: &Path, now: SystemTime) -> Option<Duration> {
+        self.asked("age", path);
+        let changed = self.server.node(path).map(|node| lock(&node).1)?;
+        now.duration_since(UNIX_EPOCH + changed).ok()
+    }
+
+    fn now(&self) -> Duration {
+        self.server_time() + self.ahead + PATIENCE * 4
+    }
+
+    fn sleep(&self, time: Duration, _stop: &AtomicBool) {
+        // Whoever sets it wakes the process.
+        if let Some((of, actor)) = self.time.as_ref().filter(|_| !self.is_down()) {
+            of.sleep(*actor, time);
+        }
+    }
+
+    fn every(&self, _period: Duration, act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
+        /// As often as the program beats; tests of real time do so more often.
+        const BEAT: Duration = Duration::from_secs(15);
+        match &self.time {
+            Some((time, _)) => Box::new(time.every(BEAT, act)),
+            None => Box::new(()),
+        }
+    }
+
+    fn process(&self) -> Process {
+        self.process.clone()
+    }
+
+    fn operations(&self) -> u64 {
+        self.operations.load(Relaxed)
+    }
+}

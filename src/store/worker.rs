@@ -1,0 +1,320 @@
+//! A process at work on a store: its heartbeat, and what it has claimed.
+//!
+//! Nothing depends on leases to be right: artifacts are content-addressed, and two processes that make the same one
+//! make the same bytes. They only keep two processes from doing the same work twice. A claim is a hard link to the
+//! process's own record, so that it appears whole; where the file system has no links it is a copy, and where it cannot
+//! be made at all, work may be done twice and nothing stops.
+
+use std::any::Any;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::attempts::{self, Attempt};
+use super::disk::{Disk, is_taken};
+use super::process::{Known, Process};
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::files::atomic::PATIENCE;
+
+/// Between two beats. (Tests do not wait so long for one.)
+pub(super) const BEAT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
+
+/// For so long a claim that was another's counts as still theirs when a listing has it: whether they live is asked no
+/// sooner, so that waiting for many claims costs one listing and not two or three operations each.
+const PROBE: Duration = Duration::from_secs(10);
+
+/// Of how many claims one look asks whether their owners live: hundreds of workers wait for hundreds of claims.
+const PROBES: usize = 4;
+
+/// How often a claim is tried at once, while others make and give back the same one.
+const ATTEMPTS: usize = 10;
+
+/// For so long a listing of all claims is as good as a new one.
+const LISTING: Duration = Duration::from_millis(200);
+
+/// This process at work on a store, from its first claim or draft to its end.
+pub(crate) struct Worker {
+    disk: Arc<dyn Disk>,
+    process: Process,
+    record: PathBuf,
+    processes: PathBuf,
+    claims: PathBuf,
+    /// The claims that this process has: its own record in a claim does not tell which of its threads it belongs to.
+    held: Arc<Mutex<HashSet<PathBuf>>>,
+    seen: Mutex<HashMap<String, (u64, Duration)>>,
+    /// When claims of others were last tried in vain, or first seen.
+    tried: Mutex<HashMap<String, Duration>>,
+    listed: Mutex<Option<Listing>>,
+    /// Keeps its record moving.
+    heart: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// The names of all claims at one moment.
+struct Listing {
+    at: Duration,
+    names: HashSet<String>,
+    /// How many of them may still be asked whether their owners live.
+    probes: usize,
+}
+
+/// What came of an attempt to claim something.
+pub enum ClaimResult {
+    Mine(Lease),
+    /// Another process, or another job of this one, is at it.
+    Theirs(Process),
+}
+
+/// A claim that is given back when it is dropped.
+pub struct Lease {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    held: Arc<Mutex<HashSet<PathBuf>>>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // In this order: as long as it is held, nobody here takes the file for one of a moment ago.
+        self.disk.remove(&self.path).ok();
+        lock(&self.held).remove(&self.path);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What keeps a process's record moving.
+struct Heart {
+    disk: Arc<dyn Disk>,
+    process: Process,
+    record: PathBuf,
+}
+
+impl Heart {
+    fn beat(&mut self) {
+        self.process.beat += 1;
+        let record = self.process.record();
+        // Whoever took this process for dead (it slept, or its machine did) has removed its record.
+        let beat = self.disk.overwrite(&self.record, &record);
+        if beat.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            // A beat that cannot be written is as good as none: others then wait less long than they could.
+            self.disk.create(&self.record, &record).ok();
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn start(root: &Path, disk: Arc<dyn Disk>) -> Result<Self> {
+        for folder in ["processes", "claims"].map(|name| root.join(name)) {
+            disk.make_folder(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+        }
+        let mut worker = Self::begin(root, disk.process(), disk)?;
+        let mut heart = worker.heart_of();
+        worker.heart = Some(worker.disk.every(BEAT, Box::new(move || heart.beat())));
+        Ok(worker)
+    }
+
+    fn heart_of(&self) -> Heart {
+        Heart { disk: Arc::clone(&self.disk), process: self.process.clone(), record: self.record.clone() }
+    }
+
+    /// A process without a heart that beats by itself.
+    fn begin(root: &Path, process: Process, disk: Arc<dyn Disk>) -> Result<Self> {
+        let (processes, claims) = (root.join("processes"), root.join("claims"));
+        let record = processes.join(format!("{}.json", process.id));
+        disk.create(&record, &process.record()).map_err(|error| Error::io("write", &record, &error))?;
+        Ok(Self {
+            disk,
+            process,
+            record,
+            processes,
+            claims,
+            held: Arc::default(),
+            seen: Mutex::default(),
+            tried: Mutex::default(),
+            listed: Mutex::default(),
+            heart: None,
+        })
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.process.id
+    }
+
+    /// A number below `count`, of which every process has its own.
+    pub(crate) fn lot(&self, count: usize) -> usize {
+        let digits = self.process.id.rsplit('-').next().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        (digits.unwrap_or_default() % count.max(1) as u64) as usize
+    }
+
+    /// Claims a name, unless a living process has.
+    pub(crate) fn claim(&self, name: &str) -> ClaimResult {
+        let path = self.claims.join(name);
+        if !lock(&self.held).insert(path.clone()) {
+            return ClaimResult::Theirs(self.process.clone());
+        }
+        let lease = Lease { disk: Arc::clone(&self.disk), path, held: Arc::clone(&self.held) };
+        // Somebody else's, and not this process's to remove.
+        let theirs = |lease: Lease, process| {
+            let Lease { path, held, .. } = &lease;
+            lock(held).remove(path);
+            std::mem::forget(lease);
+            lock(&self.tried).insert(name.to_owned(), self.disk.now());
+            ClaimResult::Theirs(process)
+        };
+        for _ in 0..ATTEMPTS {
+            match self.mark(&lease.path) {
+                Ok(()) => return ClaimResult::Mine(lease),
+                Err(error) if is_taken(&error) => {}
+                // Without a mark others may do the same work: that costs time and nothing else.
+                Err(_) => return ClaimResult::Mine(lease),
+            }
+            match Process::read(&*self.disk, &lease.path) {
+                // A link over the network that was made and then said to exist: nobody else here has the name.
+                Some(own) if own.id == self.process.id => return ClaimResult::Mine(lease),
+                Some(process) if self.alive(&process) => return theirs(lease, process),
+                Some(dead) => {
+                    if self.break_up(&lease.path, Some(&dead)) {
+                        died(&*self.disk, &self.claims, name, &dead);
+                    }
+                }
+                // Gone meanwhile: the next attempt may succeed.
+                None if !self.disk.exists(&lease.path) => {}
+                None => drop(self.break_up(&lease.path, None)),
+            }
+        }
+        // It is taken, and not to be seen: a cache is behind. Later it will show.
+        theirs(lease, Process::unknown())
+    }
+
+    /// Whether a claim that was tried a moment ago in vain still stands, by one listing for all of them.
+    pub(crate) fn still_theirs(&self, name: &str) -> bool {
+        let now = self.disk.now();
+        let lately = lock(&self.tried).get(name).is_some_and(|&tried| now.saturating_sub(tried) < PROBE);
+        lately && self.with_claims(|claims| claims.contains(name))
+    }
+
+    /// Whether somebody has a claim, by the listing alone: of many that are free or taken, the free ones are found without
+    /// an operation each. Whether they live is asked a while after it was first seen.
+    pub(crate) fn seems_theirs(&self, name: &str) -> bool {
+        let now = self.disk.now();
+        if !self.with_claims(|claims| claims.contains(name)) {
+            return false;
+        }
+        let first = *lock(&self.tried).entry(name.to_owned()).or_insert(now);
+        let mut listed = lock(&self.listed);
+        let probes = listed.as_mut().map(|listing| &mut listing.probes).filter(|probes| **probes > 0);
+        let Some(probes) = probes.filter(|_| now.saturating_sub(first) >= PROBE) else { return true };
+        *probes -= 1;
+        false
+    }
+
+    /// Shows the names of all claims, of a moment ago at most.
+    pub(crate) fn with_claims<T>(&self, look: impl FnOnce(&HashSet<String>) -> T) -> T {
+        let (mut listed, now) = (lock(&self.listed), self.disk.now());
+        let old = listed.take().filter(|listing| now.saturating_sub(listing.at) < LISTING);
+        let fresh = || {
+            let names = self.disk.list(&self.claims).into_iter().collect();
+            Listing { at: now, names, probes: PROBES }
+        };
+        look(&listed.insert(old.unwrap_or_else(fresh)).names)
+    }
+
+    /// Puts this process's record at the path of a claim, which must not exist.
+    fn mark(&self, path: &Path) -> io::Result<()> {
+        let linked = if fault::set("no-links") {
+            Err(ErrorKind::Unsupported.into())
+        } else {
+            self.disk.link(&self.record, path)
+        };
+        match linked {
+            Ok(()) if fault::set("link-made-and-denied") => Err(ErrorKind::AlreadyExists.into()),
+            Err(error) if !is_taken(&error) => self.disk.create(path, &self.process.record()),
+            linked => linked,
+        }
+    }
+
+    /// Takes a dead process's claim away. Of several that try, one renames it; whoever caught a claim that was made
+    /// meanwhile puts it back. Whether it was the one, and took what it meant to.
+    fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
+        let aside = self.claims.join(format!("{}.dead", self.process.id));
+        if self.disk.rename(path, &aside).is_err() {
+            return false;
+        }
+        let other = match (dead, Process::read(&*self.disk, &aside)) {
+            (Some(dead), Some(caught)) => caught.id != dead.id,
+            _ => false,
+        };
+        if other && self.disk.link(&aside, path).is_err() {
+            // Where there are no links it is a copy; where somebody has the name by now, it is theirs.
+            self.disk.read(&aside).and_then(|record| self.disk.create(path, &record)).ok();
+        }
+        self.disk.remove(&aside).ok();
+        !other
+    }
+
+    /// Whether a process lives, as far as one can tell; in doubt it does.
+    pub(super) fn alive(&self, process: &Process) -> bool {
+        if let Some(lives) = process.owner.lives() {
+            return lives;
+        }
+        // Its heart beats in its own record; a claim that is a copy stands still. Without a record it is gone.
+        let record = self.processes.join(format!("{}.json", process.id));
+        let Some(Process { beat: now_at, .. }) = Process::read(&*self.disk, &record) else {
+            return self.disk.exists(&record);
+        };
+        let mut seen = lock(&self.seen);
+        let now = self.disk.now();
+        let (beat, since) = seen.entry(process.id.clone()).or_insert_with(|| {
+            // Seen for the first time: it may have stood still for long already.
+            let before = self.disk.age(&record, self.disk.clock(&self.processes)).unwrap_or_default();
+            (now_at, now.saturating_sub(before))
+        });
+        if *beat != now_at {
+            (*beat, *since) = (now_at, now);
+        }
+        now.saturating_sub(*since) <= PATIENCE
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.heart.take());
+        self.disk.remove(&self.record).ok();
+    }
+}
+
+/// Removes the claims of processes that are dead, or gone without a trace, and what is no claim at all.
+pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, known: &[Known]) {
+    let claims = root.join("claims");
+    for name in disk.list(&claims) {
+        let path = claims.join(&name);
+        let Some(process) = Process::read(disk, &path) else { continue };
+        let of = known.iter().find(|known| known.process.id == process.id);
+        let dead = of.map_or(process.owner.lives() == Some(false), |known| known.dead);
+        // Of several that sweep, one removes it.
+        if dead && disk.remove(&path).is_ok() {
+            died(disk, &claims, &name, &process);
+        }
+    }
+}
+
+/// What a claim that is held while something is computed begins with a hash or this word: of other claims it says nothing
+/// that their owner died.
+pub const CALIBRATING: &str = "calibrate-";
+
+/// Notes that a process died at the work that it had claimed.
+fn died(disk: &dyn Disk, claims: &Path, name: &str, process: &Process) {
+    let chunk = name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64);
+    if let Some(root) = claims.parent().filter(|_| chunk || name.starts_with(CALIBRATING)) {
+        attempts::note(disk, root, name, &Attempt::of_the_dead(process));
+    }
+}
+
+#[cfg(test)]
+mod network_test;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Claims on a file system over the network ([`crate::store::network`]), played in a time of its own: what others make, rename
+//! or remove shows late; links are made and said to have failed; clocks differ. Nothing may be wrong or lost; work may be
+//! done twice, and is counted. (A lock that lets everybody in changes nothing: none is asked.)
+#![allow(clippy::disallowed_macros, reason = "figures for docs/cluster.md")]
+
+use super::*;
+use crate::store::network::{Client, Network, Server};
+
+/// A worker on a machine of its own.
+struct Machine {
+    disk: Arc<Client>,
+    worker: Worker,
+    heart: Heart,
+    work: Option<(usize, Lease)>,
+}
+
+fn machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
+    let disk = Client::new(server, network, number);
+    let worker = Worker::begin(Path::new("/store"), disk.process(), Arc::<Client>::clone(&disk)).unwrap();
+    Machine { heart: worker.heart_of(), disk, worker, work: None }
+}
+
+/// What came of a number of jobs.
+#[derive(Debug)]
+struct Outcome {
+    jobs: usize,
+    /// How often a job was done.
+    done: usize,
+    deaths: usize,
+    seconds: u64,
+}
+
+/// Draws as everywhere in the tests: the same each time.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, count: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % count
+    }
+}
+
+/// `machines` workers do `jobs` jobs of half a minute each; of a hundred jobs so many are the last of their worker, for which
+/// another one comes.
+fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed: u64) -> Outcome {
+    let server = Arc::new(Server::default());
+    let place = |job: usize| PathBuf::from(format!("/store/done/{job}"));
+    let bytes = |job: usize| format!("result {job}").into_bytes();
+    let mut all: Vec<Machine> = (0..machines).map(|number| machine(&server, number, network)).collect();
+    // When each acts, and when each beats, in milliseconds.
+    let (mut acts, mut beats): (Vec<u64>, Vec<u64>) = (vec![0; machines], vec![15_000; machines]);
+    let (mut draws, mut outcome) = (Draws(seed), Outcome { jobs, done: 0, deaths: 0, seconds: 0 });
+    let whole = |server: &Server| (0..jobs).all(|job| server.file(&place(job)).is_some());
+    while !whole(&server) {
+        let next = (0..machines).min_by_key(|&number| acts[number].min(beats[number])).unwrap();
+        let now = acts[next].min(beats[next]);
+        assert!(now < 86_400_000, "it does not come to an end: {outcome:?}");
+        server.set(Duration::from_millis(now));
+        outcome.seconds = now / 1000;
+        let at = &mut all[next];
+        if beats[next] <= acts[next] {
+            at.heart.beat();
+            beats[next] += 15_000;
+            continue;
+        }
+        if let Some((job, lease)) = at.work.take() {
+            outcome.done += 1;
+            if draws.below(100) < deaths_in_100 {
+                // Its claims and its record stay, and another one comes.
+                std::mem::forget(lease);
+                outcome.deaths += 1;
+                let fresh = machine(&server, machines + outcome.deaths, network);
+                let Machine { worker, .. } = std::mem::replace(at, fresh);
+                std::mem::forget(worker);
+            } else {
+                // As artifacts are: written under a private name, and renamed.
+                let draft = PathBuf::from(format!("/store/drafts/{}.{job}", at.worker.id()));
+                at.disk.create(&draft, &bytes(job)).unwrap();
+                // Its answer may get lost.
+                at.disk.rename(&draft, &place(job)).ok();
+                assert!(at.disk.exists(&place(job)));
+                drop(lease);
+            }
+        }
+        let first = at.worker.lot(jobs);
+        let mut order = (0..jobs).map(|job| (first + job) % jobs);
+        let claimed = order.find_map(|job| {
+            let name = format!("job-{job}");
+            if at.disk.exists(&place(job)) || at.worker.seems_theirs(&name) {
+                return None;
+            }
+            match at.worker.claim(&name) {
+                ClaimResult::Mine(lease) => Some((job, lease)),
+                ClaimResult::Theirs(_) => None,
+            }
+        });
+        acts[next] = now + if claimed.is_some() { 20_000 + draws.below(20_000) } else { 10_000 };
+        at.work = claimed;
+    }
+    for job in 0..jobs {
+        assert_eq!(server.file(&place(job)), Some(bytes(job)), "job {job}");
+    }
+    outcome
+}
+
+#[test]
+fn where_everything_shows_at_once_nothing_is_done_twice() {
+    let outcome = play(8, 200, Network::default(), 0, 1);
+    assert_eq!(outcome.done, outcome.jobs, "{outcome:?}");
+    // Eight at a time, half a minute each.
+    assert!(outcome.seconds < 2 * 200 / 8 * 30, "{outcome:?}");
+}
+
+#[test]
+fn on_a_network_that_caches_and_lies_nothing_is_lost_and_double_work_is_counted() {
+    for seed in 1..=8 {
+        let outcome = play(8, 200, Network { cache: 60, lies: 5 }, 2, seed);
+        println!("{outcome:?}");
+        // What the dead had done, and what was done while it did not show that it was done.
+        assert!(outcome.done - outcome.deaths <= 2 * outcome.jobs, "{outcome:?}");
+        assert!(outcome.deaths > 0, "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_the_dead_had_claimed_is_taken_over_when_their_records_stand_still() {
+    let outcome = play(4, 40, Network::default(), 20, 3);
+    assert!(outcome.deaths > 3 && outcome.done == outcome.jobs + outcome.deaths, "{outcome:?}");
+}
+
+/// Operations a second that a worker costs the server by its claims: where another one holds all that is left, and where it
+/// works. docs/cluster.md has the figures.
+#[test]
+fn a_waiting_worker_costs_the_server_about_one_operation_a_second() {
+    let server = Arc::new(Server::default());
+    let [mut busy, mut idle] = [0, 1].map(|number| machine(&server, number, Network::default()));
+    let names: Vec<String> = (0..300).map(|job| format!("job-{job}")).collect();
+    let held: Vec<Lease> = names
+        .iter()
+        .map(|name| match busy.worker.claim(name) {
+            ClaimResult::Mine(lease) => lease,
+            ClaimResult::Theirs(_) => panic!("{name} is taken"),
+        })
+        .collect();
+    let spent = |server: &Server| server.operations();
+    let before = spent(&server);
+    for second in 0..600 {
+        server.set(Duration::from_secs(second));
+        if second % 15 == 0 {
+            busy.heart.beat();
+            idle.heart.beat();
+        }
+        // As a worker looks that has waited for a while.
+        if second % 10 == 0 {
+            let asked = names.iter().filter(|name| !idle.worker.seems_theirs(name));
+            asked.for_each(|name| assert!(matches!(idle.worker.claim(name), ClaimResult::Theirs(_))));
+        }
+    }
+    let waiting = (spent(&server) - before) as f64 / 600.0;
+    let before = spent(&server);
+    drop(held);
+    let given_back = (spent(&server) - before) as f64 / 300.0;
+    server.set(Duration::from_secs(700));
+    let before = spent(&server);
+    let taken = names.iter().filter(|name| !idle.worker.seems_theirs(name));
+    let taken = taken.filter(|name| matches!(idle.worker.claim(name), ClaimResult::Mine(_))).count();
+    let claimed = (spent(&server) - before) as f64 / 300.0;
+    assert_eq!(taken, 300);
+    println!("waiting: {waiting:.2} operations a second; working: {:.2} for each chunk", claimed + given_back);
+    assert!(waiting < 2.0, "{waiting}");
+    assert!(claimed + given_back < 4.0, "{claimed} {given_back}");
+}
