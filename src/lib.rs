@@ -6,7 +6,7 @@
 //! | floor | modules |
 //! | --- | --- |
 //! | 5 | [`cli`] |
-//! | 4 | [`artifact`], [`export`] |
+//! | 4 | [`artifact`], [`export`], [`starter`] |
 //! | 3 | [`results`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`grid`] |
@@ -31,4 +31,5 @@ pub mod installed;
 pub mod machine;
 pub mod plan;
 pub mod results;
+pub mod starter;
 pub mod store;

@@ -1,6 +1,5 @@
 //! `ghostlab cache`: what the store holds.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,8 +7,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use rayon::prelude::*;
 
+use super::answer::cache::{Clearing, Files, ListedStage, Listing, Located, StageSum, State, Verified};
+use super::answer::{Answer, Form};
+use super::candidates;
 use super::grid_args::EngineArgs;
 use super::home::Place;
 use super::progress;
@@ -29,6 +30,8 @@ pub(super) enum Command {
         /// List every artifact.
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        form: Form,
     },
     /// Check every byte of every artifact against its hash. Exit code 5 where something is damaged.
     Verify {
@@ -37,6 +40,8 @@ pub(super) enum Command {
         /// Remove what is damaged, so that the next run makes it anew.
         #[arg(long)]
         repair: bool,
+        #[command(flatten)]
+        form: Form,
     },
     /// Show what can go, with its size and what it would take to make again; delete it when told to.
     Gc(Gc),
@@ -45,7 +50,10 @@ pub(super) enum Command {
         #[command(flatten)]
         place: Place,
         /// The beginning of its key.
+        #[arg(add = candidates::keys())]
         key: String,
+        #[command(flatten)]
+        form: Form,
     },
 }
 
@@ -55,10 +63,10 @@ pub(super) struct Gc {
     place: Place,
     /// Keep what this grid uses, and throw away whatever no kept grid does. Without a grid to keep, only what no program
     /// of this version can use goes: damaged artifacts and those of earlier versions.
-    #[arg(long, value_name = "GRID.yaml")]
+    #[arg(long, value_name = "GRID.yaml", add = candidates::grids())]
     keep: Vec<PathBuf>,
     /// Keep what the kept grids use under this profile only; may stand several times. Without it, under each of theirs.
-    #[arg(long, value_name = "NAME", requires = "keep")]
+    #[arg(long, value_name = "NAME", requires = "keep", add = candidates::profiles())]
     profile: Vec<String>,
     /// Change a value of the kept grids, as `run` does.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "keep")]
@@ -66,7 +74,7 @@ pub(super) struct Gc {
     #[command(flatten)]
     engine: EngineArgs,
     /// Only artifacts of this kind: tokens, activations, selection, operator, scores.
-    #[arg(long)]
+    #[arg(long, add = candidates::kinds())]
     kind: Option<String>,
     /// Only artifacts that were written at least so many days ago.
     #[arg(long, value_name = "DAYS")]
@@ -74,82 +82,90 @@ pub(super) struct Gc {
     /// Delete without asking.
     #[arg(long)]
     yes: bool,
+    #[command(flatten)]
+    form: Form,
+}
+
+impl Command {
+    /// The command's name and form, where an answer is asked for as JSON.
+    pub(super) fn form(&self) -> (&'static str, &Form) {
+        match self {
+            Self::Ls { form, .. } => ("cache ls", form),
+            Self::Verify { form, .. } => ("cache verify", form),
+            Self::Gc(gc) => ("cache gc", &gc.form),
+            Self::Path { form, .. } => ("cache path", form),
+        }
+    }
 }
 
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::Ls { place, all } => list(&place.look()?, *all),
-        Command::Verify { place, repair: false } => verify(&place.look()?, false),
-        Command::Verify { place, repair: true } => verify(&place.store()?, true),
+        Command::Ls { place, all, form } => {
+            form.show(Listing::of(&place.look()?), Answer::CacheLs, |listing| list(listing, *all))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Verify { place, repair: false, form } => verify(&place.look()?, false, form),
+        Command::Verify { place, repair: true, form } => verify(&place.store()?, true, form),
         Command::Gc(gc) => collect(gc),
-        Command::Path { place, key } => path(&place.look()?, key),
+        Command::Path { place, key, form } => {
+            form.show(path(&place.look()?, key)?, Answer::CachePath, |of| println!("{}", of.folder.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
-fn list(store: &Store, all: bool) -> Result<ExitCode> {
-    let entries = store.entries();
-    println!("store {}", store.root().display());
+fn list(listing: &Listing, all: bool) {
+    println!("store {}", listing.store);
     if all {
         let mut rows = vec![["key", "kind", "bytes", "made in", ""].map(str::to_string).to_vec()];
-        rows.extend(entries.iter().map(|entry| {
-            vec![entry.hash.clone(), entry.stage.clone(), bytes(entry.bytes()), seconds(entry.seconds()), state(entry)]
+        rows.extend(listing.artifacts.iter().map(|of| {
+            vec![of.key.clone(), of.stage.clone(), bytes(of.bytes), seconds(of.seconds), state(of.state).to_owned()]
         }));
         print!("{}", columns(&rows, &[2, 3]));
     }
-    let mut stages: BTreeMap<&str, Vec<&InventoryItem>> = BTreeMap::new();
-    entries.iter().for_each(|entry| stages.entry(&entry.stage).or_default().push(entry));
     let mut rows = vec![["kind", "artifacts", "bytes", "made in", ""].map(str::to_string).to_vec()];
-    for (stage, entries) in stages {
-        let states: BTreeSet<String> = entries.iter().map(|entry| state(entry)).filter(|s| !s.is_empty()).collect();
-        rows.push(vec![
-            stage.to_string(),
-            entries.len().to_string(),
-            bytes(entries.iter().map(|entry| entry.bytes()).sum()),
-            seconds(entries.iter().map(|entry| entry.seconds()).sum()),
-            states.into_iter().collect::<Vec<_>>().join("; "),
-        ]);
+    for ListedStage { sum, states } in &listing.stages {
+        let states: Vec<&str> = states.iter().map(|of| state(*of)).filter(|text| !text.is_empty()).collect();
+        let StageSum { stage, artifacts, bytes: size, seconds: time } = sum;
+        rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time), states.join("; ")]);
     }
     print!("{}", columns(&rows, &[1, 2, 3]));
-    let journals = store.journals();
-    if !journals.is_empty() {
-        let size = journals.iter().map(|(_, size)| size).sum();
-        println!("unfinished work: {} journals, {}; a run goes on from there", journals.len(), bytes(size));
+    if listing.journals.count > 0 {
+        let Files { count, bytes: size } = listing.journals;
+        println!("unfinished work: {count} journals, {}; a run goes on from there", bytes(size));
     }
-    for (dead, what) in [(false, "being written"), (true, "left by dead processes; the next run removes them")] {
-        let drafts: Vec<Left> = store.drafts_left().into_iter().filter(|draft| draft.dead == dead).collect();
-        if !drafts.is_empty() {
-            println!("drafts: {}, {}, {what}", drafts.len(), bytes(drafts.iter().map(|draft| draft.bytes).sum()));
+    let dead = "left by dead processes; the next run removes them";
+    for (drafts, what) in [(&listing.drafts, "being written"), (&listing.dead_drafts, dead)] {
+        if drafts.count > 0 {
+            println!("drafts: {}, {}, {what}", drafts.count, bytes(drafts.bytes));
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-fn state(entry: &InventoryItem) -> String {
-    match &entry.found {
-        Found::Damaged(_) => "damaged".to_string(),
-        Found::Whole(_) if !entry.current() => "of another version".to_string(),
-        Found::Whole(_) => String::new(),
+fn state(state: State) -> &'static str {
+    match state {
+        State::Damaged => "damaged",
+        State::OtherVersion => "of another version",
+        State::Whole => "",
     }
 }
 
-fn verify(store: &Store, repair: bool) -> Result<ExitCode> {
-    let entries = store.entries();
-    let damage = |entry: &InventoryItem| match &entry.found {
-        Found::Damaged(error) => Some(error.to_string()),
-        Found::Whole(artifact) => artifact.verify().err().map(|error| error.to_string()),
-    };
-    let damages: Vec<(&InventoryItem, String)> =
-        entries.par_iter().filter_map(|entry| Some((entry, damage(entry)?))).collect();
-    for (_, error) in &damages {
-        println!("{error}");
-    }
-    println!("{} of {} artifacts are whole", entries.len() - damages.len(), entries.len());
+fn verify(store: &Store, repair: bool, form: &Form) -> Result<ExitCode> {
+    let (mut verified, damaged) = Verified::of(store);
     if repair {
-        damages.iter().try_for_each(|(entry, _)| store.remove(entry))?;
-        println!("{} damaged artifacts were removed; the next run that needs them makes them anew", damages.len());
-        return Ok(ExitCode::SUCCESS);
+        damaged.iter().try_for_each(|entry| store.remove(entry))?;
+        verified.removed = true;
     }
-    Ok(if damages.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(5) })
+    let code = if verified.damaged.is_empty() || repair { ExitCode::SUCCESS } else { ExitCode::from(5) };
+    form.show(verified, Answer::CacheVerify, |of| {
+        of.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
+        println!("{} of {} artifacts are whole", of.artifacts - of.damaged.len(), of.artifacts);
+        if repair {
+            let count = of.damaged.len();
+            println!("{count} damaged artifacts were removed; the next run that needs them makes them anew");
+        }
+    })?;
+    Ok(code)
 }
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
@@ -177,33 +193,17 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     };
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) =
         store.entries().into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
-    if !used.is_empty() {
-        println!("{} artifacts stay because a run that goes on made them or will read them", used.len());
+    let mut clearing = Clearing::of(&store, used.len(), &going, &left);
+    let nothing = going.is_empty() && left.is_empty();
+    if !gc.form.json() {
+        to_delete(&clearing);
     }
-    if going.is_empty() && left.is_empty() {
-        println!("nothing to delete");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut stages: BTreeMap<&str, (usize, u64, f64)> = BTreeMap::new();
-    for entry in &going {
-        let sum = stages.entry(&entry.stage).or_default();
-        *sum = (sum.0 + 1, sum.1 + entry.bytes(), sum.2 + entry.seconds());
-    }
-    let mut rows = vec![["to delete", "artifacts", "bytes", "to make again"].map(str::to_string).to_vec()];
-    for (stage, (count, size, time)) in &stages {
-        rows.push(vec![(*stage).to_string(), count.to_string(), bytes(*size), seconds(*time)]);
-    }
-    if !left.is_empty() {
-        let size = left.iter().map(|draft| draft.bytes).sum();
-        rows.push(vec!["drafts of dead processes".into(), left.len().to_string(), bytes(size), String::new()]);
-        let sum = stages.entry("drafts").or_default();
-        *sum = (sum.0 + left.len(), sum.1 + size, sum.2);
-    }
-    let total = stages.values().fold((0, 0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1, sum.2 + of.2));
-    rows.push(vec!["all".to_string(), total.0.to_string(), bytes(total.1), seconds(total.2)]);
-    print!("{}", columns(&rows, &[1, 2, 3]));
-    if !gc.yes && !agreed()? {
-        println!("nothing was deleted; --yes deletes without asking");
+    if nothing || (!gc.yes && (gc.form.json() || !agreed()?)) {
+        gc.form.show(clearing, Answer::CacheGc, |_| {
+            if !nothing {
+                println!("nothing was deleted; --yes deletes without asking");
+            }
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     // Sweeps what the dead left.
@@ -215,8 +215,33 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         let in_use = store.reserved();
         some.iter().filter(|entry| !in_use.contains(&entry.hash)).try_for_each(|entry| store.remove(entry))?;
     }
-    println!("deleted");
+    clearing.deleted = true;
+    gc.form.show(clearing, Answer::CacheGc, |_| println!("deleted"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What would go, before anybody is asked.
+fn to_delete(clearing: &Clearing) {
+    if clearing.in_use > 0 {
+        println!("{} artifacts stay because a run that goes on made them or will read them", clearing.in_use);
+    }
+    let Files { count: drafts, bytes: size } = clearing.dead_drafts;
+    if clearing.going.is_empty() && drafts == 0 {
+        println!("nothing to delete");
+        return;
+    }
+    let mut rows = vec![["to delete", "artifacts", "bytes", "to make again"].map(str::to_string).to_vec()];
+    for StageSum { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
+        rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time)]);
+    }
+    if drafts > 0 {
+        rows.push(vec!["drafts of dead processes".into(), drafts.to_string(), bytes(size), String::new()]);
+    }
+    let count = drafts + clearing.going.iter().map(|of| of.artifacts).sum::<usize>();
+    let size = size + clearing.going.iter().map(|of| of.bytes).sum::<u64>();
+    let time = clearing.going.iter().map(|of| of.seconds).sum();
+    rows.push(vec!["all".to_string(), count.to_string(), bytes(size), seconds(time)]);
+    print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
 /// What the kept grids use. A profile that nobody named and that cannot be looked up stops everything: its models may be
@@ -257,17 +282,15 @@ fn agreed() -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn path(store: &Store, key: &str) -> Result<ExitCode> {
-    let found: Vec<InventoryItem> = store.entries().into_iter().filter(|entry| entry.hash.starts_with(key)).collect();
-    match found.as_slice() {
-        [one] => {
-            println!("{}", one.folder.display());
-            Ok(ExitCode::SUCCESS)
-        }
-        [] => Err(Error::missing("no artifact has such a key")
+fn path(store: &Store, key: &str) -> Result<Located> {
+    let mut found: Vec<InventoryItem> =
+        store.entries().into_iter().filter(|entry| entry.hash.starts_with(key)).collect();
+    match (found.pop(), found.len()) {
+        (Some(InventoryItem { hash: key, stage, folder, .. }), 0) => Ok(Located { key, stage, folder }),
+        (None, _) => Err(Error::missing("no artifact has such a key")
             .found(format!("`{key}`"))
             .hint("`cache ls --all` lists all keys")),
-        several => Err(Error::bad_input(format!("{} artifacts have such a key", several.len()))
+        (_, others) => Err(Error::bad_input(format!("{} artifacts have such a key", others + 1))
             .expected("more digits")
             .found(format!("`{key}`"))),
     }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::candidates;
 use super::home::Place;
 use crate::cluster::{self, Queue, Submission};
 use crate::error::{Error, Result};
@@ -11,6 +12,7 @@ use crate::error::{Error, Result};
 #[derive(Args)]
 pub(super) struct Arguments {
     /// Submissions by their ids, or by the names of grids or artifacts; all of the store by default.
+    #[arg(add = candidates::submissions())]
     which: Vec<String>,
     #[command(flatten)]
     place: Place,

@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::Value;
 
+use super::answer::compare::{Comparison, Side};
+use super::answer::{Answer, Form};
+use super::candidates;
 use super::home::like;
 use super::units::columns;
 use crate::error::{Error, Result};
@@ -15,12 +19,16 @@ use crate::results::{Differences, SettingDifference, StoredResults, settings_tha
 #[derive(Args)]
 pub(super) struct Arguments {
     /// A results folder, for example `results/table2/tiny`.
+    #[arg(add = candidates::results())]
     first: PathBuf,
     /// Another one.
+    #[arg(add = candidates::results())]
     second: PathBuf,
     /// What A calls so is what B calls so: `--map tiny-llama=tiny-qwen3`. A backbone, criterion, recovery, corpus or task.
     #[arg(long = "map", value_name = "A=B", value_parser = map)]
     names: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(super) form: Form,
 }
 
 fn map(text: &str) -> Result<(String, String), String> {
@@ -34,23 +42,28 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (first, second) =
         (StoredResults::read(&folder(&arguments.first)?)?, StoredResults::read(&folder(&arguments.second)?)?);
     let differences = Differences::of(&first, &second, &arguments.names)?;
-    for (letter, folder, stored) in [("A", &arguments.first, &first), ("B", &arguments.second, &second)] {
-        println!("{letter}: {} {} ({}), {}", stored.name, stored.profile, folder.display(), stored.program);
+    let (first, second) = (Side::of(&first, &arguments.first), Side::of(&second, &arguments.second));
+    arguments.form.show(Comparison { first, second, differences }, Answer::Compare, text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(Comparison { first, second, differences }: &Comparison) {
+    for (letter, Side { name, profile, folder, program }) in [("A", first), ("B", second)] {
+        println!("{letter}: {name} {profile} ({folder}), {program}");
     }
-    print!("\n{}", settings(&differences));
-    print!("{}", data(&differences));
-    print!("{}", protocols(&differences));
-    print!("{}", engines(&differences));
-    print!("\n{}", values(&differences));
+    print!("\n{}", settings(differences));
+    print!("{}", data(differences));
+    print!("{}", protocols(differences));
+    print!("{}", engines(differences));
+    print!("\n{}", values(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
             println!("\nonly in {letter}: {} values, of {}", only.len(), conditions(only).join("; "));
         }
     }
     if differences.compared == 0 {
-        print!("{}", unpaired(&differences));
+        print!("{}", unpaired(differences));
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The folder of a run. Where profiles lie in it, and only one, that is meant.
@@ -84,7 +97,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
 fn settings(differences: &Differences) -> String {
     match differences.settings.as_slice() {
         [] => "settings: the same\n".to_owned(),
-        settings => format!("settings that differ:\n{}", listed("setting", settings, &|value| value.to_owned())),
+        settings => format!("settings that differ:\n{}", listed("setting", settings, &ToString::to_string)),
     }
 }
 
@@ -96,7 +109,7 @@ fn data(differences: &Differences) -> String {
         [] => "data: the same wherever both have a name in common\n".to_owned(),
         // Hashes are long, and their beginnings tell them apart.
         data => {
-            let short = |hash: &str| hash.chars().take(12).collect();
+            let short = |hash: &Value| plain(hash).chars().take(12).collect();
             format!("data that differ, by their hashes:\n{}", listed("data", data, &short))
         }
     }
@@ -106,14 +119,10 @@ fn data(differences: &Differences) -> String {
 fn protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for of in &differences.protocols {
-        let parse = |value: &Option<String>| serde_json::from_str(value.as_deref().unwrap_or("null"));
-        let (Ok(one), Ok(two)): (Result<_, serde_json::Error>, Result<_, _>) = (parse(&of.first), parse(&of.second))
-        else {
-            continue;
-        };
-        for setting in settings_that_differ(&one, &two) {
+        let (Some(one), Some(two)) = (&of.first, &of.second) else { continue };
+        for setting in settings_that_differ(one, two) {
             if !setting.path.split('.').any(|part| part == "data") {
-                let shown = |value: Option<String>| value.unwrap_or_else(|| "—".to_owned());
+                let shown = |value: Option<Value>| value.map_or("—".to_owned(), |value| value.to_string());
                 let (one, two) = (shown(setting.first), shown(setting.second));
                 text.push_str(&format!("  {}.{}: {one} → {two}\n", of.path, setting.path));
             }
@@ -125,12 +134,17 @@ fn protocols(differences: &Differences) -> String {
 fn engines(differences: &Differences) -> String {
     match differences.engines.as_slice() {
         [] => String::new(),
-        engines => format!("engines that differ:\n{}", listed("backbone", engines, &|value| value.to_owned())),
+        engines => format!("engines that differ:\n{}", listed("backbone", engines, &plain)),
     }
 }
 
-fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&str) -> String) -> String {
-    let shown = |value: &Option<String>| value.as_deref().map_or("—".to_owned(), shown);
+/// A text as it is, and not as JSON has it.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {
+    let shown = |value: &Option<Value>| value.as_ref().map_or("—".to_owned(), shown);
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
     rows.extend(settings.iter().map(|of| vec![of.path.clone(), shown(&of.first), shown(&of.second)]));
     columns(&rows, &[])
@@ -205,7 +219,7 @@ mod tests {
     fn a_folder_without_numbers_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_path_buf();
-        let error = run(&Arguments { first: path.clone(), second: path, names: Vec::new() }).unwrap_err();
+        let error = super::folder(&path).and_then(|path| StoredResults::read(&path)).unwrap_err();
         assert!(error.to_string().contains("numbers.json"), "{error}");
     }
 }

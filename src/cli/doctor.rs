@@ -5,10 +5,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::candidates;
 use super::home::{self, Place};
+use super::out;
 use super::units::bytes;
+use super::voice::Look;
 use crate::artifact::{self, Artifact, Seen};
-use crate::error::{Error, Result, printable};
+use crate::error::{Error, Result};
 use crate::exec::Methods;
 use crate::files::{disk, sha256};
 use crate::grid::{Grid, Need, Needs, Shown};
@@ -19,9 +22,10 @@ use crate::store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     /// `table2`, `figure1`, …, `all`, or a grid file; without one, the machine alone is looked at.
+    #[arg(add = candidates::targets())]
     target: Option<String>,
     /// The profile to look at: `paper` needs the paper's models and data.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = candidates::profiles())]
     profile: Option<String>,
     /// Change a value of the grid, for example `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -93,19 +97,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     lines.push(store_line(store.as_ref()));
 
     for Line { mark, what, found, todo } in &lines {
-        let mark = match mark {
-            Mark::Good => "ok",
-            Mark::Note => "note",
-            Mark::Lacks => "LACKS",
+        let (look, mark) = match mark {
+            Mark::Good => (Look::Good, "ok    "),
+            Mark::Note => (Look::Doubtful, "note  "),
+            Mark::Lacks => (Look::Bad, "LACKS "),
         };
-        println!("{mark:<6}{what}: {}", printable(found));
+        out::say_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
         for line in todo.lines() {
-            println!("      → {}", printable(line));
+            println!("      → {line}");
         }
     }
     let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
     if lacking == 0 {
-        eprintln!("nothing lacks");
+        note!("nothing lacks");
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!("{lacking} things lack");

@@ -6,14 +6,17 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use serde_json::Value;
 
+use super::answer::explain::{ExplainedArtifact, ExplainedBackbone, Explanation, SELECTION};
+use super::answer::{Answer, Form};
+use super::candidates;
 use super::cell_name::find;
 use super::grid_args::GridArgs;
 use super::progress;
 use super::units::{bytes, seconds};
 use crate::error::{Error, Result};
 use crate::exec::{self, Settings};
-use crate::plan::{KeyState, Plan, Reason, Reasons, StoreState};
-use crate::store::{Key, Store};
+use crate::plan::{Plan, Reason, Reasons, StoreState};
+use crate::store::Key;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -21,7 +24,10 @@ pub(super) struct Arguments {
     asked: GridArgs,
     /// The cell as `plan` and the tables name it, or parts of that name that no other cell has, in their order:
     /// `ghosted`, `sleb/3/ghosted`, `depth/3/ghosted`; or the beginning of the key of one of its artifacts.
+    #[arg(add = candidates::cells())]
     cell: String,
+    #[command(flatten)]
+    pub(super) form: Form,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -48,31 +54,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some((backbone, variant)) = plan.variants().find(|(_, variant)| variant.cell == index) else {
         return Err(Error::job("a cell is not planned").at(grid.cells[index].to_string()));
     };
-    println!("{}", grid.cells[index]);
-    println!("backbone {} ({}), content {}", backbone.name, backbone.folder.display(), &backbone.content[..12]);
-    let show = |what: &str, key: &Key| print!("\n{what}\n{}", explained(key, &state, &reasons, &store));
-    if let Some(place) = variant.calibration {
-        let of = &backbone.calibrations[place];
-        show(&format!("calibration tokens: {}", of.calibration), &of.tokens);
-    }
-    variant.selection.iter().for_each(|key| show("selection", key));
-    if let Some(selection) = variant.selection.as_ref().and_then(|key| state.selection(key)) {
-        println!("  removes layers {:?}", selection.removed);
-    }
-    variant.operator.iter().for_each(|key| show("operator", key));
-    if let Some(trained) = &variant.trained {
-        let of = &backbone.calibrations[trained.text];
-        show(&format!("fine-tuning tokens: {}", of.calibration), &of.tokens);
-        show("trained operator", &trained.key);
-    }
-    for (evaluation, key) in backbone.evaluations.iter().zip(&variant.scores) {
-        show(&format!("tokens of {}", evaluation.subject), &evaluation.tokens);
-        show(&format!("scores on {}", evaluation.subject), key);
-    }
-    for (prompt, key) in backbone.latencies.iter().zip(&variant.latencies) {
-        show(&format!("latency over {prompt}"), key);
-    }
+    let cell = grid.cells[index].to_string();
+    let explanation = Explanation::of(cell, backbone, variant, &state, &reasons, &store);
+    arguments.form.show(explanation, Answer::Explain, text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn text(of: &Explanation) {
+    println!("{}", of.cell);
+    let ExplainedBackbone { name, folder, content } = &of.backbone;
+    println!("backbone {name} ({}), content {}", folder.display(), &content[..12]);
+    for artifact in &of.artifacts {
+        print!("\n{}\n{}", artifact.what, explained(artifact));
+        if let Some(removed) = of.removed_layers.as_ref().filter(|_| artifact.what == SELECTION) {
+            println!("  removes layers {removed:?}");
+        }
+    }
 }
 
 fn by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {
@@ -82,28 +79,24 @@ fn by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {
     found.map(|(_, variant)| variant.cell)
 }
 
-fn explained(key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> String {
-    let mut lines = vec![format!("  key {}", key.hash())];
-    match state.of(key) {
-        KeyState::Whole(artifact) => {
-            let meta = artifact.meta();
-            lines.push(format!("  stored: {}, made in {}", bytes(meta.bytes()), seconds(meta.seconds)));
-            let by = |field: &str| meta.made[field].as_str().unwrap_or("unknown").to_string();
-            let dirty = if meta.made["dirty"] == true { " with uncommitted changes" } else { "" };
-            lines.push(format!("  by ghostlab {}, commit {}{dirty}", by("ghostlab"), by("commit")));
-            if let Some(command) = meta.made["command"].as_array() {
-                let words: Vec<&str> = command.iter().filter_map(Value::as_str).collect();
-                lines.push(format!("  command: {}", words.join(" ")));
+fn explained(artifact: &ExplainedArtifact) -> String {
+    let mut lines = vec![format!("  key {}", artifact.key)];
+    match (&artifact.stored, &artifact.reason) {
+        (Some(made), _) => {
+            lines.push(format!("  stored: {}, made in {}", bytes(made.bytes), seconds(made.seconds)));
+            let by = |field: &Option<String>| field.clone().unwrap_or_else(|| "unknown".to_owned());
+            let dirty = if made.dirty { " with uncommitted changes" } else { "" };
+            lines.push(format!("  by ghostlab {}, commit {}{dirty}", by(&made.ghostlab), by(&made.commit)));
+            if !made.command.is_empty() {
+                lines.push(format!("  command: {}", made.command.join(" ")));
             }
         }
-        _ => match reasons.of(key, state) {
-            Reason::First => lines.push("  not stored".to_owned()),
-            reason => lines.push(format!("  not stored: {reason}")),
-        },
+        (None, None | Some(Reason::First)) => lines.push("  not stored".to_owned()),
+        (None, Some(reason)) => lines.push(format!("  not stored: {reason}")),
     }
-    lines.push(format!("  place: {}", store.place(key).display()));
+    lines.push(format!("  place: {}", artifact.place.display()));
     lines.push("  made of:".to_string());
-    fields(&key.readable()["of"], "    ", &mut lines);
+    fields(&artifact.of, "    ", &mut lines);
     lines.join("\n") + "\n"
 }
 

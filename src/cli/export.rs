@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::candidates;
 use super::cell_name::find;
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::bytes;
@@ -25,6 +26,7 @@ pub(super) struct Arguments {
     asked: GridArgs,
     /// The cell as `plan` and the tables name it, or parts of that name that no other cell has: `ghosted`,
     /// `depth/3/ghosted`. Without it every pruned cell of the grid has a folder below FOLDER.
+    #[arg(add = candidates::cells())]
     cell: Option<String>,
     /// Where to write: a folder that is not there, or one that was exported before.
     #[arg(long, value_name = "FOLDER")]

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use clap::Args;
 
+use super::candidates;
 use super::fetch_progress;
 use super::home::{self, Place};
 use super::stop;
@@ -23,10 +24,10 @@ use crate::store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     /// `table2`, `figure1`, …, or `all`; a grid file; or `org/name[@revision]`, `datasets/org/name[@revision]`.
-    #[arg(required = true, value_name = "TARGET")]
+    #[arg(required = true, value_name = "TARGET", add = candidates::targets())]
     targets: Vec<String>,
     /// The profile of artifacts and grids: `paper` needs the paper's models and data.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = candidates::profiles())]
     profile: Option<String>,
     /// Change a value of the grids, for example `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -60,7 +61,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     if wants.is_empty() {
-        eprintln!("nothing to fetch: everything lies where its `path` says, or comes with the program");
+        note!("nothing to fetch: everything lies where its `path` says, or comes with the program");
         return Ok(ExitCode::SUCCESS);
     }
     let (hub, stop) = (Hub::new(Settings::from_env()?), stop::on_ctrl_c("stopping; what came is kept")?);
@@ -154,7 +155,7 @@ fn fetched(
     drop(reporter);
     let fetched = fetched?;
     let time = clock.elapsed().as_secs_f64();
-    eprintln!(
+    note!(
         "{} files fetched ({} in {}), {} were cached; they are in {}",
         fetched.brought,
         bytes(fetched.bytes),
@@ -174,7 +175,7 @@ fn tell_unpinned(plan: &Plan, lock_file: &Path) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
-        eprintln!(
+        note!(
             "not pinned in {lock}, so taken as they are today: {}; `ghostlab fetch --lock …` pins them",
             unpinned.join(", ")
         );
@@ -217,14 +218,14 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn crate::hub::Repo
     for (source, repo) in pinned {
         let files = repo.files.len();
         match lock.get(&source).map(|known| known.commit.clone()) {
-            Some(known) if known == repo.commit => eprintln!("{source}: {files} files at {known}, as before"),
-            Some(known) => eprintln!("{source}: {files} files, {known} → {}", repo.commit),
-            None => eprintln!("{source}: {files} files at {}", repo.commit),
+            Some(known) if known == repo.commit => note!("{source}: {files} files at {known}, as before"),
+            Some(known) => note!("{source}: {files} files, {known} → {}", repo.commit),
+            None => note!("{source}: {files} files at {}", repo.commit),
         }
         lock.pin(&source, repo);
     }
     lock.write(lock_file)?;
-    eprintln!("written: {}", lock_file.display());
+    note!("written: {}", lock_file.display());
     Ok(())
 }
 

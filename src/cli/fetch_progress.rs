@@ -9,6 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::units::{bytes, seconds};
+use super::voice;
 use crate::clock::utc;
 use crate::error::printable;
 use crate::hub::{Event, Reporter};
@@ -22,7 +23,7 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    let bars = std::io::stderr().is_terminal().then(MultiProgress::new);
+    let bars = (std::io::stderr().is_terminal() && voice::notes()).then(MultiProgress::new);
     Box::new(Progress(Mutex::new(Meter { bars, ..Meter::default() })))
 }
 
@@ -77,6 +78,13 @@ fn speed(came: u64, left: Option<u64>, began: Instant) -> String {
 
 impl Meter {
     fn line(&self, text: &str) {
+        if voice::notes() {
+            self.error(text);
+        }
+    }
+
+    /// A line that is said however quiet it shall be.
+    fn error(&self, text: &str) {
         let text = &*printable(text);
         match &self.bars {
             Some(bars) => drop(bars.println(text)),
@@ -166,7 +174,7 @@ impl Reporter for Progress {
             }
             Event::FetchFailed { file, why } => {
                 meter.end(&file);
-                meter.line(&format!("{file} failed: {why}"));
+                meter.error(&format!("{file} failed: {why}"));
             }
             Event::FetchWaits { seconds: time, why } => meter.line(&format!("waiting {}: {why}", seconds(time))),
             Event::FetchNote { text } => meter.line(&text),

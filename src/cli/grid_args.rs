@@ -8,6 +8,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::home::{self, Place};
+use super::{candidates, voice};
 use crate::artifact::Artifact;
 use crate::cluster::Submission;
 use crate::error::{Error, Result};
@@ -20,18 +21,25 @@ use crate::store::Store;
 pub(super) struct GridArgs {
     /// The grid file; or an artifact by its name, as `reproduce` has it.
     // A path need not be text.
-    #[arg(value_parser = OsStringValueParser::new().map(grid_file))]
+    #[arg(value_parser = OsStringValueParser::new().map(grid_file), add = candidates::grids())]
     grid: PathBuf,
     /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Use this profile of the grid instead of the one that it names.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = candidates::profiles())]
     profile: Option<String>,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    threads: Threads,
+}
+
+/// How many threads compute.
+#[derive(Args)]
+pub(super) struct Threads {
     /// Threads to compute with; all cores by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -51,15 +59,15 @@ fn grid_file(named: OsString) -> PathBuf {
 #[derive(Args)]
 pub(super) struct EngineArgs {
     /// Where to compute: `cpu`, `cuda`, `cuda:1`, …, `metal`; `auto` is the best that this build knows and this machine has.
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>)]
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>, add = candidates::words(&["auto", "cpu", "cuda", "metal"]))]
     device: Auto<DeviceName>,
-    /// What weights and activations are held in: `f32`, `bf16`, `f16`; `auto` is f32 on the CPU, elsewhere the type that the
+    /// What weights are held and multiplied in: `f32`, `bf16`, `f16`; `auto` is f32 on the CPU, elsewhere the type that the
     /// backbone's weights are stored in.
-    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<FloatType>)]
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<FloatType>, add = candidates::words(&["auto", "f32", "bf16", "f16"]))]
     dtype: Auto<FloatType>,
-    /// `cpu`: the program's own kernels, f32 on the CPU; `candle`: any device and float type; `auto` takes the own kernels
-    /// wherever they can.
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>)]
+    /// `cpu`: the program's own kernels, on the CPU in f32 or bf16; `candle`: any device and float type; `auto` takes the own
+    /// kernels wherever they can.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>, add = candidates::words(&["auto", "cpu", "candle"]))]
     engine: Auto<EngineName>,
 }
 
@@ -100,20 +108,41 @@ pub(super) struct LimitArgs {
     retries: u32,
 }
 
+/// What a grid was read from and what it names, for who wants to know more.
+fn detailed(grid: &Grid) {
+    if !voice::details() {
+        return;
+    }
+    let profile = grid.profile.as_ref().map_or("no profile".to_owned(), |name| format!("profile {name}"));
+    detail!("grid {}: {}, {profile}", grid.name, grid.file.display());
+    grid.entries.iter().for_each(|file| detail!("  read as well: {}", file.display()));
+    for (name, of) in &grid.backbones {
+        detail!("  backbone {name}: {}, {} layers", of.path.display(), of.layers);
+    }
+    for (name, of) in &grid.corpora {
+        detail!("  corpus {name}: {}, rule {}", of.path.display(), of.rule);
+    }
+    for (name, of) in &grid.tasks {
+        detail!("  task {name}: {}", of.path.display());
+    }
+}
+
 /// More threads than these for each core only wait for each other: thousands would take minutes over seconds of work.
 const THREADS_PER_CORE: usize = 4;
 
-/// All cores where no number is given.
-pub(super) fn start_threads(threads: Option<u16>) -> Result<()> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (asked, most) = (threads.map_or(0, usize::from), (THREADS_PER_CORE * cores).max(16));
-    if asked > most {
-        eprintln!("--threads {asked}: {most} are used; there are {cores} cores");
+impl Threads {
+    /// All cores where no number is given.
+    pub(super) fn start(&self) -> Result<()> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (asked, most) = (self.threads.map_or(0, usize::from), (THREADS_PER_CORE * cores).max(16));
+        if asked > most {
+            note!("--threads {asked}: {most} are used; there are {cores} cores");
+        }
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(asked.min(most))
+            .build_global()
+            .map_err(|error| Error::job("cannot start threads").found(error.to_string()))
     }
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(asked.min(most))
-        .build_global()
-        .map_err(|error| Error::job("cannot start threads").found(error.to_string()))
 }
 
 impl GridArgs {
@@ -123,7 +152,7 @@ impl GridArgs {
         if Submission::is_one(&self.grid) {
             return Submission::read(&self.grid)?.grids().map(|(grid, _)| grid);
         }
-        Grid::load(&self.grid, self.profile.as_deref(), &self.overrides, &Methods)
+        Grid::load(&self.grid, self.profile.as_deref(), &self.overrides, &Methods).inspect(detailed)
     }
 
     /// What is done with the file, one grid after the other: of an artifact, what `reproduce` runs for it.
@@ -135,7 +164,9 @@ impl GridArgs {
         }
         match Artifact::read(&self.grid)? {
             Some(artifact) if artifact.description.list.is_none() => {
-                Ok((artifact.runs(self.profile.as_deref(), &self.overrides)?, Some(artifact)))
+                let grids = artifact.runs(self.profile.as_deref(), &self.overrides)?;
+                grids.iter().for_each(detailed);
+                Ok((grids, Some(artifact)))
             }
             _ => Ok((vec![self.grid()?], None)),
         }
@@ -170,7 +201,7 @@ impl GridArgs {
     }
 
     pub(super) fn threads(&self) -> Option<usize> {
-        self.threads.map(usize::from)
+        self.threads.threads.map(usize::from)
     }
 
     pub(super) fn overrides(&self) -> &[String] {
@@ -178,7 +209,7 @@ impl GridArgs {
     }
 
     pub(super) fn start_threads(&self) -> Result<()> {
-        start_threads(self.threads)
+        self.threads.start()
     }
 
     /// The store, to be written to.

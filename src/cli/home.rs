@@ -56,6 +56,7 @@ pub(super) fn below(named: Option<&PathBuf>, default: &str, near: Option<&Path>)
 pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     let named = named.cloned().or_else(|| Some(PathBuf::from(std::env::var_os(EXPERIMENTS)?)));
     if let Some(folder) = named {
+        detail!("experiments: {}, as they were named", folder.display());
         return Ok(folder);
     }
     let found = checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
@@ -73,11 +74,32 @@ fn here() -> String {
 }
 
 impl Place {
+    /// The store of that name, or the one that is used where none is named.
+    pub(super) fn of(store: Option<PathBuf>) -> Self {
+        Self { store, rehash: false }
+    }
+
+    /// Where it lies, whether or not anything does.
+    pub(super) fn root(&self) -> Option<PathBuf> {
+        self.sought(None).ok()
+    }
+
     fn named(&self) -> Option<PathBuf> {
         self.store.clone().or_else(|| std::env::var_os(STORE).map(PathBuf::from))
     }
 
     fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
+        let path = self.sought(near)?;
+        let how = match (&self.store, self.named()) {
+            (Some(_), _) => "as --store says".to_owned(),
+            (None, Some(_)) => format!("as {STORE} says"),
+            (None, None) => "of the checkout around the grid or the current folder".to_owned(),
+        };
+        detail!("store: {}, {how}", path.display());
+        Ok(path)
+    }
+
+    fn sought(&self, near: Option<&Path>) -> Result<PathBuf> {
         // Who installed the program has no checkout, and works in the current folder.
         let installed = || installed::share().map(|_| PathBuf::new());
         let found = self.named().or_else(|| Some(checkout(near).or_else(installed)?.join("data/store")));

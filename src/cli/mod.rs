@@ -11,11 +11,23 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) };
 }
 
+/// What `-q` silences.
+macro_rules! note {
+    ($($text:tt)*) => { if $crate::cli::voice::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+}
+/// What only `-v` says.
+macro_rules! detail {
+    ($($text:tt)*) => { if $crate::cli::voice::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+}
+
+mod answer;
 mod audit;
 mod cache;
 mod cancel;
+mod candidates;
 mod cell_name;
 mod compare;
+mod completion;
 mod doctor;
 mod explain;
 mod export;
@@ -23,6 +35,8 @@ mod fetch;
 mod fetch_progress;
 mod grid_args;
 mod home;
+mod init;
+mod man;
 mod out;
 mod plan;
 mod progress;
@@ -35,12 +49,13 @@ mod status;
 mod stop;
 mod submit;
 mod units;
+mod voice;
 mod work;
 mod worker;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::files::limit::TextLimit;
 
@@ -50,12 +65,18 @@ struct Arguments {
     /// Most gigabytes of text that a file may hold or unpack to; a row of JSON, or a task's file, may have a tenth of it.
     #[arg(long, value_name = "GB", global = true, default_value_t = TextLimit::DEFAULT as f64 / 1e9, value_parser = gigabytes)]
     text: f64,
+    #[command(flatten)]
+    voice: voice::Voice,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Write a grid to begin with, for the models in a folder: every key that matters, with what may stand there.
+    ///
+    /// Models of an architecture that is not known, and damaged ones, are left out by name. `plan` takes what was written.
+    Init(init::Arguments),
     /// Run a grid: prune, repair and score every cell, and write the table.
     ///
     /// What is stored already is not computed again; a run that was stopped in any way goes on where it was.
@@ -103,11 +124,34 @@ enum Command {
     Export(export::Arguments),
     /// Show runs: how far they are, and what failed. Works while a run goes on and after a crash.
     Status(status::Arguments),
-    /// Print the JSON schema of grid files, for editors.
-    Schema,
+    /// Print the JSON schema of grid files, for editors, or of what `--json` prints.
+    Schema(schema::Arguments),
+    /// Print what makes a shell complete commands, options and names of artifacts, grids, cells and results.
+    ///
+    /// For this session: `source <(ghostlab completions bash)`, the same for zsh, `ghostlab completions fish | source`.
+    /// For good: put that line into `~/.bashrc`, `~/.zshrc` (after `compinit`) or `~/.config/fish/config.fish`. The names
+    /// come from the program itself when they are wanted.
+    Completions(completion::Arguments),
+    /// Write manual pages: one for the program and one for each command.
+    Man(man::Arguments),
     /// Look into the store, check it, clear it up.
     #[command(subcommand)]
     Cache(cache::Command),
+}
+
+impl Command {
+    /// The command's name, where its answer is wanted as JSON.
+    fn answers(&self) -> Option<&'static str> {
+        let (name, form) = match self {
+            Self::Plan(of) => ("plan", &of.form),
+            Self::Status(of) => ("status", &of.form),
+            Self::Compare(of) => ("compare", &of.form),
+            Self::Explain(of) => ("explain", &of.form),
+            Self::Cache(command) => command.form(),
+            _ => return None,
+        };
+        form.json().then_some(name)
+    }
 }
 
 /// A size that is one: above nothing, and less than any memory.
@@ -118,9 +162,22 @@ fn gigabytes(text: &str) -> Result<f64, String> {
 
 /// Parses the command line, runs it, prints errors; the process's exit code.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    if completion::asked() {
+        return ExitCode::SUCCESS;
+    }
+    let command = Arguments::command().color(voice::of_help(std::env::args_os()));
+    let matches = command.try_get_matches().unwrap_or_else(|error| {
+        if error.use_stderr() {
+            answer::misused(std::env::args_os(), &error);
+        }
+        error.exit()
+    });
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    arguments.voice.set();
     TextLimit::set((arguments.text * 1e9) as u64);
+    let answers = arguments.command.answers();
     let result = match arguments.command {
+        Command::Init(arguments) => init::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),
@@ -136,14 +193,19 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
-        Command::Schema => schema::run(),
+        Command::Completions(arguments) => completion::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments),
+        Command::Schema(arguments) => schema::run(&arguments),
         Command::Cache(command) => cache::run(&command),
     };
     // What was said has to have arrived, unless nobody listens any more.
     match result.and_then(|code| out::end().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
+            if let Some(command) = answers {
+                answer::failed(command, &error);
+            }
+            out::tell_error(&error);
             ExitCode::from(error.exit_code())
         }
     }

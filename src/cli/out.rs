@@ -8,16 +8,23 @@ use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{Error, Result, printable};
+use serde::Serialize;
+
+use super::voice::Look;
+use crate::error::{Error, Result, hidden, printable};
 
 /// The first failure to write what was asked for.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Writes to standard output.
 pub(super) fn say(text: Arguments<'_>) {
+    say_raw(&printable(&text.to_string()));
+}
+
+fn say_raw(text: &str) {
     let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
     if lost.is_none()
-        && let Err(error) = io::stdout().lock().write_all(printable(&text.to_string()).as_bytes())
+        && let Err(error) = io::stdout().lock().write_all(text.as_bytes())
     {
         *lost = Some(error);
     }
@@ -26,6 +33,39 @@ pub(super) fn say(text: Arguments<'_>) {
 /// Writes to standard error.
 pub(super) fn tell(text: Arguments<'_>) {
     io::stderr().lock().write_all(printable(&text.to_string()).as_bytes()).ok();
+}
+
+/// Writes a line to standard output whose pieces look differently where colours are shown.
+pub(super) fn say_line(pieces: &[(Look, &str)]) {
+    // What is said goes out as it is: only the colours may hold what moves a cursor.
+    say_raw(&painted(pieces, |style| style));
+}
+
+/// The same to standard error.
+pub(super) fn tell_line(pieces: &[(Look, &str)]) {
+    io::stderr().lock().write_all(painted(pieces, console::Style::for_stderr).as_bytes()).ok();
+}
+
+fn painted(pieces: &[(Look, &str)], of: impl Fn(console::Style) -> console::Style) -> String {
+    let shown = |(look, text): &(Look, &str)| of(look.style()).apply_to(printable(text)).to_string();
+    pieces.iter().map(shown).collect::<String>() + "\n"
+}
+
+/// Tells an error.
+pub(super) fn tell_error(error: &Error) {
+    let text = error.to_string();
+    for (place, line) in text.lines().enumerate() {
+        // `  where:    …`
+        let label = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.find(':'));
+        match (place, label) {
+            (0, _) => tell_line(&[(Look::Bad, "error:"), (Look::Plain, " "), (Look::Plain, line)]),
+            (_, Some(end)) => {
+                let (label, rest) = line.split_at(end + 3);
+                tell_line(&[(Look::Label, label), (Look::Plain, rest)]);
+            }
+            _ => tell_line(&[(Look::Plain, line)]),
+        }
+    }
 }
 
 /// # Errors
@@ -39,6 +79,26 @@ pub(super) fn end() -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes a value to standard output as JSON. What a terminal must not see is escaped as JSON has it, so that the text is the
+/// same value wherever it is read.
+///
+/// # Errors
+/// Exit code 4: it has no JSON form.
+pub(super) fn say_json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::job("the answer has no JSON form").found(error.to_string()))?;
+    // Line breaks of the layout are all that it has of these outside its strings.
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match hidden(c) {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| safe.push_str(&format!("\\u{unit:04x}"))),
+            false => safe.push(c),
+        }
+    }
+    say(format_args!("{safe}\n"));
+    Ok(())
 }
 
 /// How many columns a table may take: those of the terminal, or any number where standard output is none.

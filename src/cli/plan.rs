@@ -1,25 +1,19 @@
 //! `ghostlab plan GRID.yaml`: what a run would do, and why, and what it would cost.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use clap::Args;
 
+use super::answer::cache::StageSum;
+use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, Part, PlanAnswer, PlanCost, RateSource};
+use super::answer::{Answer, Form};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::progress;
 use super::units::{bytes, cells, columns, flops, seconds};
 use crate::error::Result;
-use crate::exec::{self, RunRecord, Settings};
-use crate::files::disk;
-use crate::grid::Grid;
-use crate::linalg::gemm;
-use crate::machine;
-use crate::model::CPU;
-use crate::plan::{BackbonePlan, Estimate, KeyState, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
-use crate::store::{ArtifactKind, InventoryItem, Key, Store};
+use crate::exec;
+use crate::plan::{Plan, Reason};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -30,6 +24,8 @@ pub(super) struct Arguments {
     /// List every cell that would run, not only the first.
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    pub(super) form: Form,
 }
 
 /// Cells that are listed where not all are asked for.
@@ -39,179 +35,100 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, artifact) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
-    if let Some(artifact) = artifact {
-        println!("an artifact: what `reproduce {}` runs, which is no more than it shows", artifact.name);
+    let settings = arguments.limits.settings(arguments.asked.engine());
+    let planned = grids.iter().map(|grid| {
+        let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
+        // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
+        exec::prepare(&plan, &store, &*progress::reporter(false), &AtomicBool::new(false))?;
+        GridPlan::of(&plan, &store, &settings)
+    });
+    let answer = PlanAnswer { artifact: artifact.map(|of| of.name), grids: planned.collect::<Result<_>>()? };
+    arguments.form.show(answer, Answer::Plan, |answer| text(answer, arguments.all))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(answer: &PlanAnswer, all: bool) {
+    if let Some(artifact) = &answer.artifact {
+        println!("an artifact: what `reproduce {artifact}` runs, which is no more than it shows");
     }
-    for (place, grid) in grids.iter().enumerate() {
-        if place + 1 < grids.len() {
+    for (place, grid) in answer.grids.iter().enumerate() {
+        let gate = place + 1 < answer.grids.len();
+        if gate {
             println!("first whether the dense backbones are the paper's (--no-gate goes without):");
         }
-        show(grid, &store, arguments.limits.settings(arguments.asked.engine()), arguments.all)?;
-        if place + 1 < grids.len() {
+        show(grid, all);
+        if gate {
             println!("\nthen:");
         }
     }
     println!("downloads: none; all inputs are on this machine");
-    Ok(ExitCode::SUCCESS)
 }
 
-fn show(grid: &Grid, store: &Store, settings: Settings, all: bool) -> Result<()> {
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
-    exec::prepare(&plan, store, &*progress::reporter(false), &AtomicBool::new(false))?;
-    let state = StoreState::read(&plan, store);
-    let (reasons, estimate) =
-        (Reasons::new(store, &plan), Estimate::of(&plan, &state, settings.spool_bytes, settings.memory_bytes())?);
-    let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
-
-    let profile = grid.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
-    println!("grid {} ({}{profile}): {}", grid.name, grid.file.display(), cells(grid.cells.len()));
-    println!("{} complete, {} to run\n", grid.cells.len() - left.len(), left.len());
-    print!("{}", artifacts(&plan, &state, &reasons, store)?);
-    if !left.is_empty() {
+fn show(plan: &GridPlan, all: bool) {
+    let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
+    println!("grid {} ({}{profile}): {}", plan.grid, plan.file.display(), cells(plan.cells));
+    println!("{} complete, {} to run\n", plan.cells_complete, plan.cells_to_run.len());
+    print!("{}", counts(&plan.artifacts));
+    if !plan.cells_to_run.is_empty() {
         println!("\njobs:");
-        for backbone in &plan.backbones {
-            jobs(&plan, backbone, &state, store)?.iter().for_each(|job| println!("  {job}"));
-        }
+        plan.jobs.iter().for_each(|job| println!("  {job}"));
         println!("\ncells to run:");
-        let most = if all { left.len() } else { LISTED };
-        for (backbone, variant) in left.iter().take(most) {
-            println!("  {}", grid.cells[variant.cell]);
-            for line in why(backbone, variant, &state, &reasons) {
-                println!("    {line}");
-            }
+        let (left, most) = (plan.cells_to_run.len(), if all { usize::MAX } else { LISTED });
+        for cell in plan.cells_to_run.iter().take(most) {
+            println!("  {}", cell.cell);
+            why(&cell.missing).iter().for_each(|line| println!("    {line}"));
         }
-        if left.len() > most {
-            println!("  … and {} more (--all lists them)", left.len() - most);
+        if left > most {
+            println!("  … and {} more (--all lists them)", left - most);
         }
     }
-    println!("\n{}", costs(&estimate, &plan, store));
-    if let Some(limit) = settings.store_limit {
-        let quota = Quota::of(&plan, store, &store.reserved_by_others()?, limit, estimate.disk + estimate.spool);
-        print!("{}", stays(&quota));
+    println!("\n{}", costs(&plan.cost));
+    if let Some(store) = &plan.store_limit {
+        print!("{}", stays(store));
     }
-    Ok(())
 }
 
-/// The jobs of one backbone, in the order in which they run.
-fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &Store) -> Result<Vec<String>> {
-    let mut jobs = Vec::new();
-    let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
-    for (place, calibration) in backbone.calibrations.iter().enumerate() {
-        let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
-        let own: Vec<&Variant> = own.collect();
-        let missing = own.iter().filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
-        for Trials { criterion, needed, stored } in Trials::of(plan, backbone, place, state, store)? {
-            if stored < needed {
-                jobs.push(format!(
-                    "choose layers of {} by {criterion} on {}: {} trials",
-                    backbone.name,
-                    calibration.calibration,
-                    needed - stored
-                ));
-            }
-        }
-        if missing > 0 {
-            jobs.push(format!("calibrate {} on {}: repair {}", backbone.name, calibration.calibration, cells(missing)));
-        }
-        for trained in own.iter().filter_map(|variant| variant.trained.as_ref()).filter(|of| !state.has(&of.key)) {
-            let text = &backbone.calibrations[trained.text].calibration;
-            jobs.push(format!("fine-tune an operator of {} on {text}", backbone.name));
-        }
-    }
-    for (place, evaluation) in backbone.evaluations.iter().enumerate() {
-        let missing = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place])).count();
-        if missing > 0 {
-            jobs.push(format!("score {} on {}: {}", backbone.name, evaluation.subject, cells(missing)));
-        }
-    }
-    for (place, prompt) in backbone.latencies.iter().enumerate() {
-        if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place])) {
-            // Those of one comparison are measured together.
-            jobs.push(format!("time {} over {prompt}: {}", backbone.name, cells(backbone.variants.len())));
-        }
-    }
-    Ok(jobs)
-}
-
-/// How the artifacts of each kind stand, and why what is missing is.
-fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, store: &Store) -> Result<String> {
-    let mut keys: BTreeMap<ArtifactKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
-    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
-    for key in of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)) {
-        keys.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
-    }
-    let head = ["artifacts", "needed", "stored", "to make", "why"].map(str::to_string).to_vec();
-    let mut rows = vec![head];
-    for (kind, keys) in keys {
-        let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key)).collect();
-        let mut counted: BTreeMap<String, usize> = BTreeMap::new();
-        // Of what was never made there is nothing to tell.
-        for reason in missing.iter().map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
-            *counted.entry(reason.to_string()).or_default() += 1;
-        }
-        let mut counted: Vec<(String, usize)> = counted.into_iter().collect();
-        counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let mut whys = counted.into_iter().map(|(reason, count)| format!("{count} {reason}"));
-        rows.push(vec![
-            kind.name().to_string(),
-            keys.len().to_string(),
-            (keys.len() - missing.len()).to_string(),
-            missing.len().to_string(),
-            whys.next().unwrap_or_default(),
-        ]);
+/// How the artifacts of each kind stand, in columns.
+pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
+    let mut rows = vec![["artifacts", "needed", "stored", "to make", "why"].map(str::to_owned).to_vec()];
+    for ArtifactCount { kind, needed, stored, to_make, reasons } in artifacts {
+        let mut whys = reasons.iter().map(|of| format!("{} {}", of.count, of.reason));
+        let [needed, stored, to_make] = [needed, stored, to_make].map(ToString::to_string);
+        rows.push(vec![kind.clone(), needed, stored, to_make, whys.next().unwrap_or_default()]);
         rows.extend(whys.map(|why| vec![String::new(), String::new(), String::new(), String::new(), why]));
     }
-    let (mut needed, mut stored) = (0, 0);
-    for backbone in &plan.backbones {
-        for place in 0..backbone.calibrations.len() {
-            for trials in Trials::of(plan, backbone, place, state, store)? {
-                (needed, stored) = (needed + trials.needed, stored + trials.stored);
-            }
-        }
-    }
-    if needed > 0 {
-        let counts = [needed, stored, needed - stored].map(|count| count.to_string());
-        rows.push([&["trials".to_owned()][..], &counts, &[String::new()]].concat());
-    }
-    Ok(columns(&rows, &[1, 2, 3]))
+    columns(&rows, &[1, 2, 3])
 }
 
 /// What is missing of one cell, and why, where something like it is stored. What follows from a missing selection or
 /// operator needs no reason of its own.
-fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<String> {
-    let told = |what: &str, key: &Key| match reasons.of(key, state) {
+fn why(missing: &[Missing]) -> Vec<String> {
+    let told = |what: &str, reason: &Reason| match reason {
         Reason::First => what.to_owned(),
         reason => format!("{what}: {reason}"),
     };
-    let trained = variant.trained.as_ref().map(|trained| &trained.key);
-    let made = [
-        ("selection", variant.selection.as_ref()),
-        ("operator", variant.operator.as_ref()),
-        ("trained operator", trained),
-    ];
-    let first = made.iter().find_map(|(name, key)| {
-        let key = key.filter(|key| !state.has(key))?;
-        Some(told(name, key))
-    });
-    let missing: Vec<_> = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key)).collect();
-    let timed = backbone.latencies.iter().zip(&variant.latencies).filter(|(_, key)| !state.has(key));
-    let timed: Vec<String> = timed.map(|(prompt, _)| prompt.to_string()).collect();
-    let damaged = missing.iter().any(|(_, key)| matches!(state.of(key), KeyState::Damaged(_)));
-    let mut lines: Vec<String> = first.into_iter().collect();
+    let on = |of: &Missing| of.on.clone().unwrap_or_default();
+    let repairs = missing.iter().filter(|of| !matches!(of.what, Part::Scores | Part::Latency));
+    let named = |of: &Missing| match of.what {
+        Part::Selection => "selection",
+        Part::Operator => "operator",
+        _ => "trained operator",
+    };
+    let mut lines: Vec<String> = repairs.take(1).map(|of| told(named(of), &of.reason)).collect();
+    let scored: Vec<&Missing> = missing.iter().filter(|of| of.what == Part::Scores).collect();
+    let damaged = scored.iter().any(|of| matches!(of.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
         // Those that have a reason a line each, the others on one.
-        let (plain, reasoned): (Vec<_>, Vec<_>) =
-            missing.iter().partition(|(_, key)| reasons.of(key, state) == Reason::First);
-        lines.extend(reasoned.iter().map(|(of, key)| told(&of.subject.to_string(), key)));
-        let plain: Vec<String> = plain.iter().map(|(of, _)| of.subject.to_string()).collect();
+        let (plain, reasoned): (Vec<&Missing>, Vec<&Missing>) =
+            scored.into_iter().partition(|of| of.reason == Reason::First);
+        lines.extend(reasoned.into_iter().map(|of| told(&on(of), &of.reason)));
         if !plain.is_empty() {
-            lines.push(format!("scored on {}", plain.join(", ")));
+            lines.push(format!("scored on {}", plain.into_iter().map(on).collect::<Vec<_>>().join(", ")));
         }
-    } else if !missing.is_empty() {
-        let subjects: Vec<String> = missing.iter().map(|(of, _)| of.subject.to_string()).collect();
-        lines.push(format!("then scored on {}", subjects.join(", ")));
+    } else if !scored.is_empty() {
+        lines.push(format!("then scored on {}", scored.into_iter().map(on).collect::<Vec<_>>().join(", ")));
     }
+    let timed: Vec<String> = missing.iter().filter(|of| of.what == Part::Latency).map(on).collect();
     if !timed.is_empty() {
         lines.push(format!("timed over {}", timed.join(", ")));
     }
@@ -219,66 +136,49 @@ fn why(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: 
 }
 
 /// What of the store stays within its limit, and what goes.
-fn stays(quota: &Quota) -> String {
-    let Quota { limit, needed, kept, going, coming } = quota;
+fn stays(store: &LimitedStore) -> String {
     let mut text = format!(
         "store: of {} are {} for this grid, {} to come and {} kept of others\n",
-        bytes(*limit),
-        bytes(*needed),
-        bytes(*coming),
-        bytes(*kept)
+        bytes(store.limit_bytes),
+        bytes(store.needed_bytes),
+        bytes(store.coming_bytes),
+        bytes(store.kept_bytes)
     );
-    if quota.beyond() > 0 {
-        text += &format!("  {} too many: this grid needs them all the same\n", bytes(quota.beyond()));
+    if store.beyond_bytes > 0 {
+        text += &format!("  {} too many: this grid needs them all the same\n", bytes(store.beyond_bytes));
     }
-    let mut kinds: BTreeMap<&str, Vec<&InventoryItem>> = BTreeMap::new();
-    going.iter().for_each(|entry| kinds.entry(&entry.stage).or_default().push(entry));
-    for (kind, entries) in kinds {
-        let (size, time) = (entries.iter().map(|of| of.bytes()).sum(), entries.iter().map(|of| of.seconds()).sum());
-        text += &format!("  goes: {} {kind}, {}, made in {}\n", entries.len(), bytes(size), seconds(time));
+    for StageSum { stage, artifacts, bytes: size, seconds: time } in &store.going {
+        text += &format!("  goes: {artifacts} {stage}, {}, made in {}\n", bytes(*size), seconds(*time));
     }
     text
 }
 
-fn costs(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> String {
-    let Estimate { naive, shared, left, memory, disk, spool } = *estimate;
+fn costs(cost: &PlanCost) -> String {
+    let (naive, shared) = (cost.cell_by_cell_flop, cost.shared_flop);
     let mut lines = vec![format!(
         "cost: {} cell by cell, {} shared ({:.0} %), {} left to do",
         flops(naive),
         flops(shared),
         100.0 * shared / naive.max(1.0),
-        flops(left)
+        flops(cost.left_flop)
     )];
-    if left > 0.0 {
-        let engine = plan.engines();
-        lines.push(format!("engine: {engine}"));
-        let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().device == CPU.device);
-        let rate = match RunRecord::rate(store, &engine) {
-            Some(rate) => Some((rate, "as in the last run with this store and engine on this machine")),
-            None if on_cpu => Some((probe(), "guessed from a short matrix product: the first run measures")),
-            None => None,
-        };
-        lines.push(match rate {
-            Some((rate, how)) => format!("time: about {} at {}/s ({how})", seconds(left / rate), flops(rate)),
+    if let Some(run) = &cost.run {
+        lines.push(format!("engine: {}", run.engine));
+        lines.push(match &run.time {
+            Some(time) => {
+                let how = match time.rate {
+                    RateSource::LastRun => "as in the last run with this store and engine on this machine",
+                    RateSource::Probe => "guessed from a short matrix product: the first run measures",
+                };
+                format!("time: about {} at {}/s ({how})", seconds(time.seconds), flops(time.flop_per_second))
+            }
             None => "time: not known; the first run with this engine on this machine measures".to_owned(),
         });
-        lines.push(format!("memory: about {} at the peak; {} are free", bytes(memory), bytes(machine::free_memory())));
-        let room = disk::free(store.root()).map_or(String::new(), |free| format!("; {} are free", bytes(free)));
-        lines.push(format!("disk: about {} to stay, {} for a while{room}", bytes(disk), bytes(spool)));
+        let (memory, free) = (bytes(run.memory_bytes), bytes(run.free_memory_bytes));
+        lines.push(format!("memory: about {memory} at the peak; {free} are free"));
+        let room = run.free_disk_bytes.map_or(String::new(), |free| format!("; {} are free", bytes(free)));
+        let (stays, spool) = (bytes(run.disk_bytes), bytes(run.spool_bytes));
+        lines.push(format!("disk: about {stays} to stay, {spool} for a while{room}"));
     }
     lines.join("\n")
-}
-
-/// Floating-point operations a second of a run, from those of a plain product: about half the time goes elsewhere.
-fn probe() -> f64 {
-    const SIZE: usize = 768;
-    let x = vec![1.0f32; SIZE * SIZE];
-    let mut y = vec![0.0f32; SIZE * SIZE];
-    let (mut products, started) = (0.0, Instant::now());
-    while products < 3.0 || started.elapsed().as_millis() < 60 {
-        let (a, b) = (gemm::MatrixView::rows(&x, SIZE, SIZE), gemm::MatrixView::rows(&x, SIZE, SIZE));
-        gemm::gemm_parallel(gemm::MatrixViewMut::rows(&mut y, SIZE, SIZE), gemm::Update::Replace, a, b);
-        products += 1.0;
-    }
-    0.5 * products * 2.0 * (SIZE as f64).powi(3) / started.elapsed().as_secs_f64()
 }

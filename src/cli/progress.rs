@@ -9,17 +9,17 @@ use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressS
 
 use serde::Serialize;
 
+use super::{units, voice};
 use crate::clock::utc;
 use crate::error::printable;
 use crate::exec::{Event, Job, Reporter};
 
-/// Bars where standard error is a terminal, lines otherwise; or every event as a line of JSON on standard output.
+/// Bars where standard error is a terminal, lines otherwise, or nothing but failures where it shall be quiet; or every event as a line of JSON on standard output.
 pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    let terminal = std::io::stderr().is_terminal();
-    let bars = terminal.then(|| {
+    let bars = (std::io::stderr().is_terminal() && voice::notes()).then(|| {
         let bars = MultiProgress::new();
         let whole =
             bars.add(ProgressBar::no_length().with_style(style("{wide_bar:.green/blue} {percent:>3} %  {msg}")));
@@ -120,12 +120,26 @@ impl Meter {
     }
 
     fn line(&self, text: &str) {
+        if voice::notes() {
+            self.error(text);
+        }
+    }
+
+    /// A line that is said however quiet it shall be.
+    fn error(&self, text: &str) {
         let text = &*printable(text);
         match &self.bars {
             Some(bars) => {
                 bars.bars.println(text).ok();
             }
             None => eprintln!("{text}"),
+        }
+    }
+
+    /// A line for who wants to know more.
+    fn detail(&self, text: &str) {
+        if voice::details() {
+            self.error(text);
         }
     }
 
@@ -158,7 +172,7 @@ impl Reporter for Progress {
     fn event(&self, event: Event) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Planned { cells, complete, flops, .. } => {
+            Event::Planned { cells, complete, scores, scored, flops, engine, plan } => {
                 state.planned = flops;
                 if let Some(bars) = &state.bars {
                     bars.whole.set_length(1000);
@@ -166,9 +180,12 @@ impl Reporter for Progress {
                 if complete > 0 {
                     state.line(&format!("{complete} of {cells} cells are stored already"));
                 }
+                let left = units::flops(flops);
+                state
+                    .detail(&format!("engine {engine}; {left} to do, {} scores to make; plan {plan}", scores - scored));
             }
             Event::Note { text } => state.line(&text),
-            Event::Failed { cell, reason } => state.line(&format!("{cell} failed: {reason}")),
+            Event::Failed { cell, reason } => state.error(&format!("{cell} failed: {reason}")),
             Event::Started(job) => {
                 let now = Instant::now();
                 state.began.get_or_insert(now);
@@ -198,8 +215,10 @@ impl Reporter for Progress {
                 }
                 state.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", running.job.label));
             }
-            // Bars and lines show jobs; `status` and `--events` show cells.
-            Event::Scored { .. } | Event::Complete { .. } => {}
+            // Bars and lines show jobs; cells are shown by `status`, by `--events`, and where more is wanted.
+            Event::Scored { cell, on, value } => state.detail(&format!("{cell} on {on}: {value}")),
+            Event::Complete { cell, complete } => state.detail(&format!("{cell} is complete, number {complete}")),
+            Event::Kept => {}
             Event::Ended { .. } => {
                 if let Some(bars) = &state.bars {
                     bars.bars.clear().ok();

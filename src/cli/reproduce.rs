@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::grid_args::{EngineArgs, LimitArgs, start_threads};
+use super::candidates;
+use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, Place};
 use super::units::{self, columns, seconds};
 use super::work::Work;
@@ -25,13 +26,14 @@ use crate::store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     /// `table2`, `figure1`, …, or `all`.
+    #[arg(add = candidates::artifacts())]
     artifacts: Vec<String>,
     /// Change a value of the artifacts' grids, for example `--set calibration.sequences=16`. What comes of it has a
     /// folder of its own, and is neither on the page nor held against the paper's claims.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// `tiny`: on the backbones and data that come with the program; `paper`: on the paper's.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = candidates::profiles())]
     profile: Option<String>,
     /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
     #[arg(long, value_name = "FOLDER")]
@@ -63,9 +65,8 @@ pub(super) struct Arguments {
     engine: EngineArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Threads to compute with; all cores by default.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    threads: Threads,
 }
 
 /// The folders of a call.
@@ -83,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let all = artifact::all(&folders.experiments)?;
     let chosen = artifact::chosen(&all, &arguments.artifacts)?;
-    start_threads(arguments.threads)?;
+    arguments.threads.start()?;
     if chosen.is_empty() {
         println!("{}", listed(&all, arguments, &folders)?);
         return Ok(ExitCode::SUCCESS);
@@ -120,12 +121,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             print!("{}", claims_about(&names, &folders, profile)?);
         }
         let page = report::write(&folders.results, &folders.reports)?;
-        eprintln!("page of all artifacts: {}", page.display());
+        note!("page of all artifacts: {}", page.display());
     } else {
-        eprintln!("with --set: neither on the page nor held against the paper's claims");
+        note!("with --set: neither on the page nor held against the paper's claims");
     }
     if chosen.len() > 1 {
-        eprintln!("{} artifacts in {}", chosen.len() - errors.len(), seconds(clock.elapsed().as_secs_f64()));
+        note!("{} artifacts in {}", chosen.len() - errors.len(), seconds(clock.elapsed().as_secs_f64()));
     }
     match errors.first() {
         Some((_, first)) => {
@@ -235,7 +236,7 @@ fn made_one(
         print!("{beside}");
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    eprintln!(
+    note!(
         "{}: {} in {}; written: {}",
         artifact.name,
         units::cells(grid.cells.len()),
@@ -243,7 +244,7 @@ fn made_one(
         written.join(", ")
     );
     for (backbone, reason) in &unknown {
-        eprintln!("{backbone}: whether it is the paper's is not known: {reason}");
+        note!("{backbone}: whether it is the paper's is not known: {reason}");
     }
     misses.iter().for_each(|miss| eprintln!("  {miss}"));
     if !misses.is_empty() {

@@ -8,10 +8,14 @@ use clap::{Args, ValueEnum};
 
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
-use super::{home, out, progress, stop};
+use super::{answer, home, out, plan, progress, stop, voice};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::cluster::Submission;
 use crate::error::Result;
+use crate::exec::Settings;
+use crate::grid::Grid;
+use crate::plan::{Plan, Reasons, StoreState};
+use crate::store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -59,16 +63,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     target.check()?;
     let reporter = progress::reporter(arguments.events);
     if let Some(note) = target.replaces(&grid)? {
-        eprintln!("{note}");
+        note!("{note}");
     }
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
-    let runner = Runner {
-        store: &store,
-        settings: arguments.limits.settings(arguments.asked.engine()),
-        reporter: &*reporter,
-        stop: &stop,
-        stored: arguments.stored,
-    };
+    let settings = arguments.limits.settings(arguments.asked.engine());
+    if voice::details() {
+        detail!("{}", missing(&grid, &store, &settings)?);
+    }
+    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
     let outcome = runner.run(&grid, target.path())?;
 
     let shape = match arguments.layout {
@@ -81,10 +83,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     let seconds = clock.elapsed().as_secs_f64();
-    eprintln!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
+    note!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
     if outcome.failed() > 0 {
         eprintln!("{} of {} failed; the table tells why", outcome.failed(), cells(grid.cells.len()));
         return Ok(ExitCode::from(4));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What of the grid is stored, and why the rest is not, as `plan` has it.
+fn missing(grid: &Grid, store: &Store, settings: &Settings) -> Result<String> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let (state, reasons) = (StoreState::read(&plan, store), Reasons::new(store, &plan));
+    let counts = plan::counts(&answer::plan::artifacts(&plan, &state, &reasons, store)?);
+    Ok(counts.trim_end().to_owned())
 }

@@ -2,13 +2,30 @@
 
 use std::process::ExitCode;
 
-use crate::error::{Error, Result};
+use clap::{Args, ValueEnum};
+
+use super::{answer, out};
+use crate::error::Result;
 use crate::exec::Methods;
 use crate::grid;
 
-pub(super) fn run() -> Result<ExitCode> {
-    let schema = serde_json::to_string_pretty(&grid::json_schema(&Methods))
-        .map_err(|error| Error::job("the schema has no JSON form").found(error.to_string()))?;
-    println!("{schema}");
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// `grid`: what a grid file may hold. `output`: what commands print with `--json`.
+    #[arg(value_enum, default_value_t = Subject::Grid)]
+    subject: Subject,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Subject {
+    Grid,
+    Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    out::say_json(&match arguments.subject {
+        Subject::Grid => grid::json_schema(&Methods),
+        Subject::Output => answer::schema(),
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::grid_args::{EngineArgs, LimitArgs, start_threads};
+use super::candidates;
+use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::Place;
 use super::units::columns;
-use super::{fetch, progress, stop};
+use super::{fetch, out, progress, stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, Methods};
 use crate::files::atomic::write_atomically;
@@ -23,19 +24,20 @@ use crate::results::{ModelScore, ModelScores};
 pub(super) struct Arguments {
     /// A folder with config.json, tokenizer.json and *.safetensors; `org/name[@revision]` of the hub's cache; or the name of
     /// a file in `backbones/`.
+    #[arg(add = candidates::models())]
     model: String,
     /// Tasks by name, or their files, which are called after their tasks (`arc_easy.jsonl`, `NAME=FILE` where they are not).
-    #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',', add = candidates::tasks())]
     tasks: Vec<String>,
     /// Texts by name (`wikitext2`, `c4`, `ptb`, any file in `corpora/`) or text files, with the tokens of a window where
     /// they are not --length: `wikitext2@1024`, `notes.txt`.
-    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',', add = candidates::texts())]
     perplexity: Vec<String>,
     /// Tokens of a window; 2048 by default, or the model's context where that is less.
     #[arg(long, value_name = "TOKENS")]
     length: Option<usize>,
     /// How the rows of text files are joined and their windows drawn: `wikitext2`, `ptb` or `c4`.
-    #[arg(long, default_value = "wikitext2")]
+    #[arg(long, default_value = "wikitext2", add = candidates::rules())]
     rule: String,
     /// Only the first documents of each task: so many, or below 1 that part of them.
     #[arg(long, value_name = "N")]
@@ -59,9 +61,8 @@ pub(super) struct Arguments {
     engine: EngineArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Threads to compute with; all cores by default.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    threads: Threads,
     #[command(flatten)]
     place: Place,
 }
@@ -72,7 +73,7 @@ const FILE: &str = "score";
 const LENGTH: usize = 2048;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    start_threads(arguments.threads)?;
+    arguments.threads.start()?;
     let model = Path::new(&arguments.model);
     let store = arguments.place.store_near(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
@@ -85,14 +86,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
     let scores = ModelScores::of(&grid, &outcome)?;
     let file = scores.lm_eval(&arguments.model)?;
-    let file = serde_json::to_string_pretty(&file)
-        .map_err(|error| Error::job("the results have no JSON form").found(error.to_string()))?;
     if let Some(path) = &arguments.output {
         let failed = |error: std::io::Error| Error::io("write", path, &error);
+        let file = serde_json::to_string_pretty(&file)
+            .map_err(|error| Error::job("the results have no JSON form").found(error.to_string()))?;
         write_atomically(path, |out| out.write_all(format!("{file}\n").as_bytes()).map_err(failed))?;
     }
     if arguments.json {
-        println!("{file}");
+        out::say_json(&file)?;
     } else {
         let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
         println!("{} ({})\n\n{}", arguments.model, engines.join(", "), table(&scores.scores));

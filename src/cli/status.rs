@@ -4,15 +4,14 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
-use serde::Serialize;
 
+use super::answer::status::{StatusAnswer, SubmissionView};
+use super::answer::{Answer, Form};
 use super::home::Place;
 use super::units::{flops, seconds};
 use crate::clock::utc;
-use crate::cluster::{Queue, Submission};
 use crate::error::Result;
-use crate::exec::{FailureView, Overview, PlanView, RunRecord, RunView, Stage, WorkerView};
-use crate::store::Store;
+use crate::exec::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, Stage, WorkerView};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -21,82 +20,41 @@ pub(super) struct Arguments {
     /// Show all runs, not only those that go on and the newest of each grid; of shared grids every job and worker.
     #[arg(long)]
     all: bool,
-}
-
-/// All that is known.
-#[derive(Debug, Serialize)]
-struct Status {
-    /// From the store alone.
-    #[serde(flatten)]
-    overview: Overview,
-    submissions: Vec<SubmissionView>,
-    /// Why the scheduler tells nothing; none where it does, or where nothing was submitted.
-    scheduler_silent: Option<String>,
-}
-
-/// What was submitted, and what the scheduler shows of it.
-#[derive(Debug, Serialize)]
-struct SubmissionView {
-    id: String,
-    plan: String,
-    name: String,
-    /// `array` or `report`, and the number.
-    jobs: Vec<(String, String)>,
-    /// By state; none where the scheduler tells nothing.
-    queued: Option<Vec<crate::cluster::QueuedJob>>,
-}
-
-impl Status {
-    fn of(store: &Store) -> Self {
-        let submitted: Vec<Submission> =
-            Submission::all(store).into_iter().filter(|of| !of.jobs(store).jobs.is_empty()).collect();
-        // Nobody is asked of whom nothing was wanted.
-        let queue = (!submitted.is_empty()).then(|| Queue::ask("now-30days"));
-        let (queue, scheduler_silent) = match queue {
-            Some(Ok(queue)) => (Some(queue), None),
-            Some(Err(reason)) => (None, Some(reason)),
-            None => (None, None),
-        };
-        let view = |of: &Submission| SubmissionView {
-            id: of.id.clone(),
-            plan: of.plan.clone(),
-            name: of.name.clone(),
-            jobs: of.jobs(store).jobs,
-            queued: queue.as_ref().map(|queue| queue.of(of).cloned().collect()),
-        };
-        let submissions = submitted.iter().map(view).collect();
-        Self { overview: Overview::of(store), submissions, scheduler_silent }
-    }
+    #[command(flatten)]
+    pub(super) form: Form,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.place.look()?;
-    let Status { overview, submissions, scheduler_silent } = Status::of(&store);
-    let Overview { runs, plans, failures } = &overview;
+    arguments.form.show(StatusAnswer::of(&store), Answer::Status, |answer| text(answer, arguments.all))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(answer: &StatusAnswer, all: bool) {
+    let StatusAnswer { store, overview: Overview { runs, plans, failures }, submissions, scheduler_silent } = answer;
     if runs.is_empty() && plans.is_empty() && submissions.is_empty() {
-        println!("no runs with the store {}", store.root().display());
-        return Ok(ExitCode::SUCCESS);
+        println!("no runs with the store {store}");
+        return;
     }
     for plan in plans {
-        print!("{}", shared(plan, arguments.all));
+        print!("{}", shared(plan, all));
     }
     for (index, run) in runs.iter().enumerate() {
-        let newest = !runs[..index].iter().any(|newer| newer.record.file == run.record.file);
-        let goes_on = run.record.stage == Stage::Running && !run.died;
-        if arguments.all || newest || goes_on {
+        let newest = !runs[..index].iter().any(|newer| newer.file == run.file);
+        let goes_on = run.stage == Stage::Running && !run.died;
+        if all || newest || goes_on {
             print!("{}", described(run));
         }
     }
     // A run by itself tells of its own failures.
-    let by_itself = |failure: &&FailureView| runs.iter().any(|run| run.record.failures.contains_key(&failure.what));
-    failures.iter().filter(|failure| !by_itself(failure)).for_each(|failure| println!("{}", failed(failure)));
-    for submission in &submissions {
+    let own = |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|of| of.cell == failure.what);
+    failures.iter().filter(|failure| !own(failure)).for_each(|failure| println!("{}", failed(failure)));
+    for submission in submissions {
         println!("{}", queued(submission));
     }
     if let Some(reason) = scheduler_silent {
         println!("the scheduler tells nothing ({reason}); the store tells the rest");
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// A plan that workers share.
@@ -124,9 +82,9 @@ fn shared(plan: &PlanView, all: bool) -> String {
         }
     }
     let past = if past.is_empty() { String::new() } else { format!(" ({})", past.join(", ")) };
-    let speed = match (plan.rate > 0.0, plan.seconds_left) {
-        (true, Some(left)) if plan.flops_left > 0.0 => {
-            format!(", together {}/s, about {} left", flops(plan.rate), seconds(left))
+    let speed = match (plan.flop_per_second > 0.0, plan.seconds_left) {
+        (true, Some(left)) if plan.left_flop > 0.0 => {
+            format!(", together {}/s, about {} left", flops(plan.flop_per_second), seconds(left))
         }
         _ => String::new(),
     };
@@ -144,9 +102,9 @@ fn shared(plan: &PlanView, all: bool) -> String {
 fn one(worker: &WorkerView) -> String {
     let number = worker.process.split('-').next().unwrap_or_default();
     let job = worker.scheduler_job.as_ref().map_or(String::new(), |job| format!(", job {job}"));
-    let at = worker.jobs.iter().map(|(label, done, tokens)| format!("{label}: {done} of {tokens} tokens"));
+    let at = worker.jobs.iter().map(|job| format!("{}: {} of {} tokens", job.label, job.tokens_done, job.tokens));
     let at = at.collect::<Vec<_>>().join("; ");
-    let rate = worker.rate.map_or(String::new(), |rate| format!(", {}/s", flops(rate)));
+    let rate = worker.flop_per_second.map_or(String::new(), |rate| format!(", {}/s", flops(rate)));
     format!("{} process {number}{job}{rate}: {}", worker.host, if at.is_empty() { "waits" } else { &at })
 }
 
@@ -162,7 +120,7 @@ fn failed(failure: &FailureView) -> String {
 }
 
 fn queued(submission: &SubmissionView) -> String {
-    let jobs = submission.jobs.iter().map(|(what, number)| format!("{what} {number}")).collect::<Vec<_>>().join(", ");
+    let jobs = submission.jobs.iter().map(|job| format!("{} {}", job.what, job.number)).collect::<Vec<_>>().join(", ");
     let head = format!("{} submitted as {} ({jobs})", submission.name, submission.id);
     let Some(queue) = &submission.queued else { return head };
     if queue.is_empty() {
@@ -175,10 +133,9 @@ fn queued(submission: &SubmissionView) -> String {
     head + &said.collect::<String>()
 }
 
-fn described(run: &RunView) -> String {
-    let record: &RunRecord = &run.record;
+fn described(record: &RunView) -> String {
     let stage = match record.stage {
-        Stage::Running if run.died => "died: the same command goes on where it was",
+        Stage::Running if record.died => "died: the same command goes on where it was",
         Stage::Running => "running",
         Stage::Complete => "complete",
         Stage::Failed => "failed",
@@ -196,22 +153,17 @@ fn described(run: &RunView) -> String {
             }
         },
     ];
-    if matches!(record.stage, Stage::Running | Stage::Interrupted) && record.flops > 0.0 {
-        let share = (record.flops_done / record.flops).min(1.0);
-        let left = if record.flops_done > 0.0 && record.stage == Stage::Running {
-            let left = (record.flops - record.flops_done).max(0.0) * record.seconds / record.flops_done;
-            format!(", about {} left", seconds(left))
-        } else {
-            String::new()
-        };
+    if matches!(record.stage, Stage::Running | Stage::Interrupted) && record.flop > 0.0 {
+        let share = (record.done_flop / record.flop).min(1.0);
+        let left = record.seconds_left.map_or(String::new(), |left| format!(", about {} left", seconds(left)));
         lines.push(format!("  {:.0} % of what there was to do{left}", 100.0 * share));
     }
     if record.stage == Stage::Running {
-        for (label, done, tokens) in record.jobs.values() {
-            lines.push(format!("  {label}: {done} of {tokens} tokens"));
+        for JobView { label, tokens_done, tokens } in &record.jobs {
+            lines.push(format!("  {label}: {tokens_done} of {tokens} tokens"));
         }
     }
-    for (cell, reason) in &record.failures {
+    for FailedCell { cell, reason } in &record.failures {
         lines.push(format!("  {cell} failed: {reason}"));
     }
     if record.stage == Stage::Complete {

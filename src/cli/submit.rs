@@ -7,10 +7,12 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, Subcommand};
 
 use super::grid_args::{GridArgs, LimitArgs};
-use super::units::{bytes, cells, flops};
+use super::units::{bytes, cells, flops, seconds};
 use super::work::Work;
 use super::{home, progress};
-use crate::cluster::{self, ArrayRequest, ArtifactCall, Binary, JobScript, Queue, SlurmProfile, Submission};
+use crate::cluster::{
+    self, ArrayRequest, ArtifactCall, Binary, JobScript, Queue, SlurmProfile, Submission, time_limit,
+};
 use crate::error::{Error, Result};
 use crate::exec::{self, Settings};
 use crate::grid::Grid;
@@ -97,11 +99,19 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         worker: worker_words(&submission, &store, cpus, &profile, arguments, own)?,
         report: report_words(&submission, &store, &work, engine, arguments)?,
     };
+    if let Some(limit) = time_limit::of_options(&script.options).filter(|&limit| limit < time_limit::SHORTEST) {
+        eprintln!(
+            "warning: a time limit of {} leaves a worker little time or none: two minutes before its time is up it ends and is \
+             queued again; ask for {} or more",
+            seconds(limit.as_secs_f64()),
+            seconds(time_limit::SHORTEST.as_secs_f64()),
+        );
+    }
     let folder =
         std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
     let text = script.render(&folder)?;
     let memory_said = bytes(preflight.memory);
-    eprintln!(
+    note!(
         "{}: {} of {} to run, {} left to do; about {memory_said} of memory for a worker, {} of disk",
         submission.name,
         submission.cells - preflight.complete,
@@ -122,7 +132,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     submission.add_job(&store, "report", &report)?;
     println!("submitted {}: {workers} workers as job {array}, the report as job {report}", submission.id);
     println!("script and logs: {}", folder.display());
-    eprintln!("`ghostlab status` tells how far it is, `ghostlab cancel {}` ends it", submission.id);
+    note!("`ghostlab status` tells how far it is, `ghostlab cancel {}` ends it", submission.id);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -206,7 +216,7 @@ fn settled(asked: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
     let id = asked.choose(&backbone.path)?.id();
     let auto = asked.device.is_none();
     if auto {
-        eprintln!("--device auto: {} here, and so for all workers; --device cuda asks for GPUs", id.device);
+        note!("--device auto: {} here, and so for all workers; --device cuda asks for GPUs", id.device);
     }
     let device = asked.device.or(id.device.parse().ok());
     Ok(EngineRequest { device, ..asked })

@@ -55,8 +55,18 @@ struct Part<'a> {
 
 impl Executor for Part<'_> {
     fn run(&self, grid: &Grid, _results: &Path) -> Result<GridOutcome> {
+        self.work(self.settings, grid)
+    }
+
+    fn run_before(&self, grid: &Grid, _results: &Path) -> Result<GridOutcome> {
+        self.work(Settings { store_limit: None, ..self.settings }, grid)
+    }
+}
+
+impl Part<'_> {
+    fn work(&self, settings: Settings, grid: &Grid) -> Result<GridOutcome> {
         let recorder = Recorder::worker(grid, self.store, self.reporter)?;
-        let worked = exec::work(grid, self.settings, self.terms, self.store, &recorder, &self.stop.any);
+        let worked = exec::work(grid, settings, self.terms, self.store, &recorder, &self.stop.any);
         match worked.inspect_err(|error| recorder.end(error))? {
             Worked::Done(outcome) => Ok(*outcome),
             Worked::Left => {
@@ -75,14 +85,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let spent = seconds(clock.elapsed().as_secs_f64());
     match worked {
         Ok(said) => {
-            eprintln!("{said} after {spent}");
+            note!("{said} after {spent}");
             Ok(ExitCode::SUCCESS)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
-            eprintln!("stopped after {spent}: what is done is stored, and its claims are given back");
+            note!("stopped after {spent}: what is done is stored, and its claims are given back");
+            if signals.usr1() && !signals.kept() {
+                note!(
+                    "it stored nothing: its time was nearly up before its first batch was done; a longer time limit helps"
+                );
+            }
             if arguments.slurm && signals.usr1() {
                 match cluster::scontrol_requeue() {
-                    Ok(()) => eprintln!("Slurm queues it again"),
+                    Ok(()) => note!("Slurm queues it again"),
                     Err(reason) => eprintln!("Slurm was not asked to queue it again: {reason}"),
                 }
             }
@@ -97,12 +112,13 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<String> {
     let store = arguments.asked.store()?;
     let work = Work::of(&arguments.asked, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
+    let reporter = stop::Watched { inner: &*reporter, signals };
     let terms = Terms { retries: arguments.limits.retries(), idle_exit: arguments.idle_exit.map(Duration::from_secs) };
     let part = Part {
         store: &store,
         settings: arguments.limits.settings(arguments.asked.engine()),
         terms,
-        reporter: &*reporter,
+        reporter: &reporter,
         stop: signals,
         left: Cell::new(false),
     };

@@ -48,7 +48,7 @@ pub use cell::{Calibration, Cell};
 pub use disk::{Backbone, Corpus, TaskData};
 pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
 pub use method::Method;
-pub use named::{BackboneFile, EntryKind, backbone_files};
+pub use named::{BackboneFile, EntryKind, backbone_files, names_around};
 pub use need::{Around, Found, HubSource, Need};
 pub use registry::Registry;
 pub use schema_json::json_schema;

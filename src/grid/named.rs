@@ -195,6 +195,11 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
     files.into_iter().map(read).collect()
 }
 
+/// The names of a kind that a grid at `grid` would find a file for.
+pub fn names_around(grid: &Path, kind: EntryKind) -> Vec<String> {
+    Library::around(grid).names(kind).map(str::to_owned).collect()
+}
+
 fn put(root: &mut Node, kind: EntryKind, name: String, node: Node) {
     let entry = MapEntry { key: name, key_place: node.place.clone(), node };
     let Value::Map(keys) = &mut root.value else { return };

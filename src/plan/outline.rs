@@ -2,16 +2,15 @@
 //! what is there, without the grid and without its inputs.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cost::{JobPlace, job_costs};
 use super::{BackbonePlan, Plan, StoreState, Variant};
 use crate::error::Result;
-use crate::files::atomic::write_atomically;
 use crate::files::sha256;
 use crate::store::{ArtifactKind, Key, Store};
 
@@ -51,20 +50,28 @@ pub struct OutlineJob {
 }
 
 /// What of an outline is stored.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct OutlineProgress {
+    /// Cells of the plan.
     pub cells: usize,
+    /// Cells that are complete.
     pub complete: usize,
+    /// Its jobs, stored or not.
     pub jobs: Vec<JobProgress>,
 }
 
 /// What of a job is stored.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct JobProgress {
+    /// As events and records name it.
     pub label: String,
+    /// Whose job it is.
     pub backbone: String,
-    pub flops: f64,
+    /// By the cost model, in floating-point operations, when nothing is stored.
+    pub flop: f64,
+    /// Artifacts that it makes.
     pub artifacts: usize,
+    /// Artifacts that are stored.
     pub stored: usize,
 }
 
@@ -111,19 +118,15 @@ impl Outline {
     pub fn keep(&self, store: &Store) -> String {
         let id = self.id();
         let path = store.plans().join(format!("{id}.json"));
-        if !path.exists() && fs::create_dir_all(store.plans()).is_ok() {
-            let text = serde_json::to_vec(self).unwrap_or_default();
-            write_atomically(&path, |file| {
-                std::io::Write::write_all(file, &text).map_err(|error| crate::error::Error::io("write", &path, &error))
-            })
-            .ok();
+        if !store.has_file(&path) {
+            store.put_file(&path, &serde_json::to_vec(self).unwrap_or_default()).ok();
         }
         id
     }
 
     /// An outline that was kept.
     pub fn find(store: &Store, id: &str) -> Option<Self> {
-        serde_json::from_slice(&fs::read(store.plans().join(format!("{id}.json"))).ok()?).ok()
+        serde_json::from_slice(&store.file(&store.plans().join(format!("{id}.json")))?).ok()
     }
 
     /// Whether an artifact, by its hash, is one of its own.
@@ -147,7 +150,7 @@ impl Outline {
         let jobs = self.jobs.iter().map(|job| JobProgress {
             label: job.label.clone(),
             backbone: job.backbone.clone(),
-            flops: job.flops,
+            flop: job.flops,
             artifacts: job.artifacts.len(),
             stored: job.artifacts.iter().filter(|place| has(place)).count(),
         });

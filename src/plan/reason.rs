@@ -6,31 +6,44 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::{KeyState, Plan, StoreState};
 use crate::store::{ArtifactKind, Found, InventoryItem, Key, Store};
 
 /// Why an artifact is not there.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(tag = "why", content = "what", rename_all = "snake_case")]
 pub enum Reason {
     /// Nothing like it is stored.
     First,
     /// The most similar stored artifact differs in these fields.
     Changed(Vec<Change>),
-    /// It is stored and damaged.
+    /// It is stored and damaged, and how.
     Damaged(String),
 }
 
 /// A field of a key that differs.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct Change {
     /// The path of the field: `selection.tokens.windows.seed`.
     pub field: String,
-    /// What is stored; none where the field is new.
+    /// What is stored, any JSON value; absent where the field is new.
+    #[serde(serialize_with = "as_json", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Value>")]
     pub old: Option<String>,
-    /// What is asked for; none where the field is gone.
+    /// What is asked for, any JSON value; absent where the field is gone.
+    #[serde(serialize_with = "as_json", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Value>")]
     pub new: Option<String>,
+}
+
+/// A value that is kept as a text of JSON.
+fn as_json<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    let value = text.as_deref().map(|text| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)));
+    value.serialize(serializer)
 }
 
 impl Change {

@@ -16,10 +16,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What sort of failure it was; each sort has its own exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// What the user wrote or supplied is wrong: a grid, a config, a weight file.
     BadInput,
@@ -35,21 +39,28 @@ pub enum ErrorKind {
 
 /// A failure with everything that its reader needs to mend it.
 #[derive(Debug)]
-pub struct Error(Box<Parts>);
+pub struct Error(Box<ErrorParts>);
 
-#[derive(Debug)]
-struct Parts {
-    kind: ErrorKind,
-    what: String,
-    place: Option<String>,
-    expected: Option<String>,
-    found: Option<String>,
-    hint: Option<String>,
+/// A failure, part by part.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ErrorParts {
+    pub kind: ErrorKind,
+    /// What failed.
+    pub what: String,
+    /// Where: a file, a line of YAML, a tensor, a cell.
+    #[serde(rename = "where")]
+    pub place: Option<String>,
+    /// What should have been there.
+    pub expected: Option<String>,
+    /// What was there.
+    pub found: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
 }
 
 impl Error {
     fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
-        Self(Box::new(Parts { kind, what: what.into(), place: None, expected: None, found: None, hint: None }))
+        Self(Box::new(ErrorParts { kind, what: what.into(), place: None, expected: None, found: None, hint: None }))
     }
 
     /// The user's input is wrong (exit code 2).
@@ -125,6 +136,10 @@ impl Error {
         self.0.hint.as_deref()
     }
 
+    pub fn parts(&self) -> &ErrorParts {
+        &self.0
+    }
+
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -175,13 +190,15 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// Whether a terminal may not see a character: it controls it, or changes the direction of writing.
+pub fn hidden(c: char) -> bool {
+    (c.is_control() && c != '\n' && c != '\t')
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
 /// A text as a terminal may show it: control characters and those that change the direction of writing as escapes, so that
 /// a name or a line of somebody's file cannot move the cursor, or hide what stands beside it. Lines stay lines.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let hidden = |c: char| {
-        (c.is_control() && c != '\n' && c != '\t')
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
     if !text.contains(hidden) {
         return Cow::Borrowed(text);
     }

@@ -1,0 +1,230 @@
+//! What the store holds, and what was checked, found and cleared of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::error::ErrorParts;
+use crate::store::{Found, InventoryItem, Left, Store};
+
+/// The artifacts of one kind and version, together.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct StageSum {
+    /// Kind and version: `scores-v3`.
+    pub(crate) stage: String,
+    /// How many there are.
+    pub(crate) artifacts: usize,
+    /// Their size, in bytes.
+    pub(crate) bytes: u64,
+    /// What they took to make, in seconds.
+    pub(crate) seconds: f64,
+}
+
+impl StageSum {
+    pub(crate) fn of(entries: &[InventoryItem]) -> Vec<Self> {
+        let mut stages: BTreeMap<&str, Self> = BTreeMap::new();
+        for entry in entries {
+            let stage = || Self { stage: entry.stage.clone(), artifacts: 0, bytes: 0, seconds: 0.0 };
+            let sum = stages.entry(&entry.stage).or_insert_with(stage);
+            sum.artifacts += 1;
+            sum.bytes += entry.bytes();
+            sum.seconds += entry.seconds();
+        }
+        stages.into_values().collect()
+    }
+}
+
+/// How a stored artifact stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    /// It can be used; its payloads have the right sizes.
+    Whole,
+    /// It is not what was written.
+    Damaged,
+    /// It is of another version of its stage, or of one that it was made from.
+    OtherVersion,
+}
+
+impl State {
+    pub(crate) fn of(entry: &InventoryItem) -> Self {
+        match &entry.found {
+            Found::Damaged(_) => Self::Damaged,
+            Found::Whole(_) if !entry.current() => Self::OtherVersion,
+            Found::Whole(_) => Self::Whole,
+        }
+    }
+}
+
+/// What is stored.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Listing {
+    /// The store's folder.
+    pub(crate) store: String,
+    /// By kind and version.
+    pub(crate) stages: Vec<ListedStage>,
+    /// Each artifact, by kind and key.
+    pub(crate) artifacts: Vec<ListedArtifact>,
+    /// Unfinished work; a run goes on from there.
+    pub(crate) journals: Files,
+    /// What is being written.
+    pub(crate) drafts: Files,
+    /// What dead processes were writing; the next run removes it.
+    pub(crate) dead_drafts: Files,
+}
+
+/// The artifacts of one kind and version, and how they stand.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ListedStage {
+    #[serde(flatten)]
+    pub(crate) sum: StageSum,
+    /// The different states of its artifacts.
+    pub(crate) states: Vec<State>,
+}
+
+/// A stored artifact.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ListedArtifact {
+    /// The SHA-256 of its key, in hexadecimal digits.
+    pub(crate) key: String,
+    /// Kind and version: `scores-v3`.
+    pub(crate) stage: String,
+    /// Its size, in bytes.
+    pub(crate) bytes: u64,
+    /// What it took to make, in seconds; 0 where that is not known any more.
+    pub(crate) seconds: f64,
+    pub(crate) state: State,
+}
+
+/// Files or folders, together.
+#[derive(Default, Serialize, JsonSchema)]
+pub(crate) struct Files {
+    /// How many there are.
+    pub(crate) count: usize,
+    /// Their size, in bytes.
+    pub(crate) bytes: u64,
+}
+
+impl Files {
+    fn of(sizes: impl Iterator<Item = u64>) -> Self {
+        sizes.fold(Self::default(), |sum, bytes| Self { count: sum.count + 1, bytes: sum.bytes + bytes })
+    }
+}
+
+impl Listing {
+    pub(crate) fn of(store: &Store) -> Self {
+        let entries = store.entries();
+        let states = |stage: &str| {
+            let own = entries.iter().filter(|entry| entry.stage == stage).map(State::of);
+            own.collect::<std::collections::BTreeSet<State>>().into_iter().collect()
+        };
+        let stages = StageSum::of(&entries).into_iter().map(|sum| ListedStage { states: states(&sum.stage), sum });
+        let artifact = |entry: &InventoryItem| ListedArtifact {
+            key: entry.hash.clone(),
+            stage: entry.stage.clone(),
+            bytes: entry.bytes(),
+            seconds: entry.seconds(),
+            state: State::of(entry),
+        };
+        let (dead, living): (Vec<Left>, Vec<Left>) = store.drafts_left().into_iter().partition(|draft| draft.dead);
+        Self {
+            store: store.root().display().to_string(),
+            stages: stages.collect(),
+            artifacts: entries.iter().map(artifact).collect(),
+            journals: Files::of(store.journals().into_iter().map(|(_, bytes)| bytes)),
+            drafts: Files::of(living.iter().map(|draft| draft.bytes)),
+            dead_drafts: Files::of(dead.iter().map(|draft| draft.bytes)),
+        }
+    }
+}
+
+/// What checking every byte came to. The exit code is 5 where something is damaged and stays.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Verified {
+    /// The store's folder.
+    pub(crate) store: String,
+    /// Artifacts that were checked.
+    pub(crate) artifacts: usize,
+    /// Those that are not what was written.
+    pub(crate) damaged: Vec<DamagedArtifact>,
+    /// Whether the damaged ones were removed.
+    pub(crate) removed: bool,
+}
+
+/// An artifact that is not what was written.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct DamagedArtifact {
+    /// The SHA-256 of its key, in hexadecimal digits.
+    pub(crate) key: String,
+    /// Kind and version: `scores-v3`.
+    pub(crate) stage: String,
+    /// How it is damaged.
+    pub(crate) error: ErrorParts,
+    /// The same in words.
+    #[serde(skip)]
+    pub(crate) text: String,
+}
+
+impl Verified {
+    /// Checks every byte of every artifact; what is damaged, to be removed.
+    pub(crate) fn of(store: &Store) -> (Self, Vec<InventoryItem>) {
+        let mut entries = store.entries();
+        let error = |entry: &InventoryItem| {
+            let damaged = |error: &crate::error::Error| DamagedArtifact {
+                key: entry.hash.clone(),
+                stage: entry.stage.clone(),
+                error: error.parts().clone(),
+                text: error.to_string(),
+            };
+            match &entry.found {
+                Found::Damaged(error) => Some(damaged(error)),
+                Found::Whole(artifact) => artifact.verify().err().as_ref().map(damaged),
+            }
+        };
+        let found: Vec<Option<DamagedArtifact>> = entries.par_iter().map(error).collect();
+        let artifacts = entries.len();
+        let mut bad = found.iter().map(Option::is_some);
+        entries.retain(|_| bad.next().unwrap_or(false));
+        let damaged = found.into_iter().flatten().collect();
+        (Self { store: store.root().display().to_string(), artifacts, damaged, removed: false }, entries)
+    }
+}
+
+/// What can go of the store, or went.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Clearing {
+    /// The store's folder.
+    pub(crate) store: String,
+    /// Artifacts that stay because a run that goes on made them or will read them.
+    pub(crate) in_use: usize,
+    /// What goes, by kind and version.
+    pub(crate) going: Vec<StageSum>,
+    /// What goes of what dead processes left.
+    pub(crate) dead_drafts: Files,
+    /// Whether it was deleted. Without `--yes` nothing is, and nobody is asked.
+    pub(crate) deleted: bool,
+}
+
+impl Clearing {
+    pub(crate) fn of(store: &Store, in_use: usize, going: &[InventoryItem], left: &[Left]) -> Self {
+        let dead_drafts = Files::of(left.iter().map(|draft| draft.bytes));
+        let store = store.root().display().to_string();
+        Self { store, in_use, going: StageSum::of(going), dead_drafts, deleted: false }
+    }
+}
+
+/// Where an artifact lies.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Located {
+    /// The SHA-256 of its key, in hexadecimal digits.
+    pub(crate) key: String,
+    /// Kind and version: `scores-v3`.
+    pub(crate) stage: String,
+    /// Its folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub(crate) folder: PathBuf,
+}

@@ -1,0 +1,136 @@
+//! Everything that a cell is made from.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::plan::{BackbonePlan, KeyState, Reason, Reasons, StoreState, Variant};
+use crate::store::{Key, Store};
+
+/// What a cell is made from.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Explanation {
+    /// Its name.
+    pub(crate) cell: String,
+    pub(crate) backbone: ExplainedBackbone,
+    /// The layers that it lacks, counted from 0; null where that is not known yet, and for the dense cell.
+    pub(crate) removed_layers: Option<Vec<usize>>,
+    /// What it is made from, in the order in which it is made.
+    pub(crate) artifacts: Vec<ExplainedArtifact>,
+}
+
+/// The backbone of a cell.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ExplainedBackbone {
+    /// What the grid calls it.
+    pub(crate) name: String,
+    /// Its folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub(crate) folder: PathBuf,
+    /// SHA-256 over the hashes of its config and weight files, in hexadecimal digits.
+    pub(crate) content: String,
+}
+
+/// Something that a cell is made from.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ExplainedArtifact {
+    /// What it is, in words: `selection`, `scores on c4@2048`.
+    pub(crate) what: String,
+    /// The SHA-256 of its key, in hexadecimal digits.
+    pub(crate) key: String,
+    /// How it was made; null where it is not stored.
+    pub(crate) stored: Option<Made>,
+    /// Why it is not stored; null where it is.
+    pub(crate) reason: Option<Reason>,
+    /// Where it lies, or would.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub(crate) place: PathBuf,
+    /// What its key is made of: settings by name, hashes of inputs, and keys of other artifacts as `{kind, version, of}`.
+    pub(crate) of: Value,
+}
+
+/// How an artifact was made.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Made {
+    /// Its size, in bytes.
+    pub(crate) bytes: u64,
+    /// How long it took, in seconds.
+    pub(crate) seconds: f64,
+    /// The version of the program.
+    pub(crate) ghostlab: Option<String>,
+    /// The commit that the program was built from.
+    pub(crate) commit: Option<String>,
+    /// Whether there were uncommitted changes.
+    pub(crate) dirty: bool,
+    /// The command line.
+    pub(crate) command: Vec<String>,
+}
+
+/// The place of a selection among the artifacts.
+pub(crate) const SELECTION: &str = "selection";
+
+impl Explanation {
+    pub(crate) fn of(
+        cell: String,
+        backbone: &BackbonePlan,
+        variant: &Variant,
+        state: &StoreState,
+        reasons: &Reasons,
+        store: &Store,
+    ) -> Self {
+        let mut artifacts = Vec::new();
+        let mut add = |what: String, key: &Key| artifacts.push(explained(what, key, state, reasons, store));
+        if let Some(place) = variant.calibration {
+            let of = &backbone.calibrations[place];
+            add(format!("calibration tokens: {}", of.calibration), &of.tokens);
+        }
+        variant.selection.iter().for_each(|key| add(SELECTION.to_owned(), key));
+        variant.operator.iter().for_each(|key| add("operator".to_owned(), key));
+        if let Some(trained) = &variant.trained {
+            let of = &backbone.calibrations[trained.text];
+            add(format!("fine-tuning tokens: {}", of.calibration), &of.tokens);
+            add("trained operator".to_owned(), &trained.key);
+        }
+        for (evaluation, key) in backbone.evaluations.iter().zip(&variant.scores) {
+            add(format!("tokens of {}", evaluation.subject), &evaluation.tokens);
+            add(format!("scores on {}", evaluation.subject), key);
+        }
+        for (prompt, key) in backbone.latencies.iter().zip(&variant.latencies) {
+            add(format!("latency over {prompt}"), key);
+        }
+        let selection = variant.selection.as_ref().and_then(|key| state.selection(key));
+        let (name, folder) = (backbone.name.clone(), backbone.folder.clone());
+        Self {
+            cell,
+            backbone: ExplainedBackbone { name, folder, content: backbone.content.clone() },
+            removed_layers: selection.map(|selection| selection.removed.clone()),
+            artifacts,
+        }
+    }
+}
+
+fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> ExplainedArtifact {
+    let stored = match state.of(key) {
+        KeyState::Whole(artifact) => {
+            let meta = artifact.meta();
+            let by = |field: &str| meta.made[field].as_str().map(str::to_owned);
+            let words = meta.made["command"].as_array().into_iter().flatten();
+            Some(Made {
+                bytes: meta.bytes(),
+                seconds: meta.seconds,
+                ghostlab: by("ghostlab"),
+                commit: by("commit"),
+                dirty: meta.made["dirty"] == true,
+                command: words.filter_map(Value::as_str).map(str::to_owned).collect(),
+            })
+        }
+        _ => None,
+    };
+    let reason = if stored.is_some() { None } else { Some(reasons.of(key, state)) };
+    let of = key.readable()["of"].take();
+    ExplainedArtifact { what, key: key.hash().to_owned(), stored, reason, place: store.place(key), of }
+}

@@ -1,0 +1,179 @@
+//! What a command answers: one typed value, which the command shows as text, or with `--json` as it is.
+//!
+//! The schema is made from these types (`ghostlab schema output`), so that what is described is what is written. A field
+//! that is renamed, removed or means something else is another schema: [`SCHEMA`].
+
+pub(super) mod cache;
+pub(super) mod compare;
+pub(super) mod explain;
+pub(super) mod plan;
+pub(super) mod status;
+
+use std::ffi::OsString;
+
+use clap::Args;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::out;
+use crate::error::{Error, ErrorParts, Result};
+
+/// The version of the schema. New fields may come under the same one.
+const SCHEMA: u32 = 1;
+
+/// How an answer is shown.
+#[derive(Args)]
+pub(super) struct Form {
+    /// Print the answer as one JSON document, an error as well; `ghostlab schema output` prints its schema.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Form {
+    /// Shows an answer; `text` prints it for people.
+    ///
+    /// # Errors
+    /// It has no JSON form.
+    pub(super) fn show<T>(&self, answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<()> {
+        if self.json {
+            out::say_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))
+        } else {
+            text(&answer);
+            Ok(())
+        }
+    }
+
+    pub(super) fn json(&self) -> bool {
+        self.json
+    }
+}
+
+/// What `ghostlab` prints with `--json`: the answer of a command, or the error that kept it from answering.
+#[derive(Serialize, JsonSchema)]
+struct Document {
+    /// The version of the program.
+    ghostlab: &'static str,
+    /// The version of this schema. New fields may come under the same one; what is there keeps its name and meaning.
+    schema: u32,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+/// An answer or an error.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+enum Outcome {
+    Answer(Box<Answer>),
+    Error(Failed),
+}
+
+/// The commands that answer.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "command", content = "answer")]
+#[allow(clippy::large_enum_variant, reason = "it stands in a box")]
+pub(super) enum Answer {
+    #[serde(rename = "plan")]
+    Plan(plan::PlanAnswer),
+    #[serde(rename = "status")]
+    Status(status::StatusAnswer),
+    #[serde(rename = "cache ls")]
+    CacheLs(cache::Listing),
+    #[serde(rename = "cache verify")]
+    CacheVerify(cache::Verified),
+    #[serde(rename = "cache gc")]
+    CacheGc(cache::Clearing),
+    #[serde(rename = "cache path")]
+    CachePath(cache::Located),
+    #[serde(rename = "compare")]
+    Compare(compare::Comparison),
+    #[serde(rename = "explain")]
+    Explain(explain::Explanation),
+}
+
+/// An error in the place of an answer.
+#[derive(Serialize, JsonSchema)]
+struct Failed {
+    /// The command that was called.
+    command: String,
+    error: Failure,
+}
+
+/// What failed. The same stands on standard error as text.
+#[derive(Serialize, JsonSchema)]
+struct Failure {
+    /// The process's exit code.
+    exit_code: u8,
+    #[serde(flatten)]
+    parts: ErrorParts,
+}
+
+impl Document {
+    fn new(outcome: Outcome) -> Self {
+        Self { ghostlab: env!("CARGO_PKG_VERSION"), schema: SCHEMA, outcome }
+    }
+}
+
+/// Prints an error as a document, for whoever reads the answers of a command.
+pub(super) fn failed(command: &str, error: &Error) {
+    let failure = Failure { exit_code: error.exit_code(), parts: error.parts().clone() };
+    // Standard error has it in any case.
+    out::say_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
+}
+
+/// The commands that answer, as they are called.
+const COMMANDS: [&str; 8] =
+    ["plan", "status", "cache ls", "cache verify", "cache gc", "cache path", "compare", "explain"];
+
+/// Prints a mistake in the arguments as a document, where one was asked for.
+pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error) {
+    let words: Vec<String> = words.skip(1).map_while(|word| word.into_string().ok()).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).take_while(|word| *word != "--").collect();
+    let named = |command: &&&str| command.split(' ').all(|part| words.contains(&part));
+    if let Some(command) = COMMANDS.iter().find(named).filter(|_| words.contains(&"--json")) {
+        let text = error.render().to_string();
+        let what = text.lines().next().unwrap_or_default();
+        let what = what.strip_prefix("error: ").unwrap_or(what);
+        failed(
+            command,
+            &Error::bad_input(what).hint(format!("`ghostlab {command} --help` tells what may stand there")),
+        );
+    }
+}
+
+/// What serde names, and no comment can stand at: the tags of enums.
+const TAGS: [(&str, &str); 5] = [
+    ("command", "The command that answers."),
+    ("answer", "What it answers."),
+    ("job", "What the job does."),
+    ("why", "What sort of reason it is."),
+    ("what", "The fields that changed, or the damage."),
+];
+
+/// Describes the tags.
+fn describe_tags(schema: &mut Value) {
+    match schema {
+        Value::Object(keys) => {
+            for (name, text) in TAGS {
+                let property =
+                    keys.get_mut("properties").and_then(|of| of.get_mut(name)).and_then(Value::as_object_mut);
+                if let Some(property) = property {
+                    property.entry("description").or_insert_with(|| text.into());
+                }
+            }
+            keys.values_mut().for_each(describe_tags);
+        }
+        Value::Array(items) => items.iter_mut().for_each(describe_tags),
+        _ => {}
+    }
+}
+
+/// The JSON schema of all that `--json` prints.
+pub(super) fn schema() -> Value {
+    let mut schema = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<Document>();
+    schema.insert("title".to_owned(), "What ghostlab prints with --json".into());
+    let mut schema = schema.to_value();
+    describe_tags(&mut schema);
+    schema
+}

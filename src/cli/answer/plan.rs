@@ -1,0 +1,447 @@
+//! What a run of a grid would do, and why, and what it would cost.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::super::units::cells;
+use super::cache::StageSum;
+use crate::error::Result;
+use crate::exec::{RunRecord, Settings};
+use crate::files::disk;
+use crate::grid::Grid;
+use crate::linalg::gemm;
+use crate::machine;
+use crate::model::CPU;
+use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
+use crate::store::{ArtifactKind, Key, Store};
+
+/// What a run would do.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct PlanAnswer {
+    /// The artifact whose grid it is; null for a grid of one's own.
+    pub(crate) artifact: Option<String>,
+    /// What runs, one after the other: of an artifact that shows no scores first the dense backbones that the gate asks.
+    pub(crate) grids: Vec<GridPlan>,
+}
+
+/// What a run of one grid would do.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct GridPlan {
+    /// The grid's name, which is that of its results' folder.
+    pub(crate) grid: String,
+    /// The file that it was read from.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub(crate) file: PathBuf,
+    /// The profile that is laid upon it.
+    pub(crate) profile: Option<String>,
+    /// Cells of the grid.
+    pub(crate) cells: usize,
+    /// Cells of which everything is stored.
+    pub(crate) cells_complete: usize,
+    /// What the cells need, by kind.
+    pub(crate) artifacts: Vec<ArtifactCount>,
+    /// The jobs that are left, in the order in which they run.
+    pub(crate) jobs: Vec<PlannedJob>,
+    /// Every cell that is not complete, in the grid's order.
+    pub(crate) cells_to_run: Vec<CellToRun>,
+    pub(crate) cost: PlanCost,
+    /// What becomes of the store under `--store-limit`; null without it.
+    pub(crate) store_limit: Option<LimitedStore>,
+}
+
+/// How the artifacts of one kind stand.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ArtifactCount {
+    /// `tokens`, `selection`, `operator`, `scores`, …; `trials` are the perplexities that criteria measure.
+    pub(crate) kind: String,
+    /// How many the grid needs.
+    pub(crate) needed: usize,
+    /// How many of them are stored.
+    pub(crate) stored: usize,
+    /// How many have to be made.
+    pub(crate) to_make: usize,
+    /// Why, the most frequent reason first. What was never made has none.
+    pub(crate) reasons: Vec<CountedReason>,
+}
+
+/// A reason, and how many artifacts have it.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct CountedReason {
+    /// Artifacts that have to be made for this reason.
+    pub(crate) count: usize,
+    pub(crate) reason: Reason,
+}
+
+/// A job of one backbone that is left.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "job", rename_all = "snake_case")]
+pub(crate) enum PlannedJob {
+    /// A criterion chooses layers by perplexities.
+    ChooseLayers {
+        /// Whose layers.
+        backbone: String,
+        /// The criterion, as the grid writes it.
+        criterion: String,
+        /// The calibration, as cells are called after it.
+        calibration: String,
+        /// Perplexities to measure.
+        trials: usize,
+    },
+    /// A calibration pass, and the operators that come of it.
+    Calibrate {
+        /// Whose activations.
+        backbone: String,
+        /// The calibration, as cells are called after it.
+        calibration: String,
+        /// Cells to repair.
+        cells: usize,
+    },
+    /// An operator is trained further.
+    Finetune {
+        /// Whose operator.
+        backbone: String,
+        /// The text that it is trained on.
+        calibration: String,
+    },
+    /// Cells are scored.
+    Score {
+        /// Whose cells.
+        backbone: String,
+        /// A corpus with its length, or a task.
+        on: String,
+        /// Cells to score.
+        cells: usize,
+    },
+    /// All cells of a backbone are timed beside each other.
+    Time {
+        /// Whose cells.
+        backbone: String,
+        /// The prompt: length and batch.
+        prompt: String,
+        /// Cells to time.
+        cells: usize,
+    },
+}
+
+/// A cell that is not complete.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct CellToRun {
+    /// Its name.
+    pub(crate) cell: String,
+    /// What of it is not stored, in the order in which it is made.
+    pub(crate) missing: Vec<Missing>,
+}
+
+/// Something that a cell lacks.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Missing {
+    /// Which part of the cell.
+    pub(crate) what: Part,
+    /// What it is scored on or timed over; null for the others.
+    pub(crate) on: Option<String>,
+    /// Why it is not stored.
+    pub(crate) reason: Reason,
+}
+
+/// A part of a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Part {
+    /// The layers to remove.
+    Selection,
+    /// What is put at the cut.
+    Operator,
+    /// That, trained further.
+    TrainedOperator,
+    /// Its scores on a text or task.
+    Scores,
+    /// Its time over a prompt.
+    Latency,
+}
+
+/// What it costs.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct PlanCost {
+    /// Floating-point operations of the whole grid, each cell by itself.
+    pub(crate) cell_by_cell_flop: f64,
+    /// Floating-point operations of the whole grid, what cells share counted once.
+    pub(crate) shared_flop: f64,
+    /// Floating-point operations that are left.
+    pub(crate) left_flop: f64,
+    /// What the run will take; null where nothing is left.
+    pub(crate) run: Option<RunCost>,
+}
+
+/// What a run would take on this machine.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct RunCost {
+    /// What computes.
+    pub(crate) engine: String,
+    /// Null where the engine's speed was never measured here.
+    pub(crate) time: Option<PlanTime>,
+    /// Memory at the peak, mapped files included, in bytes.
+    pub(crate) memory_bytes: u64,
+    /// Free memory, in bytes.
+    pub(crate) free_memory_bytes: u64,
+    /// What will be written to the store, in bytes.
+    pub(crate) disk_bytes: u64,
+    /// What will be written for a while beside that, in bytes.
+    pub(crate) spool_bytes: u64,
+    /// Free room on the store's disk, in bytes; null where the system does not tell.
+    pub(crate) free_disk_bytes: Option<u64>,
+}
+
+/// How long it would take.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct PlanTime {
+    /// Seconds until all is done.
+    pub(crate) seconds: f64,
+    /// The rate that this goes by, in floating-point operations a second.
+    pub(crate) flop_per_second: f64,
+    pub(crate) rate: RateSource,
+}
+
+/// Where a rate comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RateSource {
+    /// The last run with this store and engine on this machine.
+    LastRun,
+    /// Guessed from a short matrix product.
+    Probe,
+}
+
+/// How the store stands to its limit.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct LimitedStore {
+    /// The limit, in bytes.
+    pub(crate) limit_bytes: u64,
+    /// What this grid or a living process needs of the store, in bytes.
+    pub(crate) needed_bytes: u64,
+    /// What nobody needs and has room all the same, in bytes.
+    pub(crate) kept_bytes: u64,
+    /// What will come, in bytes.
+    pub(crate) coming_bytes: u64,
+    /// What is too much though all goes that may, in bytes.
+    pub(crate) beyond_bytes: u64,
+    /// What goes, by kind and version.
+    pub(crate) going: Vec<StageSum>,
+}
+
+impl GridPlan {
+    /// # Errors
+    /// A method that cannot be built, or a store that cannot be read.
+    pub(crate) fn of(plan: &Plan<'_>, store: &Store, settings: &Settings) -> Result<Self> {
+        let grid: &Grid = plan.grid;
+        let state = StoreState::read(plan, store);
+        let reasons = Reasons::new(store, plan);
+        let estimate = Estimate::of(plan, &state, settings.spool_bytes, settings.memory_bytes())?;
+        let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
+        let mut jobs_left = Vec::new();
+        for backbone in plan.backbones.iter().filter(|_| !left.is_empty()) {
+            jobs(plan, backbone, &state, store, &mut jobs_left)?;
+        }
+        let to_run = left.iter().map(|(backbone, variant)| CellToRun {
+            cell: grid.cells[variant.cell].to_string(),
+            missing: missing(backbone, variant, &state, &reasons),
+        });
+        let quota = settings.store_limit.map(|limit| -> Result<LimitedStore> {
+            let reserved = store.reserved_by_others()?;
+            Ok(LimitedStore::of(&Quota::of(plan, store, &reserved, limit, estimate.disk + estimate.spool)))
+        });
+        Ok(Self {
+            grid: grid.name.clone(),
+            file: grid.file.clone(),
+            profile: grid.profile.clone(),
+            cells: grid.cells.len(),
+            cells_complete: grid.cells.len() - left.len(),
+            artifacts: artifacts(plan, &state, &reasons, store)?,
+            jobs: jobs_left,
+            cells_to_run: to_run.collect(),
+            cost: cost(&estimate, plan, store),
+            store_limit: quota.transpose()?,
+        })
+    }
+}
+
+/// How the artifacts of each kind stand, and why what is missing is.
+///
+/// # Errors
+/// A criterion that cannot be built.
+pub(crate) fn artifacts(
+    plan: &Plan<'_>,
+    state: &StoreState,
+    reasons: &Reasons,
+    store: &Store,
+) -> Result<Vec<ArtifactCount>> {
+    let mut keys: BTreeMap<ArtifactKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
+    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
+    for key in of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)) {
+        keys.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
+    }
+    let mut counts = Vec::new();
+    for (kind, keys) in keys {
+        let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key)).collect();
+        let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
+        // Of what was never made there is nothing to tell.
+        for reason in missing.iter().map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
+            counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
+        }
+        let mut reasons: Vec<CountedReason> = counted.into_values().collect();
+        reasons.sort_by_key(|of| std::cmp::Reverse(of.count));
+        let (needed, to_make) = (keys.len(), missing.len());
+        counts.push(ArtifactCount { kind: kind.name().into(), needed, stored: needed - to_make, to_make, reasons });
+    }
+    let (mut needed, mut stored) = (0, 0);
+    for backbone in &plan.backbones {
+        for place in 0..backbone.calibrations.len() {
+            for trials in Trials::of(plan, backbone, place, state, store)? {
+                (needed, stored) = (needed + trials.needed, stored + trials.stored);
+            }
+        }
+    }
+    if needed > 0 {
+        let (kind, to_make) = ("trials".to_owned(), needed - stored);
+        counts.push(ArtifactCount { kind, needed, stored, to_make, reasons: Vec::new() });
+    }
+    Ok(counts)
+}
+
+/// The jobs of one backbone, in the order in which they run.
+fn jobs(
+    plan: &Plan<'_>,
+    backbone: &BackbonePlan,
+    state: &StoreState,
+    store: &Store,
+    jobs: &mut Vec<PlannedJob>,
+) -> Result<()> {
+    let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
+    let name = || backbone.name.clone();
+    for (place, calibration) in backbone.calibrations.iter().enumerate() {
+        let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
+        let own: Vec<&Variant> = own.collect();
+        let missing = own.iter().filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
+        let text = calibration.calibration.to_string();
+        for Trials { criterion, needed, stored } in Trials::of(plan, backbone, place, state, store)? {
+            if stored < needed {
+                let (calibration, trials) = (text.clone(), needed - stored);
+                jobs.push(PlannedJob::ChooseLayers { backbone: name(), criterion, calibration, trials });
+            }
+        }
+        if missing > 0 {
+            jobs.push(PlannedJob::Calibrate { backbone: name(), calibration: text, cells: missing });
+        }
+        for trained in own.iter().filter_map(|variant| variant.trained.as_ref()).filter(|of| !state.has(&of.key)) {
+            let calibration = backbone.calibrations[trained.text].calibration.to_string();
+            jobs.push(PlannedJob::Finetune { backbone: name(), calibration });
+        }
+    }
+    for (place, evaluation) in backbone.evaluations.iter().enumerate() {
+        let cells = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place])).count();
+        if cells > 0 {
+            jobs.push(PlannedJob::Score { backbone: name(), on: evaluation.subject.to_string(), cells });
+        }
+    }
+    for (place, prompt) in backbone.latencies.iter().enumerate() {
+        if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place])) {
+            // Those of one comparison are measured together.
+            let (prompt, cells) = (prompt.to_string(), backbone.variants.len());
+            jobs.push(PlannedJob::Time { backbone: name(), prompt, cells });
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for PlannedJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ChooseLayers { backbone, criterion, calibration, trials } => {
+                write!(f, "choose layers of {backbone} by {criterion} on {calibration}: {trials} trials")
+            }
+            Self::Calibrate { backbone, calibration, cells: count } => {
+                write!(f, "calibrate {backbone} on {calibration}: repair {}", cells(*count))
+            }
+            Self::Finetune { backbone, calibration } => {
+                write!(f, "fine-tune an operator of {backbone} on {calibration}")
+            }
+            Self::Score { backbone, on, cells: count } => write!(f, "score {backbone} on {on}: {}", cells(*count)),
+            Self::Time { backbone, prompt, cells: count } => {
+                write!(f, "time {backbone} over {prompt}: {}", cells(*count))
+            }
+        }
+    }
+}
+
+fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<Missing> {
+    let trained = variant.trained.as_ref().map(|trained| &trained.key);
+    let made = [
+        (Part::Selection, variant.selection.as_ref()),
+        (Part::Operator, variant.operator.as_ref()),
+        (Part::TrainedOperator, trained),
+    ];
+    let made = made.into_iter().filter_map(|(part, key)| Some((part, None, key?)));
+    let scored = backbone.evaluations.iter().zip(&variant.scores);
+    let scored = scored.map(|(of, key)| (Part::Scores, Some(of.subject.to_string()), key));
+    let timed = backbone.latencies.iter().zip(&variant.latencies);
+    let timed = timed.map(|(prompt, key)| (Part::Latency, Some(prompt.to_string()), key));
+    let all = made.chain(scored).chain(timed).filter(|(_, _, key)| !state.has(key));
+    all.map(|(what, on, key)| Missing { what, on, reason: reasons.of(key, state) }).collect()
+}
+
+impl LimitedStore {
+    fn of(quota: &Quota) -> Self {
+        Self {
+            limit_bytes: quota.limit,
+            needed_bytes: quota.needed,
+            kept_bytes: quota.kept,
+            coming_bytes: quota.coming,
+            beyond_bytes: quota.beyond(),
+            going: StageSum::of(&quota.going),
+        }
+    }
+}
+
+fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
+    let Estimate { naive, shared, left, memory, disk: bytes, spool } = *estimate;
+    let run = (left > 0.0).then(|| {
+        let engine = plan.engines();
+        let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().device == CPU.device);
+        let rate = match RunRecord::rate(store, &engine) {
+            Some(rate) => Some((rate, RateSource::LastRun)),
+            None if on_cpu => Some((probe(), RateSource::Probe)),
+            None => None,
+        };
+        let time = rate.map(|(rate, source)| PlanTime { seconds: left / rate, flop_per_second: rate, rate: source });
+        RunCost {
+            engine,
+            time,
+            memory_bytes: memory,
+            free_memory_bytes: machine::free_memory(),
+            disk_bytes: bytes,
+            spool_bytes: spool,
+            free_disk_bytes: disk::free(store.root()),
+        }
+    });
+    PlanCost { cell_by_cell_flop: naive, shared_flop: shared, left_flop: left, run }
+}
+
+/// Floating-point operations a second of a run, from those of a plain product: about half the time goes elsewhere.
+fn probe() -> f64 {
+    const SIZE: usize = 768;
+    let x = vec![1.0f32; SIZE * SIZE];
+    let mut y = vec![0.0f32; SIZE * SIZE];
+    let (mut products, started) = (0.0, Instant::now());
+    while products < 3.0 || started.elapsed().as_millis() < 60 {
+        let (a, b) = (gemm::MatrixView::rows(&x, SIZE, SIZE), gemm::MatrixView::rows(&x, SIZE, SIZE));
+        gemm::gemm_parallel(gemm::MatrixViewMut::rows(&mut y, SIZE, SIZE), gemm::Update::Replace, a, b);
+        products += 1.0;
+    }
+    0.5 * products * 2.0 * (SIZE as f64).powi(3) / started.elapsed().as_secs_f64()
+}

@@ -1,0 +1,253 @@
+//! What may stand at an argument: names of artifacts, grids, cells and what else has one, for completion in a shell.
+//!
+//! Asked at each press of a key: nothing is hashed, made or fetched, and what cannot be read has no names.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use clap::{ArgMatches, CommandFactory};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+
+use super::home::{self, Place};
+use crate::artifact::{self, Artifact};
+use crate::cluster::Submission;
+use crate::exec::Methods;
+use crate::grid::{EntryKind, Grid, Registry, names_around};
+use crate::results::StoredResults;
+use crate::store::ArtifactKind;
+
+/// The words of the line that is completed, without the one under the cursor.
+static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Notes the line, before the engine asks for candidates.
+pub(super) fn note_line(mut words: Vec<OsString>, current: usize) {
+    if current < words.len() {
+        words.remove(current);
+    }
+    LINE.set(words).ok();
+}
+
+/// What has been said on the line so far, in the innermost command. Of what is wrong or missing there the rest is known.
+fn said() -> Option<ArgMatches> {
+    let words = LINE.get()?;
+    let mut command = super::Arguments::command().ignore_errors(true);
+    let mut matches = command.try_get_matches_from_mut(words).ok()?;
+    while let Some((_, inner)) = matches.remove_subcommand() {
+        matches = inner;
+    }
+    Some(matches)
+}
+
+fn one<T: Clone + Send + Sync + 'static>(said: &ArgMatches, name: &str) -> Option<T> {
+    said.try_get_one::<T>(name).ok().flatten().cloned()
+}
+
+fn many<T: Clone + Send + Sync + 'static>(said: &ArgMatches, name: &str) -> Vec<T> {
+    said.try_get_many::<T>(name).ok().flatten().into_iter().flatten().cloned().collect()
+}
+
+fn completer(of: impl Fn(&OsStr) -> Vec<CompletionCandidate> + Send + Sync + 'static) -> ArgValueCompleter {
+    ArgValueCompleter::new(of)
+}
+
+/// Those names that begin like what was typed.
+fn beginning(current: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    names.into_iter().filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()
+}
+
+fn both(mut first: Vec<CompletionCandidate>, second: Vec<CompletionCandidate>) -> Vec<CompletionCandidate> {
+    first.extend(second);
+    first
+}
+
+/// Words that are known beforehand.
+pub(super) fn words(words: &'static [&'static str]) -> ArgValueCompleter {
+    completer(move |current| beginning(current, words.iter().map(|word| (*word).to_owned())))
+}
+
+/// The artifacts of the folder of experiments, each with its title; those with a grid only, where cells are wanted.
+fn artifacts_like(current: &OsStr, with_grid: bool) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    let Ok(folder) = home::experiments(said().and_then(|said| one(&said, "experiments")).as_ref()) else {
+        return Vec::new();
+    };
+    let mut known = artifact::all(&folder).unwrap_or_default();
+    known.retain(|of| of.name.starts_with(&*current) && !(with_grid && of.description.list.is_some()));
+    known.into_iter().map(|of| CompletionCandidate::new(of.name).help(Some(of.description.title.into()))).collect()
+}
+
+fn artifacts_or_all(current: &OsStr) -> Vec<CompletionCandidate> {
+    both(artifacts_like(current, false), beginning(current, ["all".to_owned()]))
+}
+
+/// YAML files, and folders on the way to them.
+fn grid_files(current: &OsStr) -> Vec<CompletionCandidate> {
+    let is_grid = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+    PathCompleter::any().filter(is_grid).complete(current)
+}
+
+/// Grids: files, and artifacts by their names.
+pub(super) fn grids() -> ArgValueCompleter {
+    completer(|current| both(artifacts_like(current, true), grid_files(current)))
+}
+
+/// Artifacts, and `all` of them.
+pub(super) fn artifacts() -> ArgValueCompleter {
+    completer(artifacts_or_all)
+}
+
+/// Artifacts, `all` of them, and grid files.
+pub(super) fn targets() -> ArgValueCompleter {
+    completer(|current| both(artifacts_or_all(current), grid_files(current)))
+}
+
+/// The files that the line is about: its grid, or those of its artifacts.
+fn files() -> Vec<PathBuf> {
+    let Some(said) = said() else { return Vec::new() };
+    if let Some(grid) = one::<PathBuf>(&said, "grid") {
+        return vec![grid];
+    }
+    let names = ["artifacts", "targets", "target"].into_iter().flat_map(|name| many::<String>(&said, name));
+    let folder = home::experiments(one(&said, "experiments").as_ref()).ok();
+    let file = |name: String| match (&folder, Path::new(&name).is_file()) {
+        (Some(folder), false) => folder.join(name).with_extension("yaml"),
+        _ => PathBuf::from(name),
+    };
+    let files: Vec<PathBuf> = names.map(file).chain(many(&said, "keep")).collect();
+    match (files.is_empty(), folder) {
+        // Before anything is named, all artifacts may be meant.
+        (true, Some(folder)) => artifact::all(&folder).unwrap_or_default().into_iter().map(|of| of.file).collect(),
+        _ => files,
+    }
+}
+
+/// The profiles of what the line is about.
+pub(super) fn profiles() -> ArgValueCompleter {
+    completer(|current| {
+        let mut names: Vec<String> = Vec::new();
+        for name in files().iter().flat_map(|file| Grid::profiles(file).unwrap_or_default()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        beginning(current, names)
+    })
+}
+
+/// Cells of the line's grid; where the grid cannot be loaded, those of its stored results.
+pub(super) fn cells() -> ArgValueCompleter {
+    completer(|current| {
+        let Some(said) = said() else { return Vec::new() };
+        let Some(file) = one::<PathBuf>(&said, "grid") else { return Vec::new() };
+        let (profile, overrides) = (one::<String>(&said, "profile"), many::<String>(&said, "overrides"));
+        beginning(current, cells_of(&file, profile.as_deref(), &overrides))
+    })
+}
+
+fn cells_of(file: &Path, profile: Option<&str>, overrides: &[String]) -> Vec<String> {
+    let grids = match Artifact::read(file) {
+        Ok(Some(artifact)) => artifact.runs(profile, overrides),
+        _ => Grid::load(file, profile, overrides, &Methods).map(|grid| vec![grid]),
+    };
+    let mut names: Vec<String> = match grids {
+        Ok(grids) => grids.iter().flat_map(|grid| &grid.cells).map(ToString::to_string).collect(),
+        Err(_) => stored(file, profile),
+    };
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The cells of what was made of a grid, from the folders that have its name.
+fn stored(file: &Path, profile: Option<&str>) -> Vec<String> {
+    let Some(name) = file.file_stem() else { return Vec::new() };
+    let folder = home::below(None, "results", Some(file)).join(name);
+    let folders = match profile {
+        Some(profile) => vec![folder.join(profile)],
+        None => [vec![folder.clone()], folders_in(&folder)].concat(),
+    };
+    let read = folders.iter().filter_map(|folder| StoredResults::read(folder).ok());
+    read.flat_map(|stored| stored.numbers).map(|number| number.cell).collect()
+}
+
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
+    let mut folders: Vec<PathBuf> = inner.filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+/// Results folders, below the checkout's and wherever one looks.
+pub(super) fn results() -> ArgValueCompleter {
+    completer(|current| {
+        let root = home::below(None, "results", None);
+        let is_run = |folder: &PathBuf| folder.join(StoredResults::FILE).is_file();
+        let inner =
+            folders_in(&root).into_iter().flat_map(|folder| [vec![folder.clone()], folders_in(&folder)].concat());
+        let known = inner.filter(is_run).filter_map(|folder| folder.into_os_string().into_string().ok());
+        let mut all = beginning(current, known);
+        all.extend(PathCompleter::dir().complete(current));
+        all
+    })
+}
+
+/// Keys of stored artifacts, once two digits are typed: these name a folder, which is all that is read.
+pub(super) fn keys() -> ArgValueCompleter {
+    completer(|current| {
+        let Some(typed) = current.to_str().filter(|typed| typed.len() >= 2 && typed.is_ascii()) else {
+            return Vec::new();
+        };
+        let store = said().and_then(|said| one::<PathBuf>(&said, "store"));
+        let Some(root) = Place::of(store).root() else { return Vec::new() };
+        let kinds = ArtifactKind::ALL.iter().map(|kind| root.join(kind.folder()).join(&typed[..2]));
+        let hashes = kinds.flat_map(|folder| folders_in(&folder));
+        beginning(current, hashes.filter_map(|folder| Some(folder.file_name()?.to_str()?.to_owned())))
+    })
+}
+
+/// What was submitted.
+pub(super) fn submissions() -> ArgValueCompleter {
+    completer(|current| {
+        let store = said().and_then(|said| one::<PathBuf>(&said, "store"));
+        let Ok(store) = Place::of(store).look() else { return Vec::new() };
+        let all = Submission::all(&store);
+        let with_name = |of: &Submission| CompletionCandidate::new(of.id.clone()).help(Some(of.name.clone().into()));
+        let typed = current.to_string_lossy();
+        all.iter().filter(|of| of.id.starts_with(&*typed)).map(with_name).collect()
+    })
+}
+
+/// Kinds of artifacts.
+pub(super) fn kinds() -> ArgValueCompleter {
+    completer(|current| beginning(current, ArtifactKind::ALL.iter().map(|kind| kind.name().to_owned())))
+}
+
+/// Models: names in `backbones/`, and folders.
+pub(super) fn models() -> ArgValueCompleter {
+    completer(|current| both(named(EntryKind::Backbone, current), PathCompleter::dir().complete(current)))
+}
+
+/// Texts: names in `corpora/`, and files.
+pub(super) fn texts() -> ArgValueCompleter {
+    completer(|current| both(named(EntryKind::Corpus, current), PathCompleter::any().complete(current)))
+}
+
+/// Rules by which texts become windows.
+pub(super) fn rules() -> ArgValueCompleter {
+    completer(|current| beginning(current, Methods.rules().into_iter().map(str::to_owned)))
+}
+
+/// Tasks by name, and their files.
+pub(super) fn tasks() -> ArgValueCompleter {
+    completer(|current| {
+        let known = beginning(current, Methods.tasks().into_iter().map(str::to_owned));
+        both(known, PathCompleter::any().complete(current))
+    })
+}
+
+fn named(kind: EntryKind, current: &OsStr) -> Vec<CompletionCandidate> {
+    // As `score` looks for them: as a grid in the current folder would.
+    beginning(current, names_around(Path::new("grid.yaml"), kind))
+}

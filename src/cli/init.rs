@@ -1,0 +1,53 @@
+//! `ghostlab init [FOLDER]`: a grid to begin with, for the models in a folder.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::home;
+use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
+use crate::starter::Starter;
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// Where the models are: the folder of one (config.json, tokenizer.json, *.safetensors), or one that holds such folders,
+    /// also as `org/name`.
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+    /// The file to write.
+    #[arg(long, value_name = "FILE", default_value = "grid.yaml")]
+    to: PathBuf,
+    /// A text to calibrate on and to score, .txt, .jsonl, .jsonl.gz or .parquet; of several the first is calibrated on.
+    /// Without one, the invented texts and tasks that come with the program are taken.
+    #[arg(long = "corpus", value_name = "FILE")]
+    corpora: Vec<PathBuf>,
+    /// Write over a file that is there.
+    #[arg(long)]
+    force: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let target = &arguments.to;
+    let taken = target.symlink_metadata().is_ok();
+    if taken && (!arguments.force || target.is_dir()) {
+        let error = Error::bad_input("something is there already").at(target.display().to_string());
+        return Err(match target.is_dir() {
+            true => error.expected("a file to write").found("a folder").hint("--to names another file"),
+            false => error.expected("nothing").found("a file").hint("--to names another one, --force writes over it"),
+        });
+    }
+    let embedded = home::experiments(None).ok().and_then(|folder| Some(folder.parent()?.join("data/tiny")));
+    let starter = Starter::of(&arguments.folder, &arguments.corpora, embedded.as_deref(), target)?;
+    let failed = |error: std::io::Error| Error::io("write", target, &error);
+    write_atomically(target, |file| file.write_all(starter.yaml(target).as_bytes()).map_err(failed))?;
+    for (folder, error) in starter.left_out() {
+        note!("left out: {}: {}", folder.display(), error.one_line());
+    }
+    let models: Vec<&str> = starter.models().collect();
+    println!("{}: a grid of {}", target.display(), models.join(", "));
+    note!("`ghostlab plan {0}` tells what it would do and cost, `ghostlab run {0}` does it", target.display());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,81 @@
+//! `ghostlab man --to FOLDER`: manual pages, from the same descriptions as `--help`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+use clap_mangen::Man;
+
+use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// The folder that the pages are written to, for example `~/.local/share/man/man1`; pages of the same names are
+    /// replaced.
+    #[arg(long, value_name = "FOLDER")]
+    to: PathBuf,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let folder = &arguments.to;
+    std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    let mut command = super::Arguments::command().disable_help_subcommand(true);
+    command.build();
+    let pages = write(&command, folder)?;
+    println!("{pages} pages in {}; `man {}` shows the first", folder.display(), folder.join("ghostlab.1").display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The page of a command and those of its own commands; how many.
+fn write(command: &clap::Command, folder: &Path) -> Result<usize> {
+    let page = Man::new(command.clone()).manual("ghostlab");
+    let path = folder.join(page.get_filename());
+    write_atomically(&path, |file| page.render(file).map_err(|error| Error::io("write", &path, &error)))?;
+    let inner = command.get_subcommands().map(|inner| write(inner, folder));
+    Ok(1 + inner.sum::<Result<usize>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands and options, by their names, that say nothing of themselves.
+    fn mute(command: &clap::Command, path: &str) -> Vec<String> {
+        let path = format!("{path} {}", command.get_name());
+        let own = command.get_about().is_none_or(|about| about.to_string().trim().is_empty()).then(|| path.clone());
+        let says = |argument: &&clap::Arg| argument.get_help().is_none_or(|help| help.to_string().trim().is_empty());
+        let arguments = command.get_arguments().filter(says).map(|of| format!("{path} {}", of.get_id()));
+        let inner = command.get_subcommands().flat_map(|inner| mute(inner, &path));
+        own.into_iter().chain(arguments).chain(inner).collect()
+    }
+
+    /// Arguments of commands that have the name of one that all commands take.
+    fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
+        for inner in command.get_subcommands() {
+            let same =
+                |own: &&clap::Arg, of: &clap::Arg| own.get_id() == of.get_id() || own.get_long() == of.get_long();
+            let own = inner.get_arguments().filter(|own| own.get_long().is_some() || own.is_positional());
+            let own = own.filter(|own| all.iter().any(|of| same(own, of)));
+            found.extend(own.map(|own| format!("{} {}", inner.get_name(), own.get_id())));
+            taken(inner, all, found);
+        }
+    }
+
+    #[test]
+    fn no_command_has_an_argument_of_the_name_of_one_that_all_have() {
+        let command = super::super::Arguments::command();
+        let all: Vec<&clap::Arg> = command.get_arguments().filter(|of| of.is_global_set()).collect();
+        assert!(all.len() >= 4);
+        let mut found = Vec::new();
+        taken(&command, &all, &mut found);
+        assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_command_and_every_option_says_what_it_is() {
+        let mut command = super::super::Arguments::command();
+        command.build();
+        assert_eq!(mute(&command, ""), Vec::<String>::new());
+    }
+}

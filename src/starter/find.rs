@@ -1,0 +1,183 @@
+//! What lies in a folder: models that can be used and those that cannot, texts, tasks.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::corpus::{Tokenizer, format};
+use crate::error::{Error, Result};
+use crate::linalg::hadamard;
+use crate::model::{Config, check_weights};
+
+/// A model that can be pruned.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    /// What the grid calls it.
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) architecture: &'static str,
+    pub(super) layers: usize,
+    /// The longest context of its training, in tokens.
+    pub(super) context: Option<usize>,
+    /// Whether its stream can be turned by a Hadamard matrix.
+    pub(super) rotates: bool,
+    pub(super) tokenizer: Arc<Tokenizer>,
+    /// What the grid's depths come to.
+    pub(super) depths: Vec<usize>,
+}
+
+impl Model {
+    fn read(folder: &Path) -> Result<Self> {
+        let config = Config::read(folder)?;
+        check_weights(&config, folder)?;
+        let tokenizer = Tokenizer::load(folder.join("tokenizer.json"))?;
+        if tokenizer.vocab_size() > config.vocab {
+            return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
+                .expected(format!("token ids below {}", config.vocab))
+                .found(format!("ids up to {}", tokenizer.vocab_size() - 1)));
+        }
+        Ok(Self {
+            name: name_of(folder),
+            path: folder.to_owned(),
+            architecture: config.architecture.model_type,
+            layers: config.layers,
+            context: config.max_positions,
+            rotates: hadamard::exists(config.hidden),
+            tokenizer: Arc::new(tokenizer),
+            depths: Vec::new(),
+        })
+    }
+}
+
+/// A text.
+#[derive(Debug, Clone)]
+pub(super) struct Corpus {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// Whether it is to be calibrated on, and whether it is to be scored.
+    pub(super) calibrates: bool,
+    pub(super) scored: bool,
+    /// Whether a program made it up.
+    pub(super) generated: bool,
+}
+
+/// Files of somebody's own: the first is calibrated on, all are scored.
+///
+/// # Errors
+/// A file that cannot be read as a text.
+pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
+    let mut texts: Vec<Corpus> = Vec::new();
+    for path in files {
+        format(path)?;
+        let stem = stem(path);
+        let again = |number: usize| if number == 1 { stem.clone() } else { format!("{stem}-{number}") };
+        let free = (1..).map(again).find(|name| texts.iter().all(|text| text.name != *name));
+        let name = free.unwrap_or_default();
+        let calibrates = texts.is_empty();
+        texts.push(Corpus { name, path: path.clone(), calibrates, scored: true, generated: false });
+    }
+    Ok(texts)
+}
+
+/// The last part of a folder's name, also where it is `.`.
+fn name_of(folder: &Path) -> String {
+    let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let last = whole.components().rev().find_map(|part| match part {
+        std::path::Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
+        _ => None,
+    });
+    last.unwrap_or_else(|| "model".to_owned())
+}
+
+/// A file's name up to its first point.
+fn stem(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').find(|part| !part.is_empty()).unwrap_or("text").to_owned()
+}
+
+/// Folders that cannot be used, each with the reason.
+pub(super) type LeftOut = Vec<(PathBuf, Error)>;
+
+/// How many folders below the named one are looked into: `models/org/name`.
+const LEVELS: usize = 2;
+
+/// The models of a folder, and what looks like one and cannot be used.
+///
+/// # Errors
+/// A folder that cannot be read, or in which nothing can be used.
+pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
+    std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
+    let (mut models, mut left_out) = (Vec::<Model>::new(), Vec::new());
+    for found in folders(folder, LEVELS) {
+        match Model::read(&found) {
+            Ok(model) => models.push(model),
+            Err(error) => left_out.push((found, error)),
+        }
+    }
+    if models.is_empty() {
+        return Err(none(folder, &left_out));
+    }
+    // `a/model` and `b/model`
+    let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    for model in &mut models {
+        if names.iter().filter(|name| **name == model.name).count() > 1
+            && let Some(parent) = model.path.parent()
+        {
+            model.name = format!("{}-{}", name_of(parent), model.name);
+        }
+    }
+    Ok((models, left_out))
+}
+
+/// Folders that hold a config or weights, in the order of their names; what lies in one is its own.
+fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
+    let mut inner: Vec<PathBuf> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect();
+    inner.sort();
+    let is_weights = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "safetensors");
+    if folder.join("config.json").exists() || inner.iter().any(is_weights) {
+        return vec![folder.to_owned()];
+    }
+    let hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    inner.retain(|path| levels > 0 && path.is_dir() && !hidden(path));
+    inner.iter().flat_map(|path| folders(path, levels.saturating_sub(1))).collect()
+}
+
+/// Nothing can be used.
+pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
+    let place = folder.display().to_string();
+    let expected = "a folder with config.json, tokenizer.json and *.safetensors, or folders of such";
+    if left_out.is_empty() {
+        return Error::missing("there is no model").at(place).expected(expected).found("none");
+    }
+    let each = left_out.iter().map(|(path, error)| format!("{}: {}", path.display(), error.one_line()));
+    Error::bad_input("no model there can be used")
+        .at(place)
+        .expected(expected)
+        .found(each.collect::<Vec<_>>().join("\n"))
+}
+
+/// The invented texts that come with the program: one to calibrate on, another to score.
+pub(super) fn embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
+    let missing = || {
+        Error::missing("there is no text to calibrate on and to score")
+            .expected("--corpus FILE, or the texts that come with the program")
+            .found("neither")
+            .hint("for example --corpus notes.txt; also .jsonl, .jsonl.gz and .parquet")
+    };
+    let folder = folder.ok_or_else(missing)?.join("corpora");
+    let text = |name: &str, calibrates: bool| Corpus {
+        name: name.to_owned(),
+        path: folder.join(format!("wiki-{name}.jsonl.gz")),
+        calibrates,
+        scored: !calibrates,
+        generated: true,
+    };
+    let texts = vec![text("train", true), text("test", false)];
+    if texts.iter().all(|text| text.path.is_file()) { Ok(texts) } else { Err(missing()) }
+}
+
+/// The invented tasks that come with the program.
+pub(super) fn embedded_tasks(folder: &Path, known: &[&str]) -> Vec<(String, PathBuf)> {
+    let files = known.iter().map(|name| ((*name).to_owned(), folder.join("tasks").join(format!("{name}.jsonl.gz"))));
+    files.filter(|(_, file)| file.is_file()).collect()
+}

@@ -1,0 +1,146 @@
+//! A grid to begin with: what is written for a folder of models, and what is left out.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::path::Path;
+use std::process::Output;
+
+use common::fixture;
+use common::world::World;
+
+/// A folder `models` with a model, one in a folder of its organisation, and some that cannot be used.
+fn world() -> World {
+    let world = World::new();
+    std::fs::create_dir_all(world.path("models/org")).unwrap();
+    for folder in ["models/plain", "models/org/other", "models/cut", "models/unknown", "models/7b", "models/shallow"] {
+        copy(&world, folder);
+    }
+    // Of the fixture's layers fewer than any rule may cut.
+    let weights = world.path("models/cut/model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
+    let config = world.path("models/unknown/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("LlamaForCausalLM", "GPT2LMHeadModel")).unwrap();
+    std::fs::remove_file(world.path("models/shallow/tokenizer.json")).unwrap();
+    std::fs::create_dir(world.path("models/.git")).unwrap();
+    std::fs::create_dir(world.path("models/empty")).unwrap();
+    std::fs::remove_file(world.path("grid.yaml")).unwrap();
+    world
+}
+
+fn copy(world: &World, folder: &str) {
+    std::fs::create_dir_all(world.path(folder)).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(world.path("backbone").join(name), world.path(folder).join(name)).unwrap();
+    }
+}
+
+fn ghostlab(world: &World, arguments: &[&str]) -> Output {
+    let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    world.command(arguments).env("GHOSTLAB_EXPERIMENTS", experiments).env_remove("GHOSTLAB_STORE").output().unwrap()
+}
+
+fn said(world: &World, arguments: &[&str], code: i32) -> (String, String) {
+    let output = ghostlab(world, arguments);
+    let (out, log) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {out}{log}");
+    (out, log)
+}
+
+#[test]
+fn the_written_grid_is_planned_at_once_and_names_what_was_left_out() {
+    let world = world();
+    let (out, log) = said(&world, &["init", "models"], 0);
+    assert!(out.contains("grid.yaml: a grid of 7b, other, plain"), "{out}");
+    let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    for (model, reason) in [
+        ("models/cut", "truncated or damaged"),
+        ("models/unknown", "unknown architecture"),
+        ("models/shallow", "tokenizer.json"),
+    ] {
+        let told = |text: &str| text.lines().any(|line| line.contains(model) && line.contains(reason));
+        assert!(told(&text) && told(&log), "{model} {reason}: {text}{log}");
+    }
+    // Each backbone, and comments of what may stand at each key.
+    assert!(text.contains("plain: {path: models/plain}") && text.contains("\"7b\": {path: "), "{text}");
+    for words in [
+        "shortgpt",
+        "prune-and-comp",
+        "linearpatch-diag",
+        "generated: true",
+        "hellaswag",
+        "bos",
+        "operator_sequences",
+        "`limit: 100`",
+    ] {
+        if words != "bos" {
+            assert!(text.contains(words), "`{words}` is not in {text}");
+        }
+    }
+    assert!(text.lines().all(|line| line.len() < 400), "{text}");
+    let (plan, _) = said(&world, &["plan", "grid.yaml", "--json"], 0);
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    let grid = &plan["answer"]["grids"][0];
+    // Three backbones: each dense, and four repairs at each depth that the comments tell.
+    let depths: Vec<&str> = text.lines().filter(|line| line.contains(" of its ")).collect();
+    assert_eq!(depths.len(), 3, "{text}");
+    assert_eq!(grid["cells"], grid["cells_to_run"].as_array().unwrap().len());
+    assert_eq!(grid["cells"].as_u64().unwrap() % 3, 0);
+    assert!(grid["cells"].as_u64().unwrap() >= 3 * 5, "{}", grid["cells"]);
+}
+
+#[test]
+fn a_file_that_is_there_stays_unless_it_is_forced() {
+    let world = world();
+    world.write("grid.yaml", "mine");
+    let (_, log) = said(&world, &["init", "models"], 2);
+    assert!(log.contains("grid.yaml") && log.contains("--force"), "{log}");
+    assert_eq!(std::fs::read_to_string(world.path("grid.yaml")).unwrap(), "mine");
+    said(&world, &["init", "models", "--to", "models/new.yaml", "-q"], 0);
+    let text = std::fs::read_to_string(world.path("models/new.yaml")).unwrap();
+    assert!(text.contains("plain: {path: plain}"), "paths start from the grid's folder: {text}");
+    said(&world, &["plan", "models/new.yaml"], 0);
+    said(&world, &["init", "models", "--force"], 0);
+    assert!(std::fs::read_to_string(world.path("grid.yaml")).unwrap().contains("backbones:"));
+}
+
+#[test]
+fn texts_of_ones_own_are_taken_and_their_windows_fit() {
+    let world = world();
+    let arguments = ["init", "backbone", "--corpus", "train.txt", "--corpus", "test.jsonl", "--to", "own.yaml"];
+    said(&world, &arguments, 0);
+    let text = std::fs::read_to_string(world.path("own.yaml")).unwrap();
+    assert!(text.contains("train: {path: train.txt, rule: wikitext2}") && !text.contains("generated"), "{text}");
+    assert!(text.contains("calibration: {corpus: train, ") && text.contains("- {corpus: test, length: "), "{text}");
+    let (run, _) = said(&world, &["run", "own.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
+    assert!(run.contains("ppl test@"), "{run}");
+    world.write("short.txt", "w1 w2 w3");
+    let (_, log) = said(&world, &["init", "backbone", "--corpus", "short.txt", "--to", "x.yaml"], 2);
+    assert!(log.contains("short.txt") && log.contains("too short"), "{log}");
+    assert!(!world.path("x.yaml").exists());
+}
+
+#[test]
+fn a_folder_without_a_model_is_refused_with_what_is_wrong_with_each() {
+    let world = world();
+    let (_, log) = said(&world, &["init", "models/empty"], 3);
+    assert!(log.contains("there is no model"), "{log}");
+    let (_, log) = said(&world, &["init", "models/cut"], 2);
+    assert!(log.contains("truncated or damaged"), "{log}");
+    let (_, log) = said(&world, &["init", "nosuch"], 3);
+    assert!(log.contains("nosuch"), "{log}");
+    // Every architecture that is known, from the fixtures.
+    let known = std::fs::read_dir(fixture("arch")).unwrap().map(|item| item.unwrap().path());
+    for folder in known.filter(|folder| folder.join("config.json").is_file()) {
+        let name = format!("known/{}", folder.file_name().unwrap().to_str().unwrap());
+        std::fs::create_dir_all(world.path(&name)).unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(folder.join(file), world.path(&name).join(file)).unwrap();
+        }
+        std::fs::copy(world.path("backbone/tokenizer.json"), world.path(&name).join("tokenizer.json")).unwrap();
+    }
+    said(&world, &["init", "known"], 0);
+    said(&world, &["plan", "grid.yaml"], 0);
+}

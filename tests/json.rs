@@ -1,0 +1,319 @@
+//! What commands print with `--json`: one schema, to which everything that is printed keeps.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use common::world::World;
+use serde_json::{Value, json};
+
+/// Words of a schema that say nothing of what is valid.
+const ASIDE: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
+
+/// A value against a schema, by the words that ours uses; another word is an error, and so is a key that no part of the
+/// schema knows.
+fn closed(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+    let mut known = BTreeSet::new();
+    check(root, schema, value, at, &mut known)?;
+    let strange = value.as_object().into_iter().flatten().map(|(key, _)| key).find(|key| !known.contains(*key));
+    strange.map_or(Ok(()), |key| Err(format!("{at} has `{key}`, of which the schema knows nothing")))
+}
+
+fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTreeSet<String>) -> Result<(), String> {
+    let words = match schema {
+        Value::Bool(true) => &serde_json::Map::new(),
+        Value::Object(words) => words,
+        other => return Err(format!("{at}: {other} is no schema")),
+    };
+    if words.keys().all(|word| ASIDE.contains(&word.as_str())) {
+        known.extend(value.as_object().into_iter().flatten().map(|(key, _)| key.clone()));
+    }
+    for (word, of) in words {
+        let list = || of.as_array().unwrap();
+        let wrong = || Err(format!("{at}: {value} is not {word} {of}"));
+        match word.as_str() {
+            word if ASIDE.contains(&word) => {}
+            "$ref" => {
+                let name = of.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
+                check(root, &root["$defs"][name], value, at, known)?;
+            }
+            "anyOf" | "oneOf" => {
+                let mut errors = Vec::new();
+                let mut fit = 0;
+                for branch in list() {
+                    let mut own = BTreeSet::new();
+                    match check(root, branch, value, at, &mut own) {
+                        Ok(()) => {
+                            fit += 1;
+                            known.extend(own);
+                        }
+                        Err(error) => errors.push(error),
+                    }
+                }
+                if fit == 0 || (word == "oneOf" && fit > 1) {
+                    return Err(format!("{at}: {fit} of {word} fit\n{}", errors.join("\n")));
+                }
+            }
+            "const" => {
+                if of != value {
+                    return wrong();
+                }
+            }
+            "enum" => {
+                if !list().contains(value) {
+                    return wrong();
+                }
+            }
+            "type" => {
+                let is = |kind: &Value| match kind.as_str().unwrap() {
+                    "object" => value.is_object(),
+                    "array" => value.is_array(),
+                    "string" => value.is_string(),
+                    "boolean" => value.is_boolean(),
+                    "null" => value.is_null(),
+                    "integer" => value.is_u64() || value.is_i64(),
+                    "number" => value.is_number(),
+                    other => panic!("an unknown type {other}"),
+                };
+                if !of.as_array().map_or_else(|| is(of), |kinds| kinds.iter().any(is)) {
+                    return wrong();
+                }
+            }
+            "minimum" | "maximum" => {
+                let (limit, Some(number)) = (of.as_f64().unwrap(), value.as_f64()) else { continue };
+                if (word == "minimum" && number < limit) || (word == "maximum" && number > limit) {
+                    return wrong();
+                }
+            }
+            "required" => {
+                if let Some(lacking) = list().iter().find(|key| value.get(key.as_str().unwrap()).is_none()) {
+                    return Err(format!("{at} lacks {lacking}"));
+                }
+            }
+            "properties" => {
+                for (key, inner) in of.as_object().unwrap() {
+                    if let Some(value) = value.get(key) {
+                        known.insert(key.clone());
+                        closed(root, inner, value, &format!("{at}.{key}"))?;
+                    }
+                }
+            }
+            "items" => {
+                for (index, value) in value.as_array().into_iter().flatten().enumerate() {
+                    closed(root, of, value, &format!("{at}[{index}]"))?;
+                }
+            }
+            other => panic!("{at}: the test does not know `{other}`"),
+        }
+    }
+    Ok(())
+}
+
+fn schema() -> Value {
+    let output =
+        std::process::Command::new(env!("CARGO_BIN_EXE_ghostlab")).args(["schema", "output"]).output().unwrap();
+    assert!(output.status.success());
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What a command answers, held against the schema, with its exit code.
+fn document(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Value {
+    let output = world.ghostlab(&[arguments, &["--json"]].concat());
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {log}");
+    let document: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
+    closed(schema, schema, &document, "document")
+        .unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{document:#}"));
+    assert_eq!((&document["ghostlab"], &document["schema"]), (&json!(env!("CARGO_PKG_VERSION")), &json!(1)));
+    document
+}
+
+fn answer(world: &World, schema: &Value, arguments: &[&str], command: &str) -> Value {
+    let mut document = document(world, schema, arguments, 0);
+    assert_eq!(document["command"], command);
+    document["answer"].take()
+}
+
+fn text(world: &World, arguments: &[&str]) -> String {
+    String::from_utf8(world.ghostlab(arguments).stdout).unwrap()
+}
+
+#[test]
+fn the_schema_beside_the_documentation_is_the_programs_and_describes_every_field() {
+    let schema = schema();
+    let kept = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
+    assert!(kept == schema, "`ghostlab schema output > docs/output.schema.json`");
+    fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
+        let says = |of: &Value| of["description"].as_str().is_some_and(|text| text.len() > 2);
+        for (name, of) in schema["properties"].as_object().into_iter().flatten() {
+            let referred = |of: &Value| of["$ref"].as_str().is_some_and(|name| says(&root["$defs"][&name[8..]]));
+            let inside = of["items"].is_object() && referred(&of["items"]);
+            let either = of["anyOf"].as_array().is_some_and(|of| of.iter().any(referred));
+            if !(says(of) || referred(of) || inside || either) {
+                found.push(format!("{at}.{name}"));
+            }
+        }
+        match schema {
+            Value::Object(keys) => keys.iter().for_each(|(key, of)| mute(root, of, &format!("{at}/{key}"), found)),
+            Value::Array(items) => items.iter().for_each(|of| mute(root, of, at, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    mute(&schema, &schema, "", &mut found);
+    assert_eq!(found, Vec::<String>::new());
+    let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/json.md")).unwrap();
+    for command in ["plan", "status", "cache ls", "cache verify", "cache gc", "cache path", "compare", "explain"] {
+        assert!(documented.contains(&format!("`{command}`")), "docs/json.md does not name {command}");
+    }
+}
+
+#[test]
+fn a_schema_that_lacks_a_field_or_has_another_type_would_be_noticed() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let fails = |value: Value| closed(&schema, &schema, &value, "x").is_err();
+    assert!(!fails(json!({"a": 1})));
+    assert!(fails(json!({"a": 1, "b": 2})) && fails(json!({"a": "1"})) && fails(json!({})) && fails(json!({"a": 1.5})));
+}
+
+#[test]
+fn every_command_answers_by_the_schema_what_it_says_in_words() {
+    let (world, schema) = (World::new(), schema());
+    let nothing = answer(&world, &schema, &["plan", "grid.yaml", "--store-limit", "1"], "plan");
+    let grid = &nothing["grids"][0];
+    assert_eq!((&grid["cells"], &grid["cells_complete"]), (&json!(9), &json!(0)));
+    assert_eq!(grid["cells_to_run"][0]["cell"], "tiny/dense");
+    let lacking = &grid["cells_to_run"][1]["missing"];
+    assert_eq!((&lacking[0]["what"], &lacking[0]["reason"]["why"]), (&json!("selection"), &json!("first")));
+    assert_eq!(grid["jobs"][0]["job"], "calibrate");
+    assert_eq!(grid["store_limit"]["limit_bytes"], 1_000_000_000);
+    assert!(grid["cost"]["run"]["memory_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(answer(&world, &schema, &["status"], "status")["runs"], json!([]));
+
+    world.runs(&[]);
+    let done = answer(&world, &schema, &["plan", "grid.yaml"], "plan");
+    assert_eq!((&done["grids"][0]["cells_complete"], &done["grids"][0]["cost"]["run"]), (&json!(9), &Value::Null));
+    assert!(text(&world, &["plan", "grid.yaml"]).contains("9 complete, 0 to run"));
+    // One setting changed: old and new as the grid has them, not as texts.
+    let changed = answer(&world, &schema, &["plan", "grid.yaml", "--set", "calibration.seed=7"], "plan");
+    let reason = &changed["grids"][0]["cells_to_run"][0]["missing"][0]["reason"];
+    assert_eq!(reason["why"], "changed", "{changed:#}");
+    let change = &reason["what"][0];
+    assert_eq!((&change["old"], &change["new"]), (&json!(0), &json!(7)), "{change}");
+    assert!(text(&world, &["plan", "grid.yaml", "--set", "calibration.seed=7"]).contains("seed: 0 → 7"));
+
+    let status = answer(&world, &schema, &["status"], "status");
+    let run = &status["runs"][0];
+    assert_eq!((&run["stage"], &run["complete"], &run["cells"]), (&json!("complete"), &json!(9), &json!(9)));
+    assert!(text(&world, &["status"]).contains("9 of 9 cells complete"));
+
+    let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
+    let artifacts = listing["artifacts"].as_array().unwrap();
+    let counted: u64 = listing["stages"].as_array().unwrap().iter().map(|of| of["artifacts"].as_u64().unwrap()).sum();
+    assert_eq!(counted, artifacts.len() as u64);
+    let verified = answer(&world, &schema, &["cache", "verify"], "cache verify");
+    assert_eq!((&verified["artifacts"], &verified["damaged"]), (&json!(artifacts.len()), &json!([])));
+    let key = artifacts[0]["key"].as_str().unwrap();
+    let place = answer(&world, &schema, &["cache", "path", &key[..12]], "cache path");
+    assert_eq!((&place["key"], &place["stage"]), (&artifacts[0]["key"], &artifacts[0]["stage"]));
+    assert_eq!(text(&world, &["cache", "path", key]).trim(), place["folder"].as_str().unwrap());
+
+    let cell = "tiny/llm-streamline/2/ghosted/train:8x64@0";
+    let explained = answer(&world, &schema, &["explain", "grid.yaml", "depth/2/ghosted"], "explain");
+    assert_eq!((&explained["cell"], &explained["backbone"]["name"]), (&json!(cell), &json!("tiny")));
+    let removed = explained["removed_layers"].as_array().unwrap();
+    let words = text(&world, &["explain", "grid.yaml", "depth/2/ghosted"]);
+    assert!(
+        removed.len() == 2 && words.contains(&format!("removes layers [{}, {}]", removed[0], removed[1])),
+        "{words}"
+    );
+    for artifact in explained["artifacts"].as_array().unwrap() {
+        assert!(artifact["stored"]["command"].is_array() && artifact["reason"].is_null(), "{artifact}");
+        assert!(words.contains(artifact["key"].as_str().unwrap()));
+    }
+
+    // Numbers are what is stored, to the last bit.
+    world.runs(&["--set", "calibration.seed=7", "--set", "name=other"]);
+    let mut folder = std::fs::read_dir(world.path("results")).unwrap().map(|item| item.unwrap().path());
+    let other = folder.find(|path| path.to_str().unwrap().contains("other")).unwrap();
+    let compared = answer(&world, &schema, &["compare", "results/grid", other.to_str().unwrap()], "compare");
+    let paths: Vec<&str> =
+        compared["settings"].as_array().unwrap().iter().map(|of| of["path"].as_str().unwrap()).collect();
+    assert!(paths.contains(&"name"), "{paths:?}");
+    let values = compared["values"].as_array().unwrap();
+    assert!(!values.is_empty());
+    let stored = common::json(&world.path("results/grid/numbers.json"));
+    let all: Vec<&Value> = stored["numbers"].as_array().unwrap().iter().map(|of| &of["value"]).collect();
+    assert!(values.iter().all(|of| all.contains(&&of["first"]["value"])), "{values:?}");
+
+    let going = answer(&world, &schema, &["cache", "gc", "--kind", "scores"], "cache gc");
+    assert_eq!((&going["deleted"], &going["going"].as_array().unwrap().len()), (&json!(false), &1));
+    let gone = answer(&world, &schema, &["cache", "gc", "--kind", "scores", "--yes"], "cache gc");
+    assert_eq!((&gone["deleted"], &gone["going"]), (&json!(true), &going["going"]));
+    let gone = answer(&world, &schema, &["cache", "gc", "--kind", "scores"], "cache gc");
+    assert_eq!(gone["going"], json!([]));
+}
+
+#[test]
+fn what_a_plan_of_workers_and_a_killed_run_come_to_is_told_by_the_schema() {
+    let (world, schema) = (World::new(), schema());
+    let output = world.command(&["worker", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
+    assert_eq!(output.status.code(), None, "it was killed");
+    let status = answer(&world, &schema, &["status"], "status");
+    let plan = &status["plans"][0];
+    assert_eq!((&plan["grid"], &plan["died"], &plan["progress"]["cells"]), (&json!("grid"), &json!(1), &json!(9)));
+    let output = world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
+    assert_eq!(output.status.code(), None, "it was killed");
+    let status = answer(&world, &schema, &["status"], "status");
+    assert_eq!((&status["runs"][0]["died"], &status["runs"][0]["stage"]), (&json!(true), &json!("running")));
+}
+
+#[test]
+fn errors_are_documents_too_and_keep_their_exit_codes() {
+    let (world, schema) = (World::new(), schema());
+    for (arguments, code, command, kind, what) in [
+        (&["plan", "gird.yaml"][..], 3, "plan", "missing", "the grid is not there"),
+        (&["plan", "grid.yaml", "--set", "depht=1"], 2, "plan", "bad_input", ""),
+        (&["explain", "grid.yaml", "nosuch"], 2, "explain", "bad_input", "no cell of the grid is called so"),
+        (&["compare", "a", "b"], 3, "compare", "missing", "there is no results folder of that name"),
+        (&["status", "--store", "nowhere"], 3, "status", "missing", "there is no store of that name"),
+        (&["cache", "path", "abcdef"], 3, "cache path", "missing", "no artifact has such a key"),
+        (&["cache", "gc", "--kind", "nosuch"], 2, "cache gc", "bad_input", "unknown kind of artifact"),
+        (&["plan", "grid.yaml", "--nosuch"], 2, "plan", "bad_input", "unexpected argument '--nosuch' found"),
+    ] {
+        let document = document(&world, &schema, arguments, code);
+        assert_eq!(document["command"], command, "{document}");
+        let error = &document["error"];
+        assert_eq!((&error["exit_code"], &error["kind"]), (&json!(code), &json!(kind)), "{document}");
+        assert!(error["what"].as_str().unwrap().contains(what), "{document}");
+        let output = world.ghostlab(&[arguments, &["--json"]].concat());
+        assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "people read the same");
+    }
+    // Damage is an answer, with its exit code.
+    world.runs(&["--set", "depth=1", "--set", "recovery=[none]"]);
+    let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
+    let key = listing["artifacts"][0]["key"].as_str().unwrap();
+    let folder = answer(&world, &schema, &["cache", "path", key], "cache path");
+    let mut payload =
+        std::fs::read_dir(world.path(folder["folder"].as_str().unwrap())).unwrap().map(|item| item.unwrap().path());
+    let payload = payload.find(|path| !path.ends_with("meta.json")).unwrap();
+    std::fs::write(payload, "x").unwrap();
+    let verified = document(&world, &schema, &["cache", "verify"], 5)["answer"].take();
+    assert_eq!((&verified["damaged"][0]["key"], &verified["removed"]), (&json!(key), &json!(false)));
+    assert_eq!(verified["damaged"][0]["error"]["kind"], "damaged");
+    let verified = answer(&world, &schema, &["cache", "verify", "--repair"], "cache verify");
+    assert_eq!(verified["removed"], true);
+}
+
+#[test]
+fn names_that_would_move_the_cursor_are_escaped_as_json_has_it() {
+    let (world, schema) = (World::new(), schema());
+    let name = "a\u{202e}b\u{9b}.yaml";
+    let document = document(&world, &schema, &["plan", name], 3);
+    assert_eq!(document["error"]["where"], name, "the same text for whoever reads it");
+    let raw = world.ghostlab(&["plan", name, "--json"]).stdout;
+    assert!(!String::from_utf8(raw).unwrap().contains(['\u{202e}', '\u{9b}']));
+}
