@@ -48,3 +48,7 @@ fuzz target *arguments:
 wheel:
     tools/wheel.sh
     tools/wheel_check.sh
+
+# Beside transformers, lm-evaluation-harness and torch, into docs/peers.md; parts alone: `just bench-peers choices`.
+bench-peers *arguments:
+    tools/bench_peers.sh {{arguments}}

@@ -242,3 +242,32 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
     // Two cells; two metrics of two tasks, one of the others, each with its standard error.
     assert_eq!(compared, 2 * (2 * 2 + 2) * 2);
 }
+
+/// Small sizes: no time of it means anything. Each part compares results, and ends with an error where they differ.
+#[test]
+fn the_bench_beside_the_peers_runs_to_its_end_and_all_results_agree() {
+    let Some(python) = python() else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let ghostlab = Path::new(env!("CARGO_BIN_EXE_ghostlab"));
+    let driver = ghostlab.with_file_name("examples").join("peers");
+    if !driver.exists() {
+        assert!(std::env::var_os("CI").is_none(), "{} is not built", driver.display());
+        eprintln!("skipped: {} is not built (cargo build --release --example peers)", driver.display());
+        return;
+    }
+    let output = Command::new(&python)
+        .args([root.join("tools/peers"), "--quick".into(), "--ghostlab".into(), ghostlab.into()])
+        .args([Path::new("--driver"), &driver])
+        .output()
+        .unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{errors}");
+    for part in ["forward", "choices", "grid", "solve", "table2", "late"] {
+        assert!(said.lines().any(|line| line.starts_with(&format!("| {part} |"))), "{part}: {said}");
+    }
+    let differ = "import sys; sys.path.insert(0, sys.argv[1]); from bench import difference; difference('x', [1.0], [1.1], 0.05)";
+    let output = Command::new(&python).args(["-c", differ]).arg(root.join("tools/peers")).output().unwrap();
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("x, number 0: ours 1.0, theirs 1.1: more than 0.05 apart")
+    );
+}

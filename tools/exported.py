@@ -1,4 +1,4 @@
-"""What transformers and lm-evaluation-harness say of exported folders, for tests/export_python.rs to compare with.
+"""What transformers and lm-evaluation-harness say of exported folders, for tests/exported.rs to compare with.
 
     pip install torch transformers lm_eval
     python tools/exported.py logits OUT.safetensors "TEXT" FOLDER...
@@ -41,42 +41,64 @@ def logits(out, text, folders):
     save_file(tensors, out)
 
 
-def lm_eval(out, data, limit, names, folders):
-    import lm_eval as harness
+# Of these tasks the harness scores the test split, of the others the validation split.
+TESTED = ("arc_easy", "arc_challenge", "openbookqa", "race")
+
+
+def local_tasks(here, files):
+    """Writes the harness' own tasks, each on a file of ours, into a folder; what they are called there, by task."""
     from lm_eval.tasks import TaskManager
 
-    known, names, results = TaskManager(), names.split(","), {}
+    known = TaskManager()
+    for name, file in files.items():
+        own = known.task_index[name]
+        # Of its splits only the scored one is there.
+        split = "test" if name in TESTED else "validation"
+        others = {f"{other}_split": None for other in ("training", "validation", "test") if other != split}
+        local = {
+            "include": str(own.yaml_path if hasattr(own, "yaml_path") else own["yaml_path"]),
+            "task": f"local_{name}",
+            "dataset_path": "parquet" if Path(file).suffix == ".parquet" else "json",
+            "dataset_name": None,
+            "dataset_kwargs": {"data_files": {split: str(Path(file).resolve())}},
+            **others,
+            f"{split}_split": split,
+        }
+        Path(here, f"local_{name}.yaml").write_text(json.dumps(local))
+    return {name: f"local_{name}" for name in files}
+
+
+def evaluate(manager, folder, tasks, limit, batch_size=8, samples=False):
+    """A folder's results on tasks of `local_tasks`, from loading the model on."""
+    import lm_eval as harness
+
+    return harness.simple_evaluate(
+        model="hf",
+        model_args={
+            "pretrained": str(folder),
+            "dtype": "float32",
+            "trust_remote_code": (Path(folder) / "modeling_ghostlab.py").exists(),
+        },
+        tasks=list(tasks),
+        task_manager=manager,
+        num_fewshot=0,
+        limit=limit,
+        batch_size=batch_size,
+        device="cpu",
+        log_samples=samples,
+    )
+
+
+def lm_eval(out, data, limit, names, folders):
+    from lm_eval.tasks import TaskManager
+
+    results = {}
     with tempfile.TemporaryDirectory() as here:
-        for name in names:
-            file = Path(data).resolve() / f"{name}.jsonl.gz"
-            own = known.task_index[name]
-            # The harness' own task on another file. Of its splits only the scored one is there.
-            split = "test" if name in ("arc_easy", "arc_challenge", "openbookqa", "race") else "validation"
-            others = {f"{other}_split": None for other in ("training", "validation", "test") if other != split}
-            local = {
-                "include": str(own.yaml_path if hasattr(own, "yaml_path") else own["yaml_path"]),
-                "task": f"local_{name}",
-                "dataset_path": "json",
-                "dataset_name": None,
-                "dataset_kwargs": {"data_files": {split: str(file)}},
-                **others,
-                f"{split}_split": split,
-            }
-            Path(here, f"local_{name}.yaml").write_text(json.dumps(local))
+        tasks = local_tasks(here, {name: Path(data) / f"{name}.jsonl.gz" for name in names.split(",")})
+        manager = TaskManager(include_path=here)
         for folder in map(Path, folders):
-            code = (folder / "modeling_ghostlab.py").exists()
-            scored = harness.simple_evaluate(
-                model="hf",
-                model_args={"pretrained": str(folder), "dtype": "float32", "trust_remote_code": code},
-                tasks=[f"local_{name}" for name in names],
-                task_manager=TaskManager(include_path=here),
-                num_fewshot=0,
-                limit=int(limit),
-                batch_size=8,
-                device="cpu",
-                log_samples=False,
-            )
-            results[folder.name] = {name: scored["results"][f"local_{name}"] for name in names}
+            scored = evaluate(manager, folder, tasks.values(), int(limit))
+            results[folder.name] = {name: scored["results"][local] for name, local in tasks.items()}
     Path(out).write_text(json.dumps(results, default=str))
 
 

@@ -1,0 +1,137 @@
+//! Our side of `tools/peers.py` where a command of the program would time more than is asked for. Each line of standard
+//! input is a round; its answer is a line of JSON with the seconds that the round took and what came of it.
+//!
+//! `peers forward BACKBONE WINDOWS.json THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml
+//! THREADS` with lines `shared STORE` (all cells together) and `separate STORE` (one after the other).
+#![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
+
+use std::io::{BufRead, stdin};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use ghostlab::corpus::{Start, Windows};
+use ghostlab::error::{Error, Result};
+use ghostlab::evaluate::perplexity::{Losses, PerplexityEval};
+use ghostlab::evaluate::score;
+use ghostlab::exec::{self, Methods, Settings};
+use ghostlab::grid::{Cell, Grid};
+use ghostlab::linalg::solve::NormalEquations;
+use ghostlab::model::{Decoder, Program, Trie};
+use ghostlab::store::Store;
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Tokens of a batch, as in the program.
+const BATCH_TOKENS: usize = 2048;
+/// What ghosted layers add to the diagonal.
+const RIDGE: f64 = 1e-6;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let run = |threads: &str, part: &dyn Fn() -> Result<()>| start(threads).and_then(|()| part());
+    let done = match *arguments.as_slice() {
+        ["forward", backbone, windows, threads] => run(threads, &|| forward(backbone.as_ref(), windows.as_ref())),
+        ["solve", system, solution, threads] => run(threads, &|| solve(system.as_ref(), solution.as_ref())),
+        ["grid", grid, threads] => run(threads, &|| cells(grid.as_ref())),
+        // Whoever runs all examples is told, and stopped by nothing.
+        [] => {
+            println!("tools/bench_peers.sh runs this");
+            Ok(())
+        }
+        _ => Err(Error::bad_input("unknown arguments").found(arguments.join(" "))),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn start(threads: &str) -> Result<()> {
+    let threads = threads.parse().map_err(|_| Error::bad_input("no number of threads").found(threads.to_owned()))?;
+    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    built.map_err(|error| Error::job("cannot start threads").found(error.to_string()))
+}
+
+/// One round for each line that comes in.
+fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
+    for line in stdin().lock().lines() {
+        let line = line.map_err(|error| Error::job("standard input ended").found(error.to_string()))?;
+        println!("{}", round(&line)?);
+    }
+    Ok(())
+}
+
+/// The dense perplexity of windows of token ids, `[windows, length]`.
+fn forward(backbone: &Path, windows: &Path) -> Result<()> {
+    let bytes = std::fs::read(windows).map_err(|error| Error::io("read", windows, &error))?;
+    let ids: Vec<Vec<u32>> = serde_json::from_slice(&bytes)
+        .map_err(|error| Error::bad_input("no windows").at(windows.display().to_string()).found(error.to_string()))?;
+    let length = ids.first().map_or(0, Vec::len);
+    let starts = (0..ids.len()).map(|index| Start { document: 0, token: index * length }).collect();
+    let windows = Windows { ids: ids.concat(), length, starts, corpus_tokens: 0, bytes: 0 };
+    let decoder = Decoder::load(backbone)?;
+    let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
+    let eval_set = PerplexityEval::new(&windows, BATCH_TOKENS);
+    rounds(|_| {
+        let started = Instant::now();
+        let losses = score(&eval_set, &decoder, &trie, &mut vec![0.0; trie.len()], |_| Ok(()))?;
+        let seconds = started.elapsed().as_secs_f64();
+        let losses = Losses { windows: losses.concat() };
+        Ok(json!({"seconds": seconds, "perplexity": losses.perplexity(), "losses": losses.windows}))
+    })
+}
+
+/// The map of ghosted layers from the rows `pre` to the rows `post`, both `[rows, C]` in f32: sums, factor, solution. What the
+/// last round solved is left in a file, `[C, C]` of f64.
+fn solve(system: &Path, solution: &Path) -> Result<()> {
+    let bytes = std::fs::read(system).map_err(|error| Error::io("read", system, &error))?;
+    let wrong = |error: &dyn std::fmt::Display| {
+        Error::bad_input("no system").at(system.display().to_string()).found(error.to_string())
+    };
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(&error))?;
+    let rows = |name: &str| -> Result<(Vec<f32>, usize)> {
+        let tensor = tensors.tensor(name).map_err(|error| wrong(&error))?;
+        let channels = tensor.shape().last().copied().unwrap_or(0);
+        Ok((bytemuck::pod_collect_to_vec(tensor.data()), channels))
+    };
+    let ((pre, channels), (post, _)) = (rows("pre")?, rows("post")?);
+    rounds(|_| {
+        let started = Instant::now();
+        let mut normal = NormalEquations::new(channels);
+        normal.add_difference(&pre, &post);
+        let map = normal.solve(RIDGE)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let written = std::fs::write(solution, bytemuck::cast_slice(&map));
+        written.map_err(|error| Error::io("write", solution, &error))?;
+        Ok(json!({"seconds": seconds}))
+    })
+}
+
+/// Runs a grid on what each line's store has of it.
+fn cells(grid: &Path) -> Result<()> {
+    let grid = Grid::load(grid, None, &[], &Methods)?;
+    rounds(|line| {
+        let (how, store) = line.split_once(' ').unwrap_or((line, ""));
+        let store = Store::open(Path::new(store))?;
+        let started = Instant::now();
+        let run = |cells: &[Cell]| {
+            let some = Grid { cells: cells.to_vec(), ..grid.clone() };
+            let outcome = exec::run(&some, Settings::default(), &store, &(), &AtomicBool::new(false))?;
+            if outcome.failed() > 0 { Err(Error::job("a cell failed")) } else { Ok(()) }
+        };
+        match how {
+            "shared" => run(&grid.cells)?,
+            _ => grid.cells.chunks(1).try_for_each(run)?,
+        }
+        Ok(json!({"seconds": started.elapsed().as_secs_f64()}))
+    })
+}

@@ -1,0 +1,89 @@
+"""ghostlab beside its peers: same inputs, results compared, rounds by turns. `tools/bench_peers.sh` runs it.
+
+A result that differs by more than its tolerance ends the bench and is named.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# Of the libraries: nothing from a network, and no talk.
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+os.environ |= {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "true"}
+sys.path[1:1] = [str(Path(__file__).resolve().parents[1])]
+
+from bench import ROOT, Bench, Differs  # noqa: E402
+
+PARTS = {
+    "forward": "one dense forward, against transformers",
+    "choices": "900 documents of nine tasks under the dense backbone, against lm-evaluation-harness",
+    "grid": "dense and ten repaired variants on 200 windows, against transformers one variant after the other",
+    "solve": "the least-squares map of 4,096 channels, against torch",
+    "table2": "scoring table 2 of the tiny backbones, against lm-evaluation-harness cell by cell",
+    "late": "the grid where cuts begin at layer 23 of 32, and what the cost model says of it",
+}
+
+
+def arguments():
+    parts = "\n".join(f"  {name:<9} {what}" for name, what in PARTS.items())
+    parser = argparse.ArgumentParser(
+        prog="bench_peers.sh",
+        description=__doc__,
+        epilog=f"parts, all by default:\n{parts}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("--quick", action="store_true", help="small sizes and one round: to see that all runs and agrees")
+    parser.add_argument("--full", action="store_true", help="the harness scores all cells of table 2, not one of each depth")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each side")
+    parser.add_argument("--write", metavar="FILE", help="put the table between the marks of this file")
+    parser.add_argument("--ghostlab", default=ROOT / "target/release/ghostlab", help="the program")
+    parser.add_argument("--driver", default=ROOT / "target/release/examples/peers", help="examples/peers.rs")
+    given = parser.parse_args()
+    for part in given.parts:
+        if part not in PARTS:
+            parser.error(f"unknown part `{part}`: expected {', '.join(PARTS)}")
+    for program in (given.ghostlab, given.driver):
+        if not Path(program).is_file():
+            parser.error(f"{program} is not built: cargo build --release --bin ghostlab --example peers")
+    return given
+
+
+def main():
+    given = arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"HF_HOME": f"{folder}/hf", "HF_MODULES_CACHE": f"{folder}/hf/modules"}
+        # Before the libraries, which read these when they are loaded.
+        os.environ["OMP_NUM_THREADS"] = os.environ["RAYON_NUM_THREADS"] = str(given.threads)
+        import logging
+
+        import report
+        import solve
+        import tasks
+        import text
+        import torch
+
+        torch.set_num_threads(given.threads)
+        logging.disable(logging.WARNING)
+        bench, clock, rows = Bench(given, folder), report.Clock(), []
+        program = subprocess.run([bench.ghostlab, "--version"], capture_output=True, text=True).stdout.strip()
+        for part in given.parts or PARTS:
+            module = next(module for module in (text, tasks, solve) if hasattr(module, part))
+            for row in getattr(module, part)(bench):
+                rows.append(row)
+                print(f"{part}: {row.what}: {report.short(bench, row)}", flush=True)
+        measured = f"{report.circumstances(bench, clock, program)}\n\n{report.table(bench, rows)}"
+    print(f"\n{measured}")
+    if given.write:
+        report.write(given.write, measured)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Differs as differs:
+        raise SystemExit(f"results differ: {differs}") from None

@@ -1,0 +1,141 @@
+"""Parts that answer questions: nine tasks of one backbone, and table 2."""
+
+import contextlib
+import io
+import json
+import statistics
+import time
+from pathlib import Path
+
+import exported
+from bench import LIKELIHOOD, REAL, ROOT, TINY, Row, difference, fastest
+
+TASKS = ("arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race")
+HARNESS = "lm-evaluation-harness"
+
+
+def files(real):
+    """The files of the nine tasks: published ones where there are some, else those of the tiny world."""
+    published = {task: list((REAL / "tasks").glob(f"{task}.*")) if real else [] for task in TASKS}
+    return {task: (own or [TINY / f"tasks/{task}.jsonl.gz"])[0] for task, own in published.items()}
+
+
+def likelihoods(results):
+    """Log-likelihoods of a results folder: by cell and task those of all choices in order."""
+    import pyarrow.parquet as parquet
+
+    (file,) = Path(results).rglob("documents.parquet")
+    found = {}
+    for row in parquet.read_table(file, columns=["cell", "task", "log_likelihood"]).to_pylist():
+        place = row["cell"], row["task"].split("(")[0]
+        found.setdefault(place, []).append(row["log_likelihood"])
+    return found
+
+
+class Harness:
+    """The harness on files of ours."""
+
+    def __init__(self, bench, of_tasks):
+        from lm_eval.tasks import TaskManager
+
+        here = bench.new("harness")
+        self.tasks = exported.local_tasks(here, of_tasks)
+        self.manager = TaskManager(include_path=str(here))
+
+    def score(self, folder, limit, batch):
+        """Loads a folder and scores it; the seconds, and by task the log-likelihoods of all choices in order."""
+        started = time.perf_counter()
+        # Its bars.
+        with contextlib.redirect_stderr(io.StringIO()):
+            scored = exported.evaluate(self.manager, folder, self.tasks.values(), limit, batch, samples=True)
+        seconds = time.perf_counter() - started
+        found = {}
+        for task, own in self.tasks.items():
+            documents = sorted(scored["samples"][own], key=lambda document: document["doc_id"])
+            found[task] = [float(choice[0]) for document in documents for choice in document["filtered_resps"]]
+        return seconds, found
+
+
+def apart(cell, mine, other):
+    """How far the log-likelihoods of a cell are apart, by task."""
+    return max(difference(f"{cell}, {task}: ln p of a choice", mine[task], other[task], LIKELIHOOD) for task in TASKS)
+
+
+def choices(bench):
+    limit, of_tasks = bench.size(100, 2), files(bench.real)
+    harness = Harness(bench, of_tasks)
+    grid = {
+        "name": "choices",
+        "backbones": {"dense": {"path": str(bench.backbone)}},
+        "tasks": {task: {"path": str(file)} for task, file in of_tasks.items()},
+        "backbone": ["dense"],
+        "evaluate": {"tasks": [{"name": task, "limit": limit} for task in of_tasks]},
+    }
+    file = bench.new("choices") / "grid.yaml"
+    file.write_text(json.dumps(grid))
+    batch = fastest(bench.size((8, 32), (8,)), lambda size: harness.score(bench.backbone, min(limit, 5), size))
+
+    def ours():
+        # A store of its own: nothing of an earlier round is taken.
+        store, results = bench.new("choices/store"), bench.new("choices/results")
+        seconds, _ = bench.program("run", file, "--store", store, "--results", results)
+        return seconds, {task: of for (_, task), of in likelihoods(results).items()}
+
+    seconds, (mine, other) = bench.by_turns(ours, lambda: harness.score(bench.backbone, limit, batch))
+    worst = apart("dense", mine, other)
+    notes = [f"the harness in batches of {batch}"]
+    if published := [task for task, file in of_tasks.items() if REAL in file.parents]:
+        notes.append(f"published documents of {', '.join(published)}; the tiny world's of the others")
+    what = f"{limit * len(TASKS)} documents of nine tasks, dense, from nothing to tables"
+    yield Row("choices", what, HARNESS, *seconds, f"ln p {worst:.0e} ({LIKELIHOOD:.0e})", "6", notes)
+
+
+def table2(bench):
+    limit = bench.size(300, 2)
+    harness = Harness(bench, files(False))
+    rounds = [Table2(bench, harness, name, limit) for name in bench.size(("llama", "qwen3", "olmo2"), ("llama",))]
+    ours, theirs = [of.ours for of in rounds], [of.theirs for of in rounds]
+    cells, scored = (sum(getattr(of, count) for of in rounds) for count in ("cells", "scored"))
+    notes = ["a round is a backbone", f"in all {sum(ours):.0f} s against {sum(theirs):.0f} s, {sum(theirs) / sum(ours):.1f} times"]
+    if scored < cells:
+        notes.append(f"**extrapolated**: the harness scored {scored} of the {cells} cells, one for each backbone and depth")
+    worst = max(of.worst for of in rounds)
+    what = f"scoring table 2 (tiny), {cells} cells; layers and operators are there"
+    yield Row("table2", what, HARNESS, ours, theirs, f"ln p {worst:.0e} ({LIKELIHOOD:.0e})", "15", notes)
+
+
+class Table2:
+    """Table 2 of one backbone: seconds of ours, and of the harness for as many cells."""
+
+    def __init__(self, bench, harness, name, limit):
+        settings = ["--set", f"backbone=tiny-{name}"]
+        if bench.quick:
+            tasks = ",".join(f"{{name: {task}, limit: {limit}}}" for task in TASKS)
+            small = ("calibration.sequences=8", "calibration.operator_sequences=8", "recovery=none,ghosted")
+            for value in (*small, "include=[]", "depth=4", f"evaluate.tasks=[{tasks}]"):
+                settings += ["--set", value]
+        experiment = ROOT / "experiments/table2.yaml"
+        folder, store, results = bench.new("table2"), bench.new("table2/store"), bench.new("table2/results")
+        bench.program("export", experiment, *settings, "--to", folder / "out", "--store", store)
+        # Not `run`, which scores the perplexities of the profile as well.
+        self.ours, _ = bench.program("reproduce", "table2", *settings, "--store", store, "--results", results)
+        mine = {}
+        for (cell, task), of_task in likelihoods(results).items():
+            mine.setdefault(cell, {})[task] = of_task
+        by_depth = {0: [(next(cell for cell in mine if cell.endswith("/dense")), TINY / name)]}
+        for out in sorted((folder / "out").iterdir()):
+            cell = json.loads((out / "ghostlab.json").read_text())["cell"]
+            by_depth.setdefault(int(cell.split("/")[2]), []).append((cell, out))
+        sizes = bench.size((16, 64), (8,))
+        batch = fastest(sizes, lambda size: harness.score(TINY / name, min(limit, 30), size))
+        self.theirs, self.worst, self.cells, self.scored = 0.0, 0.0, 0, 0
+        for at, of_depth in enumerate(by_depth.values()):
+            measured = []
+            # One of each depth, by turns one with an operator beside its weights and one without.
+            for cell, out in of_depth if bench.full else [of_depth[at % len(of_depth)]]:
+                seconds, other = harness.score(out, limit, batch)
+                measured.append(seconds)
+                self.worst = max(self.worst, apart(cell, mine[cell], other))
+            self.theirs += statistics.fmean(measured) * len(of_depth)
+            self.cells += len(of_depth)
+            self.scored += len(measured)

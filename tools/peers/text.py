@@ -1,0 +1,208 @@
+"""Parts that score text: one dense forward, and grids of variants."""
+
+import csv
+import json
+import math
+import shutil
+import statistics
+import time
+from pathlib import Path
+
+from bench import LOSS, REAL, TINY, Differs, Row, answer, difference, fastest
+
+RECOVERIES = ["none", "prune-and-comp", "replaceme-ls", "linearpatch-rotate", "ghosted"]
+
+
+def text(real, split):
+    """The file of a text; what the published one is calibrated on is its validation split."""
+    if real:
+        return REAL / f"corpora/wikitext2-{'validation' if split == 'train' else split}.parquet"
+    return TINY / f"corpora/wiki-{split}.jsonl.gz"
+
+
+def windows(file, backbone, count, length):
+    """The windows that rule `wikitext2` cuts from a text, by transformers' tokenizer: `[count, length]`."""
+    import datasets
+    from transformers import AutoTokenizer
+
+    kind = "parquet" if file.suffix == ".parquet" else "json"
+    rows = datasets.load_dataset(kind, data_files=str(file), split="train")
+    ids = AutoTokenizer.from_pretrained(backbone)("\n\n".join(rows["text"]))["input_ids"]
+    assert len(ids) >= count * length, f"{file}: {len(ids)} tokens are fewer than {count} windows of {length}"
+    return [ids[start : start + length] for start in range(0, count * length, length)]
+
+
+def load(folder):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    code = (Path(folder) / "modeling_ghostlab.py").exists()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=code).eval()
+
+
+def losses(model, ids, batch):
+    """The mean loss of each window's predicted tokens."""
+    import torch
+
+    found = []
+    with torch.inference_mode():
+        for first in range(0, len(ids), batch):
+            some = torch.tensor(ids[first : first + batch])  # [batch, length]
+            logits = model(some, use_cache=False).logits[:, :-1]  # [batch, length - 1, vocab]
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), some[:, 1:].flatten(), reduction="none")
+            found += loss.view(len(some), -1).double().mean(dim=1).tolist()
+    return found
+
+
+def perplexity(of_windows):
+    return math.exp(statistics.fmean(of_windows))
+
+
+def forward(bench):
+    count, length = bench.size((64, 512), (4, 64))
+    ids = windows(text(bench.real, "test"), bench.backbone, count, length)
+    file = bench.new("forward") / "windows.json"
+    file.write_text(json.dumps(ids))
+    driver, model = bench.started("forward", bench.backbone, file), load(bench.backbone)
+    batch = fastest(bench.size((2, 8), (4,)), lambda size: losses(model, ids[:16], size))
+    answer(driver)
+
+    def ours():
+        said = answer(driver)
+        return said["seconds"], said["losses"]
+
+    def theirs():
+        started = time.perf_counter()
+        found = losses(model, ids, batch)
+        return time.perf_counter() - started, found
+
+    seconds, (mine, other) = bench.by_turns(ours, theirs)
+    driver.communicate()
+    apart = difference("the loss of each window", mine, other, LOSS)
+    speed = [f"{count * length / statistics.median(of):,.0f}" for of in seconds]
+    notes = [
+        f"{speed[0]} tokens/s against {speed[1]}",
+        f"perplexity {perplexity(mine):.5f} and {perplexity(other):.5f}",
+        f"transformers in batches of {batch}",
+    ]
+    what = f"dense forward with head and loss, {count} windows of {length}"
+    yield Row("forward", what, "transformers", *seconds, f"losses {apart:.0e} ({LOSS:.0e})", "1.5", notes)
+
+
+class Variants:
+    """A grid of one backbone, its cells exported, and a store with everything but scores."""
+
+    def __init__(self, bench, name, backbone, real, axes, calibration, count, length):
+        self.bench, self.name, self.folder = bench, name, bench.new(name)
+        self.file, self.store = self.folder / "grid.yaml", self.folder / "store"
+        test = text(real, "test")
+        whole = axes | {
+            "name": name,
+            "backbones": {"dense": {"path": str(backbone)}},
+            "corpora": {
+                "train": {"path": str(text(real, "train")), "rule": "wikitext2"},
+                "test": {"path": str(test), "rule": "wikitext2", "limit": count},
+            },
+            "backbone": ["dense"],
+            "recovery": RECOVERIES,
+            "calibration": {"corpus": "train"} | calibration,
+            "evaluate": {"perplexity": {"corpus": "test", "length": length}},
+        }
+        self.file.write_text(json.dumps(whole))
+        self.store.mkdir()
+        bench.program("export", self.file, "--to", self.folder / "out", "--store", self.store, "--dtype", "f32")
+        self.folders = {("0", ""): backbone}
+        for folder in sorted((self.folder / "out").iterdir()):
+            _, _, depth, recovery, _ = json.loads((folder / "ghostlab.json").read_text())["cell"].split("/")
+            self.folders[depth, recovery] = folder
+        self.ids, model = windows(test, backbone, count, length), load(backbone)
+        self.batch = fastest(bench.size((2, 8), (4,)), lambda size: losses(model, self.ids[:16], size))
+
+    def fresh_store(self):
+        """A copy of the store in which nothing is scored."""
+        shutil.rmtree(self.folder / "round", ignore_errors=True)
+        return shutil.copytree(self.store, self.folder / "round")
+
+    def ours(self):
+        store, results = self.fresh_store(), self.bench.new(f"{self.name}/results")
+        seconds, _ = self.bench.program("run", self.file, "--store", store, "--results", results)
+        with open(next(results.rglob("results.csv")), newline="") as file:
+            rows = list(csv.DictReader(file))
+        column = next(name for name in rows[0] if name.startswith("ppl "))
+        return seconds, {(row["depth"], row["recovery"]): float(row[column]) for row in rows}
+
+    def theirs(self):
+        started, found = time.perf_counter(), {}
+        for cell, folder in self.folders.items():
+            found[cell] = perplexity(losses(load(folder), self.ids, self.batch))
+        return time.perf_counter() - started, found
+
+    def row(self, what, aim=""):
+        seconds, (mine, other) = self.bench.by_turns(self.ours, self.theirs)
+        if mine.keys() != other.keys():
+            raise Differs(f"{self.name}: cells {sorted(mine)} of ours, {sorted(other)} of theirs")
+        logarithms = [[math.log(of[cell]) for cell in sorted(mine)] for of in (mine, other)]
+        apart = difference(f"mean losses of {sorted(mine)}", *logarithms, LOSS)
+        notes = [f"transformers in batches of {self.batch}, loading included"]
+        return Row(self.name, what, "transformers", *seconds, f"losses {apart:.0e} ({LOSS:.0e})", aim, notes)
+
+    def predicted(self):
+        """How many times the work of all cells together all of them are one by one, as the cost model has it."""
+        _, said = self.bench.program("plan", self.file, "--store", self.fresh_store())
+        line = next(line for line in said.splitlines() if line.startswith("cost: "))
+        return 100 / float(line.split("(")[1].split("%")[0])
+
+
+def grid(bench):
+    count, length, sequences = bench.size((200, 256, 32), (4, 64, 8))
+    axes = {"criterion": "llm-streamline", "depth": bench.size([3, 5], [3])}
+    calibration = {"sequences": sequences, "length": length}
+    variants = Variants(bench, "grid", bench.backbone, bench.real, axes, calibration, count, length)
+    what = f"dense and {len(variants.folders) - 1} repaired variants, perplexity of {count} windows of {length}"
+    yield variants.row(what, "5")
+
+
+# The paper's depths; its cuts of 32 layers begin at 23 and at 19 or so.
+LAYERS, LAST, DEPTHS = 32, 29, [7, 11]
+
+
+def late(bench):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    count, length = bench.size((24, 256), (2, 64))
+    width, heads = bench.size((256, 4), (64, 2))
+    own = json.loads((TINY / "llama/config.json").read_text())
+    config = LlamaConfig(
+        num_hidden_layers=LAYERS,
+        hidden_size=width,
+        intermediate_size=11 * width // 4,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        **{name: own[name] for name in ("vocab_size", "max_position_embeddings", "bos_token_id", "eos_token_id")},
+    )
+    backbone = bench.new("late-backbone")
+    LlamaForCausalLM(config).save_pretrained(backbone)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY / "llama" / file, backbone)
+    axes = {
+        "criterion": {"name": "explicit", "order": list(range(LAST, LAST - max(DEPTHS), -1))},
+        "depth": bench.size(DEPTHS, DEPTHS[:1]),
+    }
+    # Few tokens: what calibrating costs is in the cost model's figure too.
+    variants = Variants(bench, "late", backbone, False, axes, {"sequences": 4, "length": 128}, count, length)
+    cells = len(variants.folders)
+    begin = " and ".join(str(LAST + 1 - depth) for depth in axes["depth"])
+    what = f"dense and {cells - 1} variants of {LAYERS} random layers cut from {begin} on, {count} windows of {length}"
+    yield variants.row(what)
+
+    driver = bench.started("grid", variants.file)
+
+    def timed(how):
+        return lambda: (answer(driver, f"{how} {variants.fresh_store()}")["seconds"], None)
+
+    seconds, _ = bench.by_turns(timed("shared"), timed("separate"))
+    driver.communicate()
+    what = f"what sharing gives there: the {cells} cells together, and cell by cell"
+    yield Row("late", what, "ghostlab, cell by cell", *seconds, "", "", [f"cost model: {variants.predicted():.2f}"])
