@@ -11,6 +11,7 @@ use common::{assert_close, json, numbers, shared};
 use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
 use ghostlab::exec::{self, Methods, Settings};
 use ghostlab::grid::Grid;
+use ghostlab::model::{EngineName, EngineRequest};
 use ghostlab::store::Store;
 
 /// As in the program: with the system's allocator the grid takes longer.
@@ -35,6 +36,26 @@ fn calibration_and_evaluation_windows_are_the_reference_s() {
 #[test]
 #[ignore = "slow: nine cells on 911 windows"]
 fn the_grid_equals_the_reference_on_all_windows() {
+    equals_the_reference(Settings::default());
+}
+
+/// Five times as slow, and so asked for by name alone.
+#[test]
+#[ignore = "very slow: the same by candle"]
+fn the_grid_by_candle_equals_the_reference_on_all_windows() {
+    if std::env::var_os("GHOSTLAB_LONG").is_none() {
+        println!("skipped: it takes half an hour on two cores; GHOSTLAB_LONG=1 runs it");
+        return;
+    }
+    let engine = EngineRequest {
+        engine: Some(EngineName::Candle),
+        device: Some("cpu".parse().unwrap()),
+        dtype: Some("f32".parse().unwrap()),
+    };
+    equals_the_reference(Settings { engine, ..Settings::default() });
+}
+
+fn equals_the_reference(settings: Settings) {
     let Some(folder) = shared("real") else { return };
     let reference = json(&folder.join("reference.json"));
     let grid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/english.yaml");
@@ -46,8 +67,10 @@ fn the_grid_equals_the_reference_on_all_windows() {
     let grid = Grid::load(&grid, None, &overrides, &Methods).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
-    let outcome = exec::run(&grid, Settings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
+    let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
     assert_eq!(outcome.cells.len(), 9);
+    let asked = settings.engine.engine.map_or("cpu", EngineName::name);
+    assert!(outcome.engines.values().all(|of| of.name == asked), "{:?}", outcome.engines);
     for result in &outcome.cells {
         assert_eq!(result.failure, None, "{}", result.cell);
         let perplexity = result.perplexity[0].unwrap();

@@ -38,5 +38,5 @@ pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, write_run};
 pub use folder::{ResultsFolder, Staging};
 pub use identity::{Seen, examine, identify, weight_bytes};
-pub use pipeline::{Executor, Gated, Made, Runner, list, make, work};
+pub use pipeline::{Executor, Gated, Made, Runner, gated, list, make};
 pub use sheet::PageSheet;

@@ -117,7 +117,9 @@ pub fn make(
     target.check()?;
     let description = &artifact.description;
     let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
-    let (Gate { misses, unknown }, open, outcome) = ran(description, grid, gated, target.path(), executor)?;
+    let before = |dense: &Grid| executor.run_before(dense, target.path());
+    let (Gate { misses, unknown }, open) = self::gated(description, grid, gated, &before)?;
+    let outcome = executor.run(&open, target.path())?;
     let outcome = with_stopped(outcome, grid, &misses);
     let results = collect(grid, &outcome, &named);
 
@@ -152,29 +154,22 @@ pub fn make(
     Ok(Made { table, beside, files, misses, unknown, failures, failed: outcome.failed() })
 }
 
-/// Runs what an artifact shows, and what the gate asks before; nothing is laid out or written.
+/// What the gate says of an artifact's dense backbones, which `run` runs, and the grid without what it stopped.
 ///
 /// # Errors
 /// What stops the run.
-pub fn work(artifact: &Artifact, grid: &Grid, gated: &Gated, executor: &dyn Executor) -> Result<GridOutcome> {
-    ran(&artifact.description, grid, gated, Path::new(""), executor).map(|(_, _, outcome)| outcome)
-}
-
-/// What the gate says, the grid without what it stopped, and what came of that.
-fn ran(
+pub fn gated(
     description: &Description,
     grid: &Grid,
     gated: &Gated,
-    results: &Path,
-    executor: &dyn Executor,
-) -> Result<(Gate, Grid, GridOutcome)> {
+    run: &dyn Fn(&Grid) -> Result<GridOutcome>,
+) -> Result<(Gate, Grid)> {
     let gate = match gated {
-        Gated::Yes(Some(dense)) => gate(dense, description, &|grid| executor.run_before(grid, results))?,
+        Gated::Yes(Some(dense)) => gate(dense, description, run)?,
         Gated::Yes(None) | Gated::No => Gate::default(),
     };
     let open = open(grid, &gate.misses);
-    let outcome = executor.run(&open, results)?;
-    Ok((gate, open, outcome))
+    Ok((gate, open))
 }
 
 /// All forms of a table.

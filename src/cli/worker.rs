@@ -1,7 +1,6 @@
 //! `ghostlab worker GRID`: a part of a grid, beside other workers on one store.
 
 use std::cell::Cell;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{cells, seconds};
 use super::work::Work;
 use super::{progress, stop};
-use crate::artifact::{self, Executor};
+use crate::artifact::{self, Artifact};
 use crate::cluster;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings, Terms, Worked};
@@ -53,27 +52,21 @@ struct Part<'a> {
     left: Cell<bool>,
 }
 
-impl Executor for Part<'_> {
-    fn run(&self, grid: &Grid, _results: &Path) -> Result<GridOutcome> {
-        self.work(self.settings, grid)
-    }
-
-    fn run_before(&self, grid: &Grid, _results: &Path) -> Result<GridOutcome> {
-        self.work(Settings { store_limit: None, ..self.settings }, grid)
-    }
-}
-
 impl Part<'_> {
-    fn work(&self, settings: Settings, grid: &Grid) -> Result<GridOutcome> {
+    fn work(&self, settings: Settings, grid: &Grid) -> Result<Worked> {
         let recorder = Recorder::worker(grid, self.store, self.reporter)?;
         let worked = exec::work(grid, settings, self.terms, self.store, &recorder, &self.stop.any);
-        match worked.inspect_err(|error| recorder.end(error))? {
-            Worked::Done(outcome) => Ok(*outcome),
-            Worked::Left => {
-                self.left.set(true);
-                Err(Error::interrupted("nothing was left to do for this worker"))
-            }
+        worked.inspect_err(|error| recorder.end(error))
+    }
+
+    /// Runs what an artifact's gate asks for, with the grid after it in the store's limit.
+    fn before(&self, dense: &Grid) -> Result<GridOutcome> {
+        let settings = Settings { store_limit: None, ..self.settings };
+        if self.work(settings, dense)? == Worked::Left {
+            self.left.set(true);
+            return Err(Error::interrupted("nothing was left to do for this worker"));
         }
+        exec::stored(dense, settings, self.store, &())
     }
 }
 
@@ -122,18 +115,22 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<String> {
         stop: signals,
         left: Cell::new(false),
     };
-    let outcome = match &work.artifact {
-        Some(artifact) => artifact::work(artifact, &work.grid, &work.gated, &part),
-        None => part.run(&work.grid, Path::new("")),
+    let gated = |artifact: &Artifact| {
+        artifact::gated(&artifact.description, &work.grid, &work.gated, &|dense| part.before(dense))
     };
+    let open = work.artifact.as_ref().map(gated).transpose();
     if part.left.get() {
-        return Ok("others are at what is left; this worker left".into());
+        return Ok(LEFT.into());
     }
-    let outcome = outcome?;
-    Ok(match outcome.failed() {
-        0 => format!("all {} are stored", cells(outcome.cells.len())),
-        failed => {
-            format!("{failed} of {} have no result; `ghostlab status` tells why; ended", cells(outcome.cells.len()))
+    let open = open?.map_or(work.grid.clone(), |(_, open)| open);
+    Ok(match part.work(part.settings, &open)? {
+        Worked::Left => LEFT.into(),
+        Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
+        Worked::Done { cells: all, failed: 0, .. } => format!("all {} are stored but for latencies", cells(all)),
+        Worked::Done { cells: all, failed, .. } => {
+            format!("{failed} of {} have no result; `ghostlab status` tells why; ended", cells(all))
         }
     })
 }
+
+const LEFT: &str = "others are at what is left; this worker left";

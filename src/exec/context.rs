@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use super::event::{Event, Job, Reporter};
 use super::lock::lock;
+use super::presence::Presence;
 use super::quiet;
 use super::settings::Settings;
 use super::share::Terms;
 use super::wait::{self, Pause};
 use crate::error::{Error, Result};
-use crate::plan::{Plan, Subject, Variant};
+use crate::plan::{Plan, StoreState, Subject, Variant};
 use crate::store::{ClaimResult, Key, Lease, Lookup, Store, StoredArtifact};
 
 /// A run at work.
@@ -25,6 +26,9 @@ pub(super) struct Context<'a> {
     pub(super) stop: &'a AtomicBool,
     /// Of a worker.
     pub(super) terms: Option<Terms>,
+    pub(super) presence: Presence,
+    /// The hashes of the scores that were stored here.
+    scores: Mutex<BTreeSet<String>>,
     idle: Mutex<Idle>,
     /// Why cells have no result, by their place in the grid.
     failures: Mutex<BTreeMap<usize, String>>,
@@ -47,6 +51,7 @@ struct Idle {
 impl<'a> Context<'a> {
     pub(super) fn new(
         plan: &'a Plan<'a>,
+        state: &StoreState,
         store: &'a Store,
         settings: Settings,
         reporter: &'a dyn Reporter,
@@ -60,6 +65,8 @@ impl<'a> Context<'a> {
             reporter,
             stop,
             terms,
+            presence: Presence::new(state),
+            scores: Mutex::default(),
             idle: Mutex::new(Idle { since: store.now(), pause: Pause::default(), left: false }),
             failures: Mutex::default(),
             complete: Mutex::default(),
@@ -109,7 +116,8 @@ impl<'a> Context<'a> {
     pub(super) fn look_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.failed(variant.cell)) {
             let mut complete = lock(&self.complete);
-            if !complete.contains(&variant.cell) && variant.keys().all(|key| self.store.has(key)) {
+            let whole = || variant.keys().all(|key| self.presence.knows(key.hash()));
+            if !complete.contains(&variant.cell) && whole() {
                 complete.insert(variant.cell);
                 let cell = self.plan.grid.cells[variant.cell].to_string();
                 self.reporter.event(Event::Complete { cell, complete: complete.len() });
@@ -119,6 +127,17 @@ impl<'a> Context<'a> {
 
     pub(super) fn complete(&self) -> usize {
         lock(&self.complete).len()
+    }
+
+    /// Notes that scores were stored here.
+    pub(super) fn stored_scores(&self, key: &Key) {
+        self.presence.found(key);
+        lock(&self.scores).insert(key.hash().to_owned());
+    }
+
+    /// Whether new scores are told of: a worker tells of its own, and reads no others.
+    pub(super) fn tells_of(&self, key: &Key) -> bool {
+        self.terms.is_none() || lock(&self.scores).contains(key.hash())
     }
 
     /// Tells a cell's new value.
@@ -183,6 +202,7 @@ impl<'a> Context<'a> {
             Lookup::Whole(artifact) => Some(artifact),
             Lookup::Absent => None,
             Lookup::Damaged(error) => {
+                self.presence.damaged(key);
                 self.damaged(&error);
                 None
             }

@@ -1,7 +1,6 @@
 //! One text or task: the variants that have no scores on it yet, scored together.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::context::Context;
 use super::models::Models;
@@ -33,23 +32,24 @@ pub(super) fn score(
 ) -> Result<Step> {
     let evaluation = &backbone.evaluations[place];
     let label = format!("{} on {}", backbone.name, evaluation.subject);
+    let program = |key: &Key| program(run, programs, backbone, variants, key);
     let on = |text: &Text, step: &mut dyn FnMut(&ScoringJob<'_>) -> Result<Step>| {
         text.with_eval_set(run.settings.batch_tokens, |eval_set| {
             let journal = evaluation.journal.clone();
-            step(&ScoringJob { run, models, backbone, eval_set, label: &label, journal })
+            step(&ScoringJob { run, models, backbone, eval_set, label: &label, program: &program, journal })
         })
     };
     let (text, mut scoring) = match kept.take() {
         Some((text, scoring)) => (text, Some(scoring)),
         None => {
-            let mut candidates = candidates(run, programs, backbone, place, variants)?;
-            if candidates.is_empty() {
-                return Ok(Step::Done);
-            }
+            let mut keys: Vec<_> = variants.iter().map(|variant| variant.scores[place].clone()).collect();
+            // Two cells may be one variant: the same key needs one score.
+            let mut seen = BTreeSet::new();
+            keys.retain(|key| seen.insert(key.hash().to_string()));
             let text = tokenise::text(run, backbone, &evaluation.subject, &evaluation.tokens)?;
             let mut scoring = None;
             on(&text, &mut |job| {
-                scoring = Some(job.begin(std::mem::take(&mut candidates))?);
+                scoring = Some(job.begin(std::mem::take(&mut keys))?);
                 Ok(Step::Done)
             })?;
             (text, scoring)
@@ -63,26 +63,23 @@ pub(super) fn score(
     Ok(step)
 }
 
-/// The variants that have a program, each once.
-fn candidates(
+/// The program of those variants whose scores have a key. Where they have none, they fail.
+fn program(
     run: &Context<'_>,
     programs: &Programs,
     backbone: &BackbonePlan,
-    place: usize,
     variants: &[&Variant],
-) -> Result<Vec<(Arc<Key>, Program)>> {
-    let mut candidates = Vec::new();
-    for variant in variants.iter().filter(|variant| !run.failed(variant.cell)) {
+    key: &Key,
+) -> Result<Option<Program>> {
+    let mut found = None;
+    for variant in variants.iter().filter(|variant| variant.scores.iter().any(|of| of.hash() == key.hash())) {
         match programs.of(run, backbone, variant) {
-            Ok(program) => candidates.push((Arc::clone(&variant.scores[place]), program)),
+            Ok(program) => found = Some(program),
             Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 run.fail(variant.cell, error.one_line());
             }
             Err(error) => return Err(error),
         }
     }
-    // Two cells may be one variant: the same key needs one score.
-    let mut seen = BTreeSet::new();
-    candidates.retain(|(key, _)| seen.insert(key.hash().to_string()));
-    Ok(candidates)
+    Ok(found)
 }

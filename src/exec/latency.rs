@@ -79,7 +79,11 @@ pub(super) fn measure(
     let label = format!("time {} over {prompt}", backbone.name);
     let _lease = quiet::hold(run.store, &label, run.reporter, run.stop)?;
     let left = |variant: &&Variant| !run.failed(variant.cell);
-    let stored = |variant: &Variant| matches!(run.store.get(&variant.latencies[place]), Lookup::Whole(_));
+    let stored = |variant: &Variant| {
+        let key = &variant.latencies[place];
+        let whole = matches!(run.store.get(key), Lookup::Whole(_));
+        whole.then(|| run.presence.found(key)).is_some()
+    };
     if backbone.variants.iter().filter(left).all(stored) {
         return Ok(());
     }
@@ -95,6 +99,7 @@ pub(super) fn measure(
     let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
+        run.presence.found(&candidate.key);
     }
     Ok(())
 }

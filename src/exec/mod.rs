@@ -14,6 +14,7 @@ mod operator;
 mod outcome;
 mod overview;
 mod prepare;
+mod presence;
 mod programs;
 mod quiet;
 mod record;

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use super::context::Context;
 use super::lock::lock;
 use super::operator;
+use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::model::Program;
 use crate::plan::{BackbonePlan, Variant, payload};
@@ -24,23 +25,26 @@ pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant)
         Lookup::Absent => Ok(None),
         Lookup::Damaged(error) => Err(error),
     };
-    read(&find, selection, operator, backbone.config.layers)
+    let selection = read_selection(&find, selection)?;
+    operator::program(&found(&find, operator, "operator")?, backbone.config.layers, &selection)
 }
 
-fn read(
-    find: &dyn Fn(&Key) -> Result<Option<StoredArtifact>>,
-    selection: &Key,
-    operator: &Key,
-    layers: usize,
-) -> Result<Program> {
-    let found = |key, what| find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")));
-    let selection = payload::selection(&found(selection, "selection")?)?;
-    operator::program(&found(operator, "operator")?, layers, &selection)
+type Find<'a> = dyn Fn(&Key) -> Result<Option<StoredArtifact>> + 'a;
+
+fn read_selection(find: &Find<'_>, key: &Key) -> Result<Selection> {
+    payload::selection(&found(find, key, "selection")?)
 }
 
-/// Programs by the hashes of their operators: each is read once for all texts.
+fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredArtifact> {
+    find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")))
+}
+
+/// Programs by the hashes of their operators: each is read once for all texts; and selections by theirs, which variants share.
 #[derive(Default)]
-pub(super) struct Programs(Mutex<HashMap<String, Program>>);
+pub(super) struct Programs {
+    programs: Mutex<HashMap<String, Program>>,
+    selections: Mutex<HashMap<String, Selection>>,
+}
 
 impl Programs {
     /// The program of a variant whose selection and operators are stored.
@@ -52,17 +56,27 @@ impl Programs {
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
             return Ok(Program::dense(layers));
         };
-        if let Some(program) = lock(&self.0).get(operator.hash()) {
+        if let Some(program) = lock(&self.programs).get(operator.hash()) {
             return Ok(program.clone());
         }
-        let program = read(&|key| Ok(run.get(key)), selection, operator, layers)?;
-        lock(&self.0).insert(operator.hash().to_string(), program.clone());
+        let find = |key: &Key| Ok(run.get(key));
+        let known = lock(&self.selections).get(selection.hash()).cloned();
+        let selection = match known {
+            Some(known) => known,
+            None => {
+                let read = read_selection(&find, selection)?;
+                lock(&self.selections).insert(selection.hash().to_string(), read.clone());
+                read
+            }
+        };
+        let program = operator::program(&found(&find, operator, "operator")?, layers, &selection)?;
+        lock(&self.programs).insert(operator.hash().to_string(), program.clone());
         Ok(program)
     }
 
     /// Frees the programs of a backbone whose jobs are done.
     pub(super) fn forget(&self, backbone: &BackbonePlan) {
-        let mut programs = lock(&self.0);
+        let mut programs = lock(&self.programs);
         for operator in backbone.variants.iter().filter_map(Variant::repair) {
             programs.remove(operator.hash());
         }

@@ -10,6 +10,7 @@ use super::lock::lock;
 use super::models::{Engines, FromFiles, Models};
 use super::outcome::GridOutcome;
 use super::prepare::prepare;
+use super::presence::Stored;
 use super::programs::Programs;
 use super::room::{self, Needs};
 use super::schedule::{self, Head, Limits, Step, Task};
@@ -17,7 +18,7 @@ use super::settings::Settings;
 use super::share::{Spread, Terms};
 use super::stored::scored;
 use super::{calibration, evaluation, latency, wait};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::machine;
 use crate::plan::{BackbonePlan, Estimate, Outline, Plan, StoreState, Variant, batch_bytes, warnings, weights_budget};
@@ -35,18 +36,18 @@ pub fn run(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<GridOutcome> {
-    let shared = Shared { settings, store, reporter, stop, terms: None };
-    match shared.run(grid)? {
-        Worked::Done(outcome) => Ok(*outcome),
-        Worked::Left => Err(Error::job("a run by itself leaves nothing to others")),
-    }
+    Shared { settings, store, reporter, stop, terms: None }.run(grid, |context| {
+        let outcome = GridOutcome::read(context.plan, store, &context.failures())?;
+        let failed = outcome.failed();
+        Ok((outcome.cells.len() - failed, failed, outcome))
+    })
 }
 
-/// What came of a worker's part.
-#[derive(Debug)]
+/// What came of a worker's part. It reads no results: hundreds of workers would each read all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worked {
-    /// All that can be done is done.
-    Done(Box<GridOutcome>),
+    /// All that can be done is done: so many cells are complete, and so many failed.
+    Done { cells: usize, complete: usize, failed: usize },
     /// Others are at what is left, and this worker's patience has ended.
     Left,
 }
@@ -66,7 +67,14 @@ pub fn work(
 ) -> Result<Worked> {
     // All workers count attempts, not each by itself.
     let settings = Settings { retries: 0, ..settings };
-    Shared { settings, store, reporter, stop, terms: Some(terms) }.run(grid)
+    let shared = Shared { settings, store, reporter, stop, terms: Some(terms) };
+    shared.run(grid, |context| {
+        let (complete, failed) = (context.complete(), context.failures().len());
+        if context.left() {
+            return Ok((complete, 0, Worked::Left));
+        }
+        Ok((complete, failed, Worked::Done { cells: grid.cells.len(), complete, failed }))
+    })
 }
 
 /// What is stored of a grid, and of what is not why, as far as somebody tried. Nothing is computed.
@@ -123,7 +131,8 @@ struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    fn run(&self, grid: &Grid) -> Result<Worked> {
+    /// Does what is not done, and ends with what `end` makes of it: how many cells are complete, how many failed, and more.
+    fn run<T>(&self, grid: &Grid, end: impl FnOnce(&Context<'_>) -> Result<(usize, usize, T)>) -> Result<T> {
         let Self { settings, store, reporter, stop, terms } = *self;
         let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
         for text in warnings(grid, &plan.inputs.by_path()) {
@@ -152,25 +161,22 @@ impl Shared<'_> {
             engine: plan.engines(),
             plan: plan_id,
         });
-        let context = Context::new(&plan, store, settings, reporter, stop, terms);
+        let context = Context::new(&plan, &state, store, settings, reporter, stop, terms);
         context.found_complete(complete.into_iter());
         state.damages().for_each(|error| context.damaged(error));
-        let result = context.check_stop().and_then(|()| execute(&context, &state, &FromFiles));
+        let mut result = context.check_stop().and_then(|()| execute(&context, &state, &FromFiles));
         if context.left() {
-            reporter.event(Event::Ended { complete: context.complete(), failed: 0, interrupted: false });
-            return Ok(Worked::Left);
-        }
-        if result.is_ok() {
+            result = Ok(());
+        } else if result.is_ok() {
             clear(0)?;
         }
-        let failures = context.failures();
-        let outcome = result.and_then(|()| GridOutcome::read(&plan, store, &failures));
-        let (complete, failed, interrupted) = match &outcome {
-            Ok(outcome) => (outcome.cells.len() - outcome.failed(), outcome.failed(), false),
-            Err(error) => (context.complete(), failures.len(), error.kind() == ErrorKind::Interrupted),
+        let ended = result.and_then(|()| end(&context));
+        let (complete, failed, interrupted) = match &ended {
+            Ok((complete, failed, _)) => (*complete, *failed, false),
+            Err(error) => (context.complete(), context.failures().len(), error.kind() == ErrorKind::Interrupted),
         };
         reporter.event(Event::Ended { complete, failed, interrupted });
-        Ok(Worked::Done(Box::new(outcome?)))
+        ended.map(|(_, _, ended)| ended)
     }
 }
 
@@ -233,13 +239,26 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
             let bytes = batch + own.len() as u64 * matrix;
             let kept = Mutex::new(None);
             let work = move || {
+                let own: Vec<&Variant> = own.iter().copied().filter(|of| !context.failed(of.cell)).collect();
+                let mut kept = lock(&kept);
+                let keys = || own.iter().map(|of| &of.scores[place]);
+                // Where others have done it, nothing has to be read to see that.
+                match kept.as_ref().map_or_else(|| context.presence.all(context.store, keys()), |_| Stored::Lacking) {
+                    Stored::All => {
+                        context.look_complete(&own);
+                        return Ok(Step::Done);
+                    }
+                    Stored::Unclear => return Ok(Step::Busy),
+                    Stored::Lacking => {}
+                }
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
+                let kept = Mutex::new(&mut *kept);
                 let score = || evaluation::score(context, models, programs, backbone, place, &own, &mut lock(&kept));
                 let step = attempt(context, &cells, score)?;
                 if step == Step::Busy {
                     return Ok(step);
                 }
-                let new = own.iter().filter(|of| !context.failed(of.cell));
+                let new = own.iter().filter(|of| !context.failed(of.cell) && context.tells_of(&of.scores[place]));
                 let new: Vec<(usize, &Key)> = new.map(|of| (of.cell, &*of.scores[place])).collect();
                 // Damage right after writing is found again by whoever reads the outcome.
                 for (cell, value) in scored(evaluation, &new, context.store).unwrap_or_default() {

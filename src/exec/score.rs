@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::context::Context;
 use super::lock::lock;
 use super::models::Models;
+use super::presence::Stored;
 use super::quiet;
 use super::schedule::{Step, caught};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,7 +19,7 @@ use crate::fault;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
-use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease, Store};
+use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease};
 
 /// At most this much work is lost when a run is killed, beside the chunk it is at.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
@@ -33,6 +34,8 @@ pub(super) struct ScoringJob<'a> {
     pub(super) backbone: &'a BackbonePlan,
     pub(super) eval_set: &'a dyn EvalSet,
     pub(super) label: &'a str,
+    /// What runs a variant, by the key of its scores; none where it has no program, which is said then.
+    pub(super) program: &'a dyn Fn(&Key) -> Result<Option<Program>>,
     /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
     pub(super) journal: String,
 }
@@ -40,17 +43,18 @@ pub(super) struct ScoringJob<'a> {
 /// A variant that is being scored.
 struct Candidate {
     key: Arc<Key>,
-    program: Program,
+    /// From the first chunk on that is computed here: operators are large.
+    program: Option<Program>,
     /// By chunk.
     chunks: Vec<Option<Vec<f64>>>,
     seconds: f64,
-    /// Another process has stored it meanwhile.
-    elsewhere: bool,
+    /// Another process has stored it meanwhile, or it has no program.
+    settled: bool,
 }
 
 impl Candidate {
     fn lacks(&self, chunk: usize) -> bool {
-        !self.elsewhere && self.chunks[chunk].is_none()
+        !self.settled && self.chunks[chunk].is_none()
     }
 
     fn take(&mut self, record: &JournalRecord, count: usize) {
@@ -63,13 +67,12 @@ impl Candidate {
 
 impl ScoringJob<'_> {
     /// The values of each variant: stored ones as they are, the others scored and stored.
-    pub(super) fn scores(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<Vec<Vec<f64>>> {
+    pub(super) fn scores(&self, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
         let stored = |key: &Arc<Key>| {
             let artifact = self.run.get(key)?;
             values(&artifact).ok()
         };
-        let keys: Vec<Arc<Key>> = variants.iter().map(|(key, _)| Arc::clone(key)).collect();
-        let missing: Vec<_> = variants.into_iter().filter(|(key, _)| stored(key).is_none()).collect();
+        let missing: Vec<_> = keys.iter().filter(|key| stored(key).is_none()).cloned().collect();
         if !missing.is_empty() {
             self.score(missing)?;
         }
@@ -83,8 +86,8 @@ impl ScoringJob<'_> {
     }
 
     /// Scores variants and stores what each scored.
-    fn score(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<()> {
-        let mut scoring = self.begin(variants)?;
+    fn score(&self, keys: Vec<Arc<Key>>) -> Result<()> {
+        let mut scoring = self.begin(keys)?;
         loop {
             match self.go_on(&mut scoring)? {
                 Step::Done => return Ok(()),
@@ -95,24 +98,39 @@ impl ScoringJob<'_> {
     }
 
     /// Takes up the scoring of some variants where it is.
-    pub(super) fn begin(&self, variants: Vec<(Arc<Key>, Program)>) -> Result<Scoring> {
+    pub(super) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<Scoring> {
         let mut journal = self.run.store.journal(&self.journal)?;
         let chunks = self.eval_set.chunks();
-        let new =
-            |(key, program)| Candidate { key, program, chunks: vec![None; chunks], seconds: 0.0, elsewhere: false };
-        let mut candidates: Vec<Candidate> = variants.into_iter().map(new).collect();
+        let new = |key| Candidate { key, program: None, chunks: vec![None; chunks], seconds: 0.0, settled: false };
+        let mut candidates: Vec<Candidate> = keys.into_iter().map(new).collect();
         self.absorb(&mut journal, &mut candidates);
         self.look(&mut candidates);
-        let left: Vec<usize> = (0..chunks).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect();
-        let all = Trie::scoring(&candidates.iter().map(|c| c.program.clone()).collect::<Vec<_>>());
-        let load = self.eval_set.load(&left);
-        let flops = all.flops(&self.backbone.config, &load).shared;
-        let tokens = left.iter().map(|&chunk| self.eval_set.tokens(chunk)).sum();
+        let left = self.left(&candidates);
         if left.len() < chunks {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
         }
-        let job = self.run.start(self.label, tokens, candidates.len(), flops);
-        Ok(Scoring { job, journal: Some(journal), candidates, left })
+        Ok(Scoring { job: None, journal: Some(journal), candidates, left })
+    }
+
+    /// The chunks that some candidates lack.
+    fn left(&self, candidates: &[Candidate]) -> Vec<usize> {
+        (0..self.eval_set.chunks()).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect()
+    }
+
+    /// Reads the candidates' programs and tells that the job begins, when the first chunk is to be computed here; its number.
+    fn started(&self, job: &mut Option<usize>, candidates: &mut [Candidate]) -> Result<usize> {
+        if let Some(job) = *job {
+            return Ok(job);
+        }
+        for candidate in candidates.iter_mut().filter(|candidate| !candidate.settled) {
+            candidate.program = (self.program)(&candidate.key)?;
+            candidate.settled = candidate.program.is_none();
+        }
+        let left = self.left(candidates);
+        let all = Trie::scoring(&candidates.iter().filter_map(|of| of.program.clone()).collect::<Vec<_>>());
+        let flops = all.flops(&self.backbone.config, &self.eval_set.load(&left)).shared;
+        let tokens = left.iter().map(|&chunk| self.eval_set.tokens(chunk)).sum();
+        Ok(*job.insert(self.run.start(self.label, tokens, candidates.len(), flops)))
     }
 
     /// Computes what nobody else is at, and stores what is whole.
@@ -130,37 +148,48 @@ impl ScoringJob<'_> {
     /// Stores what every variant scored: one process does, and the others see that it is there.
     fn store(&self, scoring: &mut Scoring) -> Result<Step> {
         let store = self.run.store;
-        // What is there and damaged is written anew.
-        let whole = |key: &Key| store.has(key) && self.run.get(key).is_some();
-        let stored = |candidate: &Candidate| candidate.elsewhere || whole(&candidate.key);
-        let mut left: Vec<&mut Candidate> = scoring.candidates.iter_mut().filter(|of| !stored(of)).collect();
+        let presence = &self.run.presence;
+        let mut left: Vec<&mut Candidate> = scoring.candidates.iter_mut().filter(|of| !of.settled).collect();
+        let stored = |left: &[&mut Candidate]| presence.all(store, left.iter().map(|of| &of.key));
         let mut lease = None;
-        if !left.is_empty() {
+        let stands = stored(&left);
+        if stands == Stored::Lacking {
             lease = self.run.claim(&format!("{}-store", self.journal), &format!("{}: storing", self.label))?;
             if lease.is_none() {
                 return Ok(Step::Busy);
             }
-            // Another process may have stored some in between.
-            left.retain(|of| !stored(of));
+            // Another process may have stored them in between.
+            match stored(&left) {
+                Stored::All => {}
+                Stored::Unclear => return Ok(Step::Busy),
+                Stored::Lacking => {
+                    left.retain(|of| !presence.knows(of.key.hash()));
+                    put(self.run, self.eval_set, left)?;
+                }
+            }
+        } else if stands == Stored::Unclear {
+            return Ok(Step::Busy);
         }
-        put(store, self.eval_set, left)?;
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
-                    store.retire(journal, |hash| store.has_hash(ArtifactKind::Scores, hash));
+                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(ArtifactKind::Scores, hash);
+                    store.retire(journal, stored);
                     store.forgive(&self.journal);
                 }
                 None => store.leave(journal),
             }
         }
-        self.run.finish(scoring.job);
+        if let Some(job) = scoring.job {
+            self.run.finish(job);
+        }
         Ok(Step::Done)
     }
 
     /// Goes once through the chunks that are left, and computes those that nobody else is at.
     fn pass(&self, scoring: &mut Scoring) -> Result<Pass> {
         let Scoring { job, journal, candidates, left } = scoring;
-        let (job, before) = (*job, left.len());
+        let before = left.len();
         let Some(journal) = journal else { return Ok(Pass::Idle) };
         let mut tries = Tries::default();
         let mut pending = Pending::default();
@@ -170,7 +199,7 @@ impl ScoringJob<'_> {
         let first = if self.run.terms.is_some() { self.run.store.lot(left.len()) } else { 0 };
         left.rotate_left(first);
         for chunk in std::mem::take(left) {
-            let (members, lease) = match self.claim(job, chunk, journal, candidates)? {
+            let (mut members, lease) = match self.claim(*job, chunk, journal, candidates)? {
                 Chunk::Mine(members, lease) => (members, lease),
                 Chunk::Done => continue,
                 Chunk::Others => {
@@ -182,6 +211,11 @@ impl ScoringJob<'_> {
                     return Ok(Pass::GivenUp(reason));
                 }
             };
+            let job = self.started(job, candidates)?;
+            members.retain(|&index| candidates[index].lacks(chunk));
+            if members.is_empty() {
+                continue;
+            }
             let tokens = self.eval_set.tokens(chunk);
             // The backbone is loaded when the first chunk has to be computed.
             let most = self.models.get(self.backbone)?.pass_tokens(members.len());
@@ -197,7 +231,7 @@ impl ScoringJob<'_> {
                 self.compute(job, std::mem::take(&mut group), journal, candidates, &mut tries, &mut pending)?;
             }
         }
-        if !group.chunks.is_empty() {
+        if let Some(job) = job.filter(|_| !group.chunks.is_empty()) {
             self.compute(job, group, journal, candidates, &mut tries, &mut pending)?;
         }
         self.flush(&mut pending, journal)?;
@@ -207,7 +241,13 @@ impl ScoringJob<'_> {
     }
 
     /// Claims a chunk that some candidates lack.
-    fn claim(&self, job: usize, chunk: usize, journal: &mut Journal, candidates: &mut [Candidate]) -> Result<Chunk> {
+    fn claim(
+        &self,
+        job: Option<usize>,
+        chunk: usize,
+        journal: &mut Journal,
+        candidates: &mut [Candidate],
+    ) -> Result<Chunk> {
         if candidates.iter().any(|candidate| candidate.lacks(chunk)) {
             let name = self.chunk_name(chunk);
             if self.run.store.seems_theirs(&name) {
@@ -216,11 +256,7 @@ impl ScoringJob<'_> {
             let ClaimResult::Mine(lease) = self.run.store.claim(&name)? else { return Ok(Chunk::Others) };
             // Whoever had the chunk before has written its records before giving it free.
             self.absorb(journal, candidates);
-            // Whoever stores a text stores it of all variants: of hundreds one is asked for.
-            let first = candidates.iter().find(|candidate| candidate.lacks(chunk));
-            if first.is_some_and(|candidate| self.run.store.has(&candidate.key)) {
-                self.look(candidates);
-            }
+            self.look(candidates);
             let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
             if !members.is_empty() {
                 return Ok(match self.run.given_up(&name) {
@@ -229,7 +265,9 @@ impl ScoringJob<'_> {
                 });
             }
         }
-        self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
+        if let Some(job) = job {
+            self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
+        }
         Ok(Chunk::Done)
     }
 
@@ -330,17 +368,21 @@ impl ScoringJob<'_> {
         }
     }
 
-    /// Sees which candidates others have stored whole by now.
+    /// Sees which candidates others have stored by now. Whoever stores a text stores it of all variants: of hundreds one is
+    /// asked for.
     fn look(&self, candidates: &mut [Candidate]) {
-        for candidate in candidates.iter_mut().filter(|candidate| !candidate.elsewhere) {
-            let has = self.run.store.has(&candidate.key);
-            candidate.elsewhere = has && self.run.get(&candidate.key).is_some();
+        let first = candidates.iter().find(|candidate| !candidate.settled);
+        if !first.is_some_and(|candidate| self.run.presence.has(self.run.store, &candidate.key)) {
+            return;
+        }
+        for candidate in candidates.iter_mut().filter(|candidate| !candidate.settled) {
+            candidate.settled = self.run.presence.has(self.run.store, &candidate.key);
         }
     }
 }
 
 /// Stores what some candidates scored. Each waits for the disk four times, and those that wait together wait once.
-fn put(store: &Store, eval_set: &dyn EvalSet, candidates: Vec<&mut Candidate>) -> Result<()> {
+fn put(run: &Context<'_>, eval_set: &dyn EvalSet, candidates: Vec<&mut Candidate>) -> Result<()> {
     let writers = WRITERS.min(candidates.len());
     let left = Mutex::new(candidates.into_iter());
     let write = || {
@@ -348,7 +390,8 @@ fn put(store: &Store, eval_set: &dyn EvalSet, candidates: Vec<&mut Candidate>) -
             let Some(candidate) = lock(&left).next() else { return Ok(()) };
             let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
             let bytes = value_bytes(&eval_set.assemble(&chunks));
-            store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
+            run.store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
+            run.stored_scores(&candidate.key);
         }
     };
     thread::scope(|scope| {
@@ -359,7 +402,8 @@ fn put(store: &Store, eval_set: &dyn EvalSet, candidates: Vec<&mut Candidate>) -
 
 /// A scoring that is under way, also while others are at what is left of it.
 pub(super) struct Scoring {
-    job: usize,
+    /// None as long as nothing was computed here.
+    job: Option<usize>,
     /// Until the work is stored.
     journal: Option<Journal>,
     candidates: Vec<Candidate>,
@@ -430,7 +474,7 @@ impl Tries {
             self.0 = None;
         }
         let build = || {
-            let programs: Vec<Program> = members.iter().map(|&index| candidates[index].program.clone()).collect();
+            let programs: Vec<Program> = members.iter().filter_map(|&of| candidates[of].program.clone()).collect();
             (members.to_vec(), Trie::scoring(&programs))
         };
         &self.0.get_or_insert_with(build).1

@@ -1,6 +1,6 @@
 //! What of a plan is stored already.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -21,6 +21,7 @@ pub enum KeyState {
 
 /// How all keys of a plan stand.
 pub struct StoreState {
+    /// Those that are not absent.
     by_hash: HashMap<String, KeyState>,
     selections: HashMap<String, Selection>,
 }
@@ -38,15 +39,17 @@ impl StoreState {
         for key in plan.backbones.iter().flat_map(super::BackbonePlan::tokens) {
             wanted.entry(key.hash()).or_insert((key, false));
         }
+        let there = present(store, wanted.values().map(|(key, _)| &***key));
         // An operator is loaded only where a score is missing.
         for variant in &variants {
-            let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !store.has(key));
+            let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !there.contains(key.hash()));
             if let Some(entry) = variant.repair().and_then(|key| wanted.get_mut(key.hash())) {
                 entry.1 |= scoring;
             }
         }
         let by_hash: HashMap<String, KeyState> = wanted
             .into_par_iter()
+            .filter(|(hash, _)| there.contains(*hash))
             .map(|(hash, (key, loaded))| (hash.to_string(), KeyState::of(key, store, loaded)))
             .collect();
         let selection = |(hash, stored): (&String, &KeyState)| match stored {
@@ -71,6 +74,16 @@ impl StoreState {
         self.selections.get(key.hash())
     }
 
+    /// The hashes of what is there: of what is damaged, or of the rest.
+    pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {
+        let of = move |stored: &KeyState| match stored {
+            KeyState::Damaged(_) => damaged,
+            KeyState::Whole(_) => !damaged,
+            KeyState::Absent => false,
+        };
+        self.by_hash.iter().filter(move |(_, stored)| of(stored)).map(|(hash, _)| hash.as_str())
+    }
+
     /// What was found damaged.
     pub fn damages(&self) -> impl Iterator<Item = &Error> {
         self.by_hash
@@ -88,6 +101,22 @@ impl StoreState {
         variant.keys().all(|key| self.has(key))
     }
 }
+
+/// The hashes of those keys under which something is stored. Of many, whole folders are listed.
+fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
+    let mut by_kind: HashMap<ArtifactKind, Vec<&Key>> = HashMap::new();
+    keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
+    let of = |(kind, keys): (ArtifactKind, Vec<&Key>)| -> Vec<String> {
+        if keys.len() > MANY {
+            return store.present(kind).into_iter().collect();
+        }
+        keys.into_iter().filter(|key| store.has(key)).map(|key| key.hash().to_owned()).collect()
+    };
+    by_kind.into_iter().flat_map(of).collect()
+}
+
+/// A listing of all artifacts of a kind costs some hundred operations at most.
+const MANY: usize = 300;
 
 impl KeyState {
     fn of(key: &Key, store: &Store, loaded: bool) -> Self {

@@ -41,12 +41,11 @@ pub struct Journal {
 }
 
 impl Journal {
-    pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Result<Self> {
-        disk.make_folder(&folder).map_err(|error| unwritten(&folder, &error))?;
+    pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Self {
         // Two names for one backbone are two jobs at the same work.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let own = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
-        Ok(Self { disk, folder, own, buffer: Vec::new(), read: BTreeMap::new() })
+        Self { disk, folder, own, buffer: Vec::new(), read: BTreeMap::new() }
     }
 
     /// The records that were not read before, and what was found damaged.
@@ -192,7 +191,7 @@ mod tests {
     }
 
     fn written(folder: &Path, process: &str, records: &[JournalRecord]) -> Journal {
-        let mut journal = Journal::open(disk(), folder.to_owned(), process).unwrap();
+        let mut journal = Journal::open(disk(), folder.to_owned(), process);
         records.iter().for_each(|record| journal.push(record).unwrap());
         journal.flush().unwrap();
         journal
@@ -204,7 +203,7 @@ mod tests {
         let values = [0.1, -0.0, f64::NEG_INFINITY, 1e-310];
         let mut one = written(folder.path(), "1", &[record(0, &values), record(1, &[])]);
         assert!(one.read().0.is_empty(), "own records are known");
-        let mut two = Journal::open(disk(), folder.path().to_owned(), "2").unwrap();
+        let mut two = Journal::open(disk(), folder.path().to_owned(), "2");
         let (records, damages) = two.read();
         assert!(damages.is_empty());
         assert_eq!(records.len(), 2);
@@ -227,7 +226,7 @@ mod tests {
         text[second] ^= 1;
         text.truncate(text.len() - 3);
         fs::write(&path, &text).unwrap();
-        let mut journal = Journal::open(disk(), folder.path().to_owned(), "2").unwrap();
+        let mut journal = Journal::open(disk(), folder.path().to_owned(), "2");
         let (records, damages) = journal.read();
         assert_eq!(records, [record(0, &[1.0])]);
         assert!(damages.len() == 1 && damages[0].to_string().contains(".jsonl, byte"), "{damages:?}");
@@ -237,7 +236,7 @@ mod tests {
     #[test]
     fn two_jobs_of_one_process_at_the_same_work_do_not_write_into_each_other() {
         let folder = tempfile::tempdir().unwrap();
-        let [mut one, mut two] = [(), ()].map(|()| Journal::open(disk(), folder.path().to_owned(), "1").unwrap());
+        let [mut one, mut two] = [(), ()].map(|()| Journal::open(disk(), folder.path().to_owned(), "1"));
         for chunk in 0..4 {
             let writer = if chunk % 2 == 0 { &mut one } else { &mut two };
             writer.push(&record(chunk, &[chunk as f64; 3])).unwrap();
@@ -263,7 +262,7 @@ mod tests {
         let left = files(&*disk(), &place);
         assert_eq!(left.iter().map(owner).collect::<Vec<_>>(), ["dead-with-more", "living"]);
         fs::remove_file(&left[1]).unwrap();
-        Journal::open(disk(), place.clone(), "own").unwrap().retire(|_| true, |_| true);
+        Journal::open(disk(), place.clone(), "own").retire(|_| true, |_| true);
         assert!(!place.exists());
     }
 }

@@ -303,7 +303,7 @@ impl Store {
 
     /// The journal of a piece of work.
     pub fn journal(&self, name: &str) -> Result<Journal> {
-        Journal::open(Arc::clone(&self.disk), self.root.join("journals").join(name), self.worker()?.id())
+        Ok(Journal::open(Arc::clone(&self.disk), self.root.join("journals").join(name), self.worker()?.id()))
     }
 
     /// Ends a journal whose work is stored.

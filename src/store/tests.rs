@@ -22,7 +22,7 @@ fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
     let (folder, store) = store();
     let place = folder.path().join("journals/work");
     let journal = |hash: &str| {
-        let mut journal = Journal::open(Arc::new(SystemDisk::default()), place.clone(), "nobody").unwrap();
+        let mut journal = Journal::open(Arc::new(SystemDisk::default()), place.clone(), "nobody");
         let record = JournalRecord { key: hash.into(), chunk: 0, values: vec![1.0], seconds: 0.0 };
         journal.push(&record).unwrap();
         journal.flush().unwrap();

@@ -12,6 +12,7 @@ use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
 use crate::exec::context::Context;
 use crate::exec::models::Models;
+use crate::exec::presence::Stored;
 use crate::exec::schedule::{Step, caught};
 use crate::exec::tokenise;
 use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
@@ -34,7 +35,13 @@ pub(in crate::exec) fn repair(
     let Some(_lease) = run.claim(&name, &label)? else { return Ok(Step::Busy) };
     run.worked();
     // Another process may have made them while this one waited.
-    let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(run, variant)).collect();
+    match run.presence.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
+        Stored::All => return Ok(Step::Done),
+        Stored::Unclear => return Ok(Step::Busy),
+        Stored::Lacking => {}
+    }
+    let made = |variant: &Variant| variant.repairs().all(|key| run.presence.has(run.store, key));
+    let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(variant)).collect();
     left.retain(|variant| {
         let reason = variant.repairs().find_map(|key| run.given_up(key.hash()));
         reason.map(|reason| run.fail(variant.cell, reason)).is_none()
@@ -53,7 +60,10 @@ pub(in crate::exec) fn repair(
         Err(_) => {}
     }
     run.worked();
-    done.map(|()| Step::Done)
+    done?;
+    let repaired = left.iter().filter(|variant| !run.failed(variant.cell));
+    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.presence.found(key));
+    Ok(Step::Done)
 }
 
 fn calibrated(
@@ -132,11 +142,6 @@ fn chosen<'s>(
         }
     }
     chosen
-}
-
-/// Whether a variant's selection and operators, trained where they are to be, are stored.
-fn made(run: &Context<'_>, variant: &Variant) -> bool {
-    variant.repairs().all(|key| whole(run, key))
 }
 
 fn whole(run: &Context<'_>, key: &Arc<Key>) -> bool {

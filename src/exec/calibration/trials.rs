@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::exec::score::ScoringJob;
 use crate::model::Program;
+use crate::store::Key;
 
 /// Scores trials, each once: two rules, or two depths, may ask for the same.
 pub(super) struct Trials<'a> {
@@ -35,19 +36,21 @@ impl<'a> Trials<'a> {
     fn measure(&self, label: &str, removed: &[&Vec<usize>]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = run.settings.batch_tokens;
-        let trial = |set: &&Vec<usize>| {
-            let program = Program::pruned(backbone.config.layers, set, |_| None);
-            (Arc::new(backbone.trial(tokens, set, batch)), program)
+        let keys: Vec<_> = removed.iter().map(|set| Arc::new(backbone.trial(tokens, set, batch))).collect();
+        let program = |key: &Key| {
+            let of = keys.iter().zip(removed).find(|(of, _)| of.hash() == key.hash());
+            Ok(of.map(|(_, set)| Program::pruned(backbone.config.layers, set, |_| None)))
         };
         let scoring = ScoringJob {
             run,
             models,
             backbone,
             eval_set: &PerplexityEval::new(windows, batch),
+            program: &program,
             label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
             journal: backbone.journal(tokens, batch),
         };
-        let losses = scoring.scores(removed.iter().map(trial).collect())?;
+        let losses = scoring.scores(&keys)?;
         // A variant that overflows is the worst there is.
         let perplexity = |windows: Vec<f64>| Losses { windows }.perplexity();
         Ok(losses.into_iter().map(perplexity).map(|p| if p.is_nan() { f64::INFINITY } else { p }).collect())

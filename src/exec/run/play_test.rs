@@ -16,6 +16,7 @@ use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::error::Error;
 use crate::exec::{Methods, Recorder};
 use crate::model::{
     Batch, BatchObserver, CPU, Config, Engine, EngineId, EngineRequest, HostRows, Load, Observer, Prediction,
@@ -306,7 +307,7 @@ impl Stage {
         let recorder = Recorder::worker(&self.grid, store, &Failing)?;
         reserve(plan, store, &recorder, stop)?;
         let state = StoreState::read(plan, store);
-        let context = Context::new(plan, store, settings(), &recorder, stop, Some(Terms::default()));
+        let context = Context::new(plan, &state, store, settings(), &recorder, stop, Some(Terms::default()));
         execute(&context, &state, &Paced(Arc::clone(pace)))
     }
 }

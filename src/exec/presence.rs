@@ -1,0 +1,108 @@
+//! What a run knows to be stored. What was there once stays there: the run has noted that it uses it. So the file server is
+//! asked once for each artifact, however many jobs look, and of what other workers store mostly by listings.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::lock::lock;
+use crate::plan::StoreState;
+use crate::store::{ArtifactKind, Key, Lookup, Store};
+
+/// Between two listings of all artifacts of a kind: some hundred operations.
+const LISTING: Duration = Duration::from_secs(30);
+
+/// So many artifacts are asked for one by one.
+const FEW: usize = 64;
+
+/// How some artifacts stand together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored {
+    All,
+    /// The first is not there, or another that was looked for.
+    Lacking,
+    /// Somebody has begun to store them, and a listing that tells of the others comes later.
+    Unclear,
+}
+
+#[derive(Default)]
+pub(super) struct Presence(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    there: HashSet<String>,
+    /// Something was there that is not what was written: whether it is made anew, only reading tells.
+    damaged: HashSet<String>,
+    /// When all of a kind were last listed, by the store's clock.
+    listed: HashMap<ArtifactKind, Duration>,
+}
+
+impl Presence {
+    pub(super) fn new(state: &StoreState) -> Self {
+        let hashes = |damaged: bool| state.hashes(damaged).map(str::to_owned).collect();
+        Self(Mutex::new(Known { there: hashes(false), damaged: hashes(true), listed: HashMap::new() }))
+    }
+
+    /// It was read or written whole.
+    pub(super) fn found(&self, key: &Key) {
+        let mut known = lock(&self.0);
+        known.damaged.remove(key.hash());
+        known.there.insert(key.hash().to_owned());
+    }
+
+    pub(super) fn damaged(&self, key: &Key) {
+        let mut known = lock(&self.0);
+        known.there.remove(key.hash());
+        known.damaged.insert(key.hash().to_owned());
+    }
+
+    /// Whether an artifact is stored.
+    pub(super) fn has(&self, store: &Store, key: &Key) -> bool {
+        lock(&self.0).has(store, key)
+    }
+
+    /// Whether an artifact is known to be stored; nobody is asked.
+    pub(super) fn knows(&self, hash: &str) -> bool {
+        lock(&self.0).there.contains(hash)
+    }
+
+    /// Whether some artifacts are all stored. Who stores a text stores it of all variants: of hundreds one is asked for, and
+    /// only where it is there the others.
+    pub(super) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> Stored {
+        let mut known = lock(&self.0);
+        let lacking: Vec<&Arc<Key>> = keys.into_iter().filter(|key| !known.there.contains(key.hash())).collect();
+        let Some((first, others)) = lacking.split_first() else { return Stored::All };
+        if !known.has(store, first) {
+            return Stored::Lacking;
+        }
+        let now = store.now();
+        if others.len() > FEW {
+            let mut kinds: BTreeSet<ArtifactKind> = lacking.iter().map(|key| key.kind()).collect();
+            kinds.retain(|kind| known.listed.get(kind).is_none_or(|&listed| now.saturating_sub(listed) >= LISTING));
+            if kinds.is_empty() {
+                return Stored::Unclear;
+            }
+            for kind in kinds {
+                known.listed.insert(kind, now);
+                let Known { there, damaged, .. } = &mut *known;
+                there.extend(store.present(kind).into_iter().filter(|hash| !damaged.contains(hash)));
+            }
+        }
+        if others.iter().all(|key| known.has(store, key)) { Stored::All } else { Stored::Lacking }
+    }
+}
+
+impl Known {
+    fn has(&mut self, store: &Store, key: &Key) -> bool {
+        if self.there.contains(key.hash()) {
+            return true;
+        }
+        let has =
+            if self.damaged.contains(key.hash()) { matches!(store.get(key), Lookup::Whole(_)) } else { store.has(key) };
+        if has {
+            self.damaged.remove(key.hash());
+            self.there.insert(key.hash().to_owned());
+        }
+        has
+    }
+}
