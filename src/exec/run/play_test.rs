@@ -557,6 +557,9 @@ fn workers_share_backbones_with_little_waste() {
             assert!(played.computed < 1.02 * alone.computed, "{} s of {}", played.computed, alone.computed);
             let speed = alone.took.as_secs_f64() / played.took.as_secs_f64();
             assert!(speed > 4.0, "{speed}");
+            // Nobody reads what others have scored: what is asked of the file server grows with the work.
+            let [one, six] = [&alone, &played].map(|of| of.server.operations());
+            assert!(six < one * 3 / 2, "{six} operations of six workers, {one} of one");
         }
     }
 }
