@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -123,6 +123,49 @@ fn a_folder_is_replaced_whole_and_what_was_not_exported_stays() {
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("something else stands in the folder's place") && error.contains("--to"), "{error}");
     assert_eq!(names(&world.path("mine")), ["notes.txt".to_owned()].into());
+}
+
+/// The files of a folder with what is in them.
+fn bytes(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    names(folder).into_iter().map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
+}
+
+#[test]
+fn an_export_that_is_killed_leaves_its_place_as_it_was_and_the_next_one_is_as_if_unbroken() {
+    let world = World::new();
+    // Several weight files, operators, and the Python file.
+    let arguments = |folder: &'static str| {
+        ["export", "grid.yaml", "depth/2/ghosted", "--to", folder, "--dtype", "f32", "--shard-size", "0.00005"]
+    };
+    assert!(world.ghostlab(&arguments("unbroken")).status.success());
+    let unbroken = bytes(&world.path("unbroken"));
+    assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
+    let killed = |fault: &str| {
+        let output = world.command(&arguments("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
+        let drafts = names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();
+        // A killed process has no exit code, and cleans nothing up.
+        assert_eq!((output.status.code().is_none(), drafts), (!output.status.success(), drafts.min(1)), "{fault}");
+        drafts == 1
+    };
+    // At the first write, the second, the fourth, …: until there are no more.
+    let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
+        let was_killed = killed(fault);
+        assert_eq!(world.path("out").exists(), !was_killed, "{fault}: half a folder stands in the place");
+        was_killed
+    });
+    assert!(kills.count() > 4);
+    assert!(bytes(&world.path("out")) == unbroken, "the one that no kill met");
+    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "it swept what the others left");
+    // Over a folder that stands there: it stays, whole, until the new one is.
+    export(&world, "depth/1/none", "out", &[]);
+    let before = bytes(&world.path("out"));
+    for fault in ["kill@export:1", "kill@export:30", "kill@place:1"] {
+        assert!(killed(fault), "{fault}");
+        assert!(bytes(&world.path("out")) == before, "{fault}");
+    }
+    assert!(world.ghostlab(&arguments("out")).status.success());
+    assert!(bytes(&world.path("out")) == unbroken);
+    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "nothing is left beside it");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::checkpoint::{self, INDEX, Layout, MODELING, trimmed};
 use crate::error::{Error, Result};
 use crate::exec::CellResult;
+use crate::fault;
 use crate::files::atomic::{put_folder, sweep, temporary_folder, write_atomically};
 use crate::files::{disk, regular};
 use crate::machine;
@@ -97,6 +98,7 @@ pub(super) fn write(folder: &Path, contents: &Contents<'_>, form: &Form, stop: &
     let draft = temporary_folder(&parent, &name).map_err(|error| Error::io("create", &parent, &error))?;
     fill(draft.path(), contents, form, stop)?;
     check(folder)?;
+    fault::here("place");
     put_folder(draft, &parent.join(&name))?;
     let (parameters, needs_code) = (contents.layout.parameters(), !contents.layout.attached.is_empty());
     Ok(Exported { folder: folder.to_owned(), bytes, parameters, needs_code })
@@ -126,9 +128,12 @@ fn enough_room(parent: &Path, wanted: u64) -> Result<()> {
 
 fn fill(draft: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -> Result<()> {
     let Contents { layout, config, source, card, result } = contents;
-    let files = layout.write(draft, form.shard, &mut |_| match stop.load(Relaxed) {
-        true => Err(Error::interrupted("stopped; nothing was left of the folder")),
-        false => Ok(()),
+    let files = layout.write(draft, form.shard, &mut |_| {
+        fault::here("export");
+        match stop.load(Relaxed) {
+            true => Err(Error::interrupted("stopped; nothing was left of the folder")),
+            false => Ok(()),
+        }
     })?;
     if let Some(index) = &files.index {
         put(draft, INDEX, pretty(index)?.as_bytes())?;
@@ -192,5 +197,6 @@ fn pretty(value: &Value) -> Result<String> {
 
 fn put(folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let path = folder.join(name);
+    fault::here("export");
     write_atomically(&path, |file| file.write_all(bytes).map_err(|error| Error::io("write", &path, &error)))
 }
