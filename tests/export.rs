@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use common::json;
 use common::world::{World, table};
-use serde_json::Value;
+use common::{fixture, json};
+use serde_json::{Value, json};
 
 /// What a world's grid has in a column for a recovery at depth 2.
 fn value(world: &World, recovery: &str, column: &str) -> f64 {
@@ -166,6 +166,97 @@ fn an_export_that_is_killed_leaves_its_place_as_it_was_and_the_next_one_is_as_if
     assert!(world.ghostlab(&arguments("out")).status.success());
     assert!(bytes(&world.path("out")) == unbroken);
     assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "nothing is left beside it");
+}
+
+#[test]
+fn an_export_with_operators_scores_as_its_cell_to_the_last_digit() {
+    // OLMo-2 has ReplaceMe's map behind the norm that its MLP ends in.
+    let recoveries = [
+        ("llama-gqa", &["linearpatch-diag", "linearpatch-rotate", "ghosted", "affine"][..]),
+        ("olmo2", &["replaceme-ls", "ghosted"]),
+    ];
+    for (backbone, recoveries) in recoveries {
+        let world = World::large();
+        for file in ["config.json", "model.safetensors"] {
+            fs::copy(fixture("arch").join(backbone).join(file), world.path("backbone").join(file)).unwrap();
+        }
+        let set = format!("recovery={}", recoveries.join(","));
+        let set = ["--set", &set, "--set", "criterion=llm-streamline", "--set", "depth=2"];
+        world.runs(&[&set[..], &["--set", "name=grid"]].concat());
+        for recovery in recoveries {
+            export(&world, recovery, recovery, &set);
+            assert!(world.path(recovery).join("modeling_ghostlab.py").exists());
+            let texts = ["--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"];
+            let file = score(&world, &[&[*recovery, "--tasks", "copa.jsonl"], &texts[..]].concat());
+            let of = |task: &str, metric: &str| file["results"][task][metric].as_f64().unwrap();
+            assert_eq!(of("test@64", "perplexity,none"), value(&world, recovery, "ppl test@64"), "{recovery}");
+            assert_eq!(100.0 * of("copa", "acc,none"), value(&world, recovery, "copa"), "{recovery}");
+            assert_ne!(value(&world, recovery, "ppl test@64"), value(&world, "dense", "ppl test@64"));
+        }
+    }
+}
+
+#[test]
+fn an_operator_that_was_trained_is_scored_and_an_export_of_an_export_is_the_same_model() {
+    let world = World::new();
+    let set = ["--set", "recovery={name: ghosted, finetune: {sequences: 4, length: 32}}", "--set", "depth=2"];
+    world.runs(&[&set[..], &["--set", "name=grid"]].concat());
+    let rows = table(&world.path("results/grid/results.csv"));
+    let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
+    // The options in the cell's name have commas: counted from the end.
+    let trained: f64 = rows[2][rows[2].len() + column - rows[0].len()].parse().unwrap();
+    let all = ["export", "grid.yaml", "--to", "all"];
+    assert!(world.ghostlab(&[&all[..], &set[..]].concat()).status.success());
+    let [folder] = &names(&world.path("all")).into_iter().collect::<Vec<_>>()[..] else { panic!("one cell") };
+    fs::rename(world.path("all").join(folder), world.path("trained")).unwrap();
+    assert_eq!(perplexity(&world, "trained"), trained);
+    world.write(
+        "again.yaml",
+        "backbones: {once: {path: trained}}\nbackbone: once\ncorpora: {test: {path: test.jsonl, rule: ptb}}\n\
+         evaluate: {perplexity: {corpus: test, length: 64}}\n",
+    );
+    let again = world.ghostlab(&["export", "again.yaml", "dense", "--to", "again"]);
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    assert_eq!(perplexity(&world, "again"), trained);
+    let weights = |folder: &str| fs::read(world.path(folder).join("model.safetensors")).unwrap();
+    assert!(weights("again") == weights("trained"));
+}
+
+#[test]
+fn an_export_with_operators_is_not_pruned_and_one_that_lacks_some_is_refused() {
+    let world = World::new();
+    export(&world, "depth/1/ghosted", "out", &[]);
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("{path: backbone}", "{path: out}"));
+    let pruned = ["--set", "recovery=none", "--set", "depth=1"];
+    world.refuses(&pruned, 2, &["operators beside its weights", "exported from"]);
+    let config = json(&world.path("out/config.json"));
+    let place = config["ghostlab"]["operators"][0].clone();
+    let mut wrongs: Vec<(Value, &[&str])> = vec![
+        (json!([]), &["ghostlab.operators", "a list of operators"]),
+        (json!([place, place]), &["ghostlab.operators"]),
+        (json!(null), &["ghostlab.operators"]),
+    ];
+    let mut changed = |key: &str, value: Value, words| {
+        let mut other = place.clone();
+        other[key] = value;
+        wrongs.push((json!([other]), words));
+    };
+    changed("layer", json!(99), &["ghostlab.operators"][..]);
+    changed("at", json!("input_layernorm"), &["ghostlab.operators"]);
+    changed("form", json!("sparse"), &["ghostlab.operators"]);
+    changed("form", json!("diagonal"), &["boundary.weight", "wrong shape"]);
+    changed("bias", json!(true), &["boundary.bias"]);
+    changed("at", json!("after"), &["boundary_after.weight"]);
+    for (operators, words) in wrongs {
+        let mut config = config.clone();
+        config["ghostlab"]["operators"] = operators;
+        world.write("out/config.json", config.to_string());
+        let output = world.ghostlab(&["score", "out", "--perplexity", "test.jsonl@64", "--rule", "ptb"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
+    }
 }
 
 #[test]

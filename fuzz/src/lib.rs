@@ -5,7 +5,7 @@
 //! (`just fuzz grid`). A file that breaks one of them becomes a seed here.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "a target fails by a panic")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -158,16 +158,27 @@ fn config_seeds() -> Vec<Vec<u8>> {
     );
     changed("num_hidden_layers", json!(10_000_000));
     changed("rms_norm_eps", json!(1e39));
+    // An export with operators beside its weights.
+    let place = |layer, at| json!({"layer": layer, "at": at, "form": "dense", "bias": true});
+    let mut ours: Value = serde_json::from_slice(&seeds[0]).unwrap();
+    ours["architectures"] = json!(["GhostedLlamaForCausalLM"]);
+    ours["model_type"] = json!("ghostlab_llama");
+    ours["ghostlab"] = json!({"operators": [place(1, "before"), place(1, "after")]});
+    seeds.push(ours.to_string().into_bytes());
     seeds
 }
 
 fn config(data: &[u8]) {
-    with_file("config.json", data, |path| match Config::read_file(path) {
+    with_file("config.json", data, |path| match Config::read_with_attachments(path.parent().unwrap()) {
         Err(error) => sound(&error),
         Ok(config) => {
             assert!(config.heads % config.kv_heads == 0 && config.head_dim % 2 == 0);
             assert!(config.norm_eps > 0.0 && config.norm_eps.is_finite() && config.rope.theta.is_finite());
             assert!(config.rope.scaling.is_none_or(|of| of.high_freq_factor > of.low_freq_factor && of.factor >= 1.0));
+            let places: BTreeSet<String> =
+                config.attachments.iter().map(|of| format!("{} {}", of.layer, of.place.name())).collect();
+            assert!(places.len() == config.attachments.len(), "two operators at one place");
+            assert!(config.attachments.iter().all(|of| of.layer < config.layers));
             // The headers of other weights are never those of this config, unless it is theirs.
             let folder = checkout("tests/fixtures/arch/llama-gqa");
             if let Err(error) = check_weights(&config, &folder) {

@@ -112,7 +112,7 @@ fn grid(arguments: &Arguments) -> Result<Grid> {
         })
     };
     let grid = load(arguments.length.unwrap_or(LENGTH))?;
-    let context = grid.backbones.values().next().map(|of| Config::read(&of.path)).transpose()?;
+    let context = grid.backbones.values().next().map(|of| Config::read_with_attachments(&of.path)).transpose()?;
     match context.and_then(|config| config.max_positions) {
         Some(most) if arguments.length.is_none() && most < LENGTH => load(most),
         _ => Ok(grid),

@@ -8,7 +8,7 @@ use super::lock::lock;
 use super::operator;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
-use crate::model::Program;
+use crate::model::{Program, whole};
 use crate::plan::{BackbonePlan, Variant, payload};
 use crate::store::{Key, Lookup, Store, StoredArtifact};
 
@@ -18,7 +18,7 @@ use crate::store::{Key, Lookup, Store, StoredArtifact};
 /// Kinds `Job` and `Damaged`: what the variant lacks.
 pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
     let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
-        return Ok(Program::dense(backbone.config.layers));
+        return whole(&backbone.config, &backbone.folder);
     };
     let find = |key: &Key| match store.get(key) {
         Lookup::Whole(artifact) => Ok(Some(artifact)),
@@ -39,7 +39,8 @@ fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredArtifact> {
     find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")))
 }
 
-/// Programs by the hashes of their operators: each is read once for all texts; and selections by theirs, which variants share.
+/// Programs by the hashes of their operators, or of the backbone that has operators of its own, and selections by theirs: each
+/// is read once for all texts.
 #[derive(Default)]
 pub(super) struct Programs {
     programs: Mutex<HashMap<String, Program>>,
@@ -52,9 +53,8 @@ impl Programs {
     /// # Errors
     /// Kinds `Job` and `Damaged`: what the variant lacks.
     pub(super) fn of(&self, run: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
-        let layers = backbone.config.layers;
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
-            return Ok(Program::dense(layers));
+            return self.whole(run, backbone);
         };
         if let Some(program) = lock(&self.programs).get(operator.hash()) {
             return Ok(program.clone());
@@ -69,8 +69,22 @@ impl Programs {
                 read
             }
         };
-        let program = operator::program(&found(&find, operator, "operator")?, layers, &selection)?;
+        let program = operator::program(&found(&find, operator, "operator")?, backbone.config.layers, &selection)?;
         lock(&self.programs).insert(operator.hash().to_string(), program.clone());
+        Ok(program)
+    }
+
+    /// The program of a backbone as its folder has it.
+    fn whole(&self, run: &Context<'_>, backbone: &BackbonePlan) -> Result<Program> {
+        if backbone.config.attachments.is_empty() {
+            return Ok(Program::dense(backbone.config.layers));
+        }
+        if let Some(program) = lock(&self.programs).get(&backbone.content) {
+            return Ok(program.clone());
+        }
+        let read = || whole(&backbone.config, &backbone.folder);
+        let program = run.plan.inputs.guarded(&[&backbone.folder], read)?;
+        lock(&self.programs).insert(backbone.content.clone(), program.clone());
         Ok(program)
     }
 
@@ -80,5 +94,6 @@ impl Programs {
         for operator in backbone.variants.iter().filter_map(Variant::repair) {
             programs.remove(operator.hash());
         }
+        programs.remove(&backbone.content);
     }
 }

@@ -16,7 +16,7 @@ pub struct Methods;
 
 impl Registry for Methods {
     fn layers(&self, backbone_folder: &Path) -> Result<usize> {
-        let config = Config::read(backbone_folder)?;
+        let config = Config::read_with_attachments(backbone_folder)?;
         // Before anything is made of its numbers: of 10^7 layers the cells alone would be too many.
         model::check_weights(&config, backbone_folder)?;
         Ok(config.layers)

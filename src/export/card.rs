@@ -8,14 +8,14 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 use super::folder::Form;
-use crate::checkpoint::{Attached, Layout, Place};
+use crate::checkpoint::{Attached, Layout};
 use crate::criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::exec::CellResult;
 use crate::grid::Grid;
 use crate::machine;
-use crate::model::{Deployed, FloatType, Operator, Sublayer};
+use crate::model::{Deployed, FloatType, Operator, Place, Sublayer};
 use crate::plan::BackbonePlan;
 use crate::recovery;
 

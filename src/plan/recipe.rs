@@ -143,7 +143,7 @@ impl BackbonePlan {
         batch_tokens: usize,
     ) -> Result<Self> {
         let folder = grid.backbones[name].path.clone();
-        let config = inputs.guarded(&[&folder.join("config.json")], || Config::read(&folder))?;
+        let config = inputs.guarded(&[&folder.join("config.json")], || Config::read_with_attachments(&folder))?;
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
         let text = |name: &str, windows: Value| {
@@ -157,6 +157,13 @@ impl BackbonePlan {
         };
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
+        if let Some((_, cell)) = own.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
+            return Err(Error::bad_input("a backbone with operators beside its weights can be scored, and not pruned")
+                .at(cell.to_string())
+                .expected("a dense cell")
+                .found(format!("an export with {} operators", config.attachments.len()))
+                .hint("prune the backbone that it was exported from"));
+        }
         let mut calibrations: Vec<CalibrationPlan> = Vec::new();
         for calibration in own.iter().filter_map(|(_, cell)| cell.calibration.as_ref()) {
             if calibrations.iter().any(|known| known.calibration == *calibration) {

@@ -6,6 +6,7 @@ use super::layout::Layout;
 use super::modeling::{MODELING, class, model_type};
 use crate::model::FloatType;
 use crate::model::architecture::Architecture;
+use crate::model::attached::ENTRY;
 
 /// A backbone's config as that of a variant: layers counted anew, and what speaks of each layer without those that went.
 /// Where operators stand beside the weights it names the file that applies them, under a model type of its own: a loader
@@ -55,7 +56,7 @@ pub fn trimmed(
         let operators: Vec<Value> = layout.attached.iter().map(operator).collect();
         let file = MODELING.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
-        config.insert("ghostlab".into(), json!({ "operators": operators }));
+        config.insert(ENTRY.into(), json!({ "operators": operators }));
         config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
         config.insert("model_type".into(), model_type(architecture).into());
         let map = json!({"AutoConfig": named("Config"), "AutoModel": named("Model"), "AutoModelForCausalLM": named("ForCausalLM")});

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::model::attached::{bias_name, norm_name};
 use crate::model::tensors::{EMBEDDING, FINAL_NORM, HEAD, checked, name, parts};
 use crate::model::weights::Weights;
-use crate::model::{Config, Deployed, FloatType, Operator, Step, Sublayer};
+use crate::model::{Config, Deployed, FloatType, Operator, Place, Step, Sublayer};
 
 /// A variant's checkpoint before it is written: its layers, counted anew, and its tensors.
 pub struct Layout {
@@ -25,37 +26,6 @@ pub struct Attached {
     pub layer: usize,
     pub place: Place,
     pub operator: Arc<Operator>,
-}
-
-/// Where in a layer an operator stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// On the stream that enters the layer.
-    Before,
-    /// On the stream that leaves it: only behind the last one.
-    After,
-    /// On a branch, behind the norm of this name.
-    Norm(&'static str),
-}
-
-impl Place {
-    /// What the checkpoint's config calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Before => "before",
-            Self::After => "after",
-            Self::Norm(norm) => norm,
-        }
-    }
-
-    /// The module that holds the operator, below the layer's.
-    fn module(self) -> String {
-        match self {
-            Self::Before => "boundary".to_owned(),
-            Self::After => "boundary_after".to_owned(),
-            Self::Norm(norm) => format!("{norm}.branch_map"),
-        }
-    }
 }
 
 /// A tensor of the checkpoint.
@@ -120,7 +90,7 @@ impl Layout {
                 };
                 // A norm with a map behind it is a part of both together.
                 let mapped = of_layer().any(|of| of.place == Place::Norm(part));
-                let new = if mapped { name(index, &format!("{part}.norm")) } else { name(index, part) };
+                let new = if mapped { norm_name(index, part) } else { name(index, part) };
                 add(new, shape, content);
             }
             for Attached { place, operator, .. } in of_layer() {
@@ -128,7 +98,7 @@ impl Layout {
                 let module = place.module();
                 if operator.has_bias() {
                     let bias = Content::Bias(Arc::clone(operator));
-                    add(format!("model.layers.{index}.{module}.bias"), vec![c], bias);
+                    add(bias_name(index, &module), vec![c], bias);
                 }
                 add(name(index, &module), shape, Content::Operator(Arc::clone(operator)));
             }

@@ -13,6 +13,6 @@ mod modeling;
 mod shards;
 
 pub use config::trimmed;
-pub use layout::{Attached, Layout, Place};
+pub use layout::{Attached, Layout};
 pub use modeling::{MODELING, modeling};
 pub use shards::{INDEX, WeightFiles, header};

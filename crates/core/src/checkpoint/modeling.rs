@@ -1,6 +1,7 @@
 //! The Python file beside a checkpoint whose operators no weight takes in.
 
 use crate::model::architecture::Architecture;
+use crate::model::attached;
 
 /// What it is called in the checkpoint's folder.
 pub const MODELING: &str = "modeling_ghostlab.py";
@@ -14,12 +15,12 @@ pub fn modeling(architecture: &Architecture) -> String {
 
 /// The file's class in the place of one of transformers'.
 pub(super) fn class(architecture: &Architecture, suffix: &str) -> String {
-    format!("Ghosted{}{suffix}", prefix(architecture))
+    format!("{}{}{suffix}", attached::CLASS, prefix(architecture))
 }
 
 /// The model type of those classes.
 pub(super) fn model_type(architecture: &Architecture) -> String {
-    format!("ghostlab_{}", architecture.model_type)
+    format!("{}{}", attached::MODEL_TYPE, architecture.model_type)
 }
 
 /// What the names of transformers' classes begin with.

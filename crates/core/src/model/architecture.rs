@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::attached::{CLASS, MODEL_TYPE};
 use super::entries::Entries;
 use crate::error::{Error, Result};
 
@@ -88,20 +89,21 @@ pub static ARCHITECTURES: &[Architecture] = &[
 ];
 
 impl Architecture {
-    /// The architecture that a config names.
+    /// The architecture that a config names, and whether it does so as an export of ours with operators beside its weights.
     ///
     /// # Errors
     /// An unknown one, or two.
-    pub(super) fn of(entries: &Entries<'_>) -> Result<&'static Self> {
+    pub(super) fn of(entries: &Entries<'_>) -> Result<(&'static Self, bool)> {
         let class = match entries.get("architectures") {
             None => None,
             Some(Value::Array(classes)) if classes.len() == 1 && classes[0].is_string() => classes[0].as_str(),
             Some(_) => return Err(entries.wrong("architectures", "a list of one name")),
         };
         let model_type = entries.text("model_type")?;
+        let ours = class.map_or(model_type.is_some_and(|of| of.starts_with(MODEL_TYPE)), |of| of.starts_with(CLASS));
         let found = ARCHITECTURES.iter().find(|of| match class {
-            Some(class) => class == of.class,
-            None => model_type == Some(of.model_type),
+            Some(class) => class.strip_prefix(if ours { CLASS } else { "" }) == Some(of.class),
+            None => model_type == Some(&*of.model_type_of(ours)),
         });
         let own = found.ok_or_else(|| {
         Error::bad_input("unknown architecture")
@@ -112,11 +114,22 @@ impl Architecture {
     })?;
         // transformers goes by model_type alone: which of the two is right cannot be told from here.
         match model_type {
-            Some(other) if other != own.model_type => Err(Error::bad_input("the config names two architectures")
-                .at("model_type")
-                .expected(format!("`{}`, as architectures says {}", own.model_type, own.class))
-                .found(format!("`{other}`"))),
-            _ => Ok(own),
+            Some(other) if other != own.model_type_of(ours) => {
+                Err(Error::bad_input("the config names two architectures")
+                    .at("model_type")
+                    .expected(format!(
+                        "`{}`, as architectures says {}",
+                        own.model_type_of(ours),
+                        class.unwrap_or(own.class)
+                    ))
+                    .found(format!("`{other}`")))
+            }
+            _ => Ok((own, ours)),
         }
+    }
+
+    /// Its name in a config; that of an export with operators is another one.
+    fn model_type_of(&self, ours: bool) -> String {
+        format!("{}{}", if ours { MODEL_TYPE } else { "" }, self.model_type)
     }
 }

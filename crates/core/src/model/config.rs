@@ -9,6 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::architecture::Architecture;
+use super::attached::{self, Attachment};
 use super::entries::Entries;
 use super::program::Sublayer;
 use super::window;
@@ -60,6 +61,9 @@ pub struct Config {
     pub windows: Vec<Option<usize>>,
     /// The longest context of its training, in tokens, where the config tells.
     pub max_positions: Option<usize>,
+    /// The operators that the folder holds beside its weights: of exports of ours only, and none in what
+    /// [`Self::read`] gives.
+    pub attachments: Vec<Attachment>,
     /// What was assumed because the config does not say it.
     pub notes: Vec<String>,
 }
@@ -82,18 +86,45 @@ impl Config {
     /// Reads `<folder>/config.json`.
     ///
     /// # Errors
-    /// A missing or malformed file; a missing, mistyped or unsupported entry, named with what was expected and found.
+    /// A missing or malformed file; a missing, mistyped or unsupported entry, named with what was expected and found; an
+    /// export with operators beside its weights, which is another model without them.
     pub fn read(folder: &Path) -> Result<Self> {
+        Self::read_with_attachments(folder)?.plain(&folder.join("config.json"))
+    }
+
+    /// As [`Self::read`], of exports with operators too. Whoever runs such a backbone runs [`attached::whole`].
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_with_attachments(folder: &Path) -> Result<Self> {
         if !folder.is_dir() {
             return Err(Error::missing("no such backbone folder")
                 .at(folder.display().to_string())
                 .hint("a backbone is a folder with config.json, tokenizer.json and *.safetensors"));
         }
-        Self::read_file(&folder.join("config.json"))
+        Self::parse_file(&folder.join("config.json"))
     }
 
     /// Reads a config from a file of any name.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
     pub fn read_file(path: &Path) -> Result<Self> {
+        Self::parse_file(path)?.plain(path)
+    }
+
+    fn plain(self, path: &Path) -> Result<Self> {
+        match self.attachments.len() {
+            0 => Ok(self),
+            count => Err(Error::bad_input("the backbone has operators beside its weights")
+                .at(path.display().to_string())
+                .expected("a backbone without any")
+                .found(format!("an export with {count}"))
+                .hint("`ghostlab score` and the dense cells of grids take it; prune what it was exported from")),
+        }
+    }
+
+    fn parse_file(path: &Path) -> Result<Self> {
         let place = path.display().to_string();
         let text = regular::read(path)?;
         let value: Value = serde_json::from_slice(&text)
@@ -105,7 +136,7 @@ impl Config {
     }
 
     fn parse(entries: &Entries<'_>) -> Result<Self> {
-        let architecture = Architecture::of(entries)?;
+        let (architecture, ours) = Architecture::of(entries)?;
         let layers = entries.count("num_hidden_layers", MOST_LAYERS)?;
         refuse_unsupported(entries)?;
         let mut notes = Vec::new();
@@ -149,6 +180,7 @@ impl Config {
             }),
             windows: window::of(entries, architecture, layers, &mut notes)?,
             max_positions: entries.optional_count("max_position_embeddings", MOST_TOKENS)?,
+            attachments: if ours { attached::listed(entries, architecture, layers)? } else { Vec::new() },
             notes,
         })
     }

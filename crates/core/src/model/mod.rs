@@ -1,6 +1,7 @@
 //! Floor 1: backbones. Reading them, running their steps, and running many variants of one backbone together.
 
 pub mod architecture;
+pub(crate) mod attached;
 pub mod batch;
 mod cache;
 pub mod candle;
@@ -28,6 +29,7 @@ pub mod trie;
 pub mod weights;
 mod window;
 
+pub use attached::{Attachment, Place, whole};
 pub use batch::{Batch, Prediction, ScoredRow};
 pub(crate) use candle::is_out_of_memory;
 pub use candle::{CandleEngine, DeviceName, FloatType, LayerTensors, Placement};

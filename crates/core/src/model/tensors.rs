@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::architecture::QueryKeyNorm;
+use super::attached::{Place, norm_name};
 use super::config::Config;
 use super::weights::Weights;
 use crate::error::Result;
@@ -27,6 +28,12 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
 /// The weights of a folder, compared with a config as in [`check_weights`].
 pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
+    for of in &config.attachments {
+        if let Place::Norm(norm) = of.place {
+            weights.call(&norm_name(of.layer, norm), &name(of.layer, norm));
+        }
+        of.check(config, &mut weights)?;
+    }
     let (c, vocab, tied) = (config.hidden, config.vocab, config.tied_embeddings);
     weights.check(EMBEDDING, &[vocab, c])?;
     let parts = parts(config);

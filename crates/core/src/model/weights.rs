@@ -24,6 +24,8 @@ pub struct Weights {
     /// Tensor name → position in `shards`.
     holder: BTreeMap<String, usize>,
     taken: BTreeSet<String>,
+    /// Names that tensors are asked for by → those that they are stored under, where these are others.
+    stored: BTreeMap<String, String>,
 }
 
 impl Weights {
@@ -55,7 +57,7 @@ impl Weights {
                 }
             }
         }
-        Ok(Self { folder: folder.to_path_buf(), shards, holder, taken: BTreeSet::new() })
+        Ok(Self { folder: folder.to_path_buf(), shards, holder, taken: BTreeSet::new(), stored: BTreeMap::new() })
     }
 
     /// The paths of the weight files (for hashing).
@@ -69,12 +71,22 @@ impl Weights {
     /// Named with file and place.
     pub fn check(&mut self, name: &str, shape: &[usize]) -> Result<()> {
         self.locate(name, shape)?;
-        self.taken.insert(name.to_string());
+        self.taken.insert(self.stored_name(name).to_string());
         Ok(())
+    }
+
+    /// From now on the tensor `stored` is asked for as `name`.
+    pub(super) fn call(&mut self, stored: &str, name: &str) {
+        self.stored.insert(name.to_owned(), stored.to_owned());
+    }
+
+    fn stored_name<'a>(&'a self, name: &'a str) -> &'a str {
+        self.stored.get(name).map_or(name, String::as_str)
     }
 
     /// The type that a tensor is stored in; none where there is no such tensor.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
+        let name = self.stored_name(name);
         Some(self.shards[*self.holder.get(name)?].metadata.info(name)?.dtype)
     }
 
@@ -135,6 +147,7 @@ impl Weights {
     }
 
     fn locate<'a>(&'a self, name: &'a str, shape: &[usize]) -> Result<Stored<'a>> {
+        let name = self.stored_name(name);
         let missing = || self.missing_tensor(name, shape);
         let at = *self.holder.get(name).ok_or_else(missing)?;
         let shard = &self.shards[at];

@@ -1,0 +1,173 @@
+//! Operators that a backbone's folder holds beside its weights: what an export of ours has where no weight takes a
+//! repair in (`checkpoint` writes such folders).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::architecture::Architecture;
+use super::config::Config;
+use super::entries::Entries;
+use super::operator::Operator;
+use super::program::{Program, Step, Sublayer};
+use super::tensors::{checked, name};
+use super::weights::Weights;
+use crate::error::Result;
+
+/// What the class and the model type of such a folder begin with; behind it stand the architecture's own.
+pub(crate) const CLASS: &str = "Ghosted";
+pub(crate) const MODEL_TYPE: &str = "ghostlab_";
+/// Its entry in the config.
+pub(crate) const ENTRY: &str = "ghostlab";
+
+/// Where in a layer an operator stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On the stream that enters the layer.
+    Before,
+    /// On the stream that leaves it.
+    After,
+    /// On a branch, behind the norm of this name.
+    Norm(&'static str),
+}
+
+impl Place {
+    /// What the config calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+            Self::Norm(norm) => norm,
+        }
+    }
+
+    /// The module that holds the operator, below the layer's.
+    pub(crate) fn module(self) -> String {
+        match self {
+            Self::Before => "boundary".to_owned(),
+            Self::After => "boundary_after".to_owned(),
+            Self::Norm(norm) => format!("{norm}.branch_map"),
+        }
+    }
+
+    /// All places that a layer has.
+    fn all(architecture: &Architecture) -> impl Iterator<Item = Self> {
+        let behind = [architecture.norms[1], architecture.norms[3]];
+        [Self::Before, Self::After].into_iter().chain(behind.into_iter().flatten().map(Self::Norm))
+    }
+}
+
+/// The tensor that holds what an operator adds, where it adds something.
+pub(crate) fn bias_name(layer: usize, module: &str) -> String {
+    format!("model.layers.{layer}.{module}.bias")
+}
+
+/// What a norm is called that has an operator behind it: it is a part of both together.
+pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
+    name(layer, &format!("{norm}.norm"))
+}
+
+/// An operator that a config names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attachment {
+    pub layer: usize,
+    pub place: Place,
+    pub diagonal: bool,
+    pub bias: bool,
+}
+
+impl Attachment {
+    fn channels(self, config: &Config) -> Vec<usize> {
+        vec![config.hidden; if self.diagonal { 1 } else { 2 }]
+    }
+
+    /// Its tensors are there and no others: see [`checked`].
+    pub(super) fn check(self, config: &Config, weights: &mut Weights) -> Result<()> {
+        let module = self.place.module();
+        weights.check(&name(self.layer, &module), &self.channels(config))?;
+        if self.bias {
+            weights.check(&bias_name(self.layer, &module), &[config.hidden])?;
+        }
+        Ok(())
+    }
+
+    fn operator(self, config: &Config, weights: &Weights) -> Result<Arc<Operator>> {
+        let (c, module) = (config.hidden, self.place.module());
+        let name = name(self.layer, &module);
+        if self.diagonal {
+            return Operator::diagonal(weights.take(&name, &[c])?);
+        }
+        // Stored as linear layers are: Wᵀ.
+        let matrix = weights.transposed(&[(name, c)], c)?;
+        match self.bias {
+            true => Operator::affine(c, matrix, weights.take(&bias_name(self.layer, &module), &[c])?),
+            false => Operator::dense(c, matrix),
+        }
+    }
+}
+
+/// The operators that a config names, of a folder of that many layers.
+pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
+    let own = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
+    let expected = "a list of operators: a layer, `at` a place of the architecture, `form` diagonal or dense, `bias`";
+    let wrong = || own.wrong("operators", expected);
+    let mut found: Vec<Attachment> = Vec::new();
+    for value in own.get("operators").and_then(Value::as_array).ok_or_else(wrong)? {
+        let text = |key: &str| value.get(key).and_then(Value::as_str);
+        let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
+        let layer = layer.filter(|&layer| layer < layers).ok_or_else(wrong)?;
+        let place = Place::all(architecture).find(|place| text("at") == Some(place.name())).ok_or_else(wrong)?;
+        let diagonal = match text("form") {
+            Some("dense") => false,
+            // Behind a norm a diagonal would be another one than the decoder's, which stands before it; and a map that
+            // adds something is a full one.
+            Some("diagonal") if !matches!(place, Place::Norm(_)) => true,
+            _ => return Err(wrong()),
+        };
+        let bias = value.get("bias").and_then(Value::as_bool).filter(|bias| !(*bias && diagonal)).ok_or_else(wrong)?;
+        if found.iter().any(|of| (of.layer, of.place) == (layer, place)) {
+            return Err(wrong());
+        }
+        found.push(Attachment { layer, place, diagonal, bias });
+    }
+    if found.is_empty() { Err(wrong()) } else { Ok(found) }
+}
+
+/// The program of a backbone as its folder has it: all layers, and the operators beside their weights.
+///
+/// # Errors
+/// An operator that cannot be read; weights that do not fit the config.
+pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
+    let dense = Program::dense(config.layers);
+    if config.attachments.is_empty() {
+        return Ok(dense);
+    }
+    let weights = checked(config, folder)?;
+    let at = |layer: usize, place: Option<Place>| {
+        let own = config.attachments.iter().find(|of| of.layer == layer && Some(of.place) == place);
+        own.map(|of| of.operator(config, &weights)).transpose()
+    };
+    let mut steps = Vec::new();
+    for step in dense.0 {
+        let (half, layer) = match step {
+            Step::Attention(layer) => (Sublayer::Attention, layer),
+            Step::Mlp(layer) => (Sublayer::Mlp, layer),
+            other => {
+                steps.push(other);
+                continue;
+            }
+        };
+        if half == Sublayer::Attention {
+            steps.extend(at(layer, Some(Place::Before))?.map(Step::Apply));
+        }
+        steps.push(match at(layer, config.norm_after(half).map(Place::Norm))? {
+            Some(operator) => Step::Edited(half, layer, operator),
+            None => step,
+        });
+        if half == Sublayer::Mlp {
+            steps.extend(at(layer, Some(Place::After))?.map(Step::Apply));
+        }
+    }
+    Ok(Program(steps))
+}
