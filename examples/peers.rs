@@ -1,7 +1,7 @@
 //! Our side of `tools/peers.py` where a command of the program would time more than is asked for. Each line of standard
 //! input is a round; its answer is a line of JSON with the seconds that the round took and what came of it.
 //!
-//! `peers forward BACKBONE WINDOWS.json THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml
+//! `peers forward BACKBONE WINDOWS.json THREADS`, `peers halves BACKBONE WINDOWS.json THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml
 //! THREADS` with lines `shared STORE` (all cells together) and `separate STORE` (one after the other).
 #![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
 
@@ -18,7 +18,7 @@ use ghostlab::evaluate::score;
 use ghostlab::exec::{self, Methods, Settings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
-use ghostlab::model::{Decoder, Program, Trie};
+use ghostlab::model::{Batch, Decoder, Engine, Prediction, Program, Trie};
 use ghostlab::store::Store;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     let run = |threads: &str, part: &dyn Fn() -> Result<()>| start(threads).and_then(|()| part());
     let done = match *arguments.as_slice() {
         ["forward", backbone, windows, threads] => run(threads, &|| forward(backbone.as_ref(), windows.as_ref())),
+        ["halves", backbone, windows, threads] => run(threads, &|| halves(backbone.as_ref(), windows.as_ref())),
         ["solve", system, solution, threads] => run(threads, &|| solve(system.as_ref(), solution.as_ref())),
         ["grid", grid, threads] => run(threads, &|| cells(grid.as_ref())),
         // Whoever runs all examples is told, and stopped by nothing.
@@ -70,11 +71,16 @@ fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
-/// The dense perplexity of windows of token ids, `[windows, length]`.
+/// Windows of token ids, `[windows, length]`.
+fn windows_of(file: &Path) -> Result<Vec<Vec<u32>>> {
+    let bytes = std::fs::read(file).map_err(|error| Error::io("read", file, &error))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Error::bad_input("no windows").at(file.display().to_string()).found(error.to_string()))
+}
+
+/// The dense perplexity of windows.
 fn forward(backbone: &Path, windows: &Path) -> Result<()> {
-    let bytes = std::fs::read(windows).map_err(|error| Error::io("read", windows, &error))?;
-    let ids: Vec<Vec<u32>> = serde_json::from_slice(&bytes)
-        .map_err(|error| Error::bad_input("no windows").at(windows.display().to_string()).found(error.to_string()))?;
+    let ids = windows_of(windows)?;
     let length = ids.first().map_or(0, Vec::len);
     let starts = (0..ids.len()).map(|index| Start { document: 0, token: index * length }).collect();
     let windows = Windows { ids: ids.concat(), length, starts, corpus_tokens: 0, bytes: 0 };
@@ -87,6 +93,37 @@ fn forward(backbone: &Path, windows: &Path) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
         let losses = Losses { windows: losses.concat() };
         Ok(json!({"seconds": seconds, "perplexity": losses.perplexity(), "losses": losses.windows}))
+    })
+}
+
+/// The dense perplexity of the second halves of windows, as llama.cpp scores a text: tokens of the first half are seen and
+/// not predicted.
+fn halves(backbone: &Path, windows: &Path) -> Result<()> {
+    let ids = windows_of(windows)?;
+    let decoder = Decoder::load(backbone)?;
+    let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
+    // A window or a little more to each worker.
+    let each = |length: usize| Engine::part_tokens(&decoder).div_ceil(length.max(1));
+    let batches = ids.chunks(each(ids.first().map_or(0, Vec::len))).map(|windows| {
+        let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
+        let segments = batch.segments.iter();
+        let kept: Vec<_> = segments.flat_map(|rows| rows.start + rows.len() / 2..rows.end).collect();
+        batch.targets.retain(|target| kept.binary_search(&target.row).is_ok());
+        batch
+    });
+    let batches: Vec<Batch> = batches.collect();
+    rounds(|_| {
+        let (started, mut losses) = (Instant::now(), Vec::new());
+        for (of_batch, batch) in decoder.score(&trie, &batches, &mut vec![0.0; trie.len()])?.into_iter().zip(&batches) {
+            let predictions = of_batch.into_iter().flatten().flatten().collect::<Vec<_>>();
+            let predicted = predictions.len() / batch.segments.len().max(1);
+            let mean = |window: &[Prediction]| {
+                window.iter().map(|of| -f64::from(of.log_probability)).sum::<f64>() / window.len() as f64
+            };
+            losses.extend(predictions.chunks(predicted.max(1)).map(mean));
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        Ok(json!({"seconds": seconds, "losses": losses}))
     })
 }
 

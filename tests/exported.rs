@@ -265,6 +265,8 @@ fn the_bench_beside_the_peers_runs_to_its_end_and_all_results_agree() {
     for part in ["forward", "choices", "grid", "solve", "table2", "late"] {
         assert!(said.lines().any(|line| line.starts_with(&format!("| {part} |"))), "{part}: {said}");
     }
+    // llama.cpp is there or not; that it was left out is said.
+    assert!(said.contains("| llamacpp |") || said.contains("llamacpp: left out: "), "{said}");
     let differ = "import sys; sys.path.insert(0, sys.argv[1]); from bench import difference; difference('x', [1.0], [1.1], 0.05)";
     let output = Command::new(&python).args(["-c", differ]).arg(root.join("tools/peers")).output().unwrap();
     assert!(

@@ -19,6 +19,7 @@ from bench import ROOT, Bench, Differs  # noqa: E402
 
 PARTS = {
     "forward": "one dense forward, against transformers",
+    "llamacpp": "one dense forward, against llama.cpp's llama-perplexity, where LLAMA_CPP names it",
     "choices": "900 documents of nine tasks under the dense backbone, against lm-evaluation-harness",
     "grid": "dense and ten repaired variants on 200 windows, against transformers one variant after the other",
     "solve": "the least-squares map of 4,096 channels, against torch",
@@ -61,6 +62,7 @@ def main():
         os.environ["OMP_NUM_THREADS"] = os.environ["RAYON_NUM_THREADS"] = str(given.threads)
         import logging
 
+        import llamacpp
         import report
         import solve
         import tasks
@@ -72,7 +74,7 @@ def main():
         bench, clock, rows = Bench(given, folder), report.Clock(), []
         program = subprocess.run([bench.ghostlab, "--version"], capture_output=True, text=True).stdout.strip()
         for part in given.parts or PARTS:
-            module = next(module for module in (text, tasks, solve) if hasattr(module, part))
+            module = next(module for module in (text, llamacpp, tasks, solve) if hasattr(module, part))
             for row in getattr(module, part)(bench):
                 rows.append(row)
                 print(f"{part}: {row.what}: {report.short(bench, row)}", flush=True)

@@ -49,7 +49,7 @@ def processor():
 
 def short(bench, row):
     """A row in a few words, for whoever waits."""
-    return row.apart or "ran" if bench.quick else f"{spread(row.ratios(), 2)} times as fast as {row.peer}"
+    return row.apart or "ran" if bench.quick or not row.ours else f"{spread(row.ratios(), 2)} times as fast as {row.peer}"
 
 
 def spread(values, digits):
@@ -67,8 +67,8 @@ def table(bench, rows):
     ]
     for row in rows:
         what = "; ".join([row.what, *([] if bench.quick else row.notes)])
-        ours, theirs, ratios = (spread(of, 2) for of in (row.ours, row.theirs, row.ratios()))
-        times = f"– | – | {row.peer} | –" if bench.quick else f"{ours} | {theirs} | {row.peer} | **{ratios}**"
+        ours, theirs, ratios = (spread(of, 2) if of else "–" for of in (row.ours, row.theirs, row.ratios()))
+        times = f"– | – | {row.peer} | –" if bench.quick or not row.ours else f"{ours} | {theirs} | {row.peer} | **{ratios}**"
         lines.append(f"| {row.part} | {what} | {times} | {row.aim} | {row.apart} |")
     return "\n".join(lines)
 

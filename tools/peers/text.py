@@ -20,14 +20,19 @@ def text(real, split):
     return TINY / f"corpora/wiki-{split}.jsonl.gz"
 
 
-def windows(file, backbone, count, length):
-    """The windows that rule `wikitext2` cuts from a text, by transformers' tokenizer: `[count, length]`."""
+def joined(file):
+    """A text as rule `wikitext2` joins its rows."""
     import datasets
-    from transformers import AutoTokenizer
 
     kind = "parquet" if file.suffix == ".parquet" else "json"
-    rows = datasets.load_dataset(kind, data_files=str(file), split="train")
-    ids = AutoTokenizer.from_pretrained(backbone)("\n\n".join(rows["text"]))["input_ids"]
+    return "\n\n".join(datasets.load_dataset(kind, data_files=str(file), split="train")["text"])
+
+
+def windows(file, backbone, count, length):
+    """The windows that rule `wikitext2` cuts from a text, by transformers' tokenizer: `[count, length]`."""
+    from transformers import AutoTokenizer
+
+    ids = AutoTokenizer.from_pretrained(backbone)(joined(file))["input_ids"]
     assert len(ids) >= count * length, f"{file}: {len(ids)} tokens are fewer than {count} windows of {length}"
     return [ids[start : start + length] for start in range(0, count * length, length)]
 

@@ -1,0 +1,210 @@
+"""The part beside llama.cpp: `llama-perplexity` on the text that both sides are given.
+
+It scores a text in its own way: windows one after the other, the first token of each replaced by the model's first one
+where its tokenizer adds it, and of each window only the second half predicted. Ours is told to do the same.
+"""
+
+import json
+import math
+import os
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
+
+from bench import LOSS, TINY, Differs, Row, answer, difference, fastest
+from text import joined, text, windows
+
+HOW = "set LLAMA_CPP to the folder of its sources, with llama-perplexity in build/bin there or on PATH"
+# Its contexts are multiples of so many tokens.
+LEAST = 256
+# Tokens of a batch, those that go through a layer together, and whether attention is of the fused kind.
+OPTIONS = [(512, 512, "off"), (512, 512, "on"), (2048, 512, "on"), (2048, 2048, "on")]
+
+
+def present():
+    """The folder of llama.cpp's sources and its program; or nothing, and why not."""
+    sources = os.environ.get("LLAMA_CPP")
+    if not sources:
+        return None, "LLAMA_CPP is not set"
+    if not Path(sources, "convert_hf_to_gguf.py").is_file():
+        return None, f"{sources} has no convert_hf_to_gguf.py"
+    built = Path(sources, "build/bin/llama-perplexity")
+    program = built if built.is_file() else shutil.which("llama-perplexity")
+    if not program:
+        return None, f"llama-perplexity is neither {built} nor on PATH"
+    if not find_spec("sentencepiece"):
+        return None, "its converter needs Python's sentencepiece"
+    return (sources, program), None
+
+
+def converted(sources, folder, out):
+    """A folder in f32 as llama.cpp reads it."""
+    script = Path(__file__).with_name("to_gguf.py")
+    done = subprocess.run([sys.executable, script, sources, folder, out], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"llama.cpp's converter does not take {folder}: {done.stdout}{done.stderr}")
+    return out
+
+
+class Perplexity:
+    """`llama-perplexity` on a model and a text: keys and values in f32, as everything else."""
+
+    def __init__(self, program, model, file, count, length, threads):
+        self.count, self.length = count, length
+        self.command = [program, "-m", model, "-f", file, "--no-escape", "-c", length, "--chunks", count]
+        self.command += ["-t", threads, "-tb", threads, "-ctk", "f32", "-ctv", "f32"]
+
+    def run(self, *more):
+        """Seconds from the tokenised text to the result, and the perplexity up to each window."""
+        command = [str(word) for word in [*self.command, *more]]
+        for _ in range(8):
+            began = ended = None
+            said, found = [], []
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+                for line in process.stdout:
+                    said.append(line)
+                    if "calculating perplexity over" in line:
+                        began = time.perf_counter()
+                    if line.startswith("[1]"):
+                        found = [float(word.split("]")[1]) for word in line.strip().strip(",").split(",")]
+                    if "Final estimate" in line:
+                        ended = time.perf_counter()
+            if process.returncode == 0 and began and ended and len(found) == self.count:
+                return ended - began, found
+            # What it says goes through a thread, and its end sometimes comes before the last lines: once more then.
+            if process.returncode:
+                break
+        raise RuntimeError(f"{' '.join(command)}\nexit code {process.returncode}\n{''.join(said)}")
+
+    def with_options(self, options):
+        batch, together, fused = options
+        return self.run("-b", max(batch, self.length), "-ub", max(together, self.length), "-fa", fused)
+
+    def tokens(self, file):
+        """The text's tokens as it sees them: they stand before the logits that it can write."""
+        self.run("--kl-divergence-base", file)
+        with open(file, "rb") as logits:
+            magic, length, _, count = struct.unpack("<8siii", logits.read(20))
+            if (magic, length, count) != (b"_logits_", self.length, self.count):
+                raise RuntimeError(f"{file}: {magic} {length} {count}: not what llama.cpp wrote when this was made")
+            ids = struct.unpack(f"<{count * length}i", logits.read(4 * count * length))
+        Path(file).unlink()
+        return [list(ids[start : start + length]) for start in range(0, count * length, length)]
+
+
+class Side:
+    """A folder and a text on both sides: the same tokens, and the same of them predicted."""
+
+    def __init__(self, bench, found, backbone, file, count, length):
+        from transformers import AutoTokenizer
+
+        self.bench, (sources, self.program) = bench, found
+        folder = bench.new("llamacpp/side")
+        (folder / "text.txt").write_text(joined(file))
+        model = converted(sources, backbone, folder / "model.gguf")
+        self.peer = Perplexity(self.program, model, folder / "text.txt", count, length, bench.threads)
+        ids = windows(file, backbone, count, length)
+        if self.peer.tokens(folder / "logits") != ids:
+            raise Differs(f"{backbone}: llama.cpp's tokens of the text are others")
+        # It begins every window with what the tokenizer begins a text with.
+        first = AutoTokenizer.from_pretrained(backbone)("")["input_ids"]
+        (folder / "windows.json").write_text(json.dumps([first + window[len(first) :] for window in ids]))
+        self.driver = bench.started("halves", backbone, folder / "windows.json")
+
+    def ours(self):
+        said = answer(self.driver)
+        # As it says it: up to each window.
+        return said["seconds"], [sum / (place + 1) for place, sum in enumerate(accumulate(said["losses"]))]
+
+    def theirs(self, options):
+        seconds, perplexities = self.peer.with_options(options)
+        return seconds, [math.log(of) for of in perplexities]
+
+
+def llamacpp(bench):
+    found, why = present()
+    if why:
+        print(f"llamacpp: left out: {why} ({HOW})", flush=True)
+        return
+    count, length = bench.size((64, 512), (4, LEAST))
+    side = Side(bench, found, bench.backbone, text(bench.real, "test"), count, length)
+    options = fastest(OPTIONS[: bench.size(len(OPTIONS), 1)], side.theirs)
+    side.ours()
+    seconds, (mine, other) = bench.by_turns(side.ours, lambda: side.theirs(options))
+    side.driver.communicate()
+    apart = difference("the mean loss up to each window", mine, other, LOSS)
+    speed = [f"{count * length / statistics.median(of):,.0f}" for of in seconds]
+    batch, together, fused = options
+    notes = [
+        f"{speed[0]} tokens/s against {speed[1]}",
+        f"perplexity {math.exp(mine[-1]):.4f} and {math.exp(other[-1]):.4f}",
+        f"llama.cpp {version(side.program)} with -b {batch} -ub {together} -fa {fused}, keys and values in f32",
+    ]
+    what = f"dense forward, the second halves of {count} windows of {length} predicted"
+    yield Row("llamacpp", what, "llama-perplexity", *seconds, f"losses {apart:.0e} ({LOSS:.0e})", "", notes)
+    yield from exports(bench, found)
+
+
+# Those that weights take in, and one that they do not.
+PLAIN, BESIDE = ["none", "prune-and-comp", {"name": "replaceme-ls", "alpha": 10}], "ghosted"
+
+
+def exports(bench, found):
+    """What its converter takes of our exports, and whether it is the same model then."""
+    names = ["llama", "qwen3", "olmo2"]
+    folder, test = bench.new("llamacpp-exports"), text(False, "test")
+    whole = {
+        "name": "exports",
+        "backbones": {name: {"path": str(TINY / name)} for name in names},
+        "corpora": {
+            "train": {"path": str(text(False, "train")), "rule": "wikitext2"},
+            "test": {"path": str(test), "rule": "wikitext2", "limit": 1},
+        },
+        "backbone": names[: bench.size(3, 1)],
+        "criterion": "llm-streamline",
+        "depth": 4,
+        "recovery": [*PLAIN, BESIDE],
+        "calibration": {"corpus": "train", "sequences": 16, "length": 128},
+        "evaluate": {"perplexity": {"corpus": "test", "length": 64}},
+    }
+    (folder / "grid.yaml").write_text(json.dumps(whole))
+    (folder / "store").mkdir()
+    place = ["--to", folder / "out", "--store", folder / "store", "--dtype", "f32"]
+    bench.program("export", folder / "grid.yaml", *place)
+    apart, taken, refused = [], 0, 0
+    for exported in sorted((folder / "out").iterdir()):
+        if (exported / "modeling_ghostlab.py").exists():
+            said = refusal(found[0], exported, folder / "refused.gguf")
+            if "is not supported" not in said:
+                raise Differs(f"{exported.name}: llama.cpp's converter was to refuse it, and said: {said}")
+            refused += 1
+            continue
+        side = Side(bench, found, exported, test, 4, LEAST)
+        mine, other = side.ours()[1], side.theirs(OPTIONS[0])[1]
+        side.driver.communicate()
+        apart.append(difference(f"{exported.name}: the mean loss up to each window", mine, other, LOSS))
+        taken += 1
+    what = f"{taken} plain exports of {', '.join(whole['backbone'])} that its converter takes; {refused} with operators, refused by class"
+    yield Row("llamacpp", what, "llama-perplexity", [], [], f"losses {max(apart):.0e} ({LOSS:.0e})")
+
+
+def refusal(sources, folder, out):
+    """Why its converter does not take a folder; empty where it does."""
+    try:
+        converted(sources, folder, out)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def version(program):
+    """`0.5.0-dev`, without the commit: it is that of whatever folder the program was built in."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True)
+    line = next((line for line in (said.stdout + said.stderr).splitlines() if line.startswith("version: ")), "version: ?")
+    return line.split()[1]

@@ -1,0 +1,45 @@
+"""llama.cpp's own converter, told what the pre-tokenizer of a folder is where it does not know it.
+
+    python to_gguf.py LLAMA.CPP FOLDER OUT.gguf
+
+The converter knows pre-tokenizers by a hash over the ids of a text, so by the vocabulary too: no tokenizer that it was not
+taught is taken. Which one it is can be read in tokenizer.json; bytes split as GPT-2 does are the only ones told here.
+Everything else is the converter's.
+"""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+
+def split_as_gpt2(folder):
+    """Whether a tokenizer is BPE over bytes, split as GPT-2 does and changed by nothing before."""
+    whole = json.loads((Path(folder) / "tokenizer.json").read_text())
+    splits = whole["pre_tokenizer"] or {}
+    plain = splits.get("type") == "ByteLevel" and splits.get("use_regex", True) and not splits.get("add_prefix_space")
+    return bool(plain and whole["model"]["type"] == "BPE" and not whole["normalizer"])
+
+
+def main(sources, folder, out):
+    sys.path.insert(0, sources)
+    sys.path.insert(1, f"{sources}/gguf-py")
+    from conversion.base import TextModel
+
+    known = TextModel.get_vocab_base_pre
+
+    def told(self, tokenizer):
+        try:
+            return known(self, tokenizer)
+        except NotImplementedError:
+            if not split_as_gpt2(folder):
+                raise
+            return "gpt-2"
+
+    TextModel.get_vocab_base_pre = told
+    sys.argv = ["convert_hf_to_gguf.py", "--outtype", "f32", "--outfile", out, folder]
+    runpy.run_path(f"{sources}/convert_hf_to_gguf.py", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
