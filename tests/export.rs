@@ -70,6 +70,19 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
     }
     let card = fs::read_to_string(world.path("none/README.md")).unwrap();
     assert!(card.contains("nothing stands in it that the architecture does not have"), "{card}");
+    assert!(!card.contains("sliding window"), "{card}");
+}
+
+#[test]
+fn a_card_warns_of_the_converter_that_leaves_a_sliding_window_out() {
+    let world = World::new();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(fixture("arch/mistral").join(file), world.path("backbone").join(file)).unwrap();
+    }
+    export(&world, "dense", "out", &[]);
+    let window = json(&world.path("backbone/config.json"))["sliding_window"].as_u64().unwrap();
+    let card = fs::read_to_string(world.path("out/README.md")).unwrap();
+    assert!(card.contains(&format!("leaves out the sliding window of {window} tokens")), "{card}");
 }
 
 #[test]

@@ -54,6 +54,8 @@ struct Values {
     calibration: Option<CalibrationText>,
     finetune: Option<Finetune>,
     dtype: Option<&'static str>,
+    /// Tokens of the narrowest sliding window of its layers.
+    window: Option<usize>,
     /// A sentence for each thing that weights took in.
     folded: Vec<String>,
     /// A sentence for each operator beside them.
@@ -129,6 +131,7 @@ fn values(facts: &Facts<'_>) -> Result<Values> {
         }),
         finetune: method.map(|of| recovery::finetune(&of.name, &of.options)).transpose()?.flatten(),
         dtype: form.dtype.map(FloatType::name),
+        window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
         folded: folded(layout, deployed),
         attached: attached(layout),
         notes: result.notes(),
