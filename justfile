@@ -21,8 +21,8 @@ test:
     cargo test --release --workspace
 
 # The slow tests alone: whole grids, hundreds of windows.
-test-slow:
-    cargo test --release --workspace -- --ignored
+test-slow *filter:
+    cargo test --release --workspace -- --ignored {{filter}}
 
 # Everything that decides whether a change lands.
 check:
