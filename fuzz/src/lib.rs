@@ -423,6 +423,7 @@ fn journal_seeds() -> Vec<Vec<u8>> {
 fn journal(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (mut journal, place) = journal_in(folder.path());
+    fs::create_dir_all(&place).unwrap();
     fs::write(place.join("another.jsonl"), data).unwrap();
     // NaN is unlike itself; every bit of a number is in its text.
     let written: BTreeMap<usize, String> =
