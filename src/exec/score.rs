@@ -1,11 +1,15 @@
 //! Scoring variants on a text or a task: chunk by chunk, each chunk's results kept as it comes, so that a run that was
 //! stopped in any way goes on where it was, and two processes at the same work share it.
 
+mod parts;
+
 use std::collections::HashMap;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+
+pub(super) use parts::Scoring;
+use parts::{Candidate, Chunk, Group, Pass, Pending, Tries};
 
 use super::context::Context;
 use super::lock::lock;
@@ -19,10 +23,7 @@ use crate::fault;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
-use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease};
-
-/// At most this much work is lost when a run is killed, beside the chunk it is at.
-const FLUSH_EVERY: Duration = Duration::from_millis(250);
+use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key};
 
 /// So many scores are written to the store at a time.
 const WRITERS: usize = 8;
@@ -38,31 +39,6 @@ pub(super) struct ScoringJob<'a> {
     pub(super) program: &'a dyn Fn(&Key) -> Result<Option<Program>>,
     /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
     pub(super) journal: String,
-}
-
-/// A variant that is being scored.
-struct Candidate {
-    key: Arc<Key>,
-    /// From the first chunk on that is computed here: operators are large.
-    program: Option<Program>,
-    /// By chunk.
-    chunks: Vec<Option<Vec<f64>>>,
-    seconds: f64,
-    /// Another process has stored it meanwhile, or it has no program.
-    settled: bool,
-}
-
-impl Candidate {
-    fn lacks(&self, chunk: usize) -> bool {
-        !self.settled && self.chunks[chunk].is_none()
-    }
-
-    fn take(&mut self, record: &JournalRecord, count: usize) {
-        if record.values.len() == count && self.chunks[record.chunk].is_none() {
-            self.chunks[record.chunk] = Some(record.values.clone());
-            self.seconds += record.seconds;
-        }
-    }
 }
 
 impl ScoringJob<'_> {
@@ -398,85 +374,4 @@ fn put(run: &Context<'_>, eval_set: &dyn EvalSet, candidates: Vec<&mut Candidate
         let writers: Vec<_> = (0..writers).map(|_| scope.spawn(write)).collect();
         writers.into_iter().try_for_each(|of| of.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
-}
-
-/// A scoring that is under way, also while others are at what is left of it.
-pub(super) struct Scoring {
-    /// None as long as nothing was computed here.
-    job: Option<usize>,
-    /// Until the work is stored.
-    journal: Option<Journal>,
-    candidates: Vec<Candidate>,
-    /// The chunks that some candidates lack.
-    left: Vec<usize>,
-}
-
-/// What came of one way through the chunks.
-enum Pass {
-    Worked,
-    /// Others are at all that is left.
-    Idle,
-    /// A chunk was tried as often as it may be.
-    GivenUp(String),
-}
-
-/// What came of the attempt to claim a chunk.
-enum Chunk {
-    /// With the candidates that lack it.
-    Mine(Vec<usize>, Lease),
-    /// Nobody lacks it any more.
-    Done,
-    Others,
-    GivenUp(String),
-}
-
-/// Chunks that are computed together.
-#[derive(Default)]
-struct Group {
-    chunks: Vec<usize>,
-    /// The candidates that lack them.
-    members: Vec<usize>,
-    leases: Vec<Lease>,
-    tokens: usize,
-}
-
-/// Chunks whose records are not on the disk yet: others may have them after that.
-#[derive(Default)]
-struct Pending {
-    leases: Vec<Lease>,
-    /// When records were last written; the first are written at once.
-    since: Option<Duration>,
-    /// How long it took to see that the backbone is unchanged: long where the system does not tell of changes.
-    looking: Duration,
-}
-
-impl Pending {
-    fn due(&self, now: Duration) -> bool {
-        self.since.is_none_or(|since| now - since >= FLUSH_EVERY.max(10 * self.looking))
-    }
-
-    fn flush(&mut self, journal: &mut Journal, now: Duration, looking: Duration) -> Result<()> {
-        journal.flush()?;
-        self.leases.clear();
-        (self.since, self.looking) = (Some(now), looking);
-        Ok(())
-    }
-}
-
-/// The trie of the candidates that lack a chunk: mostly the same from chunk to chunk.
-#[derive(Default)]
-struct Tries(Option<(Vec<usize>, Trie)>);
-
-impl Tries {
-    fn of(&mut self, members: &[usize], candidates: &[Candidate]) -> &Trie {
-        let fits = self.0.as_ref().is_some_and(|(of, _)| of == members);
-        if !fits {
-            self.0 = None;
-        }
-        let build = || {
-            let programs: Vec<Program> = members.iter().filter_map(|&of| candidates[of].program.clone()).collect();
-            (members.to_vec(), Trie::scoring(&programs))
-        };
-        &self.0.get_or_insert_with(build).1
-    }
 }
