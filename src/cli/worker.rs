@@ -126,7 +126,10 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<String> {
     Ok(match part.work(part.settings, &open)? {
         Worked::Left => LEFT.into(),
         Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
-        Worked::Done { cells: all, failed: 0, .. } => format!("all {} are stored but for latencies", cells(all)),
+        // Latencies, or what another worker has failed at.
+        Worked::Done { cells: all, failed: 0, complete } => {
+            format!("{} of {} lack what no worker makes; `ghostlab status` tells what", all - complete, cells(all))
+        }
         Worked::Done { cells: all, failed, .. } => {
             format!("{failed} of {} have no result; `ghostlab status` tells why; ended", cells(all))
         }

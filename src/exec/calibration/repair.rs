@@ -33,12 +33,11 @@ pub(in crate::exec) fn repair(
     let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
     let name = backbone.calibration_claim(plan);
     let Some(_lease) = run.claim(&name, &label)? else { return Ok(Step::Busy) };
-    run.worked();
     // Another process may have made them while this one waited.
     match run.presence.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         Stored::All => return Ok(Step::Done),
         Stored::Unclear => return Ok(Step::Busy),
-        Stored::Lacking => {}
+        Stored::Lacking => run.worked(),
     }
     let made = |variant: &Variant| variant.repairs().all(|key| run.presence.has(run.store, key));
     let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(variant)).collect();
