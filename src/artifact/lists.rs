@@ -21,7 +21,7 @@ pub(super) struct List {
     pub label: usize,
 }
 
-/// The paper's criteria and recoveries with the repository of the reference (paper table 1).
+/// The paper's criteria and recoveries with the repository of the reference (paper tables 1 and A2).
 pub(super) fn methods() -> List {
     let rows = |category: &'static str, methods: Vec<Described>| {
         let own = methods.into_iter().filter(|of| !of.beyond);
@@ -36,7 +36,7 @@ pub(super) fn methods() -> List {
     }
 }
 
-/// The backbones that have a file in `experiments/backbones`, with where they come from (paper table A2).
+/// The backbones that have a file in `experiments/backbones`, with where they come from (paper table A1).
 ///
 /// # Errors
 /// A folder or a file that cannot be read.

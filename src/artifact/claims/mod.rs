@@ -32,6 +32,8 @@ mod setting;
 #[cfg(test)]
 mod paper_tests;
 #[cfg(test)]
+mod place_tests;
+#[cfg(test)]
 mod samples;
 
 pub use claim::{Claim, ClaimAxis, Needed};

