@@ -50,6 +50,18 @@ pub fn host() -> String {
     name.map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 
+/// What the scheduler calls the job that this process is, as its commands take it: `45_1`, a task of an array, or `46`; none
+/// without a scheduler.
+pub fn scheduler_job() -> Option<String> {
+    job_of(|name| std::env::var(name).ok())
+}
+
+/// Slurm gives one task of an array the array's own number: alone it would name all of them.
+fn job_of(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
+    task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
+}
+
 /// Asked once: to write its answer the system measures every core's clock, for milliseconds, and each artifact names its maker.
 fn cpu() -> Option<String> {
     static NAME: OnceLock<Option<String>> = OnceLock::new();
@@ -177,6 +189,16 @@ pub fn signature() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_of_an_array_is_named_as_one_and_not_as_the_array() {
+        let job = |set: &[(&str, &str)]| job_of(|name| Some(set.iter().find(|(of, _)| *of == name)?.1.to_owned()));
+        // As Slurm sets them in the last task to begin, and in a job by itself.
+        let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
+        assert_eq!(job(&task).as_deref(), Some("45_1"));
+        assert_eq!(job(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));
+        assert_eq!(job(&[]), None);
+    }
 
     #[test]
     fn the_system_tells_what_is_free_and_what_was_held() {

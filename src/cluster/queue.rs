@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::submission::Submission;
 use crate::error::{Error, Result};
+use crate::machine;
 
 /// For so long a scheduler may think about a question.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -81,25 +82,33 @@ fn parsed(line: &str) -> Option<QueuedJob> {
     Some(QueuedJob { id, name, state, reason, comment: next()? })
 }
 
+/// A job that sbatch did not take, as far as it says.
+pub struct NotTaken {
+    pub error: Error,
+    /// There is no sbatch: it is certain that nothing is queued.
+    pub absent: bool,
+}
+
 /// Hands a script to sbatch; the job's number.
 ///
 /// # Errors
 /// What sbatch says against it.
-pub fn sbatch(options: &[String], script: &std::path::Path) -> Result<String> {
-    let script = script.display().to_string();
+pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
-    arguments.push(&script);
-    let text = answer("sbatch", &arguments, WORKING).map_err(|reason| {
-        Error::missing("sbatch did not take the job")
-            .at(script.clone())
-            .found(reason)
-            .hint("`ghostlab submit slurm … --dry-run` prints the script; run workers by hand where there is no Slurm")
+    arguments.push(script);
+    let text = told("sbatch", &arguments, WORKING).map_err(|silent| NotTaken {
+        absent: matches!(silent, Silent::Absent(_)),
+        error: Error::missing("sbatch did not take the job")
+            .at(script)
+            .found(silent.reason())
+            .hint("`ghostlab submit slurm … --dry-run` prints the script; run workers by hand where there is no Slurm"),
     })?;
     // `NUMBER` or `NUMBER;CLUSTER`
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Error::missing("sbatch named no job").found(text.trim().to_owned()));
+        let error = Error::missing("sbatch named no job").found(text.trim().to_owned());
+        return Err(NotTaken { error, absent: false });
     }
     Ok(number)
 }
@@ -115,24 +124,42 @@ pub fn cancel(numbers: &[String]) -> Result<()> {
         .map_err(|reason| Error::missing("scancel failed").found(reason).hint("`squeue --me` shows what is left"))
 }
 
-/// Asks for the job that this process is to be queued again, and ended.
+/// Asks for the job that this process is to be queued again, and ended: of an array, this task and no other.
 ///
 /// # Errors
 /// What scontrol says, or that this is no job of Slurm's.
 pub fn scontrol_requeue() -> Result<(), String> {
-    let job = std::env::var("SLURM_JOB_ID").map_err(|_| "SLURM_JOB_ID is not set".to_owned())?;
+    let job = machine::scheduler_job().ok_or("SLURM_JOB_ID is not set")?;
     answer("scontrol", &["requeue", &job], WORKING).map(drop)
+}
+
+/// Why a command said nothing of use.
+enum Silent {
+    /// It cannot be started.
+    Absent(String),
+    Failed(String),
+}
+
+impl Silent {
+    fn reason(self) -> String {
+        let (Self::Absent(reason) | Self::Failed(reason)) = self;
+        reason
+    }
 }
 
 /// What a command says on standard output within a time.
 fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
+    told(program, arguments, within).map_err(Silent::reason)
+}
+
+fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, Silent> {
     let spawned = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = spawned.map_err(|error| format!("{program}: {error}"))?;
+    let mut child = spawned.map_err(|error| Silent::Absent(format!("{program}: {error}")))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let (sender, receiver) = mpsc::channel();
     // Of its own, so that a command that hangs with its pipes open keeps nobody.
@@ -150,12 +177,12 @@ fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String,
     let Ok((said, told)) = receiver.recv_timeout(within) else {
         child.kill().ok();
         child.wait().ok();
-        return Err(format!("{program} did not answer within {} s", within.as_secs()));
+        return Err(Silent::Failed(format!("{program} did not answer within {} s", within.as_secs())));
     };
     match child.wait() {
         Ok(status) if status.success() => Ok(said),
-        Ok(status) => Err(format!("{program}: {status}: {}", told.trim())),
-        Err(error) => Err(format!("{program}: {error}")),
+        Ok(status) => Err(Silent::Failed(format!("{program}: {status}: {}", told.trim()))),
+        Err(error) => Err(Silent::Failed(format!("{program}: {error}"))),
     }
 }
 

@@ -70,7 +70,7 @@ pub struct RunRecord {
     /// Whether it is a worker: it shares the grid with others and writes no results.
     #[serde(default)]
     pub worker: bool,
-    /// The machine's name, and the scheduler's number of the job that it is.
+    /// The machine's name, and the scheduler's name of the job that it is: `45_1`, `46`.
     #[serde(default)]
     pub host: String,
     #[serde(default)]
@@ -173,7 +173,7 @@ impl<'a> Recorder<'a> {
             machine: Some(machine::identity().to_string()),
             worker: results.is_none(),
             host: machine::host(),
-            scheduler_job: std::env::var("SLURM_JOB_ID").ok(),
+            scheduler_job: machine::scheduler_job(),
             plan: None,
         };
         // A process may run more than one grid.
