@@ -210,11 +210,64 @@ fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
 fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
     beside_others!();
     let world = world();
-    let submitted = submit(&world, "1", 2000, &[], &["--time=1", "--signal=B:USR1@10"]);
+    // Two minutes before its end it is told: after one.
+    let submitted = submit(&world, "1", 2000, &[], &["--time=3"]);
     agrees(&world, &submitted);
     let logs = logs(&world);
     assert!(logs.contains("Slurm queues it again"), "{logs}");
     assert!(logs.contains("chunks are done already"), "{logs}");
+}
+
+#[test]
+fn of_an_array_the_task_that_is_told_is_queued_again_and_one_that_ended_is_not() {
+    beside_others!();
+    let world = world();
+    let submitted = submit(&world, "2", 300, &[], &[]);
+    at_work(&world, 2);
+    let tasks = || {
+        let shown = told("scontrol", &["--oneliner", "show", "job", &submitted.array]);
+        let field = |line: &str, name: &str| {
+            let word = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            word.unwrap_or_default().to_owned()
+        };
+        let of = |line: &str| ["JobId", "ArrayTaskId", "JobState", "Restarts"].map(|name| field(line, name));
+        shown.lines().map(of).collect::<Vec<_>>()
+    };
+    // Slurm gives one task the array's own number.
+    let (named, [_, other, ..]) = match &tasks()[..] {
+        [a, b] if a[0] == submitted.array => (a[1].clone(), b.clone()),
+        [a, b] => (b[1].clone(), a.clone()),
+        other => panic!("{other:?}"),
+    };
+    let state =
+        |task: &str| tasks().into_iter().find(|of| of[1] == task).map(|[_, _, state, restarts]| (state, restarts));
+    let task = |task: &str| format!("{}_{task}", submitted.array);
+    told("scancel", &["--batch", "--signal=TERM", &task(&other)]);
+    until("it does not end", || state(&other) == Some(("FAILED".to_owned(), "0".to_owned())));
+    told("scancel", &["--batch", "--signal=USR1", &task(&named)]);
+    until("it is not queued again", || state(&named).is_some_and(|(_, restarts)| restarts == "1"));
+    agrees(&world, &submitted);
+    assert_eq!(state(&other), Some(("FAILED".to_owned(), "0".to_owned())), "one that had ended was queued again");
+    assert_eq!(state(&named), Some(("COMPLETED".to_owned(), "1".to_owned())));
+}
+
+#[test]
+fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
+    beside_others!();
+    let world = world();
+    let arguments = ["submit", "slurm", "grid.yaml", "--workers", "2", "--profile-file", "slurm.yaml"];
+    let faults = |fault: &str| format!("slow@score:100,{fault}");
+    let killed = world.command(&arguments).env("GHOSTLAB_FAULT", faults("kill@handed-over:1")).output().unwrap();
+    assert_eq!(killed.status.code(), None, "{}", text(&killed));
+    let again = world.command(&arguments).env("GHOSTLAB_FAULT", faults("")).output().unwrap();
+    assert!(text(&again).contains("nothing is added"), "{}", text(&again));
+    let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
+    let number = |place: usize, what: &str| {
+        assert_eq!(jobs["jobs"][place][0], what, "{jobs}");
+        jobs["jobs"][place][1].as_str().unwrap().to_owned()
+    };
+    assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
+    agrees(&world, &Submitted { array: number(0, "array"), report: number(1, "report") });
 }
 
 #[test]
@@ -224,8 +277,8 @@ fn one_worker_is_cancelled_and_one_is_killed_and_the_others_finish() {
     let submitted = submit(&world, "3", 300, &[], &[]);
     at_work(&world, 3);
     told("scancel", &[&format!("{}_1", submitted.array)]);
-    let job = told("squeue", &["--noheader", "-o", "%A", "-j", &format!("{}_2", submitted.array)]);
-    let own = records(&world).into_iter().find(|record| record["scheduler_job"] == job.trim()).unwrap();
+    let job = format!("{}_2", submitted.array);
+    let own = records(&world).into_iter().find(|record| record["scheduler_job"] == *job).unwrap();
     let pid = own["process"].as_str().unwrap().split('-').next().unwrap().to_owned();
     told("kill", &["-9", &pid]);
     agrees(&world, &submitted);
@@ -313,6 +366,14 @@ fn a_store_without_room_and_another_program_end_a_worker_with_the_reason() {
     ended(&submitted.array);
     assert_eq!(states(&submitted.array), [("FAILED".to_owned(), "2:0".to_owned())], "{}", logs(&other));
     assert!(logs(&other).contains("not the one that the grid was submitted with"), "{}", logs(&other));
+    let status = text(&other.ghostlab(&["status"]));
+    for word in
+        [&format!("job {}_0 ended with exit code 2", submitted.array), "not the one that the grid was submitted with"]
+    {
+        assert!(status.contains(word), "`{word}` is not in {status}");
+    }
+    let named = status.lines().find_map(|line| line.trim().strip_prefix("its log: ")).unwrap();
+    assert!(fs::read_to_string(named).unwrap().contains("not the one"), "{named}");
     assert!(text(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
 }
 

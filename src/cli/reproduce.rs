@@ -10,7 +10,7 @@ use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, Place};
 use super::units::{self, columns, seconds};
-use super::work::Work;
+use super::work::{Work, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
 use crate::artifact::{self, Artifact, GateFailure, Made, ResultsFolder, Runner};
@@ -77,6 +77,11 @@ struct Folders {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    noted(arguments.frozen.as_deref(), || ended(arguments))
+}
+
+/// Makes what is asked for; the exit code.
+fn ended(arguments: &Arguments) -> Result<u8> {
     let folders = Folders {
         experiments: home::experiments(arguments.experiments.as_ref())?,
         results: home::below(arguments.results.as_ref(), "results", None),
@@ -87,7 +92,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.threads.start()?;
     if chosen.is_empty() {
         println!("{}", listed(&all, arguments, &folders)?);
-        return Ok(ExitCode::SUCCESS);
+        return Ok(0);
     }
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
         return Err(Error::bad_input("a frozen grid is that of one artifact")
@@ -132,10 +137,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some((_, first)) => {
             let names: Vec<&str> = errors.iter().map(|(name, _)| name.as_str()).collect();
             eprintln!("not made: {}", names.join(", "));
-            Ok(ExitCode::from(first.exit_code()))
+            Ok(first.exit_code())
         }
-        None if failed > 0 => Ok(ExitCode::from(4)),
-        None => Ok(ExitCode::SUCCESS),
+        None if failed > 0 => Ok(4),
+        None => Ok(0),
     }
 }
 

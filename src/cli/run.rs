@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
+use super::work::noted;
 use super::{answer, home, out, plan, progress, stop, voice};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::cluster::Submission;
@@ -49,6 +50,11 @@ enum Layout {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    noted(Some(arguments.asked.file()), || ended(arguments))
+}
+
+/// Runs; the exit code.
+fn ended(arguments: &Arguments) -> Result<u8> {
     let (started, clock) = (SystemTime::now(), Instant::now());
     let grid = arguments.asked.grid()?;
     let results = home::below(arguments.results.as_ref(), "results", Some(arguments.asked.file()));
@@ -86,9 +92,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     note!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
     if outcome.failed() > 0 {
         eprintln!("{} of {} failed; the table tells why", outcome.failed(), cells(grid.cells.len()));
-        return Ok(ExitCode::from(4));
+        return Ok(4);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(0)
 }
 
 /// What of the grid is stored, and why the rest is not, as `plan` has it.

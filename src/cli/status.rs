@@ -10,6 +10,7 @@ use super::answer::{Answer, Form};
 use super::home::Place;
 use super::units::{flops, seconds};
 use crate::clock::utc;
+use crate::cluster::JobEnd;
 use crate::error::Result;
 use crate::exec::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, Stage, WorkerView};
 
@@ -50,7 +51,7 @@ fn text(answer: &StatusAnswer, all: bool) {
     let own = |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|of| of.cell == failure.what);
     failures.iter().filter(|failure| !own(failure)).for_each(|failure| println!("{}", failed(failure)));
     for submission in submissions {
-        println!("{}", queued(submission));
+        println!("{}", submitted(submission));
     }
     if let Some(reason) = scheduler_silent {
         println!("the scheduler tells nothing ({reason}); the store tells the rest");
@@ -61,9 +62,10 @@ fn text(answer: &StatusAnswer, all: bool) {
 fn shared(plan: &PlanView, all: bool) -> String {
     let progress = &plan.progress;
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
+    let engine = plan.engine.as_ref().map_or(String::new(), |engine| format!(" on {engine}"));
     let done = progress.jobs.iter().filter(|job| job.stored == job.artifacts).count();
     let mut lines = vec![
-        format!("{} ({}{profile}), shared by workers, plan {}", plan.grid, plan.file.display(), plan.id),
+        format!("{} ({}{profile}){engine}, shared by workers, plan {}", plan.grid, plan.file.display(), plan.id),
         format!(
             "  {} of {} cells complete, {done} of {} jobs done",
             progress.complete,
@@ -119,9 +121,22 @@ fn failed(failure: &FailureView) -> String {
     format!("{} {how}, last on {} at {at}: {}", failure.what, failure.host, failure.reason)
 }
 
+fn submitted(submission: &SubmissionView) -> String {
+    let ended = submission.ends.iter().map(|end| {
+        let at = utc(UNIX_EPOCH + Duration::from_secs(end.time));
+        let JobEnd { job, exit_code, host, reason, log, .. } = end;
+        format!(
+            "\n  job {job} ended with exit code {exit_code} on {host} at {at}: {reason}\n    its log: {}",
+            log.display()
+        )
+    });
+    queued(submission) + &ended.collect::<String>()
+}
+
 fn queued(submission: &SubmissionView) -> String {
     let jobs = submission.jobs.iter().map(|job| format!("{} {}", job.what, job.number)).collect::<Vec<_>>().join(", ");
-    let head = format!("{} submitted as {} ({jobs})", submission.name, submission.id);
+    let engine = if submission.engine.is_empty() { String::new() } else { format!(" on {}", submission.engine) };
+    let head = format!("{}{engine} submitted as {} ({jobs})", submission.name, submission.id);
     let Some(queue) = &submission.queued else { return head };
     if queue.is_empty() {
         return head + ": nothing of it is queued any more";

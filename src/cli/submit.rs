@@ -1,7 +1,7 @@
 //! `ghostlab submit slurm GRID`: many workers by a scheduler, and the results after them.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand};
@@ -11,14 +11,14 @@ use super::units::{bytes, cells, flops, seconds};
 use super::work::Work;
 use super::{home, progress};
 use crate::cluster::{
-    self, ArrayRequest, ArtifactCall, Binary, JobScript, Queue, SlurmProfile, Submission, time_limit,
+    self, ArrayRequest, ArtifactCall, Binary, JobScript, Queue, SlurmProfile, Submission, SubmittedJobs, time_limit,
 };
 use crate::error::{Error, Result};
 use crate::exec::{self, Settings};
 use crate::grid::Grid;
 use crate::model::{CPU, EngineRequest};
 use crate::plan::{Estimate, Inputs, Outline, Plan, StoreState, batch_bytes};
-use crate::store::Store;
+use crate::store::{ClaimResult, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -65,7 +65,7 @@ pub(super) struct Arguments {
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let Command::Slurm(arguments) = command;
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
-    refuse_own(&arguments.sbatch)?;
+    cluster::check_options(&arguments.sbatch)?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
     let work = Work::of(&arguments.asked, arguments.no_gate, &store)?;
@@ -77,27 +77,28 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         println!("all {} are stored: nothing is submitted; `ghostlab run` writes the results", cells(submission.cells));
         return Ok(ExitCode::SUCCESS);
     }
-    if !arguments.dry_run && !arguments.again && is_queued(&submission, &store)? {
-        return Ok(ExitCode::SUCCESS);
-    }
 
     let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
     let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
     let cpus = arguments.asked.threads().or(profile.cpus).unwrap_or(1);
     // Jobs beside the weights, and what the program itself and cached files take.
     let memory = arguments.limits.memory().unwrap_or(preflight.memory);
+    let folder =
+        std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
+    let program = [absolute(&program(&submission.binary, arguments.dry_run, &store)?)?];
     let own = [arguments.limits.words(memory), words(engine)].concat();
+    let gres = gres(engine, preflight.device_memory, settings, &profile)?;
     let script = JobScript {
         submission: &submission,
         workers: ArrayRequest { workers, at_a_time },
         cpus,
         memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
-        gres: gres(engine, preflight.device_memory, settings, &profile)?,
-        options: asked_of_slurm(&profile, &arguments.sbatch),
+        options: asked_of_slurm(gres.as_deref(), &profile, &arguments.sbatch),
+        logs: folder.join(Submission::LOGS),
         setup: profile.setup.clone(),
         export: profile.export.clone(),
-        worker: worker_words(&submission, &store, cpus, &profile, arguments, own)?,
-        report: report_words(&submission, &store, &work, engine, arguments)?,
+        worker: [&program[..], &worker_words(&submission, &store, cpus, &profile, arguments, own)?].concat(),
+        report: [&program[..], &report_words(&submission, &store, &work, engine, arguments)?].concat(),
     };
     if let Some(limit) = time_limit::of_options(&script.options).filter(|&limit| limit < time_limit::SHORTEST) {
         eprintln!(
@@ -107,8 +108,6 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
             seconds(time_limit::SHORTEST.as_secs_f64()),
         );
     }
-    let folder =
-        std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
     let text = script.render(&folder)?;
     let memory_said = bytes(preflight.memory);
     note!(
@@ -123,13 +122,26 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         print!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
+    let name = format!("submit-{}", submission.plan);
+    let ClaimResult::Mine(_lease) = store.claim(&name)? else {
+        return Err(Error::missing("another process submits this plan at this moment").at(submission.name.clone()));
+    };
+    let path = cluster::plain(&folder.join(Submission::SCRIPT))?;
+    let hand_over =
+        |what: &str, options: Vec<String>| submission.hand_over(&store, what, || cluster::sbatch(&options, &path));
+    if !arguments.again
+        && let Some(queued) = queued(&submission, &store)?
+    {
+        if let Some(array) = queued.without_report {
+            let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
+            println!("its report was not submitted yet: it is job {report}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     submission.keep(&store)?;
-    let path = submission.put_script(&store, &text)?;
-    let path = std::path::absolute(&path).unwrap_or(path);
-    let array = cluster::sbatch(&script.array_options(), &path)?;
-    submission.add_job(&store, "array", &array)?;
-    let report = cluster::sbatch(&script.report_options(&array), &path)?;
-    submission.add_job(&store, "report", &report)?;
+    submission.put_script(&store, &text)?;
+    let array = hand_over(SubmittedJobs::ARRAY, script.array_options()?)?;
+    let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
     println!("submitted {}: {workers} workers as job {array}, the report as job {report}", submission.id);
     println!("script and logs: {}", folder.display());
     note!("`ghostlab status` tells how far it is, `ghostlab cancel {}` ends it", submission.id);
@@ -178,7 +190,7 @@ impl Preflight {
         });
         let name = work.artifact.as_ref().map_or(&work.grid.name, |artifact| &artifact.name).clone();
         inputs.extend(gate_plan.map(|plan| plan.inputs));
-        let id = outline.keep(store);
+        let id = (outline.keep(store), plan.engines());
         inputs.push(plan.inputs);
         let inputs: Vec<&Inputs> = inputs.iter().collect();
         let (grids, binary) = ((&work.grid, work.gate()), Binary::this(store)?);
@@ -188,26 +200,43 @@ impl Preflight {
     }
 }
 
-/// Whether workers for the same plan are queued, which is said.
-fn is_queued(submission: &Submission, store: &Store) -> Result<bool> {
+/// What of a plan is queued.
+struct Queued {
+    /// An array of this very submission that no report is noted for: its submit ended in between.
+    without_report: Option<String>,
+}
+
+/// What workers for the same plan are queued, which is said; none where none are.
+fn queued(submission: &Submission, store: &Store) -> Result<Option<Queued>> {
     let before: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.plan == submission.plan).collect();
-    if before.iter().all(|of| of.jobs(store).jobs.is_empty()) {
-        return Ok(false);
+    if !before.iter().any(|of| of.jobs(store).any()) {
+        return Ok(None);
     }
     let queue = Queue::ask("now-30days").map_err(|reason| {
         Error::missing("this plan was submitted before, and the scheduler does not tell what is left of that")
             .found(reason)
             .hint("ask again later; --again submits all the same")
     })?;
-    let jobs: Vec<_> = before.iter().flat_map(|of| queue.of(of).map(move |job| (of, job))).collect();
-    for (of, job) in &jobs {
-        let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
-        println!("queued already: job {} of {}: {}{reason}", job.id, of.id, job.state.to_lowercase());
+    let (mut any, mut without_report) = (false, None);
+    for of in &before {
+        let mut array = None;
+        for job in queue.of(of) {
+            let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
+            println!("queued already: job {} of {}: {}{reason}", job.id, of.id, job.state.to_lowercase());
+            array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
+            any = true;
+        }
+        // In the order of their submission: a report stands after the array that it waits for.
+        let known = of.found(store, &queue)?.jobs;
+        let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
+        if let Some((_, number)) = last.filter(|_| of.id == submission.id) {
+            without_report = Some(number.clone());
+        }
     }
-    if !jobs.is_empty() {
+    if any {
         println!("nothing is added; --again adds workers");
     }
-    Ok(!jobs.is_empty())
+    Ok(any.then_some(Queued { without_report }))
 }
 
 /// The engine with everything said: what `auto` means here, it has to mean where the workers are.
@@ -239,33 +268,41 @@ fn gres(engine: EngineRequest, bytes: u64, settings: Settings, profile: &SlurmPr
     Ok(Some(gpu.map_or("gpu:1".to_owned(), |gpu| format!("gpu:{}:1", gpu.name))))
 }
 
-fn asked_of_slurm(profile: &SlurmProfile, sbatch: &[String]) -> Vec<String> {
-    let SlurmProfile { partition, account, qos, constraint, time, options, .. } = profile;
-    let named =
-        [("partition", partition), ("account", account), ("qos", qos), ("constraint", constraint), ("time", time)];
-    let named = named.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?)));
-    named.chain(options.iter().cloned()).chain(sbatch.iter().cloned()).collect()
+fn asked_of_slurm(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String]) -> Vec<String> {
+    let SlurmProfile { partition, account, qos, constraint, time, .. } = profile;
+    let named = [
+        ("gres", gres),
+        ("partition", partition.as_deref()),
+        ("account", account.as_deref()),
+        ("qos", qos.as_deref()),
+        ("constraint", constraint.as_deref()),
+        ("time", time.as_deref()),
+    ];
+    let named = named.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?)));
+    named.chain(profile.options()).chain(sbatch.iter().cloned()).collect()
 }
 
-/// Options that this program sets itself.
-fn refuse_own(sbatch: &[String]) -> Result<()> {
-    for option in sbatch {
-        let name = option.split('=').next().unwrap_or_default();
-        if ["--export", "--array", "-a", "--dependency", "-d", "--comment", "--export-file", "--wrap"].contains(&name) {
-            let error = Error::bad_input("this option of sbatch is not the user's").found(option.clone());
-            return Err(error.hint(match name {
-                "--export" | "--export-file" => "names of variables for jobs stand in the profile file, key `export`",
-                "--array" | "-a" => "--workers and --at-a-time say how many",
-                _ => "workers and report are told apart by it",
-            }));
-        }
+/// What jobs run: a copy of this program, where programs run from the store's disk.
+fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
+    if dry_run {
+        return Ok(binary.frozen_at(store));
     }
-    Ok(())
+    let copy = binary.frozen(store)?;
+    let runs = std::process::Command::new(&copy).arg("--version").stdout(Stdio::null()).status();
+    if runs.as_ref().is_ok_and(ExitStatus::success) {
+        return Ok(copy);
+    }
+    let why = runs.map_or_else(|error| error.to_string(), |status| status.to_string());
+    eprintln!(
+        "warning: programs do not run from the store's disk ({why}): jobs run {} itself, and refuse to where it is built anew",
+        binary.path.display()
+    );
+    Ok(binary.path.clone())
 }
 
 fn absolute(path: &Path) -> Result<String> {
     let found = std::path::absolute(path).map_err(|error| Error::io("find", path, &error))?;
-    Ok(found.display().to_string())
+    cluster::plain(&found)
 }
 
 fn worker_words(
@@ -277,7 +314,7 @@ fn worker_words(
     own: Vec<String>,
 ) -> Result<Vec<String>> {
     let file = absolute(&submission.folder(store).join(Submission::FILE))?;
-    let mut words = vec![submission.binary.path.display().to_string(), "worker".into(), file];
+    let mut words = vec!["worker".into(), file];
     words.extend(["--store".into(), absolute(store.root())?, "--slurm".into()]);
     words.extend(["--threads".into(), cpus.to_string()]);
     let retries =
@@ -300,7 +337,7 @@ fn report_words(
     let file = absolute(&submission.folder(store).join(Submission::FILE))?;
     let near = Some(arguments.asked.file());
     let results = absolute(&home::below(arguments.results.as_ref(), "results", near))?;
-    let mut out = vec![submission.binary.path.display().to_string()];
+    let mut out = Vec::new();
     match &work.artifact {
         None => out.extend(["run".into(), file]),
         Some(artifact) => {

@@ -1,10 +1,12 @@
 //! What a worker is given to do: a grid, an artifact, or what was frozen of either when it was submitted.
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use super::grid_args::GridArgs;
+use super::worker::AGAIN;
 use crate::artifact::{self, Artifact, Gated};
-use crate::cluster::Submission;
+use crate::cluster::{JobEnd, Submission};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::store::Store;
@@ -81,4 +83,18 @@ impl Work {
             Gated::No => None,
         }
     }
+}
+
+/// Does what a command is for, which may be a job of a scheduler on a submission's file: then it is noted how it ended.
+pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
+    let result = done();
+    if let Some(file) = file.filter(|file| Submission::is_one(file)) {
+        let bad = match &result {
+            Ok(0 | AGAIN) => None,
+            Ok(code) => Some((*code, "some cells have no result; the table tells why".to_owned())),
+            Err(error) => Some((error.exit_code(), error.one_line())),
+        };
+        JobEnd::note(file, bad);
+    }
+    result.map(ExitCode::from)
 }

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{cells, seconds};
-use super::work::Work;
+use super::work::{Work, noted};
 use super::{progress, stop};
 use crate::artifact::{self, Artifact};
 use crate::cluster;
@@ -71,6 +71,11 @@ impl Part<'_> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    noted(Some(arguments.asked.file()), || ended(arguments))
+}
+
+/// Works; its exit code.
+fn ended(arguments: &Arguments) -> Result<u8> {
     let clock = Instant::now();
     arguments.asked.start_threads()?;
     let signals = stop::Signals::watch()?;
@@ -79,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     match worked {
         Ok(said) => {
             note!("{said} after {spent}");
-            Ok(ExitCode::SUCCESS)
+            Ok(0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
             note!("stopped after {spent}: what is done is stored, and its claims are given back");
@@ -94,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
                     Err(reason) => eprintln!("Slurm was not asked to queue it again: {reason}"),
                 }
             }
-            Ok(ExitCode::from(AGAIN))
+            Ok(AGAIN)
         }
         Err(error) => Err(error),
     }

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_saphyr::Spanned;
 
+use super::options;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
@@ -30,7 +32,7 @@ pub struct SlurmProfile {
     /// Names of variables of the environment that jobs are to have.
     pub export: Vec<String>,
     /// Further options of sbatch, one an entry.
-    pub options: Vec<String>,
+    options: Vec<Spanned<String>>,
     /// Lines of shell before the worker begins, such as `module load cuda`.
     pub setup: Vec<String>,
 }
@@ -58,7 +60,17 @@ impl SlurmProfile {
         for name in &profile.export {
             not_secret(name).map_err(|error| error.at(path.display().to_string()))?;
         }
+        for entry in &profile.options {
+            let at = format!("{}, line {}", path.display(), entry.referenced.line());
+            options::words(&entry.value).map_err(|error| error.at(at))?;
+        }
         Ok(profile)
+    }
+
+    /// Further options of sbatch, word by word.
+    pub fn options(&self) -> Vec<String> {
+        // What is refused was refused when the file was read.
+        self.options.iter().flat_map(|entry| options::words(&entry.value).unwrap_or_default()).collect()
     }
 
     /// The smallest type of GPU that has so many bytes; none where no types are named.
@@ -122,9 +134,13 @@ mod tests {
 
     #[test]
     fn misspelt_keys_and_secrets_are_refused() {
-        for (text, word) in
-            [("partitoin: a", "partitoin"), ("export: [HF_TOKEN]", "HF_TOKEN"), ("export: ['A=b']", "`A`")]
-        {
+        for (text, word) in [
+            ("partitoin: a", "partitoin"),
+            ("export: [HF_TOKEN]", "HF_TOKEN"),
+            ("export: ['A=b']", "`A`"),
+            ("time: 4\noptions:\n  - --exclude=node7\n  - --comment=mine\n", "slurm.yaml, line 4"),
+            ("options: [--no-requeue]", "`--no-requeue`"),
+        ] {
             let error = read(text).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains(word), "{error}");
         }

@@ -1,6 +1,6 @@
 //! The job script: one for the array of workers and for the report after it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use minijinja::{Environment, context};
 
@@ -33,10 +33,10 @@ pub struct JobScript<'a> {
     pub cpus: usize,
     /// Megabytes.
     pub memory: u64,
-    /// `gpu:1`, `gpu:a100:1`; none on the CPU.
-    pub gres: Option<String>,
-    /// Further options of sbatch.
+    /// Further options of sbatch, word by word.
     pub options: Vec<String>,
+    /// The folder of the logs.
+    pub logs: PathBuf,
     pub setup: Vec<String>,
     /// Names of variables beside those that every job has.
     pub export: Vec<String>,
@@ -56,13 +56,15 @@ impl JobScript<'_> {
     /// The script's text; `folder` is where the submission lies.
     ///
     /// # Errors
-    /// A template that does not fit, which is a fault of the program.
+    /// A path that cannot be handed to a scheduler; a template that does not fit, which is a fault of the program.
     pub fn render(&self, folder: &Path) -> Result<String> {
         let Submission { id, name, .. } = self.submission;
-        let script = folder.join(Submission::SCRIPT);
-        let path = script.display().to_string();
-        let [array, report] = [self.array_options(), self.report_options("ARRAY")]
-            .map(|options| line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()])));
+        let path = plain(&folder.join(Submission::SCRIPT))?;
+        let by_hand =
+            |options: Vec<String>| line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
+        let (array, report) = (by_hand(self.array_options()?), by_hand(self.report_options("ARRAY")?));
+        // A comment, of one line.
+        let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let values = context! {
             what => format!("{name}: {} cells", self.submission.cells),
             id => id,
@@ -70,11 +72,8 @@ impl JobScript<'_> {
             report_command => report,
             name => self.submission.job_name(),
             comment => self.submission.comment(),
-            logs => folder.join("logs").join("%A_%a.log").display().to_string(),
             cpus => self.cpus,
             memory => self.memory,
-            gres => &self.gres,
-            options => &self.options,
             setup => &self.setup,
             export => self.exported(),
             worker => line(self.worker.iter().cloned()),
@@ -94,17 +93,54 @@ impl JobScript<'_> {
         set.chain(own).collect::<Vec<_>>().join(",")
     }
 
-    /// What sbatch is told of the workers. The environment's own wishes count less than the command line.
-    pub fn array_options(&self) -> Vec<String> {
+    /// What sbatch is told of the workers: here and not in the script, so that nothing is cut at a space, and the
+    /// environment's own wishes count less.
+    ///
+    /// # Errors
+    /// A folder of logs that cannot be named to a scheduler.
+    pub fn array_options(&self) -> Result<Vec<String>> {
         let ArrayRequest { workers, at_a_time } = self.workers;
-        vec![format!("--array=0-{}%{at_a_time}", workers.max(1) - 1), format!("--export={}", self.exported())]
+        let array = format!("--array=0-{}%{at_a_time}", workers.max(1) - 1);
+        Ok([vec![array, self.output("%A_%a.log")?], self.common()].concat())
     }
 
     /// The same of the report, after the array of this number.
-    pub fn report_options(&self, array: &str) -> Vec<String> {
-        let signal = "--signal=B:TERM@30".into();
-        vec![format!("--dependency=afterany:{array}"), signal, format!("--export={}", self.exported())]
+    ///
+    /// # Errors
+    /// As [`Self::array_options`].
+    pub fn report_options(&self, array: &str) -> Result<Vec<String>> {
+        let own = [format!("--dependency=afterany:{array}"), "--signal=B:TERM@30".into(), self.output("%j.log")?];
+        Ok([own.to_vec(), self.common()].concat())
     }
+
+    fn common(&self) -> Vec<String> {
+        let export = format!("--export={}", self.exported());
+        [export].into_iter().chain(self.options.iter().cloned()).collect()
+    }
+
+    /// Where a job writes; `name` is Slurm's pattern, and nothing of the folder's own name is.
+    fn output(&self, name: &str) -> Result<String> {
+        let folder = plain(&self.logs)?;
+        if folder.contains('\\') {
+            return Err(unnamed(&self.logs).expected("a path without `\\`, which Slurm does not take as it is"));
+        }
+        Ok(format!("--output={}/{name}", folder.replace('%', "%%")))
+    }
+}
+
+/// A path as a word of a scheduler's job.
+///
+/// # Errors
+/// It is no text, or more than one line.
+pub fn plain(path: &Path) -> Result<String> {
+    let text = path.to_str().filter(|text| !text.chars().any(char::is_control));
+    text.map(str::to_owned).ok_or_else(|| unnamed(path).expected("a path of one line of UTF-8"))
+}
+
+fn unnamed(path: &Path) -> Error {
+    Error::bad_input("this path cannot be handed to a scheduler")
+        .at(path.display().to_string())
+        .hint("--store and --results name other folders")
 }
 
 /// Words as a shell reads them.

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::queue::{NotTaken, Queue};
 use crate::error::{Error, Result};
 use crate::exec::Methods;
+use crate::fault;
 use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use crate::grid::Grid;
@@ -41,6 +43,9 @@ pub struct Submission {
     /// SHA-256 of every file that is read, by path.
     inputs: BTreeMap<String, String>,
     pub binary: Binary,
+    /// What computes, in words.
+    #[serde(default)]
+    pub engine: String,
 }
 
 /// How an artifact was asked for.
@@ -72,6 +77,51 @@ impl Binary {
         let sha256 = store.input(&path)?.sha256().to_owned();
         Ok(Self { path, sha256 })
     }
+
+    /// Where its copy lies below a store, or would.
+    pub fn frozen_at(&self, store: &Store) -> PathBuf {
+        store.programs().join(&self.sha256).join("ghostlab")
+    }
+
+    /// Makes that copy, which jobs run: a program that is built anew meanwhile ends none of them.
+    ///
+    /// # Errors
+    /// The store cannot be written to, or the program has just changed.
+    pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
+        let place = self.frozen_at(store);
+        if sha256::of_file(&place).is_ok_and(|(found, _)| found == self.sha256) {
+            return Ok(place);
+        }
+        let folder = place.parent().unwrap_or(&place);
+        fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+        write_atomically(&place, |file| {
+            io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &place, &error))?;
+            executable(file).map_err(|error| Error::io("write", &place, &error))
+        })?;
+        let (found, _) = sha256::of_file(&place).map_err(|error| Error::io("read", &place, &error))?;
+        if found == self.sha256 {
+            return Ok(place);
+        }
+        fs::remove_file(&place).ok();
+        Err(Error::bad_input("the program changed while it was submitted")
+            .at(self.path.display().to_string())
+            .expected(format!("SHA-256 {}", self.sha256))
+            .found(found)
+            .hint("submit again when it is built"))
+    }
+}
+
+/// Whoever may read it may run it.
+#[cfg(unix)]
+fn executable(file: &fs::File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = file.metadata()?.permissions().mode();
+    file.set_permissions(fs::Permissions::from_mode(mode | (mode & 0o444) >> 2))
+}
+
+#[cfg(not(unix))]
+fn executable(_: &fs::File) -> io::Result<()> {
+    Ok(())
 }
 
 /// The scheduler's numbers of what was submitted.
@@ -79,6 +129,25 @@ impl Binary {
 pub struct SubmittedJobs {
     /// `array` or `report`, and the number; the oldest first.
     pub jobs: Vec<(String, String)>,
+    /// What was being handed over: whether the scheduler has it, the scheduler knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handing: Option<String>,
+}
+
+impl SubmittedJobs {
+    /// What an array of workers is called.
+    pub const ARRAY: &str = "array";
+    /// What the job after it is called.
+    pub const REPORT: &str = "report";
+
+    /// Whether the scheduler may know of any.
+    pub fn any(&self) -> bool {
+        self.handing.is_some() || !self.jobs.is_empty()
+    }
+
+    fn has(&self, number: &str) -> bool {
+        self.jobs.iter().any(|(_, known)| known == number)
+    }
 }
 
 /// The layout of the file.
@@ -88,9 +157,10 @@ impl Submission {
     /// The file's name; a command that is given it as its grid works on what was frozen.
     pub const FILE: &str = "submission.json";
     pub const SCRIPT: &str = "job.sh";
+    pub const LOGS: &str = "logs";
     const JOBS: &str = "jobs.json";
 
-    /// Freezes a grid, with what the gate asks before it.
+    /// Freezes a grid, with what the gate asks before it. A plan comes with the words for what computes it.
     ///
     /// # Errors
     /// The program cannot be read.
@@ -100,7 +170,7 @@ impl Submission {
         overrides: &[String],
         grids: (&Grid, Option<&Grid>),
         inputs: &[&Inputs],
-        plan: String,
+        (plan, engine): (String, String),
         binary: Binary,
     ) -> Result<Self> {
         let (grid, gate) = grids;
@@ -120,6 +190,7 @@ impl Submission {
             lock,
             inputs: inputs.map(|(path, hash)| (absolute(path), hash)).collect(),
             binary,
+            engine,
         };
         let text = serde_json::to_string(&submission)
             .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
@@ -148,7 +219,7 @@ impl Submission {
     /// The store cannot be written to.
     pub fn keep(&self, store: &Store) -> Result<PathBuf> {
         let folder = self.folder(store);
-        let logs = folder.join("logs");
+        let logs = folder.join(Self::LOGS);
         fs::create_dir_all(&logs).map_err(|error| Error::io("create", &logs, &error))?;
         let text = serde_json::to_string_pretty(self)
             .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
@@ -213,7 +284,7 @@ impl Submission {
                 .at(this.path.display().to_string())
                 .expected(format!("SHA-256 {}", self.binary.sha256))
                 .found(this.sha256)
-                .hint("put the program back that it was submitted with, or submit the grid anew"));
+                .hint("its jobs run the copy below the store's `programs`; or submit the grid anew"));
         }
         for (path, hash) in &self.inputs {
             let found = store.input(Path::new(path))?;
@@ -234,14 +305,54 @@ impl Submission {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Adds a job's number.
+    /// Hands something to the scheduler. That it is being handed over is written down before, and its number after: who is
+    /// killed in between leaves a job that [`Self::found`] finds.
+    ///
+    /// # Errors
+    /// The store cannot be written to, or the scheduler does not take it.
+    pub fn hand_over(
+        &self,
+        store: &Store,
+        what: &str,
+        hand: impl FnOnce() -> Result<String, NotTaken>,
+    ) -> Result<String> {
+        let mut jobs = self.jobs(store);
+        jobs.handing = Some(what.to_owned());
+        self.note(store, &jobs)?;
+        let number = hand().map_err(|NotTaken { error, absent }| {
+            if absent {
+                jobs.handing = None;
+                self.note(store, &jobs).ok();
+            }
+            error
+        })?;
+        fault::here("handed-over");
+        jobs.handing = None;
+        jobs.jobs.push((what.to_owned(), number.clone()));
+        self.note(store, &jobs).map(|()| number)
+    }
+
+    /// Takes in what the scheduler shows of it and nobody noted.
     ///
     /// # Errors
     /// The store cannot be written to.
-    pub fn add_job(&self, store: &Store, what: &str, number: &str) -> Result<()> {
+    pub fn found(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
         let mut jobs = self.jobs(store);
-        jobs.jobs.push((what.to_owned(), number.to_owned()));
-        let text = serde_json::to_string_pretty(&jobs)
+        for job in queue.of(self) {
+            let (number, what) = match job.id.split_once('_') {
+                Some((number, _)) => (number, SubmittedJobs::ARRAY),
+                None => (job.id.as_str(), SubmittedJobs::REPORT),
+            };
+            if !jobs.has(number) {
+                jobs.jobs.push((what.to_owned(), number.to_owned()));
+                self.note(store, &jobs)?;
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn note(&self, store: &Store, jobs: &SubmittedJobs) -> Result<()> {
+        let text = serde_json::to_string_pretty(jobs)
             .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
         put(&self.folder(store).join(Self::JOBS), &text)
     }

@@ -141,6 +141,8 @@ pub struct PlanView {
     pub file: PathBuf,
     /// The profile that is laid upon it.
     pub profile: Option<String>,
+    /// What computes, with its float type; null in records from before that was kept.
+    pub engine: Option<String>,
     pub progress: OutlineProgress,
     /// The living ones.
     pub workers: Vec<WorkerView>,
@@ -167,7 +169,7 @@ pub struct WorkerView {
     pub process: String,
     /// The machine's name.
     pub host: String,
-    /// The scheduler's number of the job that it is; null without a scheduler.
+    /// The scheduler's name of the job that it is (`45_1`, a task of an array, or `46`); null without a scheduler.
     pub scheduler_job: Option<String>,
     /// When it began, in seconds since 1970 (UTC), by its machine's clock.
     pub started: u64,
@@ -255,6 +257,7 @@ fn plan(
         grid: outline.grid.clone(),
         file: outline.file.clone(),
         profile: outline.profile.clone(),
+        engine: workers.iter().find_map(|worker| worker.engine.clone()),
         progress,
         ended: at(Stage::Complete) + at(Stage::Failed),
         interrupted: at(Stage::Interrupted),

@@ -5,8 +5,8 @@
 //! payload that it uses. Keys hold contents and settings, never a path, a name or a time. Beside the artifacts lie the
 //! journals of unfinished work (`journals/`), what living processes have claimed and read (`claims/`, `uses/`,
 //! `processes/`), what was tried in vain (`attempts/`), private folders (`drafts/`), remembered hashes of large inputs
-//! (`index/`), records of runs (`runs/`), outlines of what they do (`plans/`) and what was handed to a scheduler
-//! (`submissions/`).
+//! (`index/`), records of runs (`runs/`), outlines of what they do (`plans/`), what was handed to a scheduler
+//! (`submissions/`) and the programs that its jobs run (`programs/`).
 
 mod artifact;
 mod attempts;
@@ -339,6 +339,11 @@ impl Store {
     /// Where lies what was handed to a scheduler.
     pub fn submissions(&self) -> PathBuf {
         self.root.join("submissions")
+    }
+
+    /// Where copies of programs lie that jobs of a scheduler run.
+    pub fn programs(&self) -> PathBuf {
+        self.root.join("programs")
     }
 
     /// The SHA-256 of an input file; of a large one that has not changed, as it is remembered.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cluster::{Queue, QueuedJob, Submission};
+use crate::cluster::{JobEnd, Queue, QueuedJob, Submission};
 use crate::exec::Overview;
 use crate::store::Store;
 
@@ -29,10 +29,14 @@ pub(crate) struct SubmissionView {
     pub(crate) plan: String,
     /// The grid or artifact.
     pub(crate) name: String,
+    /// What computes, with its float type.
+    pub(crate) engine: String,
     /// The scheduler's jobs of it.
     pub(crate) jobs: Vec<SubmittedJob>,
     /// Those that are queued or run; null where the scheduler tells nothing.
     pub(crate) queued: Option<Vec<QueuedJob>>,
+    /// Jobs that ended without their work, such as those that refused to begin; the oldest first.
+    pub(crate) ends: Vec<JobEnd>,
 }
 
 /// A job that was handed to the scheduler.
@@ -46,8 +50,7 @@ pub(crate) struct SubmittedJob {
 
 impl StatusAnswer {
     pub(crate) fn of(store: &Store) -> Self {
-        let submitted: Vec<Submission> =
-            Submission::all(store).into_iter().filter(|of| !of.jobs(store).jobs.is_empty()).collect();
+        let submitted: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.jobs(store).any()).collect();
         // Nobody is asked of whom nothing was wanted.
         let queue = (!submitted.is_empty()).then(|| Queue::ask("now-30days"));
         let (queue, scheduler_silent) = match queue {
@@ -60,6 +63,8 @@ impl StatusAnswer {
             id: of.id.clone(),
             plan: of.plan.clone(),
             name: of.name.clone(),
+            engine: of.engine.clone(),
+            ends: JobEnd::all(&of.folder(store)),
             jobs: of.jobs(store).jobs.into_iter().map(job).collect(),
             queued: queue.as_ref().map(|queue| queue.of(of).cloned().collect()),
         };

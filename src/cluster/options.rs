@@ -1,0 +1,135 @@
+//! Options of sbatch that a user adds, and those that are this program's own.
+
+use crate::error::{Error, Result};
+
+const APART: &str = "workers and report are told apart by it";
+const LOGS: &str = "each job's log lies beside its submission; `ghostlab status` names it";
+const AGAIN: &str = "a worker is queued again, two minutes before its time is up, because of it";
+const ONE: &str = "a worker is one process on one machine";
+
+/// By long name and letter, with what to do instead, or what they are needed for.
+const OWN: [(&str, Option<char>, &str); 20] = [
+    ("array", Some('a'), "--workers and --at-a-time say how many"),
+    ("comment", None, "jobs are known for one's own by it"),
+    ("cpus-per-task", Some('c'), "the profile file's key `cpus`, or --threads"),
+    ("dependency", Some('d'), APART),
+    ("error", Some('e'), LOGS),
+    ("export", None, "names of variables for jobs stand in the profile file, key `export`"),
+    ("export-file", None, "names of variables for jobs stand in the profile file, key `export`"),
+    ("input", Some('i'), ONE),
+    ("job-name", Some('J'), APART),
+    ("no-requeue", None, AGAIN),
+    ("nodes", Some('N'), ONE),
+    ("ntasks", Some('n'), ONE),
+    ("open-mode", None, "a job that is queued again goes on in its log"),
+    ("output", Some('o'), LOGS),
+    ("parsable", None, "the job's number is read by it"),
+    ("requeue", None, AGAIN),
+    ("signal", None, AGAIN),
+    ("test-only", None, "--dry-run submits nothing"),
+    ("wait", Some('W'), "`ghostlab status` tells when it is done"),
+    ("wrap", None, ONE),
+];
+
+/// Letters of sbatch's options that take no value: another may stand after them in one word.
+const FLAGS: &str = "HIOQWhksuvV";
+
+/// Sees that none of these words sets what this program sets itself. sbatch takes the beginning of an option's name for the
+/// option.
+///
+/// # Errors
+/// The option, and why.
+pub fn check(words: &[String]) -> Result<()> {
+    for word in words {
+        let refused = |hint: &str| {
+            let error = Error::bad_input("this option of sbatch is not the user's");
+            Err(error.found(format!("`{word}`")).hint(hint))
+        };
+        if word.chars().any(char::is_control) {
+            return refused("a line break cannot be handed to a scheduler");
+        }
+        let own = match word.strip_prefix("--") {
+            Some("") => return refused("what stands after it would be taken for a script"),
+            Some(long) => {
+                let name = long.split('=').next().unwrap_or_default();
+                OWN.iter().find(|(own, ..)| own.starts_with(name))
+            }
+            None => {
+                let letters = word.strip_prefix('-').unwrap_or_default();
+                let flags = letters.chars().take_while(|&letter| FLAGS.contains(letter)).count();
+                let mut told = letters.chars().take(flags + 1);
+                told.find_map(|letter| OWN.iter().find(|(_, own, _)| *own == Some(letter)))
+            }
+        };
+        if let Some((name, _, hint)) = own {
+            return refused(&format!("`--{name}`: {hint}"));
+        }
+    }
+    Ok(())
+}
+
+/// The words of one entry of a profile file: `--exclude=node7`, `-p gpu`.
+///
+/// # Errors
+/// It is no option, or one of this program's own.
+pub(super) fn words(entry: &str) -> Result<Vec<String>> {
+    if !entry.starts_with('-') {
+        return Err(Error::bad_input("this is no option of sbatch")
+            .expected("`--NAME=VALUE`, one an entry")
+            .found(format!("`{entry}`")));
+    }
+    let words = match entry.split_once(' ') {
+        Some((name, value)) if !name.contains('=') => vec![name.to_owned(), value.trim().to_owned()],
+        _ => vec![entry.to_owned()],
+    };
+    check(&words).map(|()| words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_here_is_refused_however_it_is_written_and_all_else_is_taken() {
+        for entry in [
+            "--comment=mine",
+            "--comm=mine",
+            "--comment mine",
+            "--dependency=afterok:1",
+            "-d afterok:1",
+            "-dafterok:1",
+            "--array=0-99",
+            "-a0-99",
+            "--signal=USR2@10",
+            "--no-requeue",
+            "--requeue",
+            "--open-mode=truncate",
+            "--output=log",
+            "-o log",
+            "-Ho log",
+            "-e log",
+            "--job-name=x",
+            "-J x",
+            "--export=ALL",
+            "--wrap=true",
+            "-N2",
+            "--nice=5\nrm -rf x",
+            "--",
+            "node7",
+            "",
+        ] {
+            let error = words(entry).expect_err(entry);
+            assert_eq!(error.exit_code(), 2, "{entry}");
+        }
+        let said = words("--dep=afterok:1").unwrap_err().to_string();
+        assert!(said.contains("`--dep=afterok:1`") && said.contains("--dependency"), "{said}");
+        for entry in
+            ["--exclude=node7", "--mem=9G", "--gres=gpu:2", "--mail-type=FAIL", "-t4:00", "-Hp gpu", "--nodelist=a"]
+        {
+            assert!(words(entry).is_ok(), "{entry}");
+        }
+        assert_eq!(words("--exclude node7").unwrap(), ["--exclude", "node7"]);
+        assert_eq!(words("--reservation=a b").unwrap(), ["--reservation=a b"]);
+        assert!(check(&["-t".to_owned(), "3".to_owned(), "--hold".to_owned()]).is_ok());
+    }
+}

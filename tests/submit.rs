@@ -1,0 +1,423 @@
+//! What is submitted to a scheduler: with what it needs and no more, once, and the same whatever becomes of grid and program.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::world::World;
+use serde_json::Value;
+
+fn log(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Slurm's commands as a script plays them: what each was told stands in a file beside it.
+struct FakeSlurm(PathBuf);
+
+impl FakeSlurm {
+    fn new(world: &World) -> Self {
+        let folder = world.path("bin");
+        fs::create_dir(&folder).unwrap();
+        let fake = Self(folder);
+        fake.put("sbatch", "printf '%s\\n' \"$@\" >> \"$0.words\"; n=$(cat \"$0.n\" 2>/dev/null || echo 40); n=$((n+1)); echo $n > \"$0.n\"; echo $n");
+        fake.put("squeue", "cat \"$0.out\" 2>/dev/null; exit 0");
+        fake.put("scancel", "exit 0");
+        fake
+    }
+
+    fn put(&self, name: &str, body: &str) {
+        let path = self.0.join(name);
+        fs::write(&path, format!("#!/bin/sh\necho \"$@\" >> \"$0.log\"\n{body}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn told(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(format!("{name}.log"))).unwrap_or_default()
+    }
+
+    fn run(&self, world: &World, arguments: &[&str]) -> Output {
+        self.beside(world.command(arguments)).output().unwrap()
+    }
+
+    /// A command that finds these in place of Slurm's.
+    fn beside(&self, mut command: Command) -> Command {
+        let path = std::env::var("PATH").unwrap();
+        command.env("PATH", format!("{}:{path}", self.0.display())).env("HF_TOKEN", "hf_very_secret");
+        command
+    }
+}
+
+fn submission(world: &World) -> PathBuf {
+    submission_in(&world.path("data/store"))
+}
+
+fn submission_in(store: &Path) -> PathBuf {
+    fs::read_dir(store.join("submissions")).unwrap().next().unwrap().unwrap().path()
+}
+
+/// The script of a submission, as Slurm runs it: a task of an array, or the report. To bash, what it asks of Slurm is comments.
+fn job(submission: &Path, task: Option<&str>) -> Output {
+    let mut command = Command::new("bash");
+    command.arg(submission.join("job.sh")).current_dir("/");
+    match task {
+        Some(task) => command.env("SLURM_JOB_ID", "5").env("SLURM_ARRAY_JOB_ID", "5").env("SLURM_ARRAY_TASK_ID", task),
+        None => command.env("SLURM_JOB_ID", "6").env_remove("SLURM_ARRAY_JOB_ID").env_remove("SLURM_ARRAY_TASK_ID"),
+    };
+    command.output().unwrap()
+}
+
+#[test]
+fn a_submission_is_one_readable_script_with_what_the_plan_needs_and_no_secret() {
+    let world = World::new();
+    let slurm = FakeSlurm::new(&world);
+    world.write("slurm.yaml", "partition: gpu\ntime: 2:00:00\ncpus: 2\nretries: 1\nsetup: [module load x]\n");
+    let arguments = [
+        "submit",
+        "slurm",
+        "grid.yaml",
+        "--workers",
+        "3",
+        "--profile-file",
+        "slurm.yaml",
+        "--dry-run",
+        "--",
+        "--nice=5",
+    ];
+    let output = slurm.run(&world, &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    let script = said(&output);
+    for line in [
+        "--array=0-2%3",
+        "#SBATCH --requeue",
+        "#SBATCH --signal=B:USR1@120",
+        "--dependency=afterany:ARRAY",
+        "#SBATCH --open-mode=append",
+        " --partition=gpu ",
+        " --time=2:00:00 ",
+        " --nice=5 ",
+        "#SBATCH --cpus-per-task=2",
+        "#SBATCH --export=PATH",
+        "#SBATCH --comment=ghostlab:",
+        "#SBATCH --job-name=ghostlab-grid-",
+        "module load x",
+        "    exec /",
+        "--stored",
+        "--retries 1",
+    ] {
+        assert!(script.contains(line), "`{line}` is not in\n{script}");
+    }
+    assert!(!script.contains("hf_very_secret") && !script.contains("HF_TOKEN"), "{script}");
+    assert!(script.contains("#SBATCH --mem=") && !script.contains("--gres"), "{script}");
+    assert_eq!(slurm.told("sbatch"), "", "a dry run submits nothing");
+    assert!(!log(&output).contains("warning"), "{}", log(&output));
+    let short = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--dry-run", "--", "--time=2"]);
+    assert!(log(&short).contains("warning: a time limit of") && log(&short).contains("or more"), "{}", log(&short));
+    let checked = Command::new("bash").args(["-n", "/dev/stdin"]).stdin(Stdio::piped()).spawn();
+    let mut checked = checked.unwrap();
+    std::io::Write::write_all(&mut checked.stdin.take().unwrap(), script.as_bytes()).unwrap();
+    assert!(checked.wait().unwrap().success(), "bash does not read it");
+    // A GPU is asked for where it computes, of a type that the largest backbone fits into.
+    world.write("slurm.yaml", "gpus:\n  - {name: big, memory: 80}\n  - {name: small, memory: 1}\n");
+    let output = slurm.run(
+        &world,
+        &[
+            "submit",
+            "slurm",
+            "grid.yaml",
+            "--profile-file",
+            "slurm.yaml",
+            "--dry-run",
+            "--device",
+            "cuda",
+            "--dtype",
+            "bf16",
+        ],
+    );
+    let script = said(&output);
+    assert!(script.contains(" --gres=gpu:small:1 ") && script.contains("--device cuda"), "{script}{}", log(&output));
+}
+
+#[test]
+fn a_second_submit_says_what_is_queued_and_adds_nothing_unless_told() {
+    let world = World::new();
+    let slurm = FakeSlurm::new(&world);
+    let submit =
+        |more: &[&str]| slurm.run(&world, &[&["submit", "slurm", "grid.yaml", "--workers", "2"], more].concat());
+    let output = submit(&[]);
+    assert!(said(&output).contains("as job 41, the report as job 42"), "{}{}", said(&output), log(&output));
+    let told = slurm.told("sbatch");
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains("--array=0-1%2") && lines[1].contains("afterany:41"), "{told}");
+    let folder = submission(&world);
+    let id = folder.file_name().unwrap().to_string_lossy().into_owned();
+    let record: Value = serde_json::from_slice(&fs::read(folder.join("submission.json")).unwrap()).unwrap();
+    let plan = record["plan"].as_str().unwrap().to_owned();
+    let all = fs::read_to_string(folder.join("job.sh")).unwrap() + &record.to_string();
+    assert!(!all.contains("hf_very_secret"), "a credential stands in what was submitted");
+    let comment = format!("ghostlab:{plan}:{id}");
+    // Somebody's own jobs stand beside it, one with a number of ours in another array.
+    let queue = format!(
+        "41_[0-1]|a|PENDING|Resources|{comment}\n42|a|PENDING|Dependency|{comment}\n43|own|RUNNING|None|(null)\n"
+    );
+    fs::write(slurm.0.join("squeue.out"), queue).unwrap();
+    let output = submit(&[]);
+    let text = said(&output);
+    assert!(text.contains("queued already: job 41_[0-1]") && text.contains("nothing is added"), "{text}");
+    assert_eq!(slurm.told("sbatch").lines().count(), 2);
+    let shown = said(&slurm.run(&world, &["status"]));
+    assert!(shown.contains("job 41_[0-1]: pending (Resources)") && !shown.contains("job 43"), "{shown}");
+    // Where it does not answer, nothing is added either, and status does without.
+    slurm.put("squeue", "echo slurm_load_jobs error >&2; exit 1");
+    slurm.put("sacct", "exit 1");
+    let output = submit(&[]);
+    assert!(output.status.code() == Some(3) && log(&output).contains("slurm_load_jobs error"), "{}", log(&output));
+    let shown = slurm.run(&world, &["status"]);
+    assert_eq!(shown.status.code(), Some(0));
+    assert!(said(&shown).contains("the scheduler tells nothing"), "{}", said(&shown));
+    let output = slurm.run(&world, &["cancel"]);
+    assert!(output.status.code() == Some(3) && slurm.told("scancel").is_empty(), "{}", log(&output));
+    slurm.put("squeue", "sleep 30");
+    let began = Instant::now();
+    assert!(said(&slurm.run(&world, &["status"])).contains("did not answer within 2 s"));
+    assert!(began.elapsed() < Duration::from_secs(20));
+    slurm.put("squeue", "cat \"$0.out\"");
+    assert!(said(&submit(&["--again"])).contains("as job 43"), "--again adds workers");
+    // It ends its own and nothing else.
+    let output = slurm.run(&world, &["cancel", &id]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(slurm.told("scancel"), "41 42\n");
+    assert_eq!(slurm.run(&world, &["cancel", "other"]).status.code(), Some(3));
+}
+
+/// A submission of the world's grid, whose worker a test starts by hand.
+fn submitted(world: &World) -> (PathBuf, String) {
+    let slurm = FakeSlurm::new(world);
+    let output = slurm.run(world, &["submit", "slurm", "grid.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    let file = submission(world).join("submission.json");
+    let shown = file.display().to_string();
+    (file, shown)
+}
+
+#[test]
+fn a_worker_works_on_what_was_submitted_whatever_becomes_of_the_grid_s_file() {
+    let (alone, world) = (World::new(), World::new());
+    alone.runs(&[]);
+    let (_, frozen) = submitted(&world);
+    fs::remove_file(world.path("grid.yaml")).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let store = world.path("data/store").display().to_string();
+    let run = |arguments: &[&str]| world.command(arguments).current_dir(elsewhere.path()).output().unwrap();
+    let output = run(&["worker", &frozen, "--store", &store]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    let results = world.path("results").display().to_string();
+    let output = run(&["run", &frozen, "--store", &store, "--stored", "--results", &results]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");
+}
+
+#[test]
+fn a_worker_refuses_another_program_and_other_inputs_with_the_reason() {
+    let world = World::new();
+    let (file, frozen) = submitted(&world);
+    let refused = |words: &[&str]| {
+        let output = world.ghostlab(&["worker", &frozen]);
+        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+        words.iter().for_each(|word| assert!(log(&output).contains(word), "`{word}` is not in {}", log(&output)));
+    };
+    let text = fs::read_to_string(&file).unwrap();
+    let mut record: Value = serde_json::from_str(&text).unwrap();
+    let other = "0".repeat(64);
+    record["binary"]["sha256"] = other.clone().into();
+    fs::write(&file, record.to_string()).unwrap();
+    refused(&["not the one that the grid was submitted with", &other]);
+    fs::write(&file, &text).unwrap();
+    let corpus = fs::read_to_string(world.path("train.txt")).unwrap();
+    fs::write(world.path("train.txt"), corpus + " w1").unwrap();
+    refused(&["an input has changed since the grid was submitted", "train.txt"]);
+}
+
+/// A world with an artifact `mini`, a table of the world's backbone.
+fn with_an_artifact() -> World {
+    let world = World::new();
+    for folder in ["experiments/backbones", "experiments/profiles"] {
+        fs::create_dir_all(world.path(folder)).unwrap();
+    }
+    world.write("experiments/backbones/mine.yaml", "path: ../../backbone\nsource: a test\n");
+    world.write(
+        "experiments/profiles/tiny.yaml",
+        "corpora:\n  train-train: {path: ../../train.txt, rule: wikitext2}\n  \
+         test: {path: ../../test.jsonl, rule: ptb, limit: 5}\nevaluate:\n  perplexity: [{corpus: test, length: 64}]\n",
+    );
+    world.write(
+        "experiments/mini.yaml",
+        "artifact:\n  title: A small table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
+         - {criterion: llm-streamline, recovery: [none, ghosted]}\n    metrics: [ppl_test]\n\
+         criterion: llm-streamline\nrecovery: [none, ghosted]\n\
+         calibration: {corpus: train-train, sequences: 8, length: 64}\nprofile: tiny\nprofiles:\n  tiny: {backbone: mine, depth: 1}\n",
+    );
+    world
+}
+
+#[test]
+fn an_artifact_is_shared_by_workers_and_reported_from_what_they_stored() {
+    let (alone, world) = (with_an_artifact(), with_an_artifact());
+    assert_eq!(alone.ghostlab(&["reproduce", "mini"]).status.code(), Some(0));
+    let slurm = FakeSlurm::new(&world);
+    let output = slurm.run(&world, &["submit", "slurm", "mini"]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    let script = fs::read_to_string(submission(&world).join("job.sh")).unwrap();
+    let report = job(&submission(&world), None);
+    assert_eq!(report.status.code(), Some(4), "nothing is stored yet: {}", log(&report));
+    let worker = job(&submission(&world), Some("0"));
+    assert_eq!(worker.status.code(), Some(0), "{script}\n{}", log(&worker));
+    let report = job(&submission(&world), None);
+    assert_eq!(report.status.code(), Some(0), "{script}\n{}", log(&report));
+    for name in ["mini.csv", "mini.parquet", "mini.md", "mini.tex"] {
+        let read = |world: &World| fs::read(world.path("results/mini/tiny").join(name)).unwrap();
+        assert!(read(&alone) == read(&world), "{name} differs");
+    }
+    assert!(world.path("reports/index.html").exists());
+}
+
+#[test]
+fn who_was_killed_after_sbatch_and_submits_again_has_nothing_queued_twice() {
+    // After the array, and after the report: neither number was noted.
+    for (killed, known) in [(1, 1), (2, 2)] {
+        let world = World::new();
+        let slurm = FakeSlurm::new(&world);
+        let submit = ["submit", "slurm", "grid.yaml", "--workers", "2"];
+        let mut command = slurm.beside(world.command(&submit));
+        let output = command.env("GHOSTLAB_FAULT", format!("kill@handed-over:{killed}")).output().unwrap();
+        assert_eq!(output.status.code(), None, "it was not killed: {}", log(&output));
+        let folder = submission(&world);
+        let record: Value = serde_json::from_slice(&fs::read(folder.join("submission.json")).unwrap()).unwrap();
+        let comment = format!("ghostlab:{}:{}", record["plan"].as_str().unwrap(), record["id"].as_str().unwrap());
+        let jobs = ["41_[0-1]", "42"].map(|id| format!("{id}|a|PENDING|Resources|{comment}\n"));
+        fs::write(slurm.0.join("squeue.out"), jobs[..known].concat()).unwrap();
+        // Nobody knows what is queued: nothing is added.
+        slurm.put("squeue", "exit 1");
+        assert_eq!(slurm.run(&world, &submit).status.code(), Some(3));
+        slurm.put("squeue", "cat \"$0.out\"");
+        let output = slurm.run(&world, &submit);
+        assert!(said(&output).contains("queued already: job 41_[0-1]"), "{}{}", said(&output), log(&output));
+        let told = slurm.told("sbatch");
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(lines.len() == 2 && lines[0].contains("--array=0-1%2") && lines[1].contains("afterany:41"), "{told}");
+        let jobs: Value = serde_json::from_slice(&fs::read(folder.join("jobs.json")).unwrap()).unwrap();
+        assert_eq!(jobs["jobs"], serde_json::json!([["array", "41"], ["report", "42"]]));
+    }
+}
+
+#[test]
+fn odd_paths_reach_slurm_and_the_shell_as_they_are_and_line_breaks_are_refused() {
+    let (alone, world) = (World::new(), World::new());
+    alone.runs(&[]);
+    let slurm = FakeSlurm::new(&world);
+    let store = world.path("a b%j #'\"$(touch x)/store");
+    let arguments = |store: &Path| {
+        let store = store.display().to_string();
+        ["submit", "slurm", "grid.yaml", "--store", &store, "--", "--mail-user=a b"].map(str::to_owned)
+    };
+    let run = |store: &Path| slurm.run(&world, &arguments(store).each_ref().map(String::as_str));
+    let output = run(&store);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    let folder = submission_in(&store);
+    let words = fs::read_to_string(slurm.0.join("sbatch.words")).unwrap();
+    let logs = folder.join("logs").display().to_string().replace('%', "%%");
+    for word in [format!("--output={logs}/%A_%a.log"), format!("--output={logs}/%j.log"), "--mail-user=a b".to_owned()]
+    {
+        assert!(words.lines().any(|line| line == word), "`{word}` is not in\n{words}");
+    }
+    for task in [Some("0"), None] {
+        let output = job(&folder, task);
+        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    }
+    assert!(alone.tables() == world.tables() && !world.path("x").exists());
+    for (odd, word) in [("a\nb", "one line of UTF-8"), ("a\\b", "without `\\`")] {
+        let told = slurm.told("sbatch");
+        let output = run(&world.path(odd));
+        assert!(output.status.code() == Some(2) && log(&output).contains(word), "{}", log(&output));
+        assert_eq!(slurm.told("sbatch"), told, "something was submitted");
+    }
+}
+
+#[test]
+fn options_that_would_override_ours_are_refused_by_name_and_line() {
+    let world = World::new();
+    let slurm = FakeSlurm::new(&world);
+    world.write("slurm.yaml", "time: 60\noptions:\n  - --exclude=node7\n  - --comm=mine\n");
+    let profile = ["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"];
+    let output = slurm.run(&world, &profile);
+    assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+    for word in ["slurm.yaml, line 4", "`--comm=mine`", "`--comment`"] {
+        assert!(log(&output).contains(word), "`{word}` is not in {}", log(&output));
+    }
+    let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--", "--no-requeue"]);
+    assert!(output.status.code() == Some(2) && log(&output).contains("`--no-requeue`"), "{}", log(&output));
+    assert_eq!(slurm.told("sbatch"), "");
+}
+
+#[test]
+fn a_program_that_is_built_anew_ends_no_job_that_is_queued() {
+    let (alone, world) = (World::new(), World::new());
+    alone.runs(&[]);
+    let slurm = FakeSlurm::new(&world);
+    let program = world.path("ghostlab");
+    fs::copy(env!("CARGO_BIN_EXE_ghostlab"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.current_dir(world.folder.path()).args(["submit", "slurm", "grid.yaml"]);
+    let output = slurm.beside(command).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    fs::write(&program, "another program").unwrap();
+    for task in [Some("0"), None] {
+        let output = job(&submission(&world), task);
+        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    }
+    assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");
+}
+
+#[test]
+fn what_a_job_refused_stands_in_status_until_it_works() {
+    let world = World::new();
+    let (slurm, (_, _)) = (world.path("bin"), submitted(&world));
+    let slurm = FakeSlurm(slurm);
+    let corpus = fs::read_to_string(world.path("train.txt")).unwrap();
+    fs::write(world.path("train.txt"), corpus.clone() + " w1").unwrap();
+    for task in [Some("0"), None] {
+        let output = job(&submission(&world), task);
+        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+    }
+    let shown = said(&slurm.run(&world, &["status"]));
+    let logs = submission(&world).join("logs");
+    for word in [
+        "grid on cpu",
+        "f32",
+        "job 5_0 ended with exit code 2",
+        "job 6 ended with exit code 2",
+        "an input has changed since the grid was submitted",
+        "train.txt",
+        &logs.join("5_0.log").display().to_string(),
+    ] {
+        assert!(shown.contains(word), "`{word}` is not in\n{shown}");
+    }
+    let told: Value = serde_json::from_str(&said(&slurm.run(&world, &["status", "--json"]))).unwrap();
+    let ends = &told["answer"]["submissions"][0]["ends"];
+    assert_eq!((&ends[0]["job"], &ends[0]["exit_code"]), (&"5_0".into(), &2.into()), "{told}");
+    fs::write(world.path("train.txt"), corpus).unwrap();
+    let output = job(&submission(&world), Some("0"));
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    let shown = said(&slurm.run(&world, &["status"]));
+    assert!(!shown.contains("job 5_0 ended") && shown.contains("job 6 ended"), "{shown}");
+    assert!(shown.contains(") on cpu"), "a plan says its engine: {shown}");
+}
