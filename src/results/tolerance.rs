@@ -3,11 +3,7 @@
 
 use super::stored::{StoredEngine, StoredNumber};
 use crate::metric::Metric;
-
-/// Of perplexities, as a part of them, and of answers that are right on one engine only, as a part of all: in f32 on both
-/// sides, and where one side computes in half precision.
-const F32: [f64; 2] = [0.001, 0.005];
-const HALF: [f64; 2] = [0.005, 0.02];
+use crate::model::Tolerance;
 
 /// Whether one number is further apart on two engines than that; none where they are one, or nothing is known of such
 /// numbers.
@@ -15,7 +11,8 @@ pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[Sto
     if engines[0] == engines[1] {
         return None;
     }
-    let [perplexity, answers] = if engines.iter().all(|of| of.dtype == "f32") { F32 } else { HALF };
+    let coarser = engines.iter().find(|of| of.dtype != "f32").unwrap_or(&engines[0]);
+    let Tolerance { perplexity, answers, .. } = Tolerance::of(&coarser.dtype);
     if let Some((one, two)) = first.right.as_ref().zip(second.right.as_ref()) {
         let documents = one.chars().filter(|c| *c != ',').count();
         let unlike = one.chars().zip(two.chars()).filter(|(a, b)| a != b).count();

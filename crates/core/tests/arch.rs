@@ -8,7 +8,7 @@ mod common;
 use candle_core::{DType, Device, Tensor};
 use common::{fixture, flat, relative_error, tensors};
 use ghostlab_core::error::Result;
-use ghostlab_core::model::{Batch, Decoder, Engine, Observer, Program, ResidualStream, Trie};
+use ghostlab_core::model::{Batch, Config, Decoder, Engine, Observer, Program, ResidualStream, Trie};
 
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
@@ -260,6 +260,39 @@ fn tied_embeddings_use_the_embedding_as_head() {
     }
     // Two engines each time.
     assert_eq!(logits[..2], logits[2..]);
+}
+
+/// transformers 5.23.0 (`tie_weights` in modeling_utils.py): with tie_word_embeddings and a lm_head.weight that is another
+/// table than the embedding both are used; where only one of the two is there it is both.
+#[test]
+fn a_head_of_its_own_is_the_head_whatever_the_config_says_of_ties() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = fixture("arch/llama-gqa");
+    let mut weights = tensors(&plain.join("model.safetensors"));
+    assert!(weights.contains_key("lm_head.weight"));
+    let expected: Vec<Vec<f64>> =
+        common::engines(&plain).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1).collect();
+    let mut config = common::json(&plain.join("config.json"));
+    config["tie_word_embeddings"] = true.into();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let logits = |weights: &std::collections::HashMap<String, Tensor>| -> (Config, Vec<Vec<f64>>) {
+        candle_core::safetensors::save(weights, folder.path().join("model.safetensors")).unwrap();
+        let config = Config::read(folder.path()).unwrap();
+        (config, common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1).collect())
+    };
+    let (config, both) = logits(&weights);
+    assert!(!config.tied_embeddings && config.notes.iter().any(|note| note.contains("lm_head.weight")), "{config:?}");
+    assert_eq!(both, expected);
+    let head = weights.remove("lm_head.weight").unwrap();
+    let (config, embedding) = logits(&weights);
+    assert!(config.tied_embeddings && embedding != expected);
+    // A file with the one table under the head's name.
+    let table = weights.remove("model.embed_tokens.weight").unwrap();
+    weights.insert("lm_head.weight".into(), table);
+    let (config, alone) = logits(&weights);
+    assert!(config.tied_embeddings);
+    assert_eq!(alone, embedding);
+    drop(head);
 }
 
 #[test]

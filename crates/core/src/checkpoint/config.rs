@@ -7,6 +7,7 @@ use super::modeling::{MODELING, class, model_type};
 use crate::model::FloatType;
 use crate::model::architecture::Architecture;
 use crate::model::attached::ENTRY;
+use crate::model::window::first_window;
 
 /// A backbone's config as that of a variant: layers counted anew, and what speaks of each layer without those that went.
 /// Where operators stand beside the weights it names the file that applies them, under a model type of its own: a loader
@@ -17,22 +18,10 @@ pub fn trimmed(
     layout: &Layout,
     dtype: Option<FloatType>,
 ) -> Map<String, Value> {
-    let count = layout.kept.len();
-    for value in config.values_mut() {
-        // `layer_types` above all; whatever else has an entry for each layer.
-        if let Value::Array(each) = value
-            && layout.kept.iter().all(|&layer| layer < each.len())
-            && each.len() > layout.kept.len()
-            && each.iter().all(Value::is_string)
-        {
-            *each = layout.kept.iter().map(|&layer| each[layer].clone()).collect();
-        }
-    }
-    config.insert("num_hidden_layers".into(), count.into());
-    if let Some(most) = config.get("max_window_layers").and_then(Value::as_u64) {
-        // The first layer that may have a window: so many stand before it.
-        let before = layout.kept.iter().filter(|&&layer| (layer as u64) < most).count();
-        config.insert("max_window_layers".into(), before.into());
+    count_layers(&mut config, architecture, &layout.kept);
+    // With `true` beside a head of its own transformers 5 uses both tables, and others the embedding twice.
+    if layout.has_head() && config.get("tie_word_embeddings").is_some_and(|tied| *tied == true) {
+        config.insert("tie_word_embeddings".into(), false.into());
     }
     for key in ["_name_or_path", "auto_map"] {
         config.remove(key);
@@ -65,6 +54,27 @@ pub fn trimmed(
     config
 }
 
+/// What speaks of layers, for those that stay.
+fn count_layers(config: &mut Map<String, Value>, architecture: &Architecture, kept: &[usize]) {
+    let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
+    for value in config.values_mut() {
+        // `layer_types` above all; whatever else has a word for each layer.
+        if let Value::Array(each) = value
+            && each.len() as u64 == layers
+            && each.iter().all(Value::is_string)
+        {
+            *each = kept.iter().filter_map(|&layer| each.get(layer).cloned()).collect();
+        }
+    }
+    config.insert("num_hidden_layers".into(), kept.len().into());
+    // The first layer that may have a window: so many stand before it. Where the config leaves it out, readers take a number
+    // that counts the layers of the whole backbone.
+    if let Some(first) = first_window(config, architecture) {
+        let before = kept.iter().filter(|&&layer| (layer as u64) < first).count();
+        config.insert("max_window_layers".into(), before.into());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -95,6 +105,43 @@ mod tests {
         assert_eq!((&config["torch_dtype"], &config["dtype"]), (&json!("bfloat16"), &json!("bfloat16")));
         assert_eq!(config["architectures"], json!(["Qwen3ForCausalLM"]));
         assert!(!config.contains_key("auto_map") && !config.contains_key("_name_or_path"));
+    }
+
+    #[test]
+    fn windows_stay_with_their_layers_where_the_config_does_not_say_where_they_begin() {
+        let text =
+            std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/qwen2/config.json"));
+        let mut own: Map<String, Value> = serde_json::from_slice(&text.unwrap()).unwrap();
+        own.extend(
+            json!({"num_hidden_layers": 34, "use_sliding_window": true, "sliding_window": 40})
+                .as_object()
+                .unwrap()
+                .clone(),
+        );
+        for key in ["max_window_layers", "layer_types"] {
+            own.remove(key);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let read = |config: &Map<String, Value>| {
+            let file = folder.path().join("config.json");
+            std::fs::write(&file, serde_json::to_vec(config).unwrap()).unwrap();
+            Config::read_file(&file).unwrap()
+        };
+        let whole = read(&own);
+        // transformers' own default: windows from layer 28 on.
+        assert_eq!(whole.windows.iter().filter(|window| window.is_some()).count(), 6);
+        let kept: Vec<usize> = (0..34).filter(|layer| !(5..25).contains(layer) && *layer != 30).collect();
+        let cut = |mut config: Map<String, Value>| {
+            count_layers(&mut config, whole.architecture, &kept);
+            read(&config).windows
+        };
+        let expected: Vec<Option<usize>> = kept.iter().map(|&layer| whole.windows[layer]).collect();
+        assert_eq!(cut(own.clone()), expected);
+        let kinds: Vec<&str> =
+            (0..34).map(|layer| if layer % 3 == 0 { "sliding_attention" } else { "full_attention" }).collect();
+        own.insert("layer_types".into(), json!(kinds));
+        let expected: Vec<Option<usize>> = kept.iter().map(|&layer| (layer % 3 == 0).then_some(40)).collect();
+        assert_eq!(cut(own), expected);
     }
 
     #[test]

@@ -110,6 +110,11 @@ impl Layout {
         Ok(Self { kept, attached, tensors, weights })
     }
 
+    /// Whether it has an output projection of its own.
+    pub(super) fn has_head(&self) -> bool {
+        self.tensors.iter().any(|tensor| tensor.name == HEAD)
+    }
+
     /// Bytes of all numbers.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(Tensor::bytes).sum()

@@ -12,6 +12,7 @@ use super::architecture::Architecture;
 use super::attached::{self, Attachment};
 use super::entries::Entries;
 use super::program::Sublayer;
+use super::tensors::has_both_tables;
 use super::window;
 use crate::error::{Error, Result};
 use crate::files::regular;
@@ -56,6 +57,7 @@ pub struct Config {
     pub vocab: usize,
     pub norm_eps: f32,
     pub rope: Rope,
+    /// Whether the embedding is the output projection too: the config says so, and the weights have no other.
     pub tied_embeddings: bool,
     /// How many tokens a query of each layer sees, itself among them; none where it sees all earlier ones.
     pub windows: Vec<Option<usize>>,
@@ -102,7 +104,15 @@ impl Config {
                 .at(folder.display().to_string())
                 .hint("a backbone is a folder with config.json, tokenizer.json and *.safetensors"));
         }
-        Self::parse_file(&folder.join("config.json"))
+        let mut config = Self::parse_file(&folder.join("config.json"))?;
+        if config.tied_embeddings && has_both_tables(folder) {
+            config.tied_embeddings = false;
+            config.notes.push(
+                "config.json says tie_word_embeddings, but the weights hold a lm_head.weight: that is the head, as in transformers 5"
+                    .into(),
+            );
+        }
+        Ok(config)
     }
 
     /// Reads a config from a file of any name.

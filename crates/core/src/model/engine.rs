@@ -31,6 +31,29 @@ impl fmt::Display for EngineId {
     }
 }
 
+/// How far what an engine computes may be from exact, by the float type that it computes in; each as a part of the number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tolerance {
+    /// Of a perplexity, on a backbone that predicts a text.
+    pub perplexity: f64,
+    /// Of answers that are right, as a part of all.
+    pub answers: f64,
+    /// Of activations, and so of what a method makes of them, as far as its problem does not enlarge such errors: 16 units in
+    /// the last place of f32, five of half precision, in which no sums are formed.
+    pub activations: f64,
+}
+
+impl Tolerance {
+    /// Of a float type by its name.
+    pub fn of(dtype: &str) -> Self {
+        match dtype {
+            "f32" => Self { perplexity: 0.001, answers: 0.005, activations: 2e-6 },
+            "f16" => Self { perplexity: 0.005, answers: 0.02, activations: 5e-3 },
+            _ => Self { perplexity: 0.005, answers: 0.02, activations: 4e-2 },
+        }
+    }
+}
+
 /// One backbone, ready to run.
 pub trait Engine: Send + Sync {
     fn id(&self) -> EngineId;

@@ -27,7 +27,7 @@ mod stored;
 pub(crate) mod tensors;
 pub mod trie;
 pub mod weights;
-mod window;
+pub(crate) mod window;
 
 pub use attached::{Attachment, Place, whole};
 pub use batch::{Batch, Prediction, ScoredRow};
@@ -39,7 +39,7 @@ pub use cost::Load;
 pub use cpu::CPU;
 pub use decoder::Decoder;
 pub use deployed::{Deployed, deployed};
-pub use engine::{BatchObserver, Engine, EngineId, HostRows, ResidualStream, together};
+pub use engine::{BatchObserver, Engine, EngineId, HostRows, ResidualStream, Tolerance, together};
 pub use frozen::FrozenWeights;
 pub use matrix::Products;
 pub use operator::Operator;

@@ -25,6 +25,12 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
     checked(config, folder).map(drop)
 }
 
+/// Whether a folder's weights hold an embedding and an output projection beside it. Files that cannot be read hold nothing:
+/// whoever loads them says why.
+pub(super) fn has_both_tables(folder: &Path) -> bool {
+    Weights::open(folder).is_ok_and(|weights| weights.holds(EMBEDDING) && weights.holds(HEAD))
+}
+
 /// The weights of a folder, compared with a config as in [`check_weights`].
 pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
@@ -35,6 +41,10 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
         of.check(config, &mut weights)?;
     }
     let (c, vocab, tied) = (config.hidden, config.vocab, config.tied_embeddings);
+    if tied && !weights.holds(EMBEDDING) && weights.holds(HEAD) {
+        // Of tied tables a file may hold either.
+        weights.call(HEAD, EMBEDDING);
+    }
     weights.check(EMBEDDING, &[vocab, c])?;
     let parts = parts(config);
     for layer in 0..config.layers {
@@ -44,8 +54,8 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     if !tied {
         weights.check(HEAD, &[vocab, c])?;
     }
-    // Files of a tied model may hold a copy of the embedding; old ones hold the rotary table.
-    weights.finish(|name| (tied && name == HEAD) || name.ends_with("rotary_emb.inv_freq"))?;
+    // Old files hold the rotary table.
+    weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     Ok(weights)
 }
 

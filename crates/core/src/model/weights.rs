@@ -80,6 +80,11 @@ impl Weights {
         self.stored.insert(name.to_owned(), stored.to_owned());
     }
 
+    /// Whether the files have a tensor of that name.
+    pub(super) fn holds(&self, name: &str) -> bool {
+        self.holder.contains_key(name)
+    }
+
     fn stored_name<'a>(&'a self, name: &'a str) -> &'a str {
         self.stored.get(name).map_or(name, String::as_str)
     }

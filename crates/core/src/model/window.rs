@@ -1,7 +1,7 @@
 //! Sliding windows of attention, as a config asks for them and transformers reads it: a query sees the last `width` tokens,
 //! itself among them (`sliding_window_overlay` in transformers' masking_utils.py).
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::architecture::{Architecture, SlidingWindow};
 use super::config::MOST_TOKENS;
@@ -14,6 +14,7 @@ const FIRST_LAYER: usize = 28;
 
 const KEY: &str = "sliding_window";
 const SWITCH: &str = "use_sliding_window";
+const FIRST: &str = "max_window_layers";
 const LAYERS: &str = "layer_types";
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
@@ -72,14 +73,21 @@ pub(super) fn of(
                 };
             }
             // 0 is a number of layers too.
-            let first = match entries.get("max_window_layers") {
+            let first = match entries.get(FIRST) {
                 Some(zero) if zero.as_u64() == Some(0) => 0,
-                Some(_) => entries.count("max_window_layers", MOST_TOKENS)?,
-                None => taken("max_window_layers", FIRST_LAYER, notes),
+                Some(_) => entries.count(FIRST, MOST_TOKENS)?,
+                None => taken(FIRST, FIRST_LAYER, notes),
             };
             Ok((0..layers).map(|layer| width.filter(|_| layer >= first)).collect())
         }
     }
+}
+
+/// The first layer that has a window, where a config of an architecture tells by one number which layers have windows, or
+/// leaves it to the number that transformers takes.
+pub(crate) fn first_window(config: &Map<String, Value>, architecture: &Architecture) -> Option<u64> {
+    let switched = architecture.window == SlidingWindow::Switched && config.get(SWITCH) == Some(&Value::Bool(true));
+    config.get(FIRST).and_then(Value::as_u64).or(switched.then_some(FIRST_LAYER as u64))
 }
 
 /// Null is none.
@@ -109,7 +117,7 @@ fn kinds<'a>(entries: &Entries<'a>, layers: usize) -> Result<Option<Vec<&'a Valu
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Map, json};
+    use serde_json::json;
 
     use super::*;
     use crate::model::architecture::ARCHITECTURES;

@@ -13,7 +13,7 @@ pub mod stories;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use ghostlab_core::model::{CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement};
+use ghostlab_core::model::{CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement, Products};
 
 /// The checkout, whichever of its crates is tested.
 pub fn checkout() -> PathBuf {
@@ -51,15 +51,35 @@ pub fn tensors(path: &Path) -> std::collections::HashMap<String, Tensor> {
 
 /// A backbone on every engine that computes in f32 here: each is held to the same oracles within the same tolerances.
 pub fn engines(folder: &Path) -> Vec<Box<dyn Engine>> {
-    engines_with(&folder.join("config.json"), folder)
+    engines_of(Config::read(folder).unwrap(), folder)
 }
 
 /// The same under a config of another name.
 pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
-    let config = Config::read_file(config).unwrap();
+    engines_of(Config::read_file(config).unwrap(), folder)
+}
+
+fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
     let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
     let candle = CandleEngine::load(config.clone(), folder, at, None).unwrap();
     vec![Box::new(Decoder::load_with(config, folder).unwrap()), Box::new(candle)]
+}
+
+/// A backbone on every engine in every float type, with all weights in memory and, in f32, with no room for them.
+pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
+    let config = || Config::read(folder).unwrap();
+    let own = |products, memory| Box::new(Decoder::load_within(config(), folder, products, memory).unwrap());
+    let mut engines: Vec<Box<dyn Engine>> = vec![own(Products::F32, u64::MAX), own(Products::F32, 0)];
+    engines.push(own(Products::Bf16, u64::MAX));
+    let candle = |dtype, memory| {
+        let at = Placement { device: DeviceName::Cpu, dtype };
+        Box::new(CandleEngine::load(config(), folder, at, memory).unwrap())
+    };
+    engines.push(candle(FloatType::F32, Some(0)));
+    for dtype in FloatType::ALL {
+        engines.push(candle(dtype, None));
+    }
+    engines
 }
 
 /// All elements as f64.

@@ -8,7 +8,7 @@ use candle_core::{DType, Device};
 use safetensors::Dtype;
 
 use crate::error::{Error, Result};
-use crate::model::tensors::EMBEDDING;
+use crate::model::tensors::{EMBEDDING, HEAD};
 use crate::model::weights::Weights;
 
 /// Where a backbone may run.
@@ -130,12 +130,13 @@ impl FloatType {
         }
     }
 
-    /// The type that a backbone's embedding is stored in.
+    /// The type that a backbone's embedding is stored in, or the output projection that is the embedding too.
     ///
     /// # Errors
     /// Weight files that cannot be read.
     pub fn stored(folder: &Path) -> Result<Self> {
-        Ok(Self::of(Weights::open(folder)?.dtype(EMBEDDING)))
+        let weights = Weights::open(folder)?;
+        Ok(Self::of(weights.dtype(EMBEDDING).or_else(|| weights.dtype(HEAD))))
     }
 
     /// That of a tensor's file.
