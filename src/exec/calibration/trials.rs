@@ -51,8 +51,6 @@ impl<'a> Trials<'a> {
             journal: backbone.journal(tokens, batch),
         };
         let losses = scoring.scores(&keys)?;
-        // A variant that overflows is the worst there is.
-        let perplexity = |windows: Vec<f64>| Losses { windows }.perplexity();
-        Ok(losses.into_iter().map(perplexity).map(|p| if p.is_nan() { f64::INFINITY } else { p }).collect())
+        Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
     }
 }

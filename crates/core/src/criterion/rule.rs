@@ -31,6 +31,21 @@ pub struct CalibrationEvidence<'a> {
 }
 
 impl CalibrationEvidence<'_> {
+    /// The perplexities without each of some sets of layers.
+    ///
+    /// # Errors
+    /// One of them is no number: of a backbone that overflows nothing can be ranked.
+    pub fn perplexities_without(&mut self, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
+        let found = (self.perplexities)(removed)?;
+        match removed.iter().zip(&found).find(|(_, perplexity)| !perplexity.is_finite()) {
+            None => Ok(found),
+            Some((layers, perplexity)) => Err(Error::job("a perplexity is no number: no layers can be ranked by it")
+                .at(format!("the backbone without {layers:?}"))
+                .found(perplexity.to_string())
+                .hint("--dtype bf16 or f32 has the range that f16 lacks")),
+        }
+    }
+
     /// A similarity that [`Criterion::pairs`] asked for.
     ///
     /// # Errors
@@ -79,6 +94,13 @@ pub trait Criterion: Send + Sync {
     /// The regions `[start, end)` that a selection may have: their activations are spooled while the pass runs.
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         any_regions(cut)
+    }
+
+    /// Whether a cut is one block by the rule itself, whatever layers it picks. Reference codes tell one block from many
+    /// layers by the rule: layers that happen to be neighbours are many layers all the same.
+    fn one_block(&self, cut: &PruneSpec<'_>) -> bool {
+        let _ = cut;
+        false
     }
 
     /// Sets of layers like those whose perplexity [`Self::select`] will ask for: what they cost is told by these, and a

@@ -60,7 +60,7 @@ enum ShortenedLlama {
     Released { score: &'static str, backbone: Option<String> },
 }
 
-fn build(options: &Options) -> Result<Box<dyn Criterion>> {
+pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
     let Settings { order, score, backbone } = options::read(NAME, options)?;
     if order == Order::Measured && (score.is_some() || backbone.is_some()) {
         return Err(Error::bad_input(format!("wrong options for `{NAME}`"))
@@ -132,7 +132,7 @@ impl Criterion for ShortenedLlama {
     fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         match self {
             Self::Measured => {
-                let perplexities = (evidence.perplexities)(&self.trials(cut))?;
+                let perplexities = evidence.perplexities_without(&self.trials(cut))?;
                 Ok(Selection::lowest(perplexities.into_iter().enumerate().collect(), cut.depth))
             }
             Self::Released { score, backbone } => {

@@ -47,7 +47,7 @@ impl Criterion for Sleb {
         let mut selection = Selection { removed: Vec::new(), scores: Vec::new() };
         for _ in 0..cut.depth {
             let candidates = candidates(cut.layers, &selection.removed);
-            let perplexities = (evidence.perplexities)(&candidates)?;
+            let perplexities = evidence.perplexities_without(&candidates)?;
             let scored = candidates.into_iter().zip(perplexities);
             let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });
             let (removed, perplexity) = best.ok_or_else(|| Error::job("no layer is left to remove").at(NAME))?;
@@ -64,6 +64,20 @@ mod tests {
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
+
+    #[test]
+    fn trials_that_overflow_rank_no_layers() {
+        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
+        for build in [super::build, crate::criterion::shortened_llama::build] {
+            for broken in [f64::NAN, f64::INFINITY] {
+                let some = |removed: &[usize]| if removed.contains(&2) { broken } else { 3.0 };
+                for perplexity in [&some as &dyn Fn(&[usize]) -> f64, &|_| broken] {
+                    let error = select(build, &json!({}), &cut, |_| 0.0, perplexity).unwrap_err();
+                    assert!(error.exit_code() == 4 && error.to_string().contains("no number"), "{error}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn each_step_measures_again_what_is_left() {

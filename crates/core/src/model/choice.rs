@@ -128,11 +128,12 @@ impl EngineChoice {
 
     /// Bytes of the weights that a program needs, where they are.
     pub fn needed_bytes(self, config: &Config, program: &Program) -> u64 {
-        let (of_layer, beside) = match self {
-            Self::Cpu(products) => (products.bytes(), Products::F32.bytes()),
-            Self::Candle(at) => (at.dtype.bytes(), at.dtype.bytes()),
+        let (of_layer, of_table, one_table) = match self {
+            // The own kernels have the output projection in another layout than the embedding.
+            Self::Cpu(products) => (products.bytes(), Products::F32.bytes(), false),
+            Self::Candle(at) => (at.dtype.bytes(), at.dtype.bytes(), true),
         };
-        config.needed_bytes(program, of_layer, beside)
+        config.needed_bytes(program, of_layer, of_table, one_table)
     }
 
     /// Bytes of weights in this machine's memory within a budget. The largest part has to be there whatever the budget, if
@@ -150,6 +151,7 @@ impl EngineChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Operator;
 
     fn asked(engine: &str, device: &str, dtype: &str) -> EngineRequest {
         EngineRequest { engine: engine.parse().ok(), device: device.parse().ok(), dtype: dtype.parse().ok() }
@@ -179,6 +181,31 @@ mod tests {
         // Of a device that is asked for by name the float type is the stored one.
         let at = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
         assert_eq!(asked("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(at));
+    }
+
+    #[test]
+    fn a_tied_table_counts_once_where_it_is_one_and_operators_are_f32_everywhere() {
+        let config = Config::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa"));
+        let config = Config { tied_embeddings: true, ..config.unwrap() };
+        let untied = Config { tied_embeddings: false, ..config.clone() };
+        let (dense, table) = (Program::dense(config.layers), (config.vocab * config.hidden) as u64);
+        let operator = Operator::dense(config.hidden, vec![1.0; config.hidden * config.hidden]).unwrap();
+        let repaired = Program::pruned(config.layers, &[1], |_| Some(operator.clone()));
+        let pruned = Program::pruned(config.layers, &[1], |_| None);
+        for dtype in FloatType::ALL {
+            let choice = EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
+            // All that a dense backbone needs is all that is held.
+            for config in [&config, &untied] {
+                assert_eq!(choice.needed_bytes(config, &dense), choice.weight_bytes(config), "{dtype:?}");
+            }
+            let more = choice.needed_bytes(&untied, &dense) - choice.needed_bytes(&config, &dense);
+            assert_eq!(more, dtype.bytes() * table);
+            let of_operator = choice.needed_bytes(&config, &repaired) - choice.needed_bytes(&config, &pruned);
+            assert_eq!(of_operator, 4 * (config.hidden * config.hidden) as u64, "{dtype:?}");
+        }
+        // The own kernels hold the projection in another layout.
+        let cpu = EngineChoice::Cpu(Products::F32);
+        assert_eq!(cpu.needed_bytes(&config, &dense), cpu.weight_bytes(&untied));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::batch::is_narrower;
 use super::config::Config;
 use super::kernels::BLOCK_ROWS;
 use super::matrix::Products;
+use super::operator::Operator;
 use super::program::{Program, Step, Sublayer};
 use super::trie::{Cost, Trie};
 
@@ -85,23 +86,30 @@ impl Config {
         (budget - streams, streams)
     }
 
-    /// Bytes of the weights that a program needs, its operators among them, where one of a layer has `of_layer` and another
-    /// `beside`; an output projection that is tied has its own copy.
-    pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, beside: u64) -> u64 {
-        program.0.iter().map(|step| self.step_bytes(step, of_layer, beside)).sum()
+    /// Bytes of the weights that a program needs, its operators among them, which are f32 everywhere. A number of a layer has
+    /// `of_layer`, one of the embedding or the output projection `of_table`; where these are tied, `one_table` says whether
+    /// they are one in memory too.
+    pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, of_table: u64, one_table: bool) -> u64 {
+        let table = |step: &Step| match step {
+            Step::Embed if one_table && self.tied_embeddings => 0,
+            Step::Embed | Step::Head => of_table,
+            _ => 0,
+        };
+        program.0.iter().map(|step| self.step_bytes(step, of_layer, table(step))).sum()
     }
 
-    fn step_bytes(&self, step: &Step, of_layer: u64, beside: u64) -> u64 {
+    fn step_bytes(&self, step: &Step, of_layer: u64, of_table: u64) -> u64 {
         let (c, f) = (self.hidden, self.intermediate);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let of_operator = |operator: &Operator| (size_of::<f32>() * operator.numbers()) as u64;
         match step {
-            Step::Embed | Step::Head => beside * (self.vocab * c) as u64,
+            Step::Embed | Step::Head => of_table * (self.vocab * c) as u64,
             Step::Attention(_) => of_layer * (c * (2 * q + 2 * kv)) as u64,
             Step::Mlp(_) => of_layer * (3 * c * f) as u64,
-            Step::Apply(operator) => beside * operator.numbers() as u64,
+            Step::Apply(operator) => of_operator(operator),
             Step::Edited(half, layer, operator) => {
                 let plain = if *half == Sublayer::Mlp { Step::Mlp(*layer) } else { Step::Attention(*layer) };
-                self.step_bytes(&plain, of_layer, beside) + beside * operator.numbers() as u64
+                self.step_bytes(&plain, of_layer, of_table) + of_operator(operator)
             }
         }
     }

@@ -6,6 +6,9 @@ use super::ops;
 use crate::error::Result;
 use crate::model::batch::{Prediction, ScoredRow};
 
+/// Numbers of the output projection that are held in f32 at a time.
+const TILE: usize = 1 << 24;
+
 /// `ln p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary, and whether it is the likeliest
 /// token. Rows of which all targets are asked for together are projected once.
 ///
@@ -37,14 +40,24 @@ pub(super) fn predictions(
     Ok(predictions)
 }
 
-/// Every logit of the given rows, in f32.
+/// Every logit of the given rows, in f32: factors in half precision are multiplied and summed in f32, and never rounded again,
+/// as a softmax would exaggerate it.
 ///
 /// # Shapes
 /// As [`predictions`]; result `[rows, vocab]`.
 pub(super) fn logits(x: &Tensor, norm: &Tensor, eps: f64, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
     let indices: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
     let x = x.index_select(&Tensor::new(indices, x.device())?, 0)?;
-    Ok(ops::linear(&ops::rms_norm(&x, norm, eps)?, weight)?.to_dtype(DType::F32)?)
+    let x = ops::wide(&ops::rms_norm(&x, norm, eps)?)?;
+    if weight.dtype() == DType::F32 {
+        return ops::linear(&x, weight);
+    }
+    // A copy of the whole table in f32 would be twice as large as the table.
+    let (vocab, channels) = weight.dims2()?;
+    let tile = (TILE / channels).max(1);
+    let of_tile = |first: usize| ops::linear(&x, &ops::wide(&weight.narrow(0, first, tile.min(vocab - first))?)?);
+    let tiles = (0..vocab).step_by(tile).map(of_tile).collect::<Result<Vec<_>>>()?;
+    Ok(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? })
 }
 
 /// Of `logits [rows, vocab]`: the log-probability of each target, and the likeliest token of each row. Of equal logits,
@@ -69,6 +82,30 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+
+    #[test]
+    fn logits_of_half_precision_are_not_rounded_before_the_softmax() {
+        // Logits near 100, where neighbours in bf16 are 0.5 apart and in f16 1/16; two tiles of vocabulary.
+        let (channels, vocab) = (64, TILE / 64 + 3);
+        let x: Vec<f32> = (0..channels).map(|i| 1.0 + (i % 7) as f32 / 8.0).collect();
+        let weight: Vec<f32> = (0..vocab * channels).map(|i| 1.5 + (i * 31 % 97) as f32 / 1024.0).collect();
+        for dtype in [DType::BF16, DType::F16] {
+            let half = |of: &[f32], shape: (usize, usize)| {
+                Tensor::from_slice(of, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+            };
+            let (x, weight) = (half(&x, (1, channels)), half(&weight, (vocab, channels)));
+            let norm = Tensor::ones(channels, DType::F32, &Device::Cpu).unwrap();
+            let ours = logits(&x, &norm, 0.0, &weight, &[0]).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(ours.len(), vocab);
+            let wide = |of: &Tensor| of.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+            let (normed, weight) = (wide(&ops::rms_norm(&x, &norm, 0.0).unwrap()), wide(&weight));
+            for token in [0, 1, 77, vocab - 4, vocab - 1] {
+                let row = &weight[token * channels..(token + 1) * channels];
+                let exact: f64 = row.iter().zip(&normed).map(|(w, x)| w * x).sum();
+                assert!((f64::from(ours[token]) - exact).abs() < 1e-4, "{dtype:?}: {} {exact}", ours[token]);
+            }
+        }
+    }
 
     #[test]
     fn of_equal_logits_the_lowest_token_is_the_likeliest_and_tiles_change_nothing() {
