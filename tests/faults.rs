@@ -222,10 +222,10 @@ fn gc_keeps_what_a_grid_uses_and_tells_what_the_rest_costs() {
     world.runs(&[]);
     world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
     let list = |world: &World| String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-    assert!(list(&world).contains("operator-v2"), "{}", list(&world));
+    assert!(list(&world).contains("operator-v3"), "{}", list(&world));
     let gone = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let gone = String::from_utf8(gone.stdout).unwrap();
-    assert!(gone.contains("to make again") && gone.contains("operator-v2"), "{gone}");
+    assert!(gone.contains("to make again") && gone.contains("operator-v3"), "{gone}");
     let log = world.runs(&[]);
     assert!(log.contains("9 of 9 cells are stored already"), "{log}");
     let log = world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);

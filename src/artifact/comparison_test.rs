@@ -56,7 +56,7 @@ fn number(record: Record) -> Measurement {
         Calibration { corpus: "c4-train".into(), sequences: 128, length: 2048, seed: 0, operator_sequences: 32 };
     let calibrated = Calibrated { calibration, rule: "c4".into(), generated: false, repaired: true, finetune: None };
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
-    let setup = Setup { scored, calibration, unidentified: None };
+    let setup = Setup { scored, calibration, ..Setup::default() };
     let (cell, column) = (String::new(), metric.id.clone());
     Measurement { cell, column, record, metric, setup, sample: Sample::None, failure: None }
 }

@@ -35,6 +35,9 @@ pub struct BoundaryResult {
     pub placed: Option<PlacedRepair>,
     /// What a reader has to know of the repair.
     pub notes: Vec<String>,
+    /// Whether its calibration can determine no repair at all: its numbers are no merit then.
+    #[serde(default)]
+    pub undetermined: bool,
     /// Rank of the least-squares problem's matrix, where one was solved.
     pub rank: Option<usize>,
     /// Its condition number; none where it is infinite.

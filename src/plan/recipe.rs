@@ -18,7 +18,7 @@ use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse}
 use crate::latency::Rounds;
 use crate::machine;
 use crate::model::{CPU, Config, EngineChoice, EngineRequest};
-use crate::recovery::{self, Span};
+use crate::recovery;
 use crate::store::{ArtifactKind, CALIBRATING, Key};
 use crate::tasks::{self, Task};
 
@@ -81,6 +81,8 @@ pub struct Variant {
     pub calibration: Option<usize>,
     pub selection: Option<Arc<Key>>,
     pub operator: Option<Arc<Key>>,
+    /// How many of the calibration's sequences, its first, the operator is solved on: as its key says.
+    pub fitted: usize,
     /// What its operator becomes by training; none where it stays as it is solved.
     pub trained: Option<TrainingPlan>,
     /// One for each evaluation.
@@ -281,6 +283,7 @@ impl BackbonePlan {
                 calibration: None,
                 selection: None,
                 operator: None,
+                fitted: 0,
                 trained: None,
                 scores,
                 latencies: Vec::new(),
@@ -295,7 +298,8 @@ impl BackbonePlan {
             }
         };
         let plan = &self.calibrations[place];
-        let operator = Arc::new(self.operator(&selection, cell.depth, [criterion, recovery], plan)?);
+        let (operator, fitted) = self.operator(&selection, cell.depth, [criterion, recovery], plan)?;
+        let operator = Arc::new(operator);
         let trained = self.training(cell, criterion, recovery, &operator)?;
         let repair = trained.as_ref().map_or(&operator, |trained| &trained.key);
         let scores = score(&json!({"batch": batch_tokens}), Some(repair));
@@ -304,6 +308,7 @@ impl BackbonePlan {
             calibration: Some(place),
             selection: Some(selection),
             operator: Some(operator),
+            fitted,
             trained,
             scores,
             latencies: Vec::new(),
@@ -327,26 +332,24 @@ impl BackbonePlan {
         Ok(Key::new(ArtifactKind::Selection, of, parents).named(&self.name))
     }
 
-    /// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
+    /// An operator's key has the selection, the activations, and how many of the sequences it is solved on: the second value.
     fn operator(
         &self,
         selection: &Arc<Key>,
         depth: usize,
         [criterion, recovery]: [&Method; 2],
         calibration: &CalibrationPlan,
-    ) -> Result<Key> {
+    ) -> Result<(Key, usize)> {
         let rule = criterion::build(&criterion.name, &criterion.options)?;
         let repair = recovery::build(&recovery.name, &recovery.options)?;
-        // Where a selection may have several regions, it counts as one that has.
-        let one_region = rule.regions(&self.cut(depth)).iter().all(|(start, end)| end - start == depth);
-        let alone = one_region && repair.spans(Span { start: 0, end: depth }).len() == 1;
         let Calibration { sequences, operator_sequences, .. } = calibration.calibration;
+        let fitted = repair.fitted_on(rule.one_block(&self.cut(depth))).count(sequences, operator_sequences);
         let of = json!({
-            "recovery": recovery.name, "options": recovery::untrained(&recovery.resolved),
-            "sequences": repair.fitted_on(alone).count(sequences, operator_sequences),
+            "recovery": recovery.name, "options": recovery::untrained(&recovery.resolved), "sequences": fitted,
         });
         let activations = Arc::new(self.pass(&calibration.tokens));
-        Ok(Key::new(ArtifactKind::Operator, of, [("selection", Arc::clone(selection)), ("activations", activations)]))
+        let parents = [("selection", Arc::clone(selection)), ("activations", activations)];
+        Ok((Key::new(ArtifactKind::Operator, of, parents), fitted))
     }
 
     /// A trained operator's key has the operator that the training begins with, and its text.

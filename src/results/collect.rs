@@ -25,7 +25,8 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
             let value = value.filter(|value| value.is_finite());
             let record = Record { condition: condition.clone(), metric: metric.id.clone(), value, error };
             let unidentified = grid.backbones.get(&result.cell.backbone).and_then(|of| of.unidentified.clone());
-            let setup = Setup { scored: scored.to_vec(), calibration: calibration.clone(), unidentified };
+            let undetermined = result.boundaries.iter().any(|boundary| boundary.undetermined);
+            let setup = Setup { scored: scored.to_vec(), calibration: calibration.clone(), unidentified, undetermined };
             let column = column.unwrap_or_else(|| metric.id.clone());
             let (cell, failure) = (cell.clone(), result.failure.clone());
             measurements.push(Measurement { cell, column, record, metric, setup, sample, failure });

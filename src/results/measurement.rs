@@ -84,6 +84,8 @@ pub struct Setup {
     pub calibration: Option<Calibrated>,
     /// Why the backbone is not known to be the published one, where that was looked into and is not known.
     pub unidentified: Option<String>,
+    /// Whether its calibration cannot determine its repair: it is neither the best nor anybody's rival.
+    pub undetermined: bool,
 }
 
 /// A calibration with what the grid says of its text.

@@ -172,6 +172,25 @@ fn the_best_is_sought_within_a_backbone_and_depth_and_what_prints_alike_is_alike
 }
 
 #[test]
+fn what_its_calibration_cannot_determine_is_never_the_best() {
+    let rows = [("x", Some(2.0)), ("y", Some(3.0)), ("z", Some(4.0))].map(|(name, value)| (name, [value]));
+    let rows: Vec<Made<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
+    let marks = |undetermined: &str| {
+        let mut results = results(vec![text("c4")], &rows);
+        for of in &mut results.measurements {
+            let own = of.record.condition.recovery == undetermined;
+            std::sync::Arc::get_mut(of).unwrap().setup.undetermined = own;
+        }
+        let table = long(&results, "", Vec::new());
+        let of = |row: &super::table::Row| row.cells[0].as_ref().map(|shown| (shown.best, shown.second)).unwrap();
+        table.rows.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(marks(""), [(true, false), (false, true), (false, false)]);
+    assert_eq!(marks("x"), [(false, false), (true, false), (false, false)]);
+    assert_eq!(marks("y"), [(true, false), (false, false), (false, false)]);
+}
+
+#[test]
 fn of_accuracies_the_highest_is_best_and_errors_stand_in_the_files_alone() {
     let with = |value, recovery| Made { error: Some(5.0), ..cell("a", 3, recovery, value) };
     let table = long(&results(vec![task()], &[with(&[Some(55.0)], "x"), with(&[Some(60.0)], "y")]), "", Vec::new());

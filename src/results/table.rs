@@ -126,7 +126,7 @@ impl Shown {
 
 impl Table {
     /// Marks the best and the second of each column of each block, and tests ours against the best of the others. What
-    /// prints alike is alike; a cell that failed is no rival; a column in which all are the same has no best.
+    /// prints alike is alike; a cell that failed, or whose calibration determines no repair, is no rival; a column in which all are the same has no best.
     #[must_use]
     pub fn ranked(mut self) -> Self {
         for block in distinct(self.rows.iter().map(|row| &row.block)) {
@@ -144,7 +144,7 @@ impl Table {
             return;
         }
         let shown = |at: usize| {
-            let shown = self.rows[at].cells[column].as_ref()?;
+            let shown = self.rows[at].cells[column].as_ref().filter(|shown| !shown.of.setup.undetermined)?;
             metric.cost(shown.value?).map(|cost| (cost, &shown.of))
         };
         let mut costs: Vec<f64> = block.iter().filter_map(|&at| shown(at)).map(|(cost, _)| cost).collect();

@@ -58,15 +58,22 @@ impl ArtifactKind {
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
-            Self::Teacher | Self::Distilled | Self::Latency => 1,
-            // 2, for operators: keys name the activations, and have every option filled in.
-            Self::Operator => 2,
-            // 2, for scores: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone.
-            Self::Scores => 3,
+            Self::Distilled => 1,
+            // 2, for teachers: as with scores' 4.
+            Self::Teacher => 2,
+            // 2, for latencies: a tied table counts once where it is one, and operators in f32.
+            Self::Latency => 2,
+            // 2, for operators: keys name the activations, and have every option filled in. 3: what is solved on how many
+            // sequences is what the key says, also where many layers happen to be one block.
+            Self::Operator => 3,
+            // 2, for scores: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in
+            // half precision candle rounds no logits.
+            Self::Scores => 4,
             // 2, for tokens: keys say the format that a file is read as. 3: windows say the bytes that they predict.
             Self::Tokens => 3,
-            // 3, for selections: keys name what the criterion looked at, and have every option filled in.
-            Self::Selection => 3,
+            // 3, for selections: keys name what the criterion looked at, and have every option filled in. 4: the bound of `cca`
+            // counts no rounding as a direction.
+            Self::Selection => 4,
             // 3, for activations: as with scores. 4: a shard each.
             Self::Activations => 4,
         }
@@ -219,10 +226,10 @@ mod tests {
 
     #[test]
     fn a_key_is_the_sha_256_of_its_canonical_form() {
-        // printf '{"kind":"selection","of":{"depth":7},"version":3}' | sha256sum
+        // printf '{"kind":"selection","of":{"depth":7},"version":4}' | sha256sum
         let key = Key::new(ArtifactKind::Selection, json!({"depth": 7}), []);
-        assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":3}"#));
-        assert_eq!(key.kind().folder(), "selection-v3");
+        assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":4}"#));
+        assert_eq!(key.kind().folder(), "selection-v4");
     }
 
     #[test]

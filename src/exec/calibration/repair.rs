@@ -112,8 +112,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let activations = kept.open(job.shape, &sites)?;
     for (variant, selection) in &chosen {
         if let Some(key) = variant.operator.as_ref().filter(|key| !whole(job.run, key)) {
-            let cell = &grid.cells[variant.cell];
-            match solve::solve(job, cell, selection, &activations, key) {
+            match solve::solve(job, variant, selection, &activations, key) {
                 Err(error) if error.kind() == ErrorKind::Job => job.run.fail_at(variant.cell, key, error.one_line()),
                 solved => solved?,
             }

@@ -8,6 +8,7 @@ use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::exec::operator::{self, BoundaryResult, PlacedRepair};
 use crate::grid::Cell;
+use crate::plan::Variant;
 use crate::plan::payload::FIGURES;
 use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
 use crate::store::Key;
@@ -19,27 +20,31 @@ pub(super) fn recovery_of(cell: &Cell) -> Result<Box<dyn Recovery>> {
     recovery::build(&method.name, &method.options)
 }
 
-/// Solves a cell's operators and stores them.
+/// Solves a variant's operators and stores them.
 ///
 /// # Errors
 /// Kind `Job`: the cell cannot be repaired, and why.
 pub(super) fn solve(
     job: &CalibrationJob<'_>,
-    cell: &Cell,
+    variant: &Variant,
     selection: &Selection,
     activations: &Activations,
     key: &Key,
 ) -> Result<()> {
     let started = Instant::now();
-    let recovery = recovery_of(cell)?;
-    let sequences = activations.shape().sequences;
+    let recovery = recovery_of(&job.run.plan.grid.cells[variant.cell])?;
     let regions = selection.regions().into_iter();
     let spans: Vec<Span> = regions.flat_map(|(start, end)| recovery.spans(Span { start, end })).collect();
-    let first = cell.calibration.as_ref().map_or(sequences, |c| c.operator_sequences);
-    let fitted = recovery.fitted_on(spans.len() == 1).count(sequences, first);
     let (mut results, mut matrices, mut earlier) = (Vec::new(), Vec::new(), Vec::new());
     for &span in &spans {
-        let boundary = Boundary { backbone: &*job.engine, activations, span, fitted, earlier: &earlier };
+        let boundary = Boundary {
+            backbone: &*job.engine,
+            activations,
+            span,
+            fitted: variant.fitted,
+            earlier: &earlier,
+            starts: &job.windows.starts,
+        };
         let place = |error: Error| error.at(format!("boundary of layer {}", span.start));
         let began = Instant::now();
         let solution = recovery.solve(&boundary).map_err(place)?;
@@ -52,6 +57,7 @@ pub(super) fn solve(
             Repair::Branches { attention: true, .. } => Some(PlacedRepair::AttentionAndMlp),
         };
         let operator = solution.repair.operator();
+        let reasons = if operator.is_some() { recovery::degenerate(&boundary)? } else { Vec::new() };
         if let Some(operator) = operator {
             matrices.push(operator::payload(results.len(), operator)?);
         }
@@ -59,7 +65,8 @@ pub(super) fn solve(
             region: (span.start, span.end),
             operator: operator.map(|operator| operator.key()),
             placed,
-            notes: solution.notes,
+            undetermined: !reasons.is_empty(),
+            notes: reasons.into_iter().chain(solution.notes).collect(),
             rank: solution.system.map(|_| rank),
             condition: condition.is_finite().then_some(condition),
             losses: solution.losses,

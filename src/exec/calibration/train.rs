@@ -140,7 +140,8 @@ fn store(
     let operator = Operator::dense(job.backbone.config.hidden, state.matrix.clone())?;
     let mut results = operator::figures(solved)?;
     let fitted = activations.shape().sequences;
-    let boundary = Boundary { backbone: &*job.engine, activations, span, fitted, earlier: &[] };
+    let boundary =
+        Boundary { backbone: &*job.engine, activations, span, fitted, earlier: &[], starts: &job.windows.starts };
     for result in &mut results {
         result.operator = Some(operator.key());
         result.numbers = RepairMetrics::of(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;

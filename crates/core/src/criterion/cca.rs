@@ -77,6 +77,10 @@ impl Criterion for Cca {
         }
     }
 
+    fn one_block(&self, _: &PruneSpec<'_>) -> bool {
+        self.cut == Cut::Block
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         let activations = evidence.activations()?;
         let score = |(start, end)| Ok((start, bound(activations, start, end)?));
@@ -94,11 +98,12 @@ impl Criterion for Cca {
 fn bound(activations: &Activations, start: usize, end: usize) -> Result<f64> {
     let (shape, sites) = (activations.shape(), [start, end].map(HookPoint::Stream));
     let channels = shape.channels;
-    let mut means = [vec![0.0f64; channels], vec![0.0f64; channels]];
+    let (mut means, mut squares) = ([vec![0.0f64; channels], vec![0.0f64; channels]], [0.0f64; 2]);
     for rows in activations.blocks(0..shape.rows(), BLOCK_ROWS) {
-        for (site, sums) in sites.into_iter().zip(&mut means) {
+        for ((site, sums), square) in sites.into_iter().zip(&mut means).zip(&mut squares) {
             for row in activations.rows(site, rows.clone())?.chunks_exact(channels) {
                 sums.iter_mut().zip(row).for_each(|(sum, &v)| *sum += f64::from(v));
+                *square += row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>();
             }
         }
     }
@@ -114,7 +119,9 @@ fn bound(activations: &Activations, start: usize, end: usize) -> Result<f64> {
         normal.add(&x, &y);
         gram_parallel(&mut gram, &y, channels);
     }
-    Ok(channels as f64 - normal.correlations(gram)?)
+    let [of_x, of_y] = squares;
+    normal.made_from(of_x);
+    Ok(channels as f64 - normal.correlations(gram, of_y)?)
 }
 
 #[cfg(test)]

@@ -68,6 +68,10 @@ impl Criterion for Explicit {
         self.selection(cut).regions()
     }
 
+    fn one_block(&self, cut: &PruneSpec<'_>) -> bool {
+        self.selection(cut).regions().len() == 1
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, _: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         Ok(self.selection(cut))
     }

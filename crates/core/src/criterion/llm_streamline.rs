@@ -44,6 +44,10 @@ impl Criterion for LlmStreamline {
         self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect()
     }
 
+    fn one_block(&self, _: &PruneSpec<'_>) -> bool {
+        true
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
         Selection::highest_block(cut, self.pairs(cut), evidence, |cosine| cosine)
     }

@@ -21,6 +21,7 @@ impl NormalEquations {
     /// Adds the sums over other rows.
     pub fn merge(&mut self, other: &Self) {
         self.add_sums(&other.gram, &other.cross, other.rows);
+        self.numbers += other.numbers;
     }
 
     /// The mean of the eigenvalues of `XᵀX`: its trace over `C`.
@@ -77,18 +78,18 @@ impl NormalEquations {
     }
 
     /// The sum of the squared canonical correlations of `X` and `Y`, both of mean zero; `others` is `YᵀY`, its upper
-    /// triangle.
+    /// triangle, and `numbers` the sum of the squares of the f32 numbers that `Y` was made from.
     ///
     /// They are the singular values of `XᵀX^(−½)·XᵀY·YᵀY^(−½)`, so that the sum of their squares is
     /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`: the map from `X` to `Y` times the map back.
     ///
     /// # Errors
     /// As [`Self::minimum_norm`].
-    pub fn correlations(&self, others: Vec<f64>) -> Result<f64> {
+    pub fn correlations(&self, others: Vec<f64>, numbers: f64) -> Result<f64> {
         let c = self.channels;
         let mut turned = vec![0.0; c * c];
         transpose(&mut turned, c, 0, &self.cross, c);
-        let back = Self { channels: c, gram: others, cross: turned, rows: self.rows };
+        let back = Self { channels: c, gram: others, cross: turned, rows: self.rows, numbers };
         let (there, back) = (self.least_norm()?, back.least_norm()?);
         Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())
     }
@@ -172,7 +173,7 @@ mod tests {
         ] {
             let mut gram = vec![0.0; 4];
             super::super::gemm::gram_parallel(&mut gram, &y, 2);
-            let found = equations(2, &x, &y).correlations(gram).unwrap();
+            let found = equations(2, &x, &y).correlations(gram, 0.0).unwrap();
             assert!((found - expected).abs() < 1e-9, "{found} {expected}");
         }
     }

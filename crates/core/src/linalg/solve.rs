@@ -24,6 +24,8 @@ pub struct NormalEquations {
     /// `YᵀX [C, C]`: the columns of `XᵀY` one after the other, the layout that triangular solves are fast in.
     pub(super) cross: Vec<f64>,
     pub(super) rows: usize,
+    /// The sum of the squares of the f32 numbers that `X` is made from, where it is not `X` itself.
+    pub(super) numbers: f64,
 }
 
 /// The minimum-norm solution of a system that may be singular.
@@ -45,7 +47,25 @@ pub struct Factor<'a> {
 
 impl NormalEquations {
     pub fn new(channels: usize) -> Self {
-        Self { channels, gram: vec![0.0; channels * channels], cross: vec![0.0; channels * channels], rows: 0 }
+        Self {
+            channels,
+            gram: vec![0.0; channels * channels],
+            cross: vec![0.0; channels * channels],
+            rows: 0,
+            numbers: 0.0,
+        }
+    }
+
+    /// Says that `X` was made from f32 numbers whose squares sum to `squares`, as what is left of a stream without its mean:
+    /// what their rounding leaves counts for no direction.
+    pub fn made_from(&mut self, squares: f64) {
+        self.numbers = squares;
+    }
+
+    /// The greatest eigenvalue that counts as zero, of a greatest one.
+    fn floor(&self, greatest: f64) -> f64 {
+        let own: f64 = self.gram.iter().step_by(self.channels + 1).sum();
+        spectrum::floor(self.channels, greatest, own.max(self.numbers))
     }
 
     /// Adds rows.
@@ -145,8 +165,9 @@ impl NormalEquations {
 
     /// The `M` of least Frobenius norm among those that minimise `‖X·M − Y‖`: the pseudo-inverse of `XᵀX` times `XᵀY`.
     ///
-    /// Eigenvalues of `XᵀX` up to `max(C, 64)·ε·λ₁` are dropped: they are squares of singular values of `X`, and the
-    /// rounding of the sums leaves nothing of a `σ` below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096).
+    /// Eigenvalues of `XᵀX` that may be rounding are dropped: they are squares of singular values of `X`, and the sums in f64
+    /// leave nothing of a `σ` below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096), numbers in f32 nothing below
+    /// 4.8e-7 of the norm of all ([`NormalEquations::made_from`]).
     ///
     /// # Errors
     /// The sums are not finite, or the eigenvalues are not found.
@@ -155,7 +176,7 @@ impl NormalEquations {
         self.check_finite()?;
         let eigen = self.lower().self_adjoint_eigen(Side::Lower).map_err(|_| self.no_eigenvalues())?;
         let (values, vectors) = (eigen.S().column_vector(), eigen.U());
-        let floor = spectrum::floor(c, values[c - 1]);
+        let floor = self.floor(values[c - 1]);
         let rank = values.iter().filter(|&&value| value > floor).count();
         // Ascending: the kept ones stand last. M = U·Λ⁻¹·Uᵀ·(XᵀY).
         let kept = vectors.subcols(c - rank, rank); // [C, rank]
@@ -190,7 +211,8 @@ impl NormalEquations {
 
     fn all_eigenvalues(&self) -> Result<Spectrum> {
         let values = self.lower().self_adjoint_eigenvalues(Side::Lower).map_err(|_| self.no_eigenvalues())?;
-        Ok(Spectrum::of_squares(&values))
+        let floor = self.floor(values.last().copied().unwrap_or(0.0));
+        Ok(Spectrum::of_squares(&values, floor))
     }
 
     /// `XᵀX` of which the lower triangle may be read.
@@ -242,7 +264,7 @@ impl Factor<'_> {
         }
         let greatest = spectrum::greatest(c, |x, y| self.multiply(x, y)) - self.ridge;
         let smallest = 1.0 / spectrum::greatest(c, |x, y| self.divide(x, y)) - self.ridge;
-        if smallest > spectrum::floor(c, greatest) && smallest > self.ridge {
+        if smallest > self.normal.floor(greatest) && smallest > self.ridge {
             return Ok(Spectrum { rank: c, condition: (greatest / smallest).sqrt() });
         }
         // A ridge above the smallest eigenvalue hides it; without one it may still show.

@@ -11,6 +11,9 @@ const STRIDE: usize = 6;
 /// The relative residual at which an eigenvalue counts as found; its relative error is no greater, mostly its square.
 const TOLERANCE: f64 = 1e-4;
 
+/// Units in the last place by which a layer's f32 result may be off.
+const ROUNDINGS: f64 = 4.0;
+
 /// What a matrix `X [rows, C]` can determine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spectrum {
@@ -21,24 +24,29 @@ pub struct Spectrum {
 }
 
 impl Spectrum {
-    /// From all eigenvalues of `XᵀX` in ascending order, the squares of the singular values of `X`.
-    pub(super) fn of_squares(ascending: &[f64]) -> Self {
+    /// From all eigenvalues of `XᵀX` in ascending order, the squares of the singular values of `X`. Those up to `floor` count
+    /// as zero.
+    pub(super) fn of_squares(ascending: &[f64], floor: f64) -> Self {
         let (Some(&smallest), Some(&greatest)) = (ascending.first(), ascending.last()) else {
             return Self { rank: 0, condition: f64::INFINITY };
         };
-        let floor = floor(ascending.len(), greatest);
         let rank = ascending.iter().filter(|&&square| square > floor).count();
         let condition = if rank == ascending.len() { (greatest / smallest).sqrt() } else { f64::INFINITY };
         Self { rank, condition }
     }
 }
 
-/// The greatest eigenvalue of `XᵀX [C, C]` in f64 that may be nothing but rounding: `max(C, 64)·ε·λ₁`.
+/// The greatest eigenvalue of `XᵀX [C, C]` that may be nothing but rounding, of the sums or of what was summed; `numbers` is the
+/// sum of the squares of the f32 numbers that `X` was made from.
 ///
-/// The sums of `XᵀX` are rounded relative to `λ₁`, so of a singular value below √(C·ε)·σ₁ nothing is left: 1.2e-7·σ₁ up to
+/// The sums are rounded in f64 relative to `λ₁`, so of a singular value below √(C·ε)·σ₁ nothing is left: 1.2e-7·σ₁ up to
 /// C = 64, 9.5e-7·σ₁ at C = 4096. To see smaller ones, factor `X` itself ([`StreamingQr`](super::streaming_qr::StreamingQr)).
-pub(super) fn floor(channels: usize, greatest: f64) -> f64 {
-    channels.max(64) as f64 * f64::EPSILON * greatest
+/// And what was summed was computed in f32: no direction is larger than all roundings together, each so many units in the
+/// last place of its number. Where `X` is a small difference of large numbers (a stream less its mean) that is more than the
+/// first.
+pub(super) fn floor(channels: usize, greatest: f64, numbers: f64) -> f64 {
+    let rounding = ROUNDINGS * f64::from(f32::EPSILON);
+    (channels.max(64) as f64 * f64::EPSILON * greatest).max(rounding * rounding * numbers)
 }
 
 /// The greatest eigenvalue of a symmetric operator `[order, order]` without negative eigenvalues, from products with vectors:
@@ -141,9 +149,18 @@ mod tests {
 
     #[test]
     fn eigenvalues_within_rounding_of_zero_do_not_count() {
-        let spectrum = Spectrum::of_squares(&[-1e-16, 1e-15, 0.25, 1.0]);
+        let of = |squares: &[f64]| Spectrum::of_squares(squares, floor(squares.len(), squares[squares.len() - 1], 1.0));
+        let spectrum = of(&[-1e-16, 1e-15, 0.25, 1.0]);
         assert_eq!(spectrum, Spectrum { rank: 2, condition: f64::INFINITY });
-        assert_eq!(Spectrum::of_squares(&[0.25, 1.0]), Spectrum { rank: 2, condition: 2.0 });
-        assert_eq!(Spectrum::of_squares(&[0.0, 0.0]).rank, 0);
+        assert_eq!(of(&[0.25, 1.0]), Spectrum { rank: 2, condition: 2.0 });
+        assert_eq!(of(&[0.0, 0.0]).rank, 0);
+    }
+
+    #[test]
+    fn what_is_left_of_large_numbers_is_held_to_their_rounding() {
+        // By hand: (4·2⁻²³)² = 2.27e-13. Of numbers whose squares sum to 1e6, directions up to 2.27e-7 are rounding.
+        assert!((floor(64, 1e-9, 1e6) / 2.273_7e-7 - 1.0).abs() < 1e-4);
+        // Of numbers that are X itself, f64 decides at many channels: 4096·2.2e-16.
+        assert!((floor(4096, 1.0, 1.0) / 9.094_9e-13 - 1.0).abs() < 1e-4);
     }
 }

@@ -44,8 +44,9 @@ impl Recovery for Affine {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let mut means = [vec![0.0; channels], vec![0.0; channels]];
-        let mut count = 0usize;
+        let (mut count, mut squares) = (0usize, 0.0);
         self.rows(boundary, |pair| {
+            squares += pair[0].iter().map(|v| v * v).sum::<f64>();
             for (sums, rows) in means.iter_mut().zip(pair.iter()) {
                 rows.chunks_exact(channels).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v));
             }
@@ -60,7 +61,9 @@ impl Recovery for Affine {
             }
             sums.add(&pair[0], &pair[1])
         })?;
-        let solved = least_squares::solve(&sums.finish()?, channels, RIDGE)?;
+        let mut normal = sums.finish()?;
+        normal.made_from(squares);
+        let solved = least_squares::solve(&normal, channels, RIDGE)?;
         let [pre, delta] = means;
         let along = |j: usize| (0..channels).map(|i| pre[i] * solved.matrix[i * channels + j]).sum::<f64>();
         let bias = (0..channels).map(|j| (delta[j] - along(j)) as f32).collect();

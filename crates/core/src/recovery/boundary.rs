@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::method::Repair;
 use super::sums::Sums;
 use crate::calibrate::{Activations, HookPoint};
+use crate::corpus::Start;
 use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::{Batch, Engine, HostRows, Step};
@@ -53,6 +54,8 @@ pub struct Boundary<'a> {
     pub fitted: usize,
     /// The spans of the selection before this one, ascending, with their repairs.
     pub earlier: &'a [(Span, Repair)],
+    /// Where the sequences begin in their text; empty where no two are known to share tokens.
+    pub starts: &'a [Start],
 }
 
 impl Boundary<'_> {
@@ -88,6 +91,12 @@ impl Boundary<'_> {
             sums.add_difference(self.pre(rows.clone())?, self.post(rows)?)?;
         }
         sums.finish()
+    }
+
+    /// Whether two sequences are known to share tokens of their text.
+    pub fn overlap(&self, one: usize, other: usize) -> bool {
+        let (one, other) = (self.starts.get(one), self.starts.get(other));
+        one.zip(other).is_some_and(|(a, b)| a.document == b.document && a.token.abs_diff(b.token) < self.length())
     }
 
     /// The rows of one sequence.
@@ -182,6 +191,7 @@ pub(super) mod tests {
         engine: Adding,
         activations: Activations,
         pub(in crate::recovery) fitted: usize,
+        pub(in crate::recovery) starts: Vec<Start>,
     }
 
     impl Written {
@@ -190,7 +200,7 @@ pub(super) mod tests {
             streams.iter().for_each(|(layer, rows)| kept.push(HookPoint::Stream(*layer), rows).unwrap());
             let length = streams[0].1.len() / channels / sequences;
             let activations = kept.finish(ActivationShape { channels, sequences, length }).unwrap();
-            Self { engine: Adding::new(), activations, fitted: sequences }
+            Self { engine: Adding::new(), activations, fitted: sequences, starts: Vec::new() }
         }
 
         /// What a method with options gives at `[start, end)`.
@@ -204,8 +214,16 @@ pub(super) mod tests {
             let options: Options = options.as_object().unwrap().clone();
             let span = Span { start, end };
             let (backbone, activations) = (&self.engine, &self.activations);
-            let boundary = Boundary { backbone, activations, span, fitted: self.fitted, earlier };
+            let boundary = Boundary { backbone, activations, span, fitted: self.fitted, earlier, starts: &self.starts };
             crate::recovery::build(name, &options)?.solve(&boundary)
+        }
+
+        /// What cannot be determined at `[start, end)`.
+        pub(in crate::recovery) fn degenerate(&self, (start, end): (usize, usize)) -> Vec<String> {
+            let (backbone, activations, starts) = (&self.engine, &self.activations, &self.starts);
+            let (span, fitted) = (Span { start, end }, self.fitted);
+            let boundary = Boundary { backbone, activations, span, fitted, earlier: &[], starts };
+            crate::recovery::degenerate(&boundary).unwrap()
         }
     }
 

@@ -36,7 +36,7 @@ struct Settings {
 ///
 /// By region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`. Layer by layer it is
 /// `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens, and of `X` itself even where `W` is rotated: so does the
-/// reference code. One region is measured on all sequences, several spans on the operator's (design §1).
+/// reference code. The block of a criterion that removes one is measured on all sequences, other cuts on the operator's.
 struct LinearPatch {
     rotate: bool,
     placement: Placement,
@@ -71,9 +71,9 @@ impl Recovery for LinearPatch {
         self.placement.spans(region)
     }
 
-    /// As the reference code does (design §1).
-    fn fitted_on(&self, alone: bool) -> Fitted {
-        if alone { Fitted::All } else { Fitted::First }
+    /// As the reference code does (design §1): it asks the criterion, not the layers that were picked.
+    fn fitted_on(&self, one_block: bool) -> Fitted {
+        if one_block && self.placement == Placement::Region { Fitted::All } else { Fitted::First }
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {

@@ -36,10 +36,11 @@ pub trait Recovery: Send + Sync {
         vec![HookPoint::Stream(span.start), HookPoint::Stream(span.end)]
     }
 
-    /// Which sequences the repairs of a selection are solved on. `alone`: the selection has one span. It is a part of
-    /// what makes an operator, so [`Boundary::fitted`] says no more than this.
-    fn fitted_on(&self, alone: bool) -> Fitted {
-        let _ = alone;
+    /// Which sequences the repairs of a cut are solved on. `one_block`: its criterion removes one block
+    /// ([`Criterion::one_block`](crate::criterion::Criterion::one_block)). It is a part of what makes an operator, so that
+    /// it depends on nothing that is only known when the layers are chosen; [`Boundary::fitted`] says no more than this.
+    fn fitted_on(&self, one_block: bool) -> Fitted {
+        let _ = one_block;
         Fitted::All
     }
 

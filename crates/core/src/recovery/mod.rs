@@ -2,6 +2,7 @@
 
 mod affine;
 mod boundary;
+mod degenerate;
 mod ghosted;
 mod least_squares;
 mod linearpatch;
@@ -23,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
 
 pub use boundary::{Boundary, Span};
+pub use degenerate::degenerate;
 use method::RecoveryEntry;
 pub use method::{Fitted, Recovery, Repair, Solution, System};
 pub use none::NAME as NONE;

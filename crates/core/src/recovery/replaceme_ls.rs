@@ -70,13 +70,19 @@ impl Recovery for LeastSquares {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let mut sums = boundary.sums();
+        let (mut sums, mut squares) = (boundary.sums(), 0.0);
+        let square = |x: &[f32]| x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>();
         for rows in boundary.blocks(boundary.fitted) {
             let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows.clone())?);
-            let (branch, target) = branch_and_target(pre, boundary.middle(rows)?, post);
+            let middle = boundary.middle(rows)?;
+            squares += square(pre) + square(middle);
+            let (branch, target) = branch_and_target(pre, middle, post);
             sums.add(&branch, &target)?;
         }
-        let Solved { matrix, system, notes } = least_squares::solve(&sums.finish()?, channels, self.alpha)?;
+        let mut normal = sums.finish()?;
+        // The branch is a difference of streams.
+        normal.made_from(squares);
+        let Solved { matrix, system, notes } = least_squares::solve(&normal, channels, self.alpha)?;
         let mut solution = on_branch(matrix.into_iter().map(|v| v as f32).collect(), boundary)?;
         solution.system = Some(system);
         solution.notes.extend(notes);

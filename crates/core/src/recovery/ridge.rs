@@ -3,7 +3,8 @@
 //! `M_λ = (XᵀX + λI)⁻¹XᵀΔ` shrinks the map along directions of which the calibration holds little: with the singular values
 //! `σ_i` of `X` its part along the i-th is `σ_i² / (σ_i² + λ)` of the least-squares one. What a direction gives on other text
 //! is told by other text: one window of four is held out, each `λ` is solved on the rest, and the one is taken whose map has
-//! the least `‖X_h·M_λ − Δ_h‖²` on those held out. Sums over all windows are then solved with it. Candidates are shares of
+//! the least `‖X_h·M_λ − Δ_h‖²` on those held out. Windows are drawn at random and may overlap: one that shares a token with
+//! one that is held out is not other text, and is left out of the choice. Sums over all windows are then solved with it. Candidates are shares of
 //! the mean eigenvalue `tr(XᵀX) / C`, so that a share means the same for part of the windows and for all, and the paper's
 //! own 1e-6.
 
@@ -82,7 +83,7 @@ impl JsonSchema for Ridge {
 /// The map with the ridge that is best on held-out windows.
 ///
 /// # Errors
-/// Fewer than two windows; activations that are not finite.
+/// Fewer than two windows, or none that shares no token with those held out; activations that are not finite.
 pub(super) fn solve(boundary: &Boundary<'_>) -> Result<Solved> {
     let (channels, windows) = (boundary.channels(), boundary.fitted);
     if windows < 2 {
@@ -90,19 +91,30 @@ pub(super) fn solve(boundary: &Boundary<'_>) -> Result<Solved> {
             .expected("2 operator sequences or more")
             .found(windows.to_string()));
     }
-    let (mut seen, mut held, mut square) = (boundary.sums(), boundary.sums(), 0.0);
+    let (mut seen, mut held, mut shared, mut square) = (boundary.sums(), boundary.sums(), boundary.sums(), 0.0);
     let is_held = |window: usize| (window + 1).is_multiple_of(FOLD) || (windows < FOLD && window + 1 == windows);
+    let is_shared = |window: usize| (0..windows).any(|other| is_held(other) && boundary.overlap(window, other));
+    let (mut count, mut left_out) = (0, 0);
     for window in 0..windows {
         let rows = boundary.sequence(window);
         let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows)?);
         if !is_held(window) {
-            seen.add_difference(pre, post)?;
+            let overlaps = is_shared(window);
+            left_out += usize::from(overlaps);
+            if overlaps { &mut shared } else { &mut seen }.add_difference(pre, post)?;
             continue;
         }
+        count += 1;
         held.add_difference(pre, post)?;
         square += pre.iter().zip(post).map(|(&pre, &post)| (f64::from(post) - f64::from(pre)).powi(2)).sum::<f64>();
     }
-    let (mut seen, held) = (seen.finish()?, held.finish()?);
+    if count + left_out == windows {
+        return Err(Error::job("a ridge cannot be chosen: every window shares tokens with one that is held out")
+            .expected("windows of which some lie apart")
+            .found(format!("{windows} windows of {} tokens", boundary.length()))
+            .hint("shorter windows, or a longer text"));
+    }
+    let (mut seen, held, shared) = (seen.finish()?, held.finish()?, shared.finish()?);
     // `None` is the paper's.
     let ridge = |share: Option<f64>, of: &NormalEquations| share.map_or(RIDGE, |share| share * of.mean_eigenvalue());
     let (mut best, mut plain): (Option<(Option<f64>, f64)>, f64) = (None, f64::NAN);
@@ -120,12 +132,16 @@ pub(super) fn solve(boundary: &Boundary<'_>) -> Result<Solved> {
     let Some((share, error)) = best else {
         return Err(Error::job("no ridge makes the normal equations regular").found(format!("{} rows", seen.rows())));
     };
-    let count = (0..windows).filter(|&window| is_held(window)).count();
     seen.merge(&held);
+    seen.merge(&shared);
     let mut solved = least_squares::solve(&seen, channels, ridge(share, &seen))?;
+    let apart = match left_out {
+        0 => String::new(),
+        some => format!(" ({some} that share tokens with these are left out of the choice)"),
+    };
     let chosen = share.map_or(format!("{RIDGE:e}"), |share| format!("{share:e} of the mean eigenvalue"));
     solved.notes.push(format!(
-        "ridge {chosen}, chosen on {count} held-out windows of {windows}: there it leaves {:.2} % of Δ², {RIDGE:e} {:.2} %",
+        "ridge {chosen}, chosen on {count} held-out windows of {windows}{apart}: there it leaves {:.2} % of Δ², {RIDGE:e} {:.2} %",
         100.0 * (square + error) / square,
         100.0 * (square + plain) / square
     ));
@@ -136,6 +152,7 @@ pub(super) fn solve(boundary: &Boundary<'_>) -> Result<Solved> {
 mod tests {
     use serde_json::json;
 
+    use crate::corpus::Start;
     use crate::recovery::boundary::tests::{Written, near};
     use crate::recovery::{build, resolve};
 
@@ -159,6 +176,28 @@ mod tests {
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0, 2.0, 3.0, 4.0]), (2, &[3.0, 6.0, 9.0, 12.0])];
         let solution = Written::new(1, 4, &streams).solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
         near(&solution.repair.operator().unwrap().to_dense().unwrap(), &[3.0]);
+    }
+
+    #[test]
+    fn windows_that_share_tokens_with_a_held_out_one_have_no_part_in_the_choice() {
+        // As above, but one of the three windows that say Δ = 2 is cut from where the held-out one is, of which it says
+        // Δ = 1, too: with it a ridge of the mean eigenvalue would not be the best of the candidates.
+        let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 8]), (2, &[3.0, 3.0, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0])];
+        let at = |token| Start { document: 0, token };
+        let mut written = Written::new(1, 4, &streams);
+        written.starts = vec![at(10), at(51), at(20), at(50)];
+        let solution = written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
+        let note = &solution.notes[0];
+        assert!(note.contains("ridge 1e0 of") && note.contains("of 4 (1 that share tokens with these"), "{note}");
+        // The chosen share on all windows: the mean eigenvalue is 8, Σ xΔ = 12.
+        near(&solution.repair.operator().unwrap().to_dense().unwrap(), &[1.0 + 12.0 / 16.0]);
+        // In other documents, or apart by their length, windows share nothing.
+        written.starts = vec![at(10), Start { document: 1, token: 51 }, at(48), at(50)];
+        let note = &written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap().notes[0];
+        assert!(!note.contains("share tokens"), "{note}");
+        written.starts = vec![at(49), at(50), at(51), at(50)];
+        let error = written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap_err();
+        assert!(error.to_string().contains("every window shares tokens"), "{error}");
     }
 
     #[test]

@@ -103,7 +103,14 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
 impl Calibrated {
     pub fn boundary<'a>(&'a self, backbone: &'a dyn Engine, start: usize, end: usize) -> Boundary<'a> {
         let fitted = self.activations.shape().sequences;
-        Boundary { backbone, activations: &self.activations, span: Span { start, end }, fitted, earlier: &[] }
+        Boundary {
+            backbone,
+            activations: &self.activations,
+            span: Span { start, end },
+            fitted,
+            earlier: &[],
+            starts: &[],
+        }
     }
 }
 
