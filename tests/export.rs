@@ -210,6 +210,61 @@ fn an_export_with_operators_scores_as_its_cell_to_the_last_digit() {
 }
 
 #[test]
+fn operators_before_the_first_layer_that_stays_are_applied_on_every_engine_and_exported() {
+    let world = World::new();
+    let recoveries = ["none", "prune-and-comp", "linearpatch-diag", "ghosted", "affine", "rank", "sequential"];
+    let set = format!("recovery=[{}]", recoveries.join(", "));
+    let set = ["--set", &set, "--set", "criterion={name: explicit, layers: [0, 2]}", "--set", "depth=2"];
+    let of = |recovery: &str| -> f64 {
+        let rows = table(&world.path("results/grid/results.csv"));
+        // From the end: listed layers have commas.
+        let after = rows[0].iter().rev().position(|name| name == "ppl test@64").unwrap();
+        let own = rows.iter().rev().find(|row| row.iter().any(|cell| cell == recovery)).unwrap();
+        own.iter().nth_back(after).unwrap().parse().unwrap()
+    };
+    let measured = |engine: &[&str]| -> Vec<f64> {
+        world.runs(&[&set[..], &["--set", "name=grid"], engine].concat());
+        recoveries.iter().map(|recovery| of(recovery)).collect()
+    };
+    let ours = measured(&[]);
+    for (engine, most) in [
+        (&["--engine", "candle"][..], 1e-5),
+        (&["--dtype", "bf16"], 0.02),
+        (&["--engine", "candle", "--dtype", "bf16"], 0.02),
+        (&["--engine", "candle", "--dtype", "f16"], 0.002),
+    ] {
+        let other = measured(engine);
+        for (recovery, (a, b)) in recoveries.iter().zip(ours.iter().zip(&other)) {
+            assert!((a / b - 1.0).abs() < most, "{recovery} {engine:?}: {a} {b}");
+        }
+    }
+    for (recovery, cell) in recoveries.iter().zip(ours.iter().copied()) {
+        assert!(*recovery == "none" || cell != ours[0], "{recovery}: {cell}");
+        export(&world, recovery, recovery, &set);
+        let places = json(&world.path(recovery).join("config.json"))["ghostlab"]["operators"].clone();
+        let before = |place: &Value| place["layer"] == 0 && place["at"] == "before";
+        assert_eq!(
+            places.as_array().is_some_and(|of| of.iter().any(before)),
+            *recovery != "none",
+            "{recovery}: {places}"
+        );
+        let exported = perplexity(&world, recovery);
+        assert!((exported / cell - 1.0).abs() < 1e-6, "{recovery}: {exported} {cell}");
+    }
+    // Trained further, on a cut of one block.
+    let trained = "recovery=[none, {name: ghosted, finetune: {sequences: 4, length: 32}}]";
+    let set = ["--set", trained, "--set", "criterion={name: explicit, layers: [0, 1]}", "--set", "depth=2"];
+    world.runs(&[&set[..], &["--set", "name=grid"]].concat());
+    export(&world, "ghosted", "trained", &set);
+    let rows = table(&world.path("results/grid/results.csv"));
+    let after = rows[0].iter().rev().position(|name| name == "ppl test@64").unwrap();
+    let own = |row: &[String]| row.iter().nth_back(after).unwrap().parse::<f64>().unwrap();
+    let [.., none, trained] = &rows[..] else { unreachable!("a table of two cells") };
+    assert!((perplexity(&world, "trained") / own(trained) - 1.0).abs() < 1e-6);
+    assert_ne!(own(trained), own(none));
+}
+
+#[test]
 fn an_operator_that_was_trained_is_scored_and_an_export_of_an_export_is_the_same_model() {
     let world = World::new();
     let set = ["--set", "recovery={name: ghosted, finetune: {sequences: 4, length: 32}}", "--set", "depth=2"];

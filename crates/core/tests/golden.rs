@@ -1,0 +1,225 @@
+//! Every criterion, recovery and option on every engine in every float type, against numpy's formulas in f64
+//! (tests/fixtures/methods.json, which tools/method_oracles.py makes; its forward pass is held to transformers'). The tolerances
+//! stand with the engines ([`Tolerance`]).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use common::stories::{Calibrated, calibrated, perplexities};
+use common::{engines_of_all_types, fixture, json, numbers, relative_error};
+use ghostlab_core::corpus::{Start, Windows};
+use ghostlab_core::criterion::{self, CalibrationEvidence, PruneSpec};
+use ghostlab_core::model::{Engine, Operator, Program, Repairs, Sublayer, Tolerance};
+use ghostlab_core::options::{Described, Options};
+use ghostlab_core::recovery::{self, Boundary, Repair, RepairMetrics, Span};
+use serde_json::Value;
+
+fn windows(ids: &Value) -> Windows {
+    let rows: Vec<Vec<f64>> = ids.as_array().unwrap().iter().map(numbers).collect();
+    Windows {
+        ids: rows.iter().flatten().map(|&id| id as u32).collect(),
+        length: rows[0].len(),
+        starts: (0..rows.len()).map(|document| Start { document, token: 0 }).collect(),
+        corpus_tokens: 0,
+        bytes: 0,
+    }
+}
+
+fn layers(value: &Value) -> Vec<usize> {
+    numbers(value).into_iter().map(|layer| layer as usize).collect()
+}
+
+fn options(value: &Value) -> Options {
+    value.as_object().unwrap().clone()
+}
+
+/// A backbone on an engine, with its calibration.
+struct Case<'a> {
+    engine: &'a dyn Engine,
+    calibration: &'a Windows,
+    calibrated: Calibrated,
+    operator_sequences: usize,
+    tolerance: f64,
+    name: String,
+}
+
+impl Case<'_> {
+    /// Fails where a result is further off than the engine's activations times what the problem itself makes of such an error
+    /// (`moves`, by the oracle).
+    fn near(&self, what: &str, ours: &[f64], expected: &[f64], of: &Value) {
+        let (error, moves) = (relative_error(ours, expected), of["moves"].as_f64().unwrap());
+        let most = moves * self.tolerance;
+        assert!(error <= most, "{}: {what}: {error:e} off, at most {most:e}", self.name);
+    }
+
+    fn criterion(&self, expected: &Value) {
+        let (name, depth) = (expected["name"].as_str().unwrap(), expected["depth"].as_u64().unwrap() as usize);
+        let rule = criterion::build(name, &options(&expected["options"])).unwrap();
+        let cut = PruneSpec { backbone: "b", layers: self.engine.config().layers, depth };
+        let mut perplexities = |sets: &[Vec<usize>]| {
+            let without = |set: &Vec<usize>| Program::pruned(cut.layers, set, |_| None);
+            let programs: Vec<Program> = sets.iter().map(without).collect();
+            Ok(perplexities(self.engine, &programs, self.calibration))
+        };
+        let mut evidence = CalibrationEvidence {
+            similarities: &self.calibrated.similarities,
+            activations: Some(&self.calibrated.activations),
+            perplexities: &mut perplexities,
+        };
+        let found = rule.select(&cut, &mut evidence).unwrap();
+        let what = format!("{name} {} at depth {depth}", expected["options"]);
+        assert_eq!(found.removed, layers(&expected["removed"]), "{}: {what}: {:?}", self.name, found.scores);
+        let scores: Vec<Vec<f64>> = expected["scores"].as_array().unwrap().iter().map(numbers).collect();
+        let order: Vec<f64> = found.scores.iter().map(|(layer, _)| *layer as f64).collect();
+        assert_eq!(order, scores.iter().map(|of| of[0]).collect::<Vec<_>>(), "{what}");
+        let (ours, theirs): (Vec<f64>, Vec<f64>) =
+            found.scores.iter().zip(&scores).map(|((_, ours), of)| (*ours, of[1])).unzip();
+        if !ours.is_empty() {
+            self.near(&what, &ours, &theirs, expected);
+        }
+    }
+
+    /// Holds the operators of a recovery to the expected ones, and gives the backbone that they make.
+    fn recovery(&self, expected: &Value) -> Program {
+        let (name, removed) = (expected["name"].as_str().unwrap(), layers(&expected["removed"]));
+        let what = format!("{name} {} without {removed:?}", expected["options"]);
+        let method = recovery::build(name, &options(&expected["options"])).unwrap();
+        let all = self.calibrated.activations.shape().sequences;
+        let one_block = removed.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        let fitted = method.fitted_on(one_block).count(all, self.operator_sequences);
+        assert_eq!(fitted as u64, expected["fitted"].as_u64().unwrap(), "{what}");
+        let regions = removed.chunk_by(|a, b| a + 1 == *b).map(|of| Span { start: of[0], end: of[of.len() - 1] + 1 });
+        let spans: Vec<Span> = regions.flat_map(|region| method.spans(region)).collect();
+        let boundaries = expected["boundaries"].as_array().unwrap();
+        assert_eq!(spans.len(), boundaries.len(), "{what}");
+        let (mut earlier, mut repairs) = (Vec::new(), Repairs::default());
+        for (&span, expected) in spans.iter().zip(boundaries) {
+            let what = format!("{what}, {span:?}");
+            assert_eq!([span.start, span.end].to_vec(), layers(&expected["span"]), "{what}");
+            let boundary = Boundary {
+                backbone: self.engine,
+                activations: &self.calibrated.activations,
+                span,
+                fitted,
+                earlier: &earlier,
+                starts: &self.calibration.starts,
+            };
+            let solution = method.solve(&boundary).unwrap();
+            let metrics = RepairMetrics::of(&boundary, &solution.repair).unwrap();
+            if let Some(operator) = solution.repair.operator() {
+                self.operator(&what, operator, expected);
+            }
+            self.near(
+                &format!("{what}: error"),
+                &[metrics.boundary_mae],
+                &[expected["mae"].as_f64().unwrap()],
+                expected,
+            );
+            place(&mut repairs, &removed, span, &solution.repair);
+            earlier.push((span, solution.repair));
+        }
+        Program::repaired(self.engine.config().layers, &removed, &repairs)
+    }
+
+    fn operator(&self, what: &str, operator: &Operator, expected: &Value) {
+        let channels = self.engine.config().hidden;
+        let matrix: Vec<f64> = operator.linear().unwrap().into_iter().map(f64::from).collect();
+        let probe: Vec<f64> = (0..channels).map(|i| (i as f64 * 0.7).cos()).collect();
+        let along = |j: usize| (0..channels).map(|i| probe[i] * matrix[i * channels + j]).sum::<f64>();
+        let ours: Vec<f64> = (0..channels).map(along).collect();
+        self.near(&format!("{what}: matrix"), &ours, &numbers(&expected["probe"]), expected);
+        let norm = matrix.iter().map(|v| v * v).sum::<f64>().sqrt();
+        self.near(&format!("{what}: norm"), &[norm], &[expected["norm"].as_f64().unwrap()], expected);
+        match operator.bias().unwrap() {
+            Some(bias) => {
+                let bias: Vec<f64> = bias.into_iter().map(f64::from).collect();
+                self.near(&format!("{what}: bias"), &bias, &numbers(&expected["bias"]), expected);
+            }
+            None => assert!(expected["bias"].is_null(), "{what}"),
+        }
+    }
+}
+
+/// Puts a repair where it belongs: maps of a branch into the layer before, one after the other.
+fn place(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) {
+    let (operator, halves): (_, &[Sublayer]) = match repair {
+        Repair::Cut => return,
+        Repair::Stream(operator) => (operator, &[]),
+        Repair::Branches { operator, attention: true } => (operator, &[Sublayer::Attention, Sublayer::Mlp]),
+        Repair::Branches { operator, attention: false } => (operator, &[Sublayer::Mlp]),
+    };
+    let before = (0..span.start).rev().find(|layer| !removed.contains(layer));
+    let Some(layer) = before.filter(|_| !halves.is_empty()) else {
+        repairs.stream.insert(span.start, Arc::clone(operator));
+        return;
+    };
+    for &half in halves {
+        let product = match repairs.branches.get(&(layer, half)) {
+            Some(first) => first.then(operator).unwrap(),
+            None => Arc::clone(operator),
+        };
+        repairs.branches.insert((layer, half), product);
+    }
+}
+
+fn every_method(backbone: &str) {
+    let golden = json(&fixture("methods.json"));
+    let (calibration, text) = (windows(&golden["calibration"]), windows(&golden["windows"]));
+    let operator_sequences = golden["operator_sequences"].as_u64().unwrap() as usize;
+    let expected = &golden["backbones"][backbone];
+    for engine in engines_of_all_types(&fixture(&format!("arch/{backbone}"))) {
+        let (engine, id) = (&*engine, engine.id());
+        let case = Case {
+            engine,
+            calibration: &calibration,
+            calibrated: calibrated(engine, &calibration),
+            operator_sequences,
+            tolerance: Tolerance::of(id.dtype).activations,
+            name: format!("{backbone} on {id}"),
+        };
+        expected["criteria"].as_array().unwrap().iter().for_each(|of| case.criterion(of));
+        let recoveries = expected["recoveries"].as_array().unwrap();
+        let programs: Vec<Program> = recoveries.iter().map(|of| case.recovery(of)).collect();
+        for (of, ours) in recoveries.iter().zip(perplexities(engine, &programs, &text)) {
+            let what = format!("{} {} without {}: perplexity", of["name"], of["options"], of["removed"]);
+            case.near(&what, &[ours], &[of["perplexity"].as_f64().unwrap()], of);
+        }
+    }
+}
+
+#[test]
+fn every_method_is_its_formula_on_every_engine_and_float_type() {
+    every_method("llama-gqa");
+}
+
+#[test]
+fn every_method_is_its_formula_where_branches_end_in_norms() {
+    every_method("olmo2");
+}
+
+/// An option that nothing holds would be one that may be wrong. Released orders are a file of the reference's.
+#[test]
+fn no_method_and_no_option_is_left_out() {
+    let golden = json(&fixture("methods.json"));
+    let held: Vec<&Value> = golden["backbones"].as_object().unwrap().values().collect();
+    for (kind, described) in [("criteria", criterion::described()), ("recoveries", recovery::described())] {
+        for Described { name, options, .. } in described {
+            let own: Vec<&Value> =
+                held.iter().flat_map(|of| of[kind].as_array().unwrap()).filter(|of| of["name"] == name).collect();
+            assert!(!own.is_empty(), "{name} is in no golden case");
+            let used: BTreeSet<&String> = own.iter().flat_map(|of| of["options"].as_object().unwrap().keys()).collect();
+            let known = options["properties"].as_object().into_iter().flatten().map(|(option, _)| option);
+            let elsewhere =
+                [("shortened-llama", "order"), ("shortened-llama", "score"), ("shortened-llama", "backbone")];
+            // Training has an oracle of its own (distill.rs), and a target follows from its granularity.
+            let other =
+                |option: &str| option == "finetune" || option == "target" || elsewhere.contains(&(&name, option));
+            for option in known.filter(|option| !other(option)) {
+                assert!(used.contains(option), "no golden case of {name} sets {option}");
+            }
+        }
+    }
+}
