@@ -14,7 +14,7 @@
 
 pub use ghostlab_core::{
     calibrate, checkpoint, corpus, criterion, distill, error, evaluate, files, latency, linalg, metric, model, options,
-    recovery, significance, style, tasks,
+    quantity, recovery, significance, style, tasks,
 };
 pub use ghostlab_hub as hub;
 

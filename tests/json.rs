@@ -281,7 +281,13 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
         (&["compare", "a", "b"], 3, "compare", "missing", "there is no results folder of that name"),
         (&["status", "--store", "nowhere"], 3, "status", "missing", "there is no store of that name"),
         (&["cache", "path", "abcdef"], 3, "cache path", "missing", "no artifact has such a key"),
-        (&["cache", "gc", "--kind", "nosuch"], 2, "cache gc", "bad_input", "unknown kind of artifact"),
+        (
+            &["cache", "gc", "--kind", "nosuch"],
+            2,
+            "cache gc",
+            "bad_input",
+            "invalid value 'nosuch' for '--kind <KIND>'",
+        ),
         (&["plan", "grid.yaml", "--nosuch"], 2, "plan", "bad_input", "unexpected argument '--nosuch' found"),
     ] {
         let document = document(&world, &schema, arguments, code);

@@ -5,6 +5,8 @@
 //! (`just fuzz grid`). A file that breaks one of them becomes a seed here.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "a target fails by a panic")]
 
+mod commands;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -40,6 +42,8 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "race", seeds: race_seeds, run: race },
     FuzzTarget { name: "meta", seeds: meta_seeds, run: meta },
     FuzzTarget { name: "journal", seeds: journal_seeds, run: journal },
+    FuzzTarget { name: "command", seeds: commands::command_seeds, run: commands::command },
+    FuzzTarget { name: "plan", seeds: commands::plan_seeds, run: commands::plan },
 ];
 
 fn target(name: &str) -> &'static FuzzTarget {

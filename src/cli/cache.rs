@@ -4,8 +4,8 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
 use super::answer::cache::{Clearing, Files, ListedStage, Listing, Located, StageSum, State, Verified};
@@ -19,6 +19,7 @@ use crate::error::{self, Error, Result};
 use crate::exec::{self, Methods, Settings};
 use crate::grid::Grid;
 use crate::plan::{KeptKeys, Plan};
+use crate::quantity::Days;
 use crate::store::{ArtifactKind, Found, InventoryItem, Left, Store};
 
 #[derive(Subcommand)]
@@ -73,12 +74,12 @@ pub(super) struct Gc {
     overrides: Vec<String>,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Only artifacts of this kind: tokens, activations, selection, operator, scores.
-    #[arg(long, add = candidates::kinds())]
+    /// Only artifacts of this kind.
+    #[arg(long, value_parser = PossibleValuesParser::new(ArtifactKind::ALL.map(ArtifactKind::name)))]
     kind: Option<String>,
     /// Only artifacts that were written at least so many days ago.
     #[arg(long, value_name = "DAYS")]
-    older: Option<f64>,
+    older: Option<Days>,
     /// Delete without asking.
     #[arg(long)]
     yes: bool,
@@ -169,14 +170,6 @@ fn verify(store: &Store, repair: bool, form: &Form) -> Result<ExitCode> {
 }
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
-    if let Some(kind) = &gc.kind {
-        let names: Vec<&str> = ArtifactKind::ALL.iter().map(|kind| kind.name()).collect();
-        if !names.contains(&kind.as_str()) {
-            return Err(Error::bad_input("unknown kind of artifact")
-                .expected(format!("one of {}", names.join(", ")))
-                .found(format!("`{kind}`")));
-        }
-    }
     // What the dead left is shown with the rest: opening the store to write to it would sweep it before.
     let store = gc.place.look()?;
     let left: Vec<Left> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
@@ -186,7 +179,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         let damaged = matches!(entry.found, Found::Damaged(_)) || !entry.current();
         let unused = !gc.keep.is_empty() && !kept.has(entry);
         let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
-        let old = gc.older.is_none_or(|days| entry.age() >= Duration::from_secs_f64(days.max(0.0) * 86_400.0));
+        let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
         // With a kind or an age and nothing to keep, these alone decide.
         let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
         (damaged || unused || chosen) && of_kind && old

@@ -219,11 +219,6 @@ pub(super) fn submissions() -> ArgValueCompleter {
     })
 }
 
-/// Kinds of artifacts.
-pub(super) fn kinds() -> ArgValueCompleter {
-    completer(|current| beginning(current, ArtifactKind::ALL.iter().map(|kind| kind.name().to_owned())))
-}
-
 /// Models: names in `backbones/`, and folders.
 pub(super) fn models() -> ArgValueCompleter {
     completer(|current| both(named(EntryKind::Backbone, current), PathCompleter::dir().complete(current)))
@@ -232,11 +227,6 @@ pub(super) fn models() -> ArgValueCompleter {
 /// Texts: names in `corpora/`, and files.
 pub(super) fn texts() -> ArgValueCompleter {
     completer(|current| both(named(EntryKind::Corpus, current), PathCompleter::any().complete(current)))
-}
-
-/// Rules by which texts become windows.
-pub(super) fn rules() -> ArgValueCompleter {
-    completer(|current| beginning(current, Methods.rules().into_iter().map(str::to_owned)))
 }
 
 /// Tasks by name, and their files.

@@ -15,6 +15,7 @@ use crate::export::{Exported, Exporter, Form};
 use crate::files::name;
 use crate::grid::Grid;
 use crate::model::{EngineRequest, FloatType};
+use crate::quantity::Gigabytes;
 
 /// What `--dtype` means here.
 pub(super) const DTYPE: &str =
@@ -35,8 +36,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<FloatType>)]
     compute: Option<FloatType>,
     /// Most gigabytes of a weight file.
-    #[arg(long, value_name = "GB", default_value_t = 5.0, value_parser = super::gigabytes)]
-    shard_size: f64,
+    #[arg(long, value_name = "GB", default_value = "5")]
+    shard_size: Gigabytes,
     #[command(flatten)]
     limits: LimitArgs,
 }
@@ -53,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let exporter = Exporter {
         store: &store,
         settings: arguments.limits.settings(computed),
-        form: Form { dtype, shard: (arguments.shard_size * 1e9) as u64 },
+        form: Form { dtype, shard: arguments.shard_size.bytes() },
         reporter: &*progress::reporter(false),
         stop: &stop,
     };

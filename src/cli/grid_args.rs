@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::exec::{Methods, Settings};
 use crate::grid::Grid;
 use crate::model::{DeviceName, EngineName, EngineRequest, FloatType};
+use crate::quantity::{Gigabytes, MOST_RETRIES};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -94,17 +96,17 @@ pub(super) struct LimitArgs {
     /// Memory that jobs may take together, in GB; four fifths of what is free by default. Of a backbone that exceeds it,
     /// layers are made from the weight files whenever they are needed.
     #[arg(long, value_name = "GB")]
-    memory: Option<f64>,
+    memory: Option<Gigabytes>,
     /// Memory of another device that a run may take, in GB; most of what is free there by default. Of a backbone that exceeds
     /// it, layers are read from the weight files whenever they are needed.
     #[arg(long, value_name = "GB")]
-    device_memory: Option<f64>,
+    device_memory: Option<Gigabytes>,
     /// How large the store may be, in GB. What no part of this grid needs goes when there would be more: first what is
     /// cheapest to make again for its bytes. Without it everything stays.
     #[arg(long, value_name = "GB")]
-    store_limit: Option<f64>,
+    store_limit: Option<Gigabytes>,
     /// How often a job that fails is tried again.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_RETRIES)))]
     retries: u32,
 }
 
@@ -131,8 +133,13 @@ fn detailed(grid: &Grid) {
 const THREADS_PER_CORE: usize = 4;
 
 impl Threads {
-    /// All cores where no number is given.
+    /// All cores where no number is given. A process has one set of threads: the first command that it calls says how many.
     pub(super) fn start(&self) -> Result<()> {
+        static STARTED: Mutex<bool> = Mutex::new(false);
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut started, true) {
+            return Ok(());
+        }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (asked, most) = (self.threads.map_or(0, usize::from), (THREADS_PER_CORE * cores).max(16));
         if asked > most {
@@ -225,7 +232,7 @@ impl LimitArgs {
 
     /// Bytes that jobs may take together, where they are said.
     pub(super) fn memory(&self) -> Option<u64> {
-        self.memory.map(|gigabytes| (gigabytes * 1e9) as u64)
+        self.memory.map(Gigabytes::bytes)
     }
 
     /// The limits as words of a command line, with so much memory.
@@ -244,9 +251,8 @@ impl LimitArgs {
     }
 
     pub(super) fn settings(&self, engine: EngineRequest) -> Settings {
-        let bytes = |gigabytes: f64| (gigabytes * 1e9) as u64;
         let [memory, device_memory, store_limit] =
-            [self.memory, self.device_memory, self.store_limit].map(|size| size.map(bytes));
+            [self.memory, self.device_memory, self.store_limit].map(|size| size.map(Gigabytes::bytes));
         let mut settings = Settings {
             engine,
             device_memory,

@@ -37,6 +37,8 @@ mod grid_args;
 mod home;
 mod init;
 mod man;
+#[cfg(test)]
+mod options_test;
 mod out;
 mod plan;
 mod progress;
@@ -53,18 +55,20 @@ mod voice;
 mod work;
 mod worker;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::files::limit::TextLimit;
+use crate::quantity::Gigabytes;
 
 #[derive(Parser)]
 #[command(name = "ghostlab", version, about, long_about = None)]
 struct Arguments {
     /// Most gigabytes of text that a file may hold or unpack to; a row of JSON, or a task's file, may have a tenth of it.
-    #[arg(long, value_name = "GB", global = true, default_value_t = TextLimit::DEFAULT as f64 / 1e9, value_parser = gigabytes)]
-    text: f64,
+    #[arg(long, value_name = "GB", global = true, default_value_t = Gigabytes::of_bytes(TextLimit::DEFAULT))]
+    text: Gigabytes,
     #[command(flatten)]
     voice: voice::Voice,
     #[command(subcommand)]
@@ -154,27 +158,44 @@ impl Command {
     }
 }
 
-/// A size that is one: above nothing, and less than any memory.
-fn gigabytes(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().map_err(|error| error.to_string())?;
-    if number > 0.0 && number <= 1e6 { Ok(number) } else { Err("more than 0 and at most 1000000".to_owned()) }
-}
-
 /// Parses the command line, runs it, prints errors; the process's exit code.
 pub fn main() -> ExitCode {
     if completion::asked() {
         return ExitCode::SUCCESS;
     }
-    let command = Arguments::command().color(voice::of_help(std::env::args_os()));
-    let matches = command.try_get_matches().unwrap_or_else(|error| {
-        if error.use_stderr() {
-            answer::misused(std::env::args_os(), &error);
+    execute(&std::env::args_os().collect::<Vec<_>>())
+}
+
+/// What a call of a command came to.
+#[derive(Debug)]
+pub struct Called {
+    pub code: ExitCode,
+    /// What it said on standard output.
+    pub output: String,
+    /// What it said on standard error; other threads than the caller's, as those of progress, say it there.
+    pub errors: String,
+}
+
+/// Runs a command line, of which the first word is the program's name, within this process.
+pub fn call(words: &[OsString]) -> Called {
+    let (code, [output, errors]) = out::kept(|| execute(words));
+    Called { code, output, errors }
+}
+
+fn execute(words: &[OsString]) -> ExitCode {
+    let command = Arguments::command().color(voice::of_help(words.iter().cloned()));
+    let arguments = match command.try_get_matches_from(words).and_then(|of| Arguments::from_arg_matches(&of)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            if error.use_stderr() {
+                answer::misused(words.iter().cloned(), &error);
+            }
+            out::show_usage(&error);
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
-        error.exit()
-    });
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    };
     arguments.voice.set();
-    TextLimit::set((arguments.text * 1e9) as u64);
+    TextLimit::set(arguments.text.bytes());
     let answers = arguments.command.answers();
     let result = match arguments.command {
         Command::Init(arguments) => init::run(&arguments),

@@ -4,6 +4,7 @@
 //! that it wanted, and what cannot be said stops no run. Only output that is lost for want of room is an error, at the end.
 //! Control characters in names and paths go out as escapes: they would move the cursor.
 
+use std::cell::RefCell;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +13,31 @@ use serde::Serialize;
 
 use super::voice::Look;
 use crate::error::{Error, Result, hidden, printable};
+
+thread_local! {
+    /// What this thread says on standard output and standard error, where that is kept and not written.
+    static KEPT: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
+}
+
+/// Runs something on this thread and keeps what it says on standard output and standard error.
+pub(super) fn kept<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
+    KEPT.set(Some(Default::default()));
+    let made = run();
+    (made, KEPT.take().unwrap_or_default())
+}
+
+/// Whether `text` was kept, as what stands at `place` of [`KEPT`].
+fn keep(place: usize, text: &str) -> bool {
+    KEPT.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[place].push_str(text)).is_some())
+}
+
+/// Help, the version, or what is wrong with the command line.
+pub(super) fn show_usage(error: &clap::Error) {
+    if !keep(usize::from(error.use_stderr()), &error.render().to_string()) {
+        // Who has closed the stream wants none of it.
+        error.print().ok();
+    }
+}
 
 /// The first failure to write what was asked for.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
@@ -22,6 +48,9 @@ pub(super) fn say(text: Arguments<'_>) {
 }
 
 fn say_raw(text: &str) {
+    if keep(0, text) {
+        return;
+    }
     let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
     if lost.is_none()
         && let Err(error) = io::stdout().lock().write_all(text.as_bytes())
@@ -32,7 +61,13 @@ fn say_raw(text: &str) {
 
 /// Writes to standard error.
 pub(super) fn tell(text: Arguments<'_>) {
-    io::stderr().lock().write_all(printable(&text.to_string()).as_bytes()).ok();
+    tell_raw(&printable(&text.to_string()));
+}
+
+fn tell_raw(text: &str) {
+    if !keep(1, text) {
+        io::stderr().lock().write_all(text.as_bytes()).ok();
+    }
 }
 
 /// Writes a line to standard output whose pieces look differently where colours are shown.
@@ -43,7 +78,7 @@ pub(super) fn say_line(pieces: &[(Look, &str)]) {
 
 /// The same to standard error.
 pub(super) fn tell_line(pieces: &[(Look, &str)]) {
-    io::stderr().lock().write_all(painted(pieces, console::Style::for_stderr).as_bytes()).ok();
+    tell_raw(&painted(pieces, console::Style::for_stderr));
 }
 
 fn painted(pieces: &[(Look, &str)], of: impl Fn(console::Style) -> console::Style) -> String {

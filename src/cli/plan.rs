@@ -11,8 +11,9 @@ use super::answer::{Answer, Form};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::progress;
 use super::units::{bytes, cells, columns, flops, seconds};
+use super::work::Work;
 use crate::error::Result;
-use crate::exec;
+use crate::exec::{self, Where};
 use crate::plan::{Plan, Reason};
 
 #[derive(Args)]
@@ -32,17 +33,19 @@ pub(super) struct Arguments {
 const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (grids, artifact) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
+    let work = Work::of(&arguments.asked, false, &store)?;
     let settings = arguments.limits.settings(arguments.asked.engine());
-    let planned = grids.iter().map(|grid| {
+    let planned = work.gate().into_iter().chain([&work.grid]).map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
         // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
-        exec::prepare(&plan, &store, &*progress::reporter(false), &AtomicBool::new(false))?;
-        GridPlan::of(&plan, &store, &settings)
+        let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
+        let preflight = exec::preflight(&plan, &settings, Where::Here, &store, &*reporter, &stop)?;
+        GridPlan::of(&plan, &preflight, &store, &settings)
     });
-    let answer = PlanAnswer { artifact: artifact.map(|of| of.name), grids: planned.collect::<Result<_>>()? };
+    let grids = planned.collect::<Result<_>>()?;
+    let answer = PlanAnswer { artifact: work.artifact.as_ref().map(|of| of.name.clone()), grids };
     arguments.form.show(answer, Answer::Plan, |answer| text(answer, arguments.all))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -179,6 +182,8 @@ fn costs(cost: &PlanCost) -> String {
         let room = run.free_disk_bytes.map_or(String::new(), |free| format!("; {} are free", bytes(free)));
         let (stays, spool) = (bytes(run.disk_bytes), bytes(run.spool_bytes));
         lines.push(format!("disk: about {stays} to stay, {spool} for a while{room}"));
+        let room = run.free_inodes.map_or(String::new(), |free| format!("; {free} are free"));
+        lines.push(format!("files and folders: {} at most{room}", run.inodes));
     }
     lines.join("\n")
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
 use super::candidates;
@@ -12,13 +13,16 @@ use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::Place;
 use super::units::columns;
 use super::{fetch, out, progress, stop};
+use crate::corpus::Rule;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, Methods};
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
 use crate::hub::Source;
 use crate::model::Config;
+use crate::quantity::MOST;
 use crate::results::{ModelScore, ModelScores};
+use crate::tasks::{Bos, DocumentLimit};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -34,20 +38,20 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',', add = candidates::texts())]
     perplexity: Vec<String>,
     /// Tokens of a window; 2048 by default, or the model's context where that is less.
-    #[arg(long, value_name = "TOKENS")]
-    length: Option<usize>,
-    /// How the rows of text files are joined and their windows drawn: `wikitext2`, `ptb` or `c4`.
-    #[arg(long, default_value = "wikitext2", add = candidates::rules())]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MOST as i64))]
+    length: Option<u32>,
+    /// How the rows of text files are joined and their windows drawn.
+    #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
     /// Only the first documents of each task: so many, or below 1 that part of them.
     #[arg(long, value_name = "N")]
-    limit: Option<f64>,
+    limit: Option<DocumentLimit>,
     /// Only the first windows of each text.
-    #[arg(long, value_name = "N")]
-    windows: Option<usize>,
-    /// Whether contexts begin with the tokenizer's special tokens: `tokenizer`, `never`, `always`.
-    #[arg(long, default_value = "tokenizer")]
-    bos: String,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
+    windows: Option<u32>,
+    /// Whether contexts begin with the tokenizer's special tokens: as it does by itself, never or always.
+    #[arg(long, default_value_t, value_parser = str::parse::<Bos>)]
+    bos: Bos,
     /// Bring what is missing from the hub first.
     #[arg(long)]
     fetch: bool,
@@ -111,7 +115,7 @@ fn grid(arguments: &Arguments) -> Result<Grid> {
             _ => error,
         })
     };
-    let grid = load(arguments.length.unwrap_or(LENGTH))?;
+    let grid = load(arguments.length.map_or(LENGTH, |length| length as usize))?;
     let context = grid.backbones.values().next().map(|of| Config::read_with_attachments(&of.path)).transpose()?;
     match context.and_then(|config| config.max_positions) {
         Some(most) if arguments.length.is_none() && most < LENGTH => load(most),
@@ -140,8 +144,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
         }
         let mut entry = json!({"name": task, "bos": arguments.bos});
         if let Some(limit) = arguments.limit {
-            // A whole number is a number of documents.
-            entry["limit"] = if limit >= 1.0 && limit.fract() == 0.0 { json!(limit as u64) } else { json!(limit) };
+            entry["limit"] = json!(limit.value());
         }
         used.push(entry);
     }

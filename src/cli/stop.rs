@@ -1,7 +1,7 @@
 //! Ctrl-C, and the signals by which schedulers and closed terminals ask a program to end.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(unix)]
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,15 @@ use crate::exec::{Event, Reporter};
 /// Of a run.
 pub(super) const AFTER_BATCH: &str = "stopping after this batch";
 
+/// A process has one handler, however many commands it calls.
+static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
+
 /// The first Ctrl-C, TERM or HUP stops where nothing is lost; the second stops at once. `words` are said at the first.
 pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
+    let mut known = STOP.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(stop) = known.as_ref() {
+        return Ok(Arc::clone(stop));
+    }
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || {
@@ -22,6 +29,7 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
         eprintln!("{words}; once more stops at once");
     })
     .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
+    *known = Some(Arc::clone(&stop));
     Ok(stop)
 }
 

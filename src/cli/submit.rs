@@ -14,10 +14,10 @@ use crate::cluster::{
     self, ArrayRequest, ArtifactCall, Binary, JobScript, Queue, SlurmProfile, Submission, SubmittedJobs, time_limit,
 };
 use crate::error::{Error, Result};
-use crate::exec::{self, Settings};
+use crate::exec::{self, Settings, Where};
 use crate::grid::Grid;
 use crate::model::{CPU, EngineRequest};
-use crate::plan::{Estimate, Inputs, Outline, Plan, StoreState, batch_bytes};
+use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
 use crate::store::{ClaimResult, Store};
 
 #[derive(Subcommand)]
@@ -168,14 +168,12 @@ impl Preflight {
         let (mut inputs, mut gate_plan): (Vec<Inputs>, Option<Plan<'_>>) = (Vec::new(), None);
         if let Some(gate) = work.gate() {
             let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
-            exec::prepare(&plan, store, &*reporter, &stop)?;
+            exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
             gate_plan = Some(plan);
         }
         let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
-        exec::prepare(&plan, store, &*reporter, &stop)?;
-        let state = StoreState::read(&plan, store);
-        let estimate = Estimate::of(&plan, &state, settings.spool_bytes, settings.memory.unwrap_or(u64::MAX))?;
-        exec::room_on_disk(estimate.disk + estimate.spool, store)?;
+        let exec::Preflight { state, estimate } =
+            exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
         let of_device = plan
             .backbones
             .iter()

@@ -15,6 +15,7 @@ use crate::cluster;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings, Terms, Worked};
 use crate::grid::Grid;
+use crate::quantity::MOST_SECONDS;
 use crate::store::Store;
 
 /// The exit code of a worker that was asked to end before all was done: the `EX_TEMPFAIL` of sysexits.h, try again later.
@@ -28,7 +29,7 @@ pub(super) struct Arguments {
     limits: LimitArgs,
     /// Leave when there was nothing to do for so many seconds, though others are still at work. Without it a worker stays
     /// until all is done, and takes over what others leave.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=MOST_SECONDS))]
     idle_exit: Option<u64>,
     /// Of an artifact: prune and repair even where the dense backbone misses the paper's dense numbers.
     #[arg(long)]

@@ -8,6 +8,7 @@ use serde_saphyr::Spanned;
 use super::options;
 use crate::error::{Error, Result};
 use crate::files::regular;
+use crate::quantity::{Gigabytes, MOST_RETRIES, MOST_SECONDS};
 
 /// What jobs ask of a cluster, beside what the plan needs.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -42,8 +43,8 @@ pub struct SlurmProfile {
 #[serde(deny_unknown_fields)]
 pub struct GpuType {
     pub name: String,
-    /// Gigabytes of its memory.
-    pub memory: f64,
+    /// Its memory.
+    pub memory: Gigabytes,
 }
 
 impl SlurmProfile {
@@ -57,6 +58,20 @@ impl SlurmProfile {
                 .found(error.to_string())
                 .hint("docs/cluster.md lists its keys")
         })?;
+        let numbers = [
+            ("cpus", 1, profile.cpus.map(|count| count as u64), u64::from(u16::MAX)),
+            ("workers", 1, profile.workers.map(|count| count as u64), u64::from(u16::MAX)),
+            ("idle_exit", 0, profile.idle_exit, MOST_SECONDS),
+            ("retries", 0, profile.retries.map(u64::from), u64::from(MOST_RETRIES)),
+        ];
+        for (key, least, found, most) in numbers {
+            if let Some(found) = found.filter(|found| !(least..=most).contains(found)) {
+                return Err(Error::bad_input(format!("`{key}` of the cluster's profile cannot be meant"))
+                    .at(path.display().to_string())
+                    .expected(format!("{least} to {most}"))
+                    .found(found.to_string()));
+            }
+        }
         for name in &profile.export {
             not_secret(name).map_err(|error| error.at(path.display().to_string()))?;
         }
@@ -79,10 +94,10 @@ impl SlurmProfile {
     /// None of them has.
     pub fn gpu(&self, bytes: u64) -> Result<Option<&GpuType>> {
         let gigabytes = bytes as f64 / 1e9;
-        let fits = self.gpus.iter().filter(|gpu| gpu.memory >= gigabytes);
-        match fits.min_by(|a, b| a.memory.total_cmp(&b.memory)) {
+        let fits = self.gpus.iter().filter(|gpu| gpu.memory.bytes() >= bytes);
+        match fits.min_by_key(|gpu| gpu.memory) {
             None if !self.gpus.is_empty() => {
-                let largest = self.gpus.iter().map(|gpu| gpu.memory).fold(0.0, f64::max);
+                let largest = self.gpus.iter().map(|gpu| gpu.memory.bytes()).max().unwrap_or(0) as f64 / 1e9;
                 Err(Error::missing("no type of GPU of the cluster's profile holds the largest backbone")
                     .expected(format!("{gigabytes:.1} GB"))
                     .found(format!("{largest:.1} GB at most"))
@@ -140,6 +155,11 @@ mod tests {
             ("export: ['A=b']", "`A`"),
             ("time: 4\noptions:\n  - --exclude=node7\n  - --comment=mine\n", "slurm.yaml, line 4"),
             ("options: [--no-requeue]", "`--no-requeue`"),
+            ("idle_exit: 18446744073709551615", "idle_exit"),
+            ("retries: 1000000", "retries"),
+            ("workers: 0", "workers"),
+            ("gpus: [{name: a, memory: .nan}]", "no size"),
+            ("gpus: [{name: a, memory: -1}]", "no size"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains(word), "{error}");

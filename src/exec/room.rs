@@ -7,22 +7,77 @@ use super::event::{Event, Reporter};
 use super::wait;
 use crate::error::{Error, Result};
 use crate::files::disk;
-use crate::plan::{Plan, Quota};
+use crate::plan::{
+    BackbonePlan, CalibrationPlan, Estimate, Plan, Quota, StoreState, batch_bytes, repair_bytes, score_bytes,
+    unrepaired, unscored,
+};
 use crate::store::{InventoryItem, Store};
 
-/// Refuses to begin what the store's disk has no room for.
+/// Refuses to begin what the store's disk has no room for, once the bytes that `goes` stands for have gone.
 ///
 /// # Errors
 /// Exit code 3: what is wanted, and what is free.
-pub fn on_disk(wanted: u64, store: &Store) -> Result<()> {
-    match disk::free(store.root()) {
-        Some(free) if free < wanted => Err(Error::missing("the store's disk has not enough room for this grid")
+pub(super) fn on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
+    let wanted = (estimate.disk.saturating_add(estimate.spool), estimate.inodes);
+    let free = (disk::free(store.root()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.root()));
+    let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
+    let lacks = |of: String, found: String| {
+        Err(Error::missing("the store's disk has not enough room for this grid")
             .at(store.root().display().to_string())
-            .expected(format!("about {:.1} GB free", wanted as f64 / 1e9))
-            .found(format!("{:.1} GB", free as f64 / 1e9))
-            .hint("`ghostlab cache gc` shows what could go; or name another folder with --store")),
+            .expected(format!("about {of} free"))
+            .found(found)
+            .hint("`ghostlab cache gc` shows what could go; or name another folder with --store"))
+    };
+    match free {
+        (Some(bytes), _) if bytes < wanted.0 => lacks(gigabytes(wanted.0), gigabytes(bytes)),
+        (_, Some(inodes)) if inodes < wanted.1 => {
+            lacks(format!("{} files and folders (inodes)", wanted.1), format!("{inodes}"))
+        }
         _ => Ok(()),
     }
+}
+
+/// Refuses texts that are drawn into more tokens than memory holds, before one of them is drawn: the grid says how many.
+pub(super) fn for_tokens(plan: &Plan<'_>, state: &StoreState, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+    let Some(most) = limit.or(free) else { return Ok(()) };
+    for backbone in &plan.backbones {
+        // They are drawn side by side; of each the ids, once more as they are written, and where the sequences begin.
+        let lacking = backbone.calibrations.iter().filter(|of| !state.has(&of.tokens));
+        let bytes = |of: &CalibrationPlan| 8 * of.load().tokens as u64 + 32 * of.calibration.sequences as u64;
+        let wanted = lacking.clone().map(bytes).fold(0, u64::saturating_add);
+        let largest = lacking.max_by_key(|of| bytes(of)).filter(|_| wanted > most);
+        if let Some(largest) = largest {
+            let shown = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+            return Err(Error::missing("the texts to draw have more tokens than memory holds")
+                .at(format!("backbone {}, the largest of them {}", backbone.name, largest.calibration))
+                .expected(format!("{} for their tokens", shown(wanted)))
+                .found(match limit {
+                    Some(_) => format!("{} by --memory", shown(most)),
+                    None => format!("{} free", shown(most)),
+                })
+                .hint("fewer or shorter `sequences`, of a calibration or of `finetune`"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a backbone of which a job can never fit into memory.
+pub(super) fn for_jobs(
+    plan: &Plan<'_>,
+    backbone: &BackbonePlan,
+    state: &StoreState,
+    limit: Option<u64>,
+    free: Option<u64>,
+) -> Result<()> {
+    let repairs = (0..backbone.calibrations.len()).map(|place| unrepaired(backbone, place, state));
+    let repairs = repairs.filter(|own| !own.is_empty()).map(|own| repair_bytes(backbone, &own));
+    let scores = (0..backbone.evaluations.len()).map(|place| unscored(backbone, place, state));
+    let scores = scores.filter(|own| !own.is_empty()).map(|own| score_bytes(backbone, &own));
+    let Some(largest) = repairs.chain(scores).max() else { return Ok(()) };
+    let beside = batch_bytes(plan, backbone, state) + largest;
+    // Of the weights no more than the largest part has to be there.
+    let weights = backbone.engine.held_bytes(&backbone.config, 0);
+    in_memory(&Needs { backbone: &backbone.name, weights, beside }, limit, free)
 }
 
 /// Removes from the store what nobody needs, as far as it exceeds its limit with the bytes that will come; says what went,
@@ -60,16 +115,16 @@ pub(super) fn in_store(
 
 /// What the largest job of a backbone takes when it runs alone, in bytes.
 #[derive(Debug)]
-pub(super) struct Needs<'a> {
-    pub(super) backbone: &'a str,
-    pub(super) weights: u64,
+struct Needs<'a> {
+    backbone: &'a str,
+    weights: u64,
     /// Activations of a batch, operators, and what solving one takes.
-    pub(super) beside: u64,
+    beside: u64,
 }
 
 /// Refuses to begin a job that can never fit: into the `limit`, where one is given, or else into all that is `free`, as far
 /// as the system tells.
-pub(super) fn in_memory(needs: &Needs<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+fn in_memory(needs: &Needs<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let wanted = needs.weights + needs.beside;
     if limit.or(free).is_none_or(|most| wanted <= most) {
         return Ok(());

@@ -9,10 +9,10 @@ use super::event::{Event, Reporter};
 use super::lock::lock;
 use super::models::{Engines, FromFiles, Models};
 use super::outcome::GridOutcome;
-use super::prepare::prepare;
+use super::preflight::{Preflight, Where, preflight};
 use super::presence::Stored;
 use super::programs::Programs;
-use super::room::{self, Needs};
+use super::room;
 use super::schedule::{self, Head, Limits, Step, Task};
 use super::settings::Settings;
 use super::share::{Spread, Terms};
@@ -20,8 +20,10 @@ use super::stored::scored;
 use super::{calibration, evaluation, latency, wait};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
-use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, Outline, Plan, StoreState, Variant, batch_bytes, warnings, weights_budget};
+use crate::plan::{
+    BackbonePlan, Outline, Plan, StoreState, Variant, batch_bytes, repair_bytes, score_bytes, unrepaired, unscored,
+    warnings, weights_budget,
+};
 use crate::store::{Attempt, Key, Store};
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
@@ -139,15 +141,12 @@ impl Shared<'_> {
             reporter.event(Event::Note { text });
         }
         reserve(&plan, store, reporter, stop)?;
-        prepare(&plan, store, reporter, stop)?;
-        let state = StoreState::read(&plan, store);
+        let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
         let complete: Vec<usize> =
             plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
-        let estimate = Estimate::of(&plan, &state, settings.spool_bytes, settings.memory_bytes())?;
         let coming = estimate.disk + estimate.spool;
         let clear = |coming| room::in_store(settings.store_limit, coming, &plan, store, reporter, stop);
         clear(coming)?;
-        room::on_disk(coming, store)?;
         let flops = estimate.left;
         let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
         let outline = Outline::of(&plan, &state)?;
@@ -201,18 +200,14 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
     let programs = &Programs::default();
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
-        let made = |variant: &Variant| variant.repairs().all(|key| state.has(key));
-        let matrix = 4 * (backbone.config.hidden * backbone.config.hidden) as u64;
         let batch = batch_bytes(context.plan, backbone, state);
         let mut repairs = Vec::new();
         for (place, calibration) in backbone.calibrations.iter().enumerate() {
-            let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
-            let own: Vec<&Variant> = own.filter(|variant| !made(variant)).collect();
+            let own = unrepaired(backbone, place, state);
             if own.is_empty() {
                 continue;
             }
-            let training = own.iter().filter_map(|variant| variant.trained.as_ref());
-            let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max().unwrap_or(0);
+            let bytes = batch + repair_bytes(backbone, &own);
             repairs.push(tasks.len());
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
@@ -226,17 +221,14 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 }
                 Ok(step)
             };
-            // Four matrices in f64 are the most that solving holds.
-            let bytes = batch + (8 * matrix).max(training);
             tasks.push(Task { after: Vec::new(), model, bytes, run: Box::new(work) });
         }
         for (place, evaluation) in backbone.evaluations.iter().enumerate() {
-            let own: Vec<&Variant> =
-                backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place])).collect();
+            let own = unscored(backbone, place, state);
             if own.is_empty() {
                 continue;
             }
-            let bytes = batch + own.len() as u64 * matrix;
+            let bytes = batch + score_bytes(backbone, &own);
             let kept = Mutex::new(None);
             let work = move || {
                 let own: Vec<&Variant> = own.iter().copied().filter(|of| !context.failed(of.cell)).collect();
@@ -269,17 +261,6 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
             };
             tasks.push(Task { after: repairs.clone(), model, bytes, run: Box::new(work) });
         }
-    }
-    let free = machine::told_free_memory();
-    for (model, backbone) in context.plan.backbones.iter().enumerate() {
-        let most = tasks.iter().filter(|task| task.model == model).map(|task| task.bytes).max();
-        // Of the weights no more than the largest part has to be there.
-        let needs = |beside| Needs {
-            backbone: &backbone.name,
-            weights: backbone.engine.held_bytes(&backbone.config, 0),
-            beside,
-        };
-        most.map_or(Ok(()), |beside| room::in_memory(&needs(beside), context.settings.memory, free))?;
     }
     let limits = Limits { tasks: context.settings.jobs, memory };
     let head = GridHead { context, models, programs, spread: context.terms.map(|_| Spread::default()) };

@@ -17,8 +17,10 @@ use super::wait;
 use crate::corpus::{self, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::TaskEncoder;
+use crate::files::limit::TextLimit;
 use crate::files::regular;
 use crate::grid::{Calibration, TaskUse};
+use crate::machine;
 use crate::plan::{BackbonePlan, Plan, Subject};
 use crate::store::{Key, Lookup, Store, StoredArtifact};
 use crate::tasks::{self, DocumentLimit, Items, Task};
@@ -185,7 +187,9 @@ impl Sources {
             };
             if let Entry::Vacant(free) = sources.rows.entry(corpus.to_string()) {
                 let entry = &plan.grid.corpora[corpus];
-                let read = || corpus::read_rows(&entry.path, entry.column.as_deref());
+                // What memory does not hold is refused, and not read until the system kills the process.
+                let limit = TextLimit::current().within(machine::free_memory());
+                let read = || corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit);
                 free.insert(plan.inputs.guarded(&[&entry.path], read)?);
             }
         }

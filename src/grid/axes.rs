@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::at::{At, Placed};
 use super::cell::{CUT_AXES, Calibration};
 use super::depth::{Depth, DepthEntry};
-use super::limits::{self, MOST_TOKENS};
+use super::limits;
 use super::list::{self, combinations};
 use super::many::Many;
 use super::method::{MethodEntry, WrittenMethod};
@@ -15,6 +15,7 @@ use super::registry::Registry;
 use super::schema::{CalibrationEntry, IncludeEntry, Schema};
 use crate::error::{Error, Result};
 use crate::options::Described;
+use crate::quantity::MOST_TOKENS;
 
 /// Which of the two axes of methods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

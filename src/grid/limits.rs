@@ -2,11 +2,8 @@
 
 use super::node::Place;
 use crate::error::{Error, Result};
+use crate::quantity::MOST;
 
-/// The most of anything that a grid counts: sequences, tokens of a window, windows. Two of them multiplied fit a u64.
-const MOST: usize = 1 << 30;
-/// The most tokens of a calibration. The paper's has 262,144; one of this size would take weeks.
-pub(super) const MOST_TOKENS: usize = 1 << 32;
 /// The most values on an axis, and cells of a grid.
 const MOST_CELLS: usize = 100_000;
 /// The most bytes of a name.

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{BackbonePlan, KeyState, Plan, StoreState, Variant, payload};
+use crate::calibrate::ActivationShape;
 use crate::criterion::{self, Criterion, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
-use crate::grid::Grid;
+use crate::grid::{Calibration, Grid};
 use crate::latency::{self, Rounds};
 use crate::model::trie::Cost;
 use crate::model::{Load, Operator, Program, Trie};
@@ -29,6 +30,8 @@ pub struct Estimate {
     pub disk: u64,
     /// Bytes of activations that are written for a while, beyond those that stay.
     pub spool: u64,
+    /// Files and folders that all of these are, at the most.
+    pub inodes: u64,
 }
 
 /// What the program takes by itself, with tokenizers, tables, and what the allocator keeps for another time: measured on
@@ -50,6 +53,7 @@ impl Estimate {
             total.shared += one.shared;
             total.left += one.left;
             total.disk += one.disk;
+            total.inodes += one.inodes;
             // One backbone at a time.
             total.memory = total.memory.max(one.memory);
             total.spool = total.spool.max(one.spool);
@@ -108,9 +112,49 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState)
         backbone.config.batch_bytes(plan.batch_tokens.max(length).min(all), streams)
     };
     let deepest = plan.grid.cells.iter().map(|cell| cell.depth).max().unwrap_or(0);
-    let calibrations = backbone.calibrations.iter().map(|of| bytes(&of.tokens, deepest + 2));
+    let calibrations = backbone.calibrations.iter().map(|of| {
+        let Load { tokens, length, .. } = of.load();
+        backbone.config.batch_bytes(plan.batch_tokens.max(length).min(tokens), deepest + 2)
+    });
     let evaluations = backbone.evaluations.iter().map(|of| bytes(&of.tokens, 4));
     calibrations.chain(evaluations).max().unwrap_or(0)
+}
+
+/// The variants of a backbone's calibration whose repairs are not all stored.
+pub fn unrepaired<'a>(backbone: &'a BackbonePlan, calibration: usize, state: &StoreState) -> Vec<&'a Variant> {
+    let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration));
+    own.filter(|variant| !variant.repairs().all(|key| state.has(key))).collect()
+}
+
+/// The variants that are not scored on a backbone's text or task.
+pub fn unscored<'a>(backbone: &'a BackbonePlan, evaluation: usize, state: &StoreState) -> Vec<&'a Variant> {
+    backbone.variants.iter().filter(|variant| !state.has(&variant.scores[evaluation])).collect()
+}
+
+/// Bytes that repairing some variants takes beside the weights and a batch: four matrices in f64 are the most that solving
+/// holds.
+pub fn repair_bytes(backbone: &BackbonePlan, variants: &[&Variant]) -> u64 {
+    let training = variants.iter().filter_map(|variant| variant.trained.as_ref());
+    let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max().unwrap_or(0);
+    (8 * matrix_bytes(backbone)).max(training)
+}
+
+/// Bytes that scoring some variants takes beside the weights and a batch: an operator each.
+pub fn score_bytes(backbone: &BackbonePlan, variants: &[&Variant]) -> u64 {
+    variants.len() as u64 * matrix_bytes(backbone)
+}
+
+fn matrix_bytes(backbone: &BackbonePlan) -> u64 {
+    4 * (backbone.config.hidden * backbone.config.hidden) as u64
+}
+
+/// Files and folders of an artifact at the most: its folder and that of its hash's first digits, its record, its payloads.
+fn inodes(kind: ArtifactKind) -> u64 {
+    3 + match kind {
+        ArtifactKind::Tokens => 4,
+        ArtifactKind::Selection | ArtifactKind::Latency | ArtifactKind::Scores => 1,
+        ArtifactKind::Operator | ArtifactKind::Activations | ArtifactKind::Teacher | ArtifactKind::Distilled => 3,
+    }
 }
 
 fn of_backbone(
@@ -154,7 +198,11 @@ fn of_backbone(
     let c = config.hidden as f64;
     let (mut operators, mut mapped) = (0, 0);
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
-        let Some(load) = load(state, &calibration.tokens) else { continue };
+        let load = calibration.load();
+        if !state.has(&calibration.tokens) {
+            // Ids, and where each sequence begins.
+            total.disk += 4 * load.tokens as u64;
+        }
         let own: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(place)).collect();
         let missing: Vec<&Variant> =
             own.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
@@ -182,6 +230,9 @@ fn of_backbone(
                 if read.insert((trained.text, boundary)) {
                     total.left += pass / load.tokens.max(1) as f64 * tokens as f64;
                     total.disk += (4 * config.hidden + 8 * Finetune::LIKELIEST) as u64 * tokens as u64;
+                    let shape =
+                        ActivationShape { sequences: text.sequences, length: text.length, channels: config.hidden };
+                    total.inodes += 2 * shape.shard_count() as u64 * inodes(ArtifactKind::Teacher);
                 }
             }
         }
@@ -197,11 +248,23 @@ fn of_backbone(
         let (kept, spooled) = sites(plan.grid, backbone, &missing, state)?;
         let site_bytes = (4 * load.tokens * config.hidden) as u64;
         total.disk += kept as u64 * site_bytes;
+        let Calibration { sequences, length, .. } = calibration.calibration;
+        let shape = ActivationShape { sequences, length, channels: config.hidden };
+        let shards = shape.shard_count() as u64;
+        total.inodes += (kept + spooled) as u64 * shards * inodes(ArtifactKind::Activations);
         mapped = mapped.max(kept as u64 * site_bytes);
         total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
     }
     let matrix = 4 * (config.hidden * config.hidden) as u64;
     total.disk += operators as u64 * matrix;
+    let lacking: BTreeSet<(ArtifactKind, &str)> = backbone
+        .tokens()
+        .into_iter()
+        .chain(backbone.variants.iter().flat_map(Variant::keys))
+        .filter(|key| !state.has(key))
+        .map(|key| (key.kind(), key.hash()))
+        .collect();
+    total.inodes += lacking.iter().map(|(kind, _)| inodes(*kind)).sum::<u64>();
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
         // Four matrices in f64 are the most that solving holds, beside the activations that it maps.

@@ -13,7 +13,10 @@ mod state;
 
 use std::collections::BTreeSet;
 
-pub use cost::{Estimate, JobCost, JobPlace, Trials, batch_bytes, job_costs, place_holder, weights_budget};
+pub use cost::{
+    Estimate, JobCost, JobPlace, Trials, batch_bytes, job_costs, place_holder, repair_bytes, score_bytes, unrepaired,
+    unscored, weights_budget,
+};
 pub use inputs::{Inputs, warnings};
 pub use kept::KeptKeys;
 pub use outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};

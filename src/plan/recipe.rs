@@ -17,7 +17,7 @@ use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
 use crate::latency::Rounds;
 use crate::machine;
-use crate::model::{CPU, Config, EngineChoice, EngineRequest};
+use crate::model::{CPU, Config, EngineChoice, EngineRequest, Load};
 use crate::recovery;
 use crate::store::{ArtifactKind, CALIBRATING, Key};
 use crate::tasks::{self, Task};
@@ -97,6 +97,14 @@ pub struct TrainingPlan {
     pub text: usize,
     pub finetune: Finetune,
     pub key: Arc<Key>,
+}
+
+impl CalibrationPlan {
+    /// How much text it is: known before any of it is read.
+    pub fn load(&self) -> Load {
+        let Calibration { sequences, length, .. } = self.calibration;
+        Load::windows(sequences.saturating_mul(length), length)
+    }
 }
 
 impl Variant {

@@ -4,7 +4,7 @@
 //!
 //! | rooms | what |
 //! | --- | --- |
-//! | [`error`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | messages, options, looks, files, numbers |
+//! | [`error`], [`quantity`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | messages, what numbers may be, options, looks, files, numbers |
 //! | [`model`], [`corpus`], [`tasks`] | backbones as programs and the engines that run them, text as windows, questions as requests |
 //! | [`checkpoint`] | a variant as a folder that other programs load |
 //! | [`metric`] | what each kind of number is called, and which way it is better |
@@ -25,6 +25,7 @@ pub mod linalg;
 pub mod metric;
 pub mod model;
 pub mod options;
+pub mod quantity;
 pub mod recovery;
 pub mod significance;
 pub mod style;

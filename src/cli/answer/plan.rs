@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::super::units::cells;
 use super::cache::StageSum;
 use crate::error::Result;
-use crate::exec::{RunRecord, Settings};
+use crate::exec::{Preflight, RunRecord, Settings};
 use crate::files::disk;
 use crate::grid::Grid;
 use crate::linalg::gemm;
@@ -196,6 +196,10 @@ pub(crate) struct RunCost {
     pub(crate) spool_bytes: u64,
     /// Free room on the store's disk, in bytes; null where the system does not tell.
     pub(crate) free_disk_bytes: Option<u64>,
+    /// Files and folders that will be made in the store at the most.
+    pub(crate) inodes: u64,
+    /// How many the store's disk can still have; null where it has no such bound, or does not tell.
+    pub(crate) free_inodes: Option<u64>,
 }
 
 /// How long it would take.
@@ -238,19 +242,18 @@ pub(crate) struct LimitedStore {
 impl GridPlan {
     /// # Errors
     /// A method that cannot be built, or a store that cannot be read.
-    pub(crate) fn of(plan: &Plan<'_>, store: &Store, settings: &Settings) -> Result<Self> {
+    pub(crate) fn of(plan: &Plan<'_>, found: &Preflight, store: &Store, settings: &Settings) -> Result<Self> {
         let grid: &Grid = plan.grid;
-        let state = StoreState::read(plan, store);
+        let Preflight { state, estimate } = found;
         let reasons = Reasons::new(store, plan);
-        let estimate = Estimate::of(plan, &state, settings.spool_bytes, settings.memory_bytes())?;
         let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
         let mut jobs_left = Vec::new();
         for backbone in plan.backbones.iter().filter(|_| !left.is_empty()) {
-            jobs(plan, backbone, &state, store, &mut jobs_left)?;
+            jobs(plan, backbone, state, store, &mut jobs_left)?;
         }
         let to_run = left.iter().map(|(backbone, variant)| CellToRun {
             cell: grid.cells[variant.cell].to_string(),
-            missing: missing(backbone, variant, &state, &reasons),
+            missing: missing(backbone, variant, state, &reasons),
         });
         let quota = settings.store_limit.map(|limit| -> Result<LimitedStore> {
             let reserved = store.reserved_by_others()?;
@@ -262,10 +265,10 @@ impl GridPlan {
             profile: grid.profile.clone(),
             cells: grid.cells.len(),
             cells_complete: grid.cells.len() - left.len(),
-            artifacts: artifacts(plan, &state, &reasons, store)?,
+            artifacts: artifacts(plan, state, &reasons, store)?,
             jobs: jobs_left,
             cells_to_run: to_run.collect(),
-            cost: cost(&estimate, plan, store),
+            cost: cost(estimate, plan, store),
             store_limit: quota.transpose()?,
         })
     }
@@ -409,7 +412,7 @@ impl LimitedStore {
 }
 
 fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
-    let Estimate { naive, shared, left, memory, disk: bytes, spool } = *estimate;
+    let Estimate { naive, shared, left, memory, disk: bytes, spool, inodes } = *estimate;
     let run = (left > 0.0).then(|| {
         let engine = plan.engines();
         let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().device == CPU.device);
@@ -427,6 +430,8 @@ fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
             disk_bytes: bytes,
             spool_bytes: spool,
             free_disk_bytes: disk::free(store.root()),
+            inodes,
+            free_inodes: disk::free_inodes(store.root()),
         }
     });
     PlanCost { cell_by_cell_flop: naive, shared_flop: shared, left_flop: left, run }

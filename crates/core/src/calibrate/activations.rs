@@ -56,6 +56,11 @@ impl ActivationShape {
         (0..self.sequences).step_by(step).map(move |first| first..(first + step).min(self.sequences))
     }
 
+    /// How many there are.
+    pub fn shard_count(self) -> usize {
+        self.sequences.div_ceil((self.shard_rows() / self.length.max(1)).max(1))
+    }
+
     /// Bytes of one site.
     pub fn bytes(self) -> u64 {
         (self.rows() * self.channels * size_of::<f32>()) as u64

@@ -15,6 +15,6 @@ mod windows;
 
 pub use draw::PythonRandom;
 pub use rule::{Rule, calibration, evaluation};
-pub use text::{format, read_rows};
+pub use text::{format, read_rows, read_rows_within};
 pub use tokenizer::Tokenizer;
 pub use windows::{Start, Windows};

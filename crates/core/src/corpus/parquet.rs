@@ -6,7 +6,7 @@ use std::path::Path;
 use polars::prelude::{DataFrame, DataType};
 
 use crate::error::Result;
-use crate::files::limit::TextLimit;
+use crate::files::limit::{HeldRows, TextLimit};
 use crate::files::parquet::{self, broken};
 use crate::files::rows::bad;
 
@@ -14,16 +14,21 @@ use crate::files::rows::bad;
 ///
 /// # Errors
 /// When the file is damaged, or the column is absent, is not text or has a null.
-pub(super) fn read_parquet(file: File, path: &Path, pick: impl Fn(&[&str]) -> Result<String>) -> Result<Vec<String>> {
+pub(super) fn read_parquet(
+    file: File,
+    path: &Path,
+    limit: TextLimit,
+    pick: impl Fn(&[&str]) -> Result<String>,
+) -> Result<Vec<String>> {
     let choose = |names: &[&str]| {
         let name = pick(names).map_err(|error| error.at(path.display().to_string()))?;
         Ok(vec![name])
     };
-    parquet::read(file, path, TextLimit::current(), choose, |frame| texts(frame, path))
+    parquet::read(file, path, limit, choose, |frame| texts(frame, path, limit))
 }
 
 /// The texts of the only column.
-fn texts(frame: &DataFrame, path: &Path) -> Result<Vec<String>> {
+fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>> {
     let broken = |error| broken(path, &error);
     let values = frame.select_at_idx(0).ok_or_else(|| bad("the parquet file has no columns", path))?;
     let name = values.name();
@@ -33,7 +38,7 @@ fn texts(frame: &DataFrame, path: &Path) -> Result<Vec<String>> {
             .found(values.dtype().to_string()));
     }
     let texts = values.str().map_err(broken)?;
-    let mut rows = Vec::with_capacity(texts.len());
+    let (mut rows, mut held) = (Vec::new(), HeldRows::new(limit, path));
     for (index, text) in texts.iter().enumerate() {
         let Some(text) = text else {
             return Err(bad(format!("column `{name}` is not text"), path)
@@ -41,6 +46,7 @@ fn texts(frame: &DataFrame, path: &Path) -> Result<Vec<String>> {
                 .expected("a string in every row")
                 .found("null"));
         };
+        held.add(text.len())?;
         rows.push(text.to_owned());
     }
     Ok(rows)

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::parquet::read_parquet;
 use crate::error::{self, Error, Result};
 use crate::files::gzip;
-use crate::files::limit::TextLimit;
+use crate::files::limit::{HeldRows, TextLimit};
 use crate::files::rows::{RowFiles, RowForm, bad, describe, not_utf8};
 
 /// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
@@ -47,15 +47,24 @@ pub fn format(path: &Path) -> Result<&'static str> {
 /// An absent or unreadable file is [`Kind::Missing`](crate::error::Kind::Missing). Anything wrong inside it is
 /// [`Kind::BadInput`](crate::error::Kind::BadInput), with the line or row: an empty file, bytes that are not UTF-8, a
 /// gzip file cut short, a line that is not a JSON object, an absent column, a value that is null or not text.
+///
+/// What the rows take in memory is bounded by [`TextLimit::current`].
 pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<String>> {
+    read_rows_within(path, column, TextLimit::current())
+}
+
+/// The same within another limit.
+///
+/// # Errors
+/// As [`read_rows`].
+pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: TextLimit) -> Result<Vec<String>> {
     let path = path.as_ref();
-    let limit = TextLimit::current();
     let (file, form) = FILES.open(path, limit)?;
     let rows = match form {
         RowForm::Text => read_text(file, path, column)?,
-        RowForm::Json { zipped: false } => read_json(BufReader::new(file), (path, false), column)?,
-        RowForm::Json { zipped: true } => read_json(gzip::reader(file, limit), (path, true), column)?,
-        RowForm::Parquet => read_parquet(file, path, |names| pick(column, names.iter().copied()))?,
+        RowForm::Json { zipped: false } => read_json(BufReader::new(file), (path, false), column, limit)?,
+        RowForm::Json { zipped: true } => read_json(gzip::reader(file, limit), (path, true), column, limit)?,
+        RowForm::Parquet => read_parquet(file, path, limit, |names| pick(column, names.iter().copied()))?,
     };
     if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
 }
@@ -76,15 +85,17 @@ fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<St
     Ok(vec![text])
 }
 
-fn read_json(lines: impl BufRead, file: (&Path, bool), column: Option<&str>) -> Result<Vec<String>> {
-    let mut rows = Vec::new();
+fn read_json(lines: impl BufRead, file: (&Path, bool), column: Option<&str>, limit: TextLimit) -> Result<Vec<String>> {
+    let (mut rows, mut held) = (Vec::new(), HeldRows::new(limit, file.0));
     let mut column = column.map(str::to_owned);
     FILES.json_lines(lines, file, |row, _| {
         let name = match &column {
             Some(name) => name.as_str(),
             None => column.insert(pick(None, row.keys().map(String::as_str))?),
         };
-        rows.push(take_text(row, name)?);
+        let text = take_text(row, name)?;
+        held.add(text.len())?;
+        rows.push(text);
         Ok(())
     })?;
     Ok(rows)

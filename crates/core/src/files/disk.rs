@@ -13,6 +13,18 @@ pub fn free(folder: &Path) -> Option<u64> {
     None
 }
 
+/// Files and folders that can still be made on the disk of a folder; none where it has no such bound, or does not tell.
+pub fn free_inodes(folder: &Path) -> Option<u64> {
+    #[cfg(unix)]
+    {
+        let disk = rustix::fs::statvfs(folder).ok()?;
+        // Some make them as they are wanted, and tell of none.
+        (disk.f_files > 0).then_some(disk.f_favail)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
 /// What a folder lies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystem {

@@ -48,18 +48,50 @@ impl TextLimit {
         if bytes <= self.0 { Ok(()) } else { Err(self.exceeded(path).found(format!("{:.2} GB", bytes as f64 / 1e9))) }
     }
 
+    /// No more than memory holds, of which so many bytes may be taken.
+    #[must_use]
+    pub fn within(self, memory: u64) -> Self {
+        Self(self.0.min(memory))
+    }
+
     /// The error for a file that holds more.
     pub fn exceeded(self, path: &Path) -> Error {
         Error::bad_input("the file holds or unpacks to more text than is read")
             .at(path.display().to_string())
             .expected(format!("at most {} GB", self.0 as f64 / 1e9))
             .found("more")
-            .hint("a larger text is read with `--text GB`; a small file that unpacks to so much is damaged or hostile")
+            .hint(
+                "a larger text is read with `--text GB`, as far as memory holds it; a small file that unpacks to so much is \
+                 damaged or hostile",
+            )
     }
 
     /// Reads from `inner` and fails after the limit's last byte, with a kind of error of its own.
     pub fn reader<R: Read>(self, inner: R) -> Bounded<R> {
         Bounded { inner, left: self.0 }
+    }
+}
+
+/// Counts what rows take in memory, the empty ones too: a file of a few megabytes can unpack to a hundred million of them.
+#[derive(Debug)]
+pub struct HeldRows<'a> {
+    limit: TextLimit,
+    path: &'a Path,
+    bytes: u64,
+}
+
+impl<'a> HeldRows<'a> {
+    pub fn new(limit: TextLimit, path: &'a Path) -> Self {
+        Self { limit, path, bytes: 0 }
+    }
+
+    /// Counts one more, of so many bytes.
+    ///
+    /// # Errors
+    /// All together take more than the limit.
+    pub fn add(&mut self, bytes: usize) -> Result<()> {
+        self.bytes += (bytes + size_of::<String>()) as u64;
+        if self.bytes <= self.limit.bytes() { Ok(()) } else { Err(self.limit.exceeded(self.path)) }
     }
 }
 

@@ -22,6 +22,7 @@ use serde_json::Value;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
+use crate::quantity::MOST_TOKENS;
 
 pub use boundary::{Boundary, Span};
 pub use degenerate::degenerate;
@@ -83,6 +84,9 @@ pub fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
         .map_err(|error| wrong(error.to_string()).expected("`{sequences: 5000, length: 2048}`"))?;
     if finetune.sequences == 0 || finetune.length < 2 {
         return Err(wrong(value.to_string()).expected("a sequence or more, of two tokens or more"));
+    }
+    if finetune.sequences.saturating_mul(finetune.length) > MOST_TOKENS {
+        return Err(wrong(value.to_string()).expected(format!("sequences × length of {MOST_TOKENS} or less")));
     }
     Ok(Some(finetune))
 }

@@ -1,6 +1,9 @@
 //! How many of a task's documents are scored.
 
+use std::str::FromStr;
+
 use crate::error::{Error, Result};
+use crate::quantity::{self, MOST};
 
 /// The first n documents, or a part of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -10,24 +13,36 @@ impl DocumentLimit {
     /// A whole number from 1 is that many documents; a number between 0 and 1 is that part of them.
     ///
     /// # Errors
-    /// Any other number.
+    /// Any other number, and more than anyone counts.
     pub fn new(value: f64) -> Result<Self> {
         let part = value > 0.0 && value < 1.0;
-        let count = value >= 1.0 && value.is_finite() && value.fract() == 0.0;
+        let count = value >= 1.0 && value <= MOST as f64 && value.fract() == 0.0;
         if part || count {
             return Ok(Self(value));
         }
-        Err(Error::bad_input("the limit of documents cannot be used")
-            .expected("a whole number from 1, or a part between 0 and 1")
-            .found(value.to_string()))
+        Err(Error::bad_input("the limit of documents cannot be used").expected(EXPECTED).found(value.to_string()))
+    }
+
+    /// As it was written.
+    pub fn value(self) -> f64 {
+        self.0
     }
 
     /// How many of `documents` are scored; a part is rounded up.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn of(self, documents: usize) -> usize {
         let wanted = if self.0 < 1.0 { (documents as f64 * self.0).ceil() } else { self.0 };
-        // A conversion from f64 saturates, so a huge limit is all documents.
         (wanted as usize).min(documents)
+    }
+}
+
+const EXPECTED: &str = "a whole number from 1 to 1073741824, or a part between 0 and 1";
+
+impl FromStr for DocumentLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::new(quantity::number(text)?).map_err(|_| EXPECTED.to_owned())
     }
 }
 
@@ -38,7 +53,7 @@ mod tests {
     #[test]
     fn a_part_is_rounded_up_and_a_count_is_cut_at_the_end() {
         for (value, documents, wanted) in
-            [(3.0, 10, 3), (1.0, 10, 1), (99.0, 10, 10), (0.5, 7, 4), (0.01, 7, 1), (0.999, 1000, 999), (1e300, 5, 5)]
+            [(3.0, 10, 3), (1.0, 10, 1), (99.0, 10, 10), (0.5, 7, 4), (0.01, 7, 1), (0.999, 1000, 999), (1e9, 5, 5)]
         {
             assert_eq!(DocumentLimit::new(value).unwrap().of(documents), wanted, "{value} of {documents}");
         }
@@ -48,8 +63,9 @@ mod tests {
 
     #[test]
     fn other_numbers_are_refused() {
-        for value in [0.0, -1.0, 2.5, f64::NAN, f64::INFINITY] {
+        for value in [0.0, -1.0, 2.5, 1e30, f64::NAN, f64::INFINITY] {
             assert_eq!(DocumentLimit::new(value).unwrap_err().exit_code(), 2);
+            assert!(value.to_string().parse::<DocumentLimit>().is_err(), "{value}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::str::FromStr;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -45,13 +46,30 @@ pub enum Bos {
     Always,
 }
 
-impl fmt::Display for Bos {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Bos {
+    pub const ALL: [Self; 3] = [Self::Tokenizer, Self::Never, Self::Always];
+
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Tokenizer => "tokenizer",
             Self::Never => "never",
             Self::Always => "always",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Bos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Bos {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|of| of.name() == text);
+        known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 

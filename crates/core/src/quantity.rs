@@ -1,0 +1,123 @@
+//! Numbers that people write, on a command line or in a file: what each kind may be stands here and nowhere else.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// The most of anything that is counted: sequences, tokens of a window, windows, documents. Two of them multiplied fit a
+/// u64.
+pub const MOST: usize = 1 << 30;
+/// The most tokens of a text that is drawn, to calibrate or to train on. The paper's has 10,240,000 at the most; one of this
+/// size would take months.
+pub const MOST_TOKENS: usize = 1 << 32;
+/// The most that a failed job is tried again.
+pub const MOST_RETRIES: u32 = 1000;
+/// The most seconds that anything waits: a year. Added to any time there is they do not overflow.
+pub const MOST_SECONDS: u64 = 366 * 86_400;
+
+/// A size, in bytes, that was written in gigabytes: above nothing, and less than any disk has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "f64")]
+pub struct Gigabytes(u64);
+
+impl Gigabytes {
+    const MOST: f64 = 1e6;
+
+    pub const fn of_bytes(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+/// As it is written: `1.5`.
+impl fmt::Display for Gigabytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.0 as f64 / 1e9).fmt(f)
+    }
+}
+
+impl TryFrom<f64> for Gigabytes {
+    type Error = String;
+
+    fn try_from(value: f64) -> Result<Self, String> {
+        let bytes = (value * 1e9).round();
+        if value <= Self::MOST && bytes >= 1.0 {
+            return Ok(Self(bytes as u64));
+        }
+        Err(format!("{value} is no size: gigabytes are more than 0 and at most {}", Self::MOST))
+    }
+}
+
+impl FromStr for Gigabytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        number(text)?.try_into()
+    }
+}
+
+/// An age that was written in days.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Days(Duration);
+
+impl Days {
+    const MOST: f64 = 100_000.0;
+
+    pub fn duration(self) -> Duration {
+        self.0
+    }
+}
+
+impl FromStr for Days {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match number(text)? {
+            days if (0.0..=Self::MOST).contains(&days) => Ok(Self(Duration::from_secs_f64(days * 86_400.0))),
+            days => Err(format!("{days} is no age: days are 0 or more and at most {}", Self::MOST)),
+        }
+    }
+}
+
+/// A number as it is written. That it is none, or without end, is for its kind to refuse.
+pub(crate) fn number(text: &str) -> Result<f64, String> {
+    text.trim().parse().map_err(|_| format!("`{text}` is no number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What no kind of number may be.
+    const NONE: [&str; 9] = ["nan", "inf", "-inf", "-1", "1e30", "1e400", "-0.001", "", "many"];
+
+    #[test]
+    fn sizes_are_more_than_nothing_and_finite() {
+        for (text, bytes) in
+            [("2", 2_000_000_000), ("0.000001", 1000), ("1e6", 1_000_000_000_000_000), (" 1.5", 1_500_000_000)]
+        {
+            assert_eq!(text.parse::<Gigabytes>().unwrap().bytes(), bytes);
+        }
+        assert_eq!(Gigabytes::of_bytes(1_500_000_000).to_string(), "1.5");
+        for text in NONE.into_iter().chain(["0", "1e-12", "1000001"]) {
+            assert!(text.parse::<Gigabytes>().is_err(), "{text}");
+        }
+        assert_eq!(serde_json::from_str::<Gigabytes>("0.5").unwrap().bytes(), 500_000_000);
+        assert!(serde_json::from_str::<Gigabytes>("-1").is_err());
+    }
+
+    #[test]
+    fn ages_are_none_or_more_and_finite() {
+        for (text, seconds) in [("0", 0), ("0.5", 43_200), ("-0", 0), ("100000", 8_640_000_000)] {
+            assert_eq!(text.parse::<Days>().unwrap().duration().as_secs(), seconds);
+        }
+        for text in NONE.into_iter().chain(["100001"]) {
+            assert!(text.parse::<Days>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Whole commands within this process: lines of words, and grids through `plan`. What they do, they do in a folder of
+//! their own, in which this process then is.
+
+use std::ffi::OsString;
+use std::fs;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ghostlab::cli::{Called, call};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::checkout;
+
+/// Longer than any of these takes on the slowest machine.
+const HANGS: Duration = Duration::from_secs(120);
+/// After so many calls the store is emptied: each grid's tokens are kept there.
+const EMPTIED: usize = 500;
+
+/// The folder, and how often something was called in it. One call at a time: limits are of the whole process.
+static WORKSHOP: Mutex<Option<(TempDir, usize)>> = Mutex::new(None);
+
+const GRID: &str = "name: grid\nbackbones:\n  tiny: {path: backbone}\ncorpora:\n  train: {path: train.txt, rule: wikitext2}\n\
+    \x20 test: {path: test.jsonl, rule: ptb, limit: 5}\ntasks:\n  copa: {path: copa.jsonl}\nbackbone: [tiny]\n\
+    criterion: [llm-streamline, {name: explicit, order: [1, 2]}, sleb]\ndepth: [1, 50%]\n\
+    recovery: [none, ghosted, {name: ghosted, solver: svd}, linearpatch-rotate]\n\
+    calibration:\n  - {corpus: train, sequences: [4, 8], length: 32, seed: 1, operator_sequences: 2}\n\
+    exclude: {depth: 1, recovery: ghosted}\n\
+    evaluate:\n  perplexity: [{corpus: test, length: [16, 32]}]\n  tasks: [{name: copa, limit: 0.5, bos: never, max_length: 40}]\n";
+
+fn words(count: usize) -> String {
+    (0..count).map(|i| format!("w{}", (i * i + 7) % 300)).collect::<Vec<_>>().join(" ")
+}
+
+/// A backbone with a tokenizer, two texts, a task, a grid and a store.
+fn workshop() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir_all(path("backbone")).unwrap();
+    fs::create_dir_all(path("data/store")).unwrap();
+    fs::create_dir_all(path("empty")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(checkout("tests/fixtures/arch/llama-gqa").join(name), path("backbone").join(name)).unwrap();
+    }
+    let vocab: serde_json::Map<String, Value> = (0..300).map(|i| (format!("w{i}"), json!(i))).collect();
+    let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}});
+    let copa =
+        json!({"premise": "w1 w7 w8.", "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4.", "label": 1});
+    for (name, text) in [
+        ("backbone/tokenizer.json", tokenizer.to_string()),
+        ("train.txt", words(2000)),
+        ("test.jsonl", format!("{}\n", json!({"text": words(300)})).repeat(2)),
+        ("copa.jsonl", format!("{copa}\n").repeat(8)),
+        ("grid.yaml", GRID.to_owned()),
+    ] {
+        fs::write(path(name), text).unwrap();
+    }
+    std::env::set_current_dir(folder.path()).unwrap();
+    folder
+}
+
+/// Calls a command in the workshop, and sees that it answers as every command has to.
+fn answer(line: &[&str], prepare: impl FnOnce()) {
+    let mut workshop_of_all = WORKSHOP.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_folder, calls) = workshop_of_all.get_or_insert_with(|| (workshop(), 0));
+    *calls += 1;
+    if *calls % EMPTIED == 0 {
+        fs::remove_dir_all("data/store").unwrap();
+        fs::create_dir_all("data/store").unwrap();
+    }
+    prepare();
+    let line: Vec<OsString> = ["ghostlab", "-q"].iter().chain(line).map(OsString::from).collect();
+    let begun = Instant::now();
+    let Called { code, output, errors } = call(&line);
+    assert!(begun.elapsed() < HANGS, "{line:?} took {:?}", begun.elapsed());
+    let known = [0, 2, 3, 4, 5].map(ExitCode::from);
+    assert!(known.contains(&code), "{line:?}: {code:?}\n{errors}");
+    let said = format!("{output}{errors}");
+    assert!(!said.contains("panicked"), "{line:?}: {said}");
+    let moves = |c: char| c.is_control() && c != '\n' && c != '\t';
+    // clap shows a word that it does not know as it was written.
+    assert!(!said.contains(moves) || line.iter().any(|of| of.to_string_lossy().contains(moves)), "{line:?}: {said:?}");
+    if code == ExitCode::from(2) {
+        assert!(errors.contains("error: "), "{line:?}: no word of what is wrong\n{said}");
+    }
+    if code == ExitCode::SUCCESS && line.iter().any(|word| word == "--json") && !said.contains("Usage:") {
+        assert!(serde_json::from_str::<Value>(&output).is_ok(), "{line:?}: {output}");
+    }
+}
+
+/// Commands that are cheap and stay where they are, each with the words that make them so.
+const CHEAP: [(&str, &[&str]); 13] = [
+    ("plan", &[]),
+    ("explain", &[]),
+    ("compare", &[]),
+    ("audit", &[]),
+    ("schema", &[]),
+    ("cache", &[]),
+    ("status", &[]),
+    ("score", &[]),
+    ("init", &[]),
+    ("report", &[]),
+    ("completions", &[]),
+    ("man", &[]),
+    ("run", &["--stored"]),
+];
+
+/// Lines that do something, a word a line.
+const LINES: [&str; 22] = [
+    "plan\ngrid.yaml\n--set\ndepth=1\n--all",
+    "plan\ngrid.yaml\n--json\n--store-limit\n0.5\n--memory\n4",
+    "plan\ngrid.yaml\n--set\ncalibration.sequences=2,4\n--set\nevaluate.tasks[0].limit=3",
+    "plan\nbackbone",
+    "explain\ngrid.yaml\nsleb/1/none",
+    "explain\ngrid.yaml\ndense\n--json",
+    "compare\nresults\nempty\n--map\na=b",
+    "audit\n--format\ncsv",
+    "schema\noutput",
+    "cache\nls\n--all\n--json",
+    "cache\nverify\n--json",
+    "cache\ngc\n--keep\ngrid.yaml\n--older\n1\n--json",
+    "cache\ngc\n--kind\nscores\n--older\n0.5\n--yes",
+    "cache\npath\nab",
+    "status\n--all\n--json",
+    "score\nbackbone\n--tasks\ncopa=copa.jsonl\n--limit\n2\n--bos\nnever",
+    "score\nbackbone\n--perplexity\ntest.jsonl@16\n--windows\n2\n--rule\nptb\n--json",
+    "score\nempty\n--tasks\nnosuch",
+    "init\nbackbone\n--to\nmade.yaml\n--corpus\ntrain.txt\n--force",
+    "report\n--results\nempty\n--reports\npages",
+    "run\ngrid.yaml\n--stored\n--layout\nwide",
+    "man\n--to\npages",
+];
+
+pub fn command_seeds() -> Vec<Vec<u8>> {
+    LINES.iter().map(|line| line.as_bytes().to_vec()).collect()
+}
+
+pub fn command(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    // Nothing leads out of the workshop, and nothing is asked of the hub.
+    let leads_out =
+        |word: &&str| word.contains(['/', '\\', '\0', '~']) && !word.starts_with("sleb/") || word.contains("..");
+    let mut line: Vec<&str> =
+        text.split('\n').filter(|word| !leads_out(word) && !word.starts_with("--fetch")).collect();
+    line.truncate(16);
+    let Some((_, more)) = CHEAP.iter().find(|(name, _)| line.first() == Some(name)) else { return };
+    line.extend(more.iter().filter(|word| !text.contains(*word)));
+    answer(&line, || {});
+}
+
+pub fn plan_seeds() -> Vec<Vec<u8>> {
+    let tuned = GRID.replace("{name: ghosted, solver: svd}", "{name: ghosted, finetune: {sequences: 2, length: 16}}");
+    let timed = format!("{GRID}  latency: {{length: [8, 16], batch: [1, 2]}}\n");
+    let dense = "name: d\nbackbones: {tiny: {path: backbone}}\ncorpora: {t: {path: test.jsonl, rule: c4}}\nbackbone: tiny\n\
+        evaluate: {perplexity: {corpus: t, length: 16}}\n";
+    [GRID, &tuned, &timed, dense].iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+/// A grid through `plan`: read, checked, tokenised, counted, and never more than the machine has.
+pub fn plan(data: &[u8]) {
+    answer(&["plan", "fuzzed.yaml", "--json"], || fs::write("fuzzed.yaml", data).unwrap());
+}

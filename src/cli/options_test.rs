@@ -1,0 +1,120 @@
+//! Every option of every command that takes a number or a word of a list, walked through clap's own tree.
+
+use std::any::TypeId;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Arg, Command, CommandFactory};
+
+/// What no option that has a type may be.
+const NONE: [&str; 10] = ["nan", "inf", "-inf", "-1", "1e30", "-0.5", "", " ", "garbage", "99999999999999999999999"];
+
+/// Options whose value is any text or any path: there is nothing that they could refuse before they are used.
+const FREE: [&str; 20] = [
+    "--cell",
+    "--corpus",
+    "--experiments",
+    "--files",
+    "--frozen",
+    "--keep",
+    "--metric",
+    "--output",
+    "--perplexity",
+    "--profile",
+    "--profile-file",
+    "--reports",
+    "--results",
+    "--set",
+    "--store",
+    "--tasks",
+    "--to",
+    "--map",
+    "--labels",
+    "--on",
+];
+
+fn walk(command: &Command, words: &[String], found: &mut Vec<(Vec<String>, Arg)>) {
+    let options = command.get_arguments().filter(|of| of.get_long().is_some() && of.get_action().takes_values());
+    found.extend(options.map(|of| (words.to_vec(), of.clone())));
+    for inner in command.get_subcommands() {
+        walk(inner, &[words, &[inner.get_name().to_owned()]].concat(), found);
+    }
+}
+
+fn all() -> Vec<(Vec<String>, Arg)> {
+    let mut command = super::Arguments::command();
+    command.build();
+    let mut found = Vec::new();
+    walk(&command, &["ghostlab".to_owned()], &mut found);
+    found.retain(|(words, _)| words.last().is_some_and(|word| word != "help"));
+    found
+}
+
+fn is_free(option: &Arg) -> bool {
+    let kind = option.get_value_parser().type_id();
+    let text = [TypeId::of::<String>(), TypeId::of::<PathBuf>(), TypeId::of::<OsString>()].iter().any(|of| kind == *of);
+    text && option.get_possible_values().is_empty()
+}
+
+#[test]
+fn what_is_no_number_and_no_word_of_the_list_is_refused_by_every_option_that_has_one() {
+    let mut tried = BTreeSet::new();
+    for (words, option) in all() {
+        let long = format!("--{}", option.get_long().unwrap());
+        if is_free(&option) || long == "--map" {
+            continue;
+        }
+        for value in NONE {
+            let line = [&words[..], &[format!("{long}={value}")]].concat();
+            let error = super::Arguments::command().try_get_matches_from(&line).expect_err(&line.join(" "));
+            let text = error.render().to_string();
+            assert_eq!(error.exit_code(), 2, "{line:?}: {text}");
+            assert!(text.contains(&long) && text.starts_with("error: "), "{line:?}: {text}");
+        }
+        tried.insert(long);
+    }
+    let known =
+        ["--memory", "--device-memory", "--store-limit", "--older", "--limit", "--bos", "--text", "--shard-size"];
+    assert!(known.iter().all(|name| tried.contains(*name)), "{tried:?}");
+}
+
+#[test]
+fn an_option_that_takes_any_text_is_one_that_is_known_to() {
+    let free: BTreeSet<String> = all()
+        .iter()
+        .filter(|(_, option)| is_free(option))
+        .map(|(_, option)| format!("--{}", option.get_long().unwrap()))
+        .filter(|long| !FREE.contains(&long.as_str()))
+        .collect();
+    assert_eq!(
+        free,
+        BTreeSet::new(),
+        "give it a type (crates/core/src/quantity.rs), or say in FREE that it takes any text"
+    );
+}
+
+/// What the attacker found, as he wrote it.
+#[test]
+fn numbers_that_deleted_everything_are_refused() {
+    for line in [
+        "run g.yaml --store-limit=nan",
+        "cache gc --older=nan",
+        "cache gc --older=-1",
+        "cache gc --older=inf",
+        "cache gc --older=1e30",
+        "score m --tasks copa --limit=nan",
+        "score m --tasks copa --limit=inf",
+        "score m --tasks copa --limit=1e30",
+        "score m --tasks copa --bos=garbage",
+        "run g.yaml --memory=nan",
+        "run g.yaml --memory=-1",
+        "plan g.yaml --device-memory=0",
+        "worker g.yaml --idle-exit=18446744073709551615",
+        "worker g.yaml --retries=4294967295",
+    ] {
+        let words = std::iter::once("ghostlab").chain(line.split(' '));
+        let error = super::Arguments::command().try_get_matches_from(words).expect_err(line);
+        assert_eq!(error.exit_code(), 2, "{line}");
+    }
+}

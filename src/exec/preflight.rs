@@ -1,0 +1,70 @@
+//! What a run needs before its first job. `run`, `worker`, `plan` and `submit` ask here, and so refuse the same in the same
+//! words.
+
+use std::sync::atomic::AtomicBool;
+
+use super::event::Reporter;
+use super::prepare::prepare;
+use super::room;
+use super::settings::Settings;
+use crate::error::Result;
+use crate::machine;
+use crate::plan::{BackbonePlan, Estimate, Plan, Quota, StoreState};
+use crate::store::{InventoryItem, Store};
+
+/// Where a plan is going to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Where {
+    /// On this machine: its free memory is what jobs may have where no limit is given.
+    Here,
+    /// On machines of which nothing is known.
+    Elsewhere,
+}
+
+/// A plan that can run: how it stands in the store, and what is to come.
+pub struct Preflight {
+    pub state: StoreState,
+    pub estimate: Estimate,
+}
+
+/// Checks and tokenises everything, and sees that there is room for it.
+///
+/// # Errors
+/// The first thing that would stop the run later: what [`prepare`] finds, or too little memory or disk. What the grid alone
+/// tells to be too much is refused before a text is read.
+pub fn preflight(
+    plan: &Plan<'_>,
+    settings: &Settings,
+    place: Where,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<Preflight> {
+    if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
+        looked(plan, settings, place, store)?;
+    }
+    prepare(plan, store, reporter, stop)?;
+    looked(plan, settings, place, store)
+}
+
+fn looked(plan: &Plan<'_>, settings: &Settings, place: Where, store: &Store) -> Result<Preflight> {
+    let state = StoreState::read(plan, store);
+    let free = machine::told_free_memory().filter(|_| place == Where::Here);
+    room::for_tokens(plan, &state, settings.memory, free)?;
+    for backbone in &plan.backbones {
+        room::for_jobs(plan, backbone, &state, settings.memory, free)?;
+    }
+    let memory = match place {
+        Where::Here => settings.memory_bytes(),
+        Where::Elsewhere => settings.memory.unwrap_or(u64::MAX),
+    };
+    let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
+    let coming = estimate.disk + estimate.spool;
+    // What the store's limit throws away makes room.
+    let goes = settings.store_limit.map(|limit| -> Result<u64> {
+        let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
+        Ok(quota.going.iter().map(InventoryItem::bytes).sum())
+    });
+    room::on_disk(&estimate, goes.transpose()?.unwrap_or(0), store)?;
+    Ok(Preflight { state, estimate })
+}
