@@ -328,6 +328,63 @@ fn a_job_that_never_fits_is_refused_with_figures_before_anything_is_computed() {
 }
 
 #[test]
+fn plan_refuses_what_run_refuses_in_the_same_words() {
+    let said = |world: &World, command: &str, more: &[&str]| {
+        let output = world.ghostlab(&[&[command, "grid.yaml", "-q"], more].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        // How much is free may change from one to the other.
+        let lines: Vec<String> = text.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect();
+        (output.status.code(), lines)
+    };
+    let cut = |world: &World, name: &str| {
+        let bytes = std::fs::read(world.path(name)).unwrap();
+        world.write(name, &bytes[..bytes.len() / 2]);
+    };
+    let no_change: &dyn Fn(&World) = &|_| {};
+    for (change, more, code) in [
+        (no_change, &["--memory", "0.001"][..], 3),
+        (no_change, &["--set", "calibration.length=100000"], 2),
+        (no_change, &["--set", "evaluate.perplexity.length=100000"], 2),
+        (&|world| cut(world, "backbone/model.safetensors"), &[], 2),
+        (&|world| cut(world, "backbone/tokenizer.json"), &[], 2),
+        (&|world| std::fs::remove_file(world.path("train.txt")).unwrap(), &[], 3),
+        (&|world| world.write("test.jsonl", "{\"text\": 3}\n"), &[], 2),
+    ] {
+        let [run, plan] = ["run", "plan"].map(|command| {
+            let world = World::new();
+            change(&world);
+            let (code, lines) = said(&world, command, more);
+            (code, lines.join("\n").replace(&world.folder.path().display().to_string(), ""))
+        });
+        assert_eq!(run.0, Some(code), "{more:?}: {}", run.1);
+        assert_eq!(run, plan, "{more:?}");
+    }
+}
+
+#[test]
+fn plan_says_how_many_files_and_folders_a_run_makes_at_most() {
+    let world = World::large();
+    let plan =
+        || -> Value { serde_json::from_slice(&world.ghostlab(&["plan", "grid.yaml", "--json"]).stdout).unwrap() };
+    let count = |folder: &Path| -> u64 {
+        fn below(folder: &Path) -> u64 {
+            let items = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().path());
+            items.map(|path| 1 + if path.is_dir() { below(&path) } else { 0 }).sum()
+        }
+        below(folder)
+    };
+    let before = plan();
+    let run = &before["answer"]["grids"][0]["cost"]["run"];
+    let (told, had) = (run["inodes"].as_u64().unwrap(), count(&world.path("data/store")));
+    assert!(run["free_inodes"].is_null() || run["free_inodes"].as_u64().unwrap() > 0);
+    let text = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
+    assert!(text.contains("files and folders: "), "{text}");
+    world.runs(&[]);
+    let made = count(&world.path("data/store")) - had;
+    assert!(made <= told && told <= 3 * made, "{made} were made, {told} were told");
+}
+
+#[test]
 fn other_settings_have_a_folder_of_their_own_and_no_two_runs_are_mixed() {
     let world = World::new();
     with_tasks(&world);

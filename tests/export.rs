@@ -29,11 +29,12 @@ fn export(world: &World, cell: &str, folder: &str, more: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What `score` prints as JSON.
+/// The results file in what `score` prints as JSON.
 fn score(world: &World, more: &[&str]) -> Value {
     let output = world.ghostlab(&[&["score"], more, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    let mut document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    document["answer"]["lm_eval"].take()
 }
 
 fn perplexity(world: &World, model: &str) -> f64 {
@@ -384,8 +385,35 @@ fn scores_stand_in_a_table_with_their_errors() {
 }
 
 #[test]
+fn texts_and_tasks_are_those_of_a_profile_or_of_the_profile_that_the_models_entry_names() {
+    let world = World::large();
+    for folder in ["experiments/profiles", "experiments/backbones"] {
+        fs::create_dir_all(world.path(folder)).unwrap();
+    }
+    world.write(
+        "experiments/profiles/mine.yaml",
+        "corpora:\n  c4: {path: ../../test.jsonl, rule: ptb, limit: 3}\ntasks:\n  copa: {path: ../../copa.jsonl}\nevaluate: {tasks: [copa]}\n",
+    );
+    let asked = ["--perplexity", "c4@64", "--tasks", "copa"];
+    let table = |more: &[&str]| {
+        let output = world.ghostlab(&[&["score"], more, &asked].concat());
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let (code, said) = table(&["backbone"]);
+    assert!(code == Some(2) && said.contains("unknown t"), "{said}");
+    let (code, named) = table(&["backbone", "--profile", "mine"]);
+    assert!(code == Some(0) && named.contains("3 windows") && named.contains("40 documents"), "{named}");
+    world.write("experiments/backbones/little.yaml", "path: ../../backbone\nprofile: mine\n");
+    let (code, by_entry) = table(&["backbone"]);
+    assert!(code == Some(0) && by_entry.contains("3 windows"), "{by_entry}");
+    let (code, by_name) = table(&["little"]);
+    assert!(code == Some(0) && by_name.contains("3 windows"), "{by_name}");
+}
+
+#[test]
 fn what_cannot_be_scored_is_said_before_anything_runs() {
     let world = World::new();
+    fs::create_dir(world.path("empty")).unwrap();
     for (arguments, code, words) in [
         (&["score", "backbone"][..], 2, &["nothing to score", "--perplexity"][..]),
         (&["score", "../nowhere/at/all", "--tasks", "copa"], 3, &["the model is not there"]),
@@ -393,6 +421,36 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
         (&["score", "backbone", "--tasks", "tasks/copa.jsonl"], 2, &["there is no such file", "tasks/copa.jsonl"]),
         (&["score", "backbone", "--perplexity", "texts/test.txt@64"], 2, &["there is no such file", "texts/test.txt"]),
         (&["score", "org/name", "--perplexity", "test.jsonl"], 3, &["--fetch"]),
+        (
+            &["score", "empty", "--tasks", "copa"],
+            3,
+            &["no config.json", "an empty folder", "config.json, tokenizer.json"],
+        ),
+        (
+            &["score", ".", "--perplexity", "test.jsonl@64"],
+            3,
+            &["no config.json", "backbone, ", "did you mean `./backbone`?"],
+        ),
+        (
+            &["score", "backbone", "--tasks", "arc_eazy"],
+            2,
+            &["unknown task `arc_eazy`", "NAME=FILE", "arc_easy, arc_challenge", "did you mean `arc_easy`?"],
+        ),
+        (
+            &["score", "backbone", "--tasks", "nosuch=test.jsonl"],
+            2,
+            &["unknown task `nosuch`", "NAME=FILE", "where:    --tasks"],
+        ),
+        (
+            &["score", "backbone", "--perplexity", "nosuch"],
+            2,
+            &["unknown text `nosuch`", "FILE@TOKENS", "--perplexity"],
+        ),
+        (
+            &["score", "backbone", "--tasks", "copa", "--profile", "none"],
+            3,
+            &["no profile of that name", "profiles/none.yaml"],
+        ),
     ] {
         let output = world.command(arguments).env("HF_HUB_CACHE", world.path("hub")).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

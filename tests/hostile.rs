@@ -147,6 +147,14 @@ fn a_number_that_nobody_can_mean_is_refused_before_anything_is_made_of_it() {
         (&format!("recovery={{name: replaceme-cos, epochs: {huge}}}"), &["at most 100000 `epochs`"]),
         (&format!("recovery={{name: replaceme-cos, batch: {huge}}}"), &["a `batch` of 1 to"]),
         (&format!("depth={huge}"), &["would leave nothing"]),
+        (
+            "recovery={name: ghosted, finetune: {sequences: 1000000, length: 1000000}}",
+            &["wrong value of `finetune`", "sequences × length of 4294967296 or less"],
+        ),
+        (
+            &format!("recovery={{name: ghosted, finetune: {{sequences: {huge}, length: {huge}}}}}"),
+            &["`finetune`", "or less"],
+        ),
     ] {
         world.refuses(&["--set", given], 2, words);
     }
@@ -158,6 +166,38 @@ fn a_number_that_nobody_can_mean_is_refused_before_anything_is_made_of_it() {
         let world = World::new();
         world.change_config(key, json!(value));
         world.refuses(&[], 2, &["grid.yaml:2", "backbone"]);
+    }
+}
+
+#[test]
+fn what_no_memory_or_disk_holds_is_refused_by_arithmetic_before_a_text_is_read() {
+    // 1.28 and 4.29 thousand million tokens: the first are 10 GB of ids, the second beside that 1.1 TB of activations a site.
+    let (many, most) = ("20000000", "67108864");
+    let tuned = |count: &str| format!("recovery={{name: ghosted, finetune: {{sequences: {count}, length: 64}}}}");
+    for (set, memory, words) in [
+        (
+            format!("calibration.sequences={many}"),
+            "0.5",
+            &["more tokens than memory holds", "by --memory", "finetune"][..],
+        ),
+        (tuned(many), "0.5", &["more tokens than memory holds", "0.50 GB by --memory"]),
+        (format!("calibration.sequences={most}"), "100", &["the store's disk has not enough room", "GB free"]),
+        (tuned(most), "100", &["the store's disk has not enough room"]),
+    ] {
+        let world = World::new();
+        let given = ["--set", &set, "--memory", memory];
+        world.refuses(&given, 3, words);
+        let listed = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
+        assert!(!listed.contains("tokens-v"), "nothing was tokenised: {listed}");
+        let [run, plan] = ["run", "plan"].map(|name| {
+            let output = world.ghostlab(&[&[name, "grid.yaml", "-q"], &given[..]].concat());
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        });
+        // How much is free may change from one to the other.
+        let lines = |(code, said): (Option<i32>, String)| {
+            (code, said.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect::<Vec<_>>())
+        };
+        assert_eq!(lines(run), lines(plan), "plan refuses what run refuses");
     }
 }
 
@@ -257,7 +297,7 @@ fn a_special_token_beyond_the_embedding_is_refused_before_calibration() {
 fn names_of_every_kind_get_files_of_their_own_and_what_cannot_be_shown_is_refused_first() {
     let world = World::large();
     let long = "x".repeat(180);
-    let names = ["a b", "a_b", "a/b", "=1+1", &long];
+    let names = ["a b", "a_b", "a-b", "=1+1", &long];
     let entries: Vec<String> = names.iter().map(|name| format!("  \"{name}\": {{path: backbone}}\n")).collect();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
@@ -280,7 +320,8 @@ fn names_of_every_kind_get_files_of_their_own_and_what_cannot_be_shown_is_refuse
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success() && !said.contains(&0x1b), "{}", String::from_utf8_lossy(&said).escape_debug());
 
-    for (bad, words) in [("a\\e[2Jb", "cannot be shown"), (&"y".repeat(201), "cannot be shown")] {
+    for (bad, words) in [("a\\e[2Jb", "cannot be shown"), (&"y".repeat(201), "cannot be shown"), ("a/b", "without `/`")]
+    {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
         world.write(

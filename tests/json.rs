@@ -166,7 +166,8 @@ fn the_schema_beside_the_documentation_is_the_programs_and_describes_every_field
     mute(&schema, &schema, "", &mut found);
     assert_eq!(found, Vec::<String>::new());
     let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/json.md")).unwrap();
-    for command in ["plan", "status", "cache ls", "cache verify", "cache gc", "cache path", "compare", "explain"] {
+    let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
+    for command in named.iter().map(|of| of["properties"]["command"]["const"].as_str().unwrap()) {
         assert!(documented.contains(&format!("`{command}`")), "docs/json.md does not name {command}");
     }
 }
@@ -255,6 +256,68 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
     assert_eq!((&gone["deleted"], &gone["going"]), (&json!(true), &going["going"]));
     let gone = answer(&world, &schema, &["cache", "gc", "--kind", "scores"], "cache gc");
     assert_eq!(gone["going"], json!([]));
+}
+
+#[test]
+fn commands_that_do_something_tell_it_by_the_schema() {
+    let (world, schema) = (World::large(), schema());
+    let small = ["--set", "depth=1", "--set", "recovery=[none]", "--set", "criterion=shortgpt"];
+    let of = |arguments: &[&str], command: &str| answer(&world, &schema, arguments, command);
+    let begun = of(&["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
+    assert_eq!(
+        (&begun["file"], &begun["models"], &begun["left_out"]),
+        (&json!("made.yaml"), &json!(["backbone"]), &json!([]))
+    );
+    let ended = of(&[&["worker", "grid.yaml"], &small[..]].concat(), "worker");
+    assert_eq!((&ended["end"], &ended["cells"], &ended["failed"]), (&json!("done"), &json!(2), &json!(0)));
+    let ran = of(&[&["run", "grid.yaml"], &small[..]].concat(), "run");
+    assert_eq!((&ran["grid"], &ran["cells"], &ran["failed"]), (&json!("grid"), &json!(2), &json!([])));
+    assert!(
+        ran["files"].as_array().unwrap().iter().any(|file| file.as_str().unwrap().ends_with("results.csv")),
+        "{ran}"
+    );
+    assert!(ran["files"].as_array().unwrap().iter().all(|file| world.path(file.as_str().unwrap()).is_file()), "{ran}");
+    let scored = of(&["score", "backbone", "--tasks", "copa.jsonl", "--limit", "4"], "score");
+    assert_eq!((&scored["model"], &scored["scores"][0]["of"]), (&json!("backbone"), &json!("copa(limit=4)")));
+    assert_eq!(scored["lm_eval"]["n-samples"]["copa"]["effective"], 4);
+    let exported = of(&[&["export", "grid.yaml", "none", "--to", "out"], &small[..]].concat(), "export");
+    assert_eq!(
+        (&exported["folders"][0]["folder"], &exported["folders"][0]["needs_code"]),
+        (&json!("out"), &json!(false))
+    );
+    assert!(!of(&["audit"], "audit")["findings"].as_array().unwrap().is_empty());
+    assert_eq!(of(&["report", "--reports", "pages"], "report")["page"], "pages/index.html");
+    assert_eq!(of(&["man", "--to", "pages"], "man")["folder"], "pages");
+    assert!(of(&["completions", "bash"], "completions")["script"].as_str().unwrap().contains("complete"));
+    assert_eq!(of(&["schema", "output"], "schema")["schema"], schema);
+    let things = of(&["doctor"], "doctor");
+    assert!(
+        things["things"].as_array().unwrap().iter().any(|of| of["what"] == "memory" && of["mark"] == "good"),
+        "{things}"
+    );
+    assert_eq!(of(&["fetch", "grid.yaml"], "fetch")["files"], json!([]));
+    // A failing cell is an answer, with its exit code.
+    let long =
+        [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
+            .concat();
+    let failed = document(&world, &schema, &long, 4)["answer"].take();
+    assert_eq!(failed["failed"].as_array().unwrap().len(), 1, "{failed}");
+}
+
+#[test]
+fn every_command_answers_with_a_document_or_an_error_that_is_one() {
+    let (world, schema) = (World::new(), schema());
+    let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
+    for command in named.iter().map(|of| of["properties"]["command"]["const"].as_str().unwrap()) {
+        let words: Vec<&str> = command.split(' ').collect();
+        let line = [&words[..], &["--no-such-option", "--json"]].concat();
+        let output = world.ghostlab(&line);
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        let document: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{command}: {error}"));
+        closed(&schema, &schema, &document, "document").unwrap_or_else(|error| panic!("{command}: {error}"));
+        assert_eq!((&document["command"], &document["error"]["exit_code"]), (&json!(command), &json!(2)));
+    }
 }
 
 #[test]

@@ -50,13 +50,14 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
             .all(|file| file.cached.is_some())
             .then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
     };
-    let rows = grid::backbone_files(experiments)?.into_iter().map(|BackboneFile { name, path, source, want }| {
-        let local = path.clone().filter(|path| path.join("config.json").is_file());
-        let found = local.or_else(|| cached(want.as_ref()?));
-        let there = if found.is_some() { "here" } else { "not here" };
-        let folder = found.or(path).map_or(String::new(), |path| path.display().to_string());
-        vec![backbone_label(&name).to_owned(), name, source.unwrap_or_default(), folder, there.to_owned()]
-    });
+    let rows =
+        grid::backbone_files(experiments)?.into_iter().map(|BackboneFile { name, path, source, want, .. }| {
+            let local = path.clone().filter(|path| path.join("config.json").is_file());
+            let found = local.or_else(|| cached(want.as_ref()?));
+            let there = if found.is_some() { "here" } else { "not here" };
+            let folder = found.or(path).map_or(String::new(), |path| path.display().to_string());
+            vec![backbone_label(&name).to_owned(), name, source.unwrap_or_default(), folder, there.to_owned()]
+        });
     Ok(List {
         heads: ["Model", "Name in a grid", "Source", "Folder", "State"].map(str::to_owned).to_vec(),
         rows: rows.collect(),

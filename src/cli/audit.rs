@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
+use super::answer::done::Audited;
+use super::answer::{self, Answer};
 use crate::artifact::{audit, paper};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -23,10 +25,12 @@ enum Form {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let findings = audit::run(&paper::all()?);
-    match arguments.format {
+    let json = audit::json(&findings)?;
+    let all = serde_json::from_str(&json).map_err(|error| Error::job("no JSON").found(error.to_string()))?;
+    answer::show(Audited { findings: all }, Answer::Audit, |_| match arguments.format {
         Form::Text => print!("{}", audit::text(&findings)),
         Form::Csv => print!("{}", audit::csv(&findings)),
-        Form::Json => println!("{}", audit::json(&findings)?),
-    }
+        Form::Json => println!("{json}"),
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
 use super::answer::cache::{Clearing, Files, ListedStage, Listing, Located, StageSum, State, Verified};
-use super::answer::{Answer, Form};
+use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::EngineArgs;
 use super::home::Place;
@@ -31,8 +31,6 @@ pub(super) enum Command {
         /// List every artifact.
         #[arg(long)]
         all: bool,
-        #[command(flatten)]
-        form: Form,
     },
     /// Check every byte of every artifact against its hash. Exit code 5 where something is damaged.
     Verify {
@@ -41,8 +39,6 @@ pub(super) enum Command {
         /// Remove what is damaged, so that the next run makes it anew.
         #[arg(long)]
         repair: bool,
-        #[command(flatten)]
-        form: Form,
     },
     /// Show what can go, with its size and what it would take to make again; delete it when told to.
     Gc(Gc),
@@ -53,8 +49,6 @@ pub(super) enum Command {
         /// The beginning of its key.
         #[arg(add = candidates::keys())]
         key: String,
-        #[command(flatten)]
-        form: Form,
     },
 }
 
@@ -83,33 +77,19 @@ pub(super) struct Gc {
     /// Delete without asking.
     #[arg(long)]
     yes: bool,
-    #[command(flatten)]
-    form: Form,
-}
-
-impl Command {
-    /// The command's name and form, where an answer is asked for as JSON.
-    pub(super) fn form(&self) -> (&'static str, &Form) {
-        match self {
-            Self::Ls { form, .. } => ("cache ls", form),
-            Self::Verify { form, .. } => ("cache verify", form),
-            Self::Gc(gc) => ("cache gc", &gc.form),
-            Self::Path { form, .. } => ("cache path", form),
-        }
-    }
 }
 
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::Ls { place, all, form } => {
-            form.show(Listing::of(&place.look()?), Answer::CacheLs, |listing| list(listing, *all))?;
+        Command::Ls { place, all } => {
+            answer::show(Listing::of(&place.look()?), Answer::CacheLs, |listing| list(listing, *all))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Verify { place, repair: false, form } => verify(&place.look()?, false, form),
-        Command::Verify { place, repair: true, form } => verify(&place.store()?, true, form),
+        Command::Verify { place, repair: false } => verify(&place.look()?, false),
+        Command::Verify { place, repair: true } => verify(&place.store()?, true),
         Command::Gc(gc) => collect(gc),
-        Command::Path { place, key, form } => {
-            form.show(path(&place.look()?, key)?, Answer::CachePath, |of| println!("{}", of.folder.display()))?;
+        Command::Path { place, key } => {
+            answer::show(path(&place.look()?, key)?, Answer::CachePath, |of| println!("{}", of.folder.display()))?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -151,14 +131,14 @@ fn state(state: State) -> &'static str {
     }
 }
 
-fn verify(store: &Store, repair: bool, form: &Form) -> Result<ExitCode> {
+fn verify(store: &Store, repair: bool) -> Result<ExitCode> {
     let (mut verified, damaged) = Verified::of(store);
     if repair {
         damaged.iter().try_for_each(|entry| store.remove(entry))?;
         verified.removed = true;
     }
     let code = if verified.damaged.is_empty() || repair { ExitCode::SUCCESS } else { ExitCode::from(5) };
-    form.show(verified, Answer::CacheVerify, |of| {
+    answer::show(verified, Answer::CacheVerify, |of| {
         of.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
         println!("{} of {} artifacts are whole", of.artifacts - of.damaged.len(), of.artifacts);
         if repair {
@@ -188,11 +168,11 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         store.entries().into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
     let mut clearing = Clearing::of(&store, used.len(), &going, &left);
     let nothing = going.is_empty() && left.is_empty();
-    if !gc.form.json() {
+    if !answer::json() {
         to_delete(&clearing);
     }
-    if nothing || (!gc.yes && (gc.form.json() || !agreed()?)) {
-        gc.form.show(clearing, Answer::CacheGc, |_| {
+    if nothing || (!gc.yes && (answer::json() || !agreed()?)) {
+        answer::show(clearing, Answer::CacheGc, |_| {
             if !nothing {
                 println!("nothing was deleted; --yes deletes without asking");
             }
@@ -209,7 +189,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         some.iter().filter(|entry| !in_use.contains(&entry.hash)).try_for_each(|entry| store.remove(entry))?;
     }
     clearing.deleted = true;
-    gc.form.show(clearing, Answer::CacheGc, |_| println!("deleted"))?;
+    answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::answer::done::{Cancelled, EndedJob};
+use super::answer::{self, Answer};
 use super::candidates;
 use super::home::Place;
 use crate::cluster::{self, Queue, Submission};
@@ -43,15 +45,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         for job in queue.of(submission) {
             // Of an array the whole: `45_1` and `45_[2-3]` are 45.
             let number = job.id.split('_').next().unwrap_or_default().to_owned();
-            if !ended.contains(&number) {
-                println!("{}: job {number} ended", submission.id);
-                ended.push(number);
+            if !ended.iter().any(|of: &EndedJob| of.job == number) {
+                ended.push(EndedJob { submission: submission.id.clone(), job: number });
             }
         }
     }
-    match ended.is_empty() {
-        true => println!("nothing is queued"),
-        false => cluster::cancel(&ended)?,
+    if !ended.is_empty() {
+        cluster::cancel(&ended.iter().map(|of| of.job.clone()).collect::<Vec<_>>())?;
     }
+    answer::show(Cancelled { ended }, Answer::Cancel, |of| {
+        of.ended.iter().for_each(|of| println!("{}: job {} ended", of.submission, of.job));
+        if of.ended.is_empty() {
+            println!("nothing is queued");
+        }
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::answer::compare::{Comparison, Side};
-use super::answer::{Answer, Form};
+use super::answer::{self, Answer};
 use super::candidates;
 use super::home::like;
 use super::units::columns;
@@ -27,8 +27,6 @@ pub(super) struct Arguments {
     /// What A calls so is what B calls so: `--map tiny-llama=tiny-qwen3`. A backbone, criterion, recovery, corpus or task.
     #[arg(long = "map", value_name = "A=B", value_parser = map)]
     names: Vec<(String, String)>,
-    #[command(flatten)]
-    pub(super) form: Form,
 }
 
 fn map(text: &str) -> Result<(String, String), String> {
@@ -43,7 +41,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         (StoredResults::read(&folder(&arguments.first)?)?, StoredResults::read(&folder(&arguments.second)?)?);
     let differences = Differences::of(&first, &second, &arguments.names)?;
     let (first, second) = (Side::of(&first, &arguments.first), Side::of(&second, &arguments.second));
-    arguments.form.show(Comparison { first, second, differences }, Answer::Compare, text)?;
+    answer::show(Comparison { first, second, differences }, Answer::Compare, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

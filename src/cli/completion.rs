@@ -14,6 +14,8 @@ use clap_complete::CompleteEnv;
 use clap_complete::engine;
 use clap_complete::env::{EnvCompleter, Fish, Shells, Zsh};
 
+use super::answer::done::Completions;
+use super::answer::{self, Answer};
 use super::{candidates, out};
 use crate::error::{Error, Result};
 
@@ -47,7 +49,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     shell
         .write_registration(VARIABLE, PROGRAM, PROGRAM, &completer(), &mut script)
         .map_err(|error| Error::job("the script cannot be made").found(error.to_string()))?;
-    out::say(format_args!("{}", String::from_utf8_lossy(&script)));
+    let script = Completions { script: String::from_utf8_lossy(&script).into_owned() };
+    answer::show(script, Answer::Completions, |of| out::say(format_args!("{}", of.script)))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::answer::done::{Diagnosis, Mark, Thing};
+use super::answer::{self, Answer};
 use super::candidates;
 use super::home::{self, Place};
 use super::out;
@@ -37,24 +39,7 @@ pub(super) struct Arguments {
     place: Place,
 }
 
-/// How one thing stands.
-struct Line {
-    mark: Mark,
-    what: String,
-    found: String,
-    /// What to do.
-    todo: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
-    Good,
-    /// It works, but something about it should be known.
-    Note,
-    Lacks,
-}
-
-impl Line {
+impl Thing {
     fn new(mark: Mark, what: impl Into<String>, found: impl Into<String>, todo: impl Into<String>) -> Self {
         Self { mark, what: what.into(), found: found.into(), todo: todo.into() }
     }
@@ -87,33 +72,35 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             let token = settings.token.is_some();
             lines.extend(hub_lines(settings, &needs));
             lines.push(match token {
-                true => Line::new(Mark::Good, "token", "one is set; the hub alone knows what it may read", ""),
-                false => Line::new(Mark::Note, "token", "none", "gated models need one: HF_TOKEN, or `hf auth login`"),
+                true => Thing::new(Mark::Good, "token", "one is set; the hub alone knows what it may read", ""),
+                false => Thing::new(Mark::Note, "token", "none", "gated models need one: HF_TOKEN, or `hf auth login`"),
             });
         }
-        Err(error) => lines.push(Line::of("the hub's variables", error)),
+        Err(error) => lines.push(Thing::of("the hub's variables", error)),
     }
     lines.extend(machine_lines(&needs));
     lines.push(store_line(store.as_ref()));
 
-    for Line { mark, what, found, todo } in &lines {
-        let (look, mark) = match mark {
-            Mark::Good => (Look::Good, "ok    "),
-            Mark::Note => (Look::Doubtful, "note  "),
-            Mark::Lacks => (Look::Bad, "LACKS "),
-        };
-        out::say_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
-        for line in todo.lines() {
-            println!("      → {line}");
-        }
-    }
     let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
+    answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |of| of.things.iter().for_each(say))?;
     if lacking == 0 {
         note!("nothing lacks");
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!("{lacking} things lack");
     Ok(ExitCode::from(3))
+}
+
+fn say(Thing { mark, what, found, todo }: &Thing) {
+    let (look, mark) = match mark {
+        Mark::Good => (Look::Good, "ok    "),
+        Mark::Note => (Look::Doubtful, "note  "),
+        Mark::Lacks => (Look::Bad, "LACKS "),
+    };
+    out::say_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
+    for line in todo.lines() {
+        println!("      → {line}");
+    }
 }
 
 fn needs(target: &str, arguments: &Arguments) -> Result<Vec<Needs>> {
@@ -135,24 +122,24 @@ fn needs(target: &str, arguments: &Arguments) -> Result<Vec<Needs>> {
 }
 
 /// A backbone, text or task.
-fn input(need: &Need, of: &Needs, store: Option<&Store>) -> Line {
+fn input(need: &Need, of: &Needs, store: Option<&Store>) -> Thing {
     let (what, around) = (format!("{} {}", need.kind.word(), need.name), of.around());
     let hash = |path: &Path| match store {
         Some(store) => store.input(path).map(|input| input.sha256().to_owned()),
         None => sha256::of_file(path).map(|(hash, _)| hash).map_err(|error| Error::io("read", path, &error)),
     };
     match artifact::examine(need, &around, &hash) {
-        Err(error) => Line::of(what, &error),
-        Ok(Seen { found, unpinned: None }) => Line::new(Mark::Good, what, found, ""),
+        Err(error) => Thing::of(what, &error),
+        Ok(Seen { found, unpinned: None }) => Thing::new(Mark::Good, what, found, ""),
         Ok(Seen { found, unpinned: Some(source) }) => {
             let todo = format!("{source} is not pinned: `{} --lock` pins it", around.command());
-            Line::new(Mark::Note, what, found, todo)
+            Thing::new(Mark::Note, what, found, todo)
         }
     }
 }
 
 /// The cache, and room for what is still to come where that is known without a request.
-fn hub_lines(settings: &Settings, needs: &[Needs]) -> Vec<Line> {
+fn hub_lines(settings: &Settings, needs: &[Needs]) -> Vec<Thing> {
     let hub = Hub::new(settings.clone());
     let mut plan = Plan::default();
     for of in needs {
@@ -169,11 +156,11 @@ fn hub_lines(settings: &Settings, needs: &[Needs]) -> Vec<Line> {
     let found = format!("{}: {shown}, {} of what is pinned to fetch{offline}", root.display(), bytes(left));
     let lacks = free.is_some_and(|free| free < left);
     let todo = if lacks { "free some room, or name a folder on another disk with HF_HUB_CACHE" } else { "" };
-    vec![Line::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
+    vec![Thing::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
 }
 
 /// Memory and device.
-fn machine_lines(needs: &[Needs]) -> Vec<Line> {
+fn machine_lines(needs: &[Needs]) -> Vec<Thing> {
     let free = machine::free_memory();
     let largest = needs.iter().flat_map(|of| {
         let around = of.around();
@@ -183,8 +170,8 @@ fn machine_lines(needs: &[Needs]) -> Vec<Line> {
             .filter_map(|found| artifact::weight_bytes(&found.path))
     });
     let memory = match largest.max() {
-        None => Line::new(Mark::Good, "memory", format!("{} free", bytes(free)), ""),
-        Some(weights) if weights <= free => Line::new(
+        None => Thing::new(Mark::Good, "memory", format!("{} free", bytes(free)), ""),
+        Some(weights) if weights <= free => Thing::new(
             Mark::Good,
             "memory",
             format!("{} free; the largest backbone's weights have {}", bytes(free), bytes(weights)),
@@ -192,7 +179,7 @@ fn machine_lines(needs: &[Needs]) -> Vec<Line> {
         ),
         Some(weights) => {
             let found = format!("{} free; the largest backbone's weights have {}", bytes(free), bytes(weights));
-            Line::new(
+            Thing::new(
                 Mark::Note,
                 "memory",
                 found,
@@ -204,19 +191,19 @@ fn machine_lines(needs: &[Needs]) -> Vec<Line> {
     let cpu =
         format!("{}, {threads} threads, {}", cpu.as_deref().unwrap_or("unknown processor"), cpu_features.join(" "));
     let device = match gpu {
-        Some(gpu) => Line::new(Mark::Good, "device", format!("{gpu}; {cpu}"), ""),
-        None => Line::new(Mark::Good, "device", format!("{cpu}; no GPU is used"), ""),
+        Some(gpu) => Thing::new(Mark::Good, "device", format!("{gpu}; {cpu}"), ""),
+        None => Thing::new(Mark::Good, "device", format!("{cpu}; no GPU is used"), ""),
     };
     vec![memory, device]
 }
 
-fn store_line(store: Option<&Store>) -> Line {
+fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
-        return Line::new(Mark::Note, "store", "none here", "run it in a checkout, or name one with --store");
+        return Thing::new(Mark::Note, "store", "none here", "run it in a checkout, or name one with --store");
     };
     let root = store.root();
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
-        return Line::new(
+        return Thing::new(
             Mark::Lacks,
             "store",
             format!("{}: no folder above it", root.display()),
@@ -229,16 +216,16 @@ fn store_line(store: Option<&Store>) -> Line {
         format!("{}, on {}{free}", root.display(), system.map_or("an unknown file system", |system| system.name));
     let writable = tempfile::tempfile_in(folder).map_err(|error| Error::io("write", folder, &error));
     match (writable, system) {
-        (Err(error), _) => Line::of("store", &error),
-        (Ok(_), Some(system)) if system.shared => Line::new(
+        (Err(error), _) => Thing::of("store", &error),
+        (Ok(_), Some(system)) if system.shared => Thing::new(
             Mark::Note,
             "store",
             found,
             "shared: another machine's dead jobs are taken over after three minutes",
         ),
         (Ok(_), Some(system)) if system.memory => {
-            Line::new(Mark::Note, "store", found, "it lies in memory, and is gone with the machine's next start")
+            Thing::new(Mark::Note, "store", found, "it lies in memory, and is gone with the machine's next start")
         }
-        _ => Line::new(Mark::Good, "store", found, ""),
+        _ => Thing::new(Mark::Good, "store", found, ""),
     }
 }

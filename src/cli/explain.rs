@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::answer::explain::{ExplainedArtifact, ExplainedBackbone, Explanation, SELECTION};
-use super::answer::{Answer, Form};
+use super::answer::{self, Answer};
 use super::candidates;
 use super::cell_name::find;
 use super::grid_args::GridArgs;
@@ -26,8 +26,6 @@ pub(super) struct Arguments {
     /// `ghosted`, `sleb/3/ghosted`, `depth/3/ghosted`; or the beginning of the key of one of its artifacts.
     #[arg(add = candidates::cells())]
     cell: String,
-    #[command(flatten)]
-    pub(super) form: Form,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -56,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let cell = grid.cells[index].to_string();
     let explanation = Explanation::of(cell, backbone, variant, &state, &reasons, &store);
-    arguments.form.show(explanation, Answer::Explain, text)?;
+    answer::show(explanation, Answer::Explain, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::answer::done::{ExportedCell, ExportedCells, shown};
+use super::answer::{self, Answer};
 use super::candidates;
 use super::cell_name::find;
 use super::grid_args::{GridArgs, LimitArgs};
@@ -58,13 +60,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         reporter: &*progress::reporter(false),
         stop: &stop,
     };
+    let mut folders = Vec::new();
     for (grid, cell, folder) in chosen {
-        let Exported { folder, bytes: size, parameters, needs_code } = exporter.export(grid, cell, &folder)?;
-        let code = if needs_code { "; it loads with trust_remote_code=True" } else { "" };
-        let millions = parameters as f64 / 1e6;
-        println!("{}: {millions:.1} M numbers, {}{code}", folder.display(), bytes(size));
+        let Exported { folder, bytes, parameters, needs_code } = exporter.export(grid, cell, &folder)?;
+        let cell = grid.cells[cell].to_string();
+        let exported = ExportedCell { cell, folder: shown(&folder), bytes, parameters, needs_code };
+        if !answer::json() {
+            // Each when it is written: the next may take a while.
+            println!("{}", line(&exported));
+        }
+        folders.push(exported);
     }
+    answer::show(ExportedCells { folders }, Answer::Export, |_| {})?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn line(of: &ExportedCell) -> String {
+    let code = if of.needs_code { "; it loads with trust_remote_code=True" } else { "" };
+    format!("{}: {:.1} M numbers, {}{code}", of.folder, of.parameters as f64 / 1e6, bytes(of.bytes))
 }
 
 /// The cells that are meant, each with its folder.

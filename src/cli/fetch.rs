@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use clap::Args;
 
+use super::answer::done::{Fetched, HubFile, Refused, shown};
+use super::answer::{self, Answer};
 use super::candidates;
 use super::fetch_progress;
 use super::home::{self, Place};
@@ -18,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::exec::Methods;
 use crate::files::sha256;
 use crate::grid::{Grid, Need, Needs, Shown};
-use crate::hub::{Hub, Lock, Plan, RepoKind, Settings, Source, Want, Wanted};
+use crate::hub::{Hub, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Settings, Source, Want, Wanted};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -44,7 +46,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     dry_run: bool,
     /// Print every event as a line of JSON instead of progress.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     events: bool,
     /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
     #[arg(long, value_name = "FOLDER")]
@@ -62,30 +64,59 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if wants.is_empty() {
         note!("nothing to fetch: everything lies where its `path` says, or comes with the program");
+        answer::show(Fetched::default(), Answer::Fetch, |_| {})?;
         return Ok(ExitCode::SUCCESS);
     }
     let (hub, stop) = (Hub::new(Settings::from_env()?), stop::on_ctrl_c("stopping; what came is kept")?);
     let store = arguments.place.look_anyway().ok().filter(|store| store.root().join("store.json").is_file());
-    let mut code = ExitCode::SUCCESS;
+    let (mut code, mut told) = (ExitCode::SUCCESS, Fetched { cache: shown(hub.cache().root()), ..Fetched::default() });
     for (lock_file, wants) in &wants {
         let reporter = fetch_progress::reporter(arguments.events);
         if arguments.lock {
             let plan = hub.plan(wants, &Lock::default(), &*reporter, &stop)?;
             match arguments.dry_run {
-                true => print!("{}", listed(&plan, &hub)),
-                false => pin(&hub, &plan, lock_file, &*reporter, &stop)?,
+                true => show_listed(&plan, &hub),
+                false => {
+                    pin(&hub, &plan, lock_file, &*reporter, &stop)?;
+                    told.locks.push(shown(lock_file));
+                }
             }
+            told.files.extend(hub_files(&plan));
             continue;
         }
         let plan = hub.plan(wants, &Lock::read(lock_file)?, &*reporter, &stop)?;
+        told.files.extend(hub_files(&plan));
         if arguments.dry_run {
-            print!("{}", listed(&plan, &hub));
+            show_listed(&plan, &hub);
             tell_unpinned(&plan, lock_file);
-        } else if let Some(failed) = fetched(&hub, &plan, lock_file, store.as_ref(), arguments.events, &stop)? {
+        } else if let Some(failed) =
+            fetched(&hub, &plan, lock_file, store.as_ref(), (arguments.events, &mut told), &stop)?
+        {
             code = failed;
         }
     }
+    if !arguments.events {
+        answer::show(told, Answer::Fetch, |_| {})?;
+    }
     Ok(code)
+}
+
+/// The list, where people read it.
+fn show_listed(plan: &Plan, hub: &Hub) {
+    if !answer::json() {
+        print!("{}", listed(plan, hub));
+    }
+}
+
+fn hub_files(plan: &Plan) -> Vec<HubFile> {
+    let file = |(repo, file): (&PlannedRepo, &PlannedFile)| HubFile {
+        file: format!("{}/{}", repo.source.repo, file.name),
+        bytes: file.bytes,
+        cached: file.cached.is_some(),
+        commit: repo.commit.clone(),
+        pinned: repo.locked,
+    };
+    plan.files().map(file).collect()
 }
 
 /// What a target wants, each with the lock that pins it.
@@ -141,7 +172,7 @@ fn fetched(
     plan: &Plan,
     lock_file: &Path,
     store: Option<&Store>,
-    events: bool,
+    (events, told): (bool, &mut Fetched),
     stop: &AtomicBool,
 ) -> Result<Option<ExitCode>> {
     let clock = Instant::now();
@@ -164,8 +195,10 @@ fn fetched(
         hub.cache().root().display()
     );
     tell_unpinned(plan, lock_file);
+    (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
     for (file, error) in &fetched.failures {
         eprintln!("{file}: {error}");
+        told.failures.push(Refused::new(file.to_string(), error));
     }
     Ok(fetched.failures.first().map(|(_, error)| ExitCode::from(error.exit_code())))
 }

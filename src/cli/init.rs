@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::answer::done::{Begun, Refused, shown};
+use super::answer::{self, Answer};
 use super::home;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -43,11 +45,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let starter = Starter::of(&arguments.folder, &arguments.corpora, embedded.as_deref(), target)?;
     let failed = |error: std::io::Error| Error::io("write", target, &error);
     write_atomically(target, |file| file.write_all(starter.yaml(target).as_bytes()).map_err(failed))?;
+    let mut left_out = Vec::new();
     for (folder, error) in starter.left_out() {
         note!("left out: {}: {}", folder.display(), error.one_line());
+        left_out.push(Refused::new(shown(folder), error));
     }
-    let models: Vec<&str> = starter.models().collect();
-    println!("{}: a grid of {}", target.display(), models.join(", "));
+    let begun = Begun { file: shown(target), models: starter.models().map(str::to_owned).collect(), left_out };
+    answer::show(begun, Answer::Init, |of| println!("{}: a grid of {}", of.file, of.models.join(", ")))?;
     note!("`ghostlab plan {0}` tells what it would do and cost, `ghostlab run {0}` does it", target.display());
     Ok(ExitCode::SUCCESS)
 }

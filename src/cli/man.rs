@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory};
 use clap_mangen::Man;
 
+use super::answer::done::{Manual, shown};
+use super::answer::{self, Answer};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 
@@ -23,7 +25,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut command = super::Arguments::command().disable_help_subcommand(true);
     command.build();
     let pages = write(&command, folder)?;
-    println!("{pages} pages in {}; `man {}` shows the first", folder.display(), folder.join("ghostlab.1").display());
+    answer::show(Manual { folder: shown(folder), pages }, Answer::Man, |_| {
+        println!(
+            "{pages} pages in {}; `man {}` shows the first",
+            folder.display(),
+            folder.join("ghostlab.1").display()
+        );
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -58,7 +58,7 @@ mod worker;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::files::limit::TextLimit;
 use crate::quantity::Gigabytes;
@@ -69,6 +69,8 @@ struct Arguments {
     /// Most gigabytes of text that a file may hold or unpack to; a row of JSON, or a task's file, may have a tenth of it.
     #[arg(long, value_name = "GB", global = true, default_value_t = Gigabytes::of_bytes(TextLimit::DEFAULT))]
     text: Gigabytes,
+    #[command(flatten)]
+    form: answer::Form,
     #[command(flatten)]
     voice: voice::Voice,
     #[command(subcommand)]
@@ -143,21 +145,6 @@ enum Command {
     Cache(cache::Command),
 }
 
-impl Command {
-    /// The command's name, where its answer is wanted as JSON.
-    fn answers(&self) -> Option<&'static str> {
-        let (name, form) = match self {
-            Self::Plan(of) => ("plan", &of.form),
-            Self::Status(of) => ("status", &of.form),
-            Self::Compare(of) => ("compare", &of.form),
-            Self::Explain(of) => ("explain", &of.form),
-            Self::Cache(command) => command.form(),
-            _ => return None,
-        };
-        form.json().then_some(name)
-    }
-}
-
 /// Parses the command line, runs it, prints errors; the process's exit code.
 pub fn main() -> ExitCode {
     if completion::asked() {
@@ -182,10 +169,18 @@ pub fn call(words: &[OsString]) -> Called {
     Called { code, output, errors }
 }
 
+/// The command's name, and that of the one within it.
+fn called(matches: &ArgMatches) -> String {
+    let inner = matches.subcommand();
+    let names = std::iter::successors(inner, |(_, matches)| matches.subcommand()).map(|(name, _)| name);
+    names.collect::<Vec<_>>().join(" ")
+}
+
 fn execute(words: &[OsString]) -> ExitCode {
     let command = Arguments::command().color(voice::of_help(words.iter().cloned()));
-    let arguments = match command.try_get_matches_from(words).and_then(|of| Arguments::from_arg_matches(&of)) {
-        Ok(arguments) => arguments,
+    let read = |of: ArgMatches| Arguments::from_arg_matches(&of).map(|arguments| (called(&of), arguments));
+    let (name, arguments) = match command.try_get_matches_from(words).and_then(read) {
+        Ok(read) => read,
         Err(error) => {
             if error.use_stderr() {
                 answer::misused(words.iter().cloned(), &error);
@@ -195,8 +190,8 @@ fn execute(words: &[OsString]) -> ExitCode {
         }
     };
     arguments.voice.set();
+    arguments.form.set();
     TextLimit::set(arguments.text.bytes());
-    let answers = arguments.command.answers();
     let result = match arguments.command {
         Command::Init(arguments) => init::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
@@ -223,8 +218,8 @@ fn execute(words: &[OsString]) -> ExitCode {
     match result.and_then(|code| out::end().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {
-            if let Some(command) = answers {
-                answer::failed(command, &error);
+            if answer::json() {
+                answer::failed(&name, &error);
             }
             out::tell_error(&error);
             ExitCode::from(error.exit_code())

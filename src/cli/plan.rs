@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::answer::cache::StageSum;
 use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, Part, PlanAnswer, PlanCost, RateSource};
-use super::answer::{Answer, Form};
+use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::progress;
 use super::units::{bytes, cells, columns, flops, seconds};
@@ -25,8 +25,6 @@ pub(super) struct Arguments {
     /// List every cell that would run, not only the first.
     #[arg(long)]
     all: bool,
-    #[command(flatten)]
-    pub(super) form: Form,
 }
 
 /// Cells that are listed where not all are asked for.
@@ -46,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     });
     let grids = planned.collect::<Result<_>>()?;
     let answer = PlanAnswer { artifact: work.artifact.as_ref().map(|of| of.name.clone()), grids };
-    arguments.form.show(answer, Answer::Plan, |answer| text(answer, arguments.all))?;
+    answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))?;
     Ok(ExitCode::SUCCESS)
 }
 

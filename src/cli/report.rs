@@ -7,6 +7,8 @@ use std::time::SystemTime;
 
 use clap::Args;
 
+use super::answer::done::{Reported, shown};
+use super::answer::{self, Answer};
 use super::home;
 use crate::artifact::claims::{self, ArtifactNumbers, Artifacts, Judged, Run};
 use crate::artifact::page::{CellNote, ClaimRow, FindingRow, Page};
@@ -41,7 +43,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         });
     }
     let path = write(&results, &home::below(arguments.reports.as_ref(), "reports", None))?;
-    println!("written: {}", path.display());
+    answer::show(Reported { page: shown(&path) }, Answer::Report, |of| println!("written: {}", of.page))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use clap::Args;
 
+use super::answer::done::{CellFailure, ListedArtifact, MadeArtifact, Refused, Reproduced, all_shown, shown};
+use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, Place};
@@ -57,7 +59,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     frozen: Option<PathBuf>,
     /// Print every event as a line of JSON instead of progress and tables.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     events: bool,
     #[command(flatten)]
     place: Place,
@@ -91,7 +93,9 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let chosen = artifact::chosen(&all, &arguments.artifacts)?;
     arguments.threads.start()?;
     if chosen.is_empty() {
-        println!("{}", listed(&all, arguments, &folders)?);
+        let listed = listed(&all, arguments, &folders)?;
+        let answer = Reproduced { listed, made: Vec::new(), not_made: Vec::new(), page: None };
+        answer::show(answer, Answer::Reproduce, |of| println!("{}", listing(&of.listed)))?;
         return Ok(0);
     }
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
@@ -104,13 +108,10 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
     let settings = arguments.limits.settings(arguments.engine.request());
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
-    let (mut failed, mut errors, mut profiles) = (0, Vec::new(), Vec::new());
+    let (mut made, mut errors) = (Vec::new(), Vec::new());
     for artifact in &chosen {
         match made_one(artifact, arguments, &folders, &runner) {
-            Ok((cells, profile)) => {
-                failed += cells;
-                profiles.extend(profile);
-            }
+            Ok(one) => made.push(one),
             // Of several artifacts, one that lacks its models does not keep the others from being made.
             Err(error) if chosen.len() > 1 && error.kind() != ErrorKind::Interrupted => {
                 eprintln!("{}: {error}\n", artifact.name);
@@ -119,19 +120,27 @@ fn ended(arguments: &Arguments) -> Result<u8> {
             Err(error) => return Err(error),
         }
     }
+    let mut page = None;
     if arguments.overrides.is_empty() {
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
         // Lists have no profile, and where nothing else was made there is nothing to judge.
-        if let Some(profile) = profiles.first().filter(|_| !arguments.events) {
+        let quiet = arguments.events || answer::json();
+        if let Some(profile) = made.iter().find_map(|of| of.profile.as_ref()).filter(|_| !quiet) {
             print!("{}", claims_about(&names, &folders, profile)?);
         }
-        let page = report::write(&folders.results, &folders.reports)?;
-        note!("page of all artifacts: {}", page.display());
+        let written = report::write(&folders.results, &folders.reports)?;
+        note!("page of all artifacts: {}", written.display());
+        page = Some(shown(&written));
     } else {
         note!("with --set: neither on the page nor held against the paper's claims");
     }
     if chosen.len() > 1 {
         note!("{} artifacts in {}", chosen.len() - errors.len(), seconds(clock.elapsed().as_secs_f64()));
+    }
+    let failed: usize = made.iter().map(|of| of.failed).sum();
+    if !arguments.events {
+        let not_made = errors.iter().map(|(name, error)| Refused::new(name.as_str(), error)).collect();
+        answer::show(Reproduced { listed: Vec::new(), made, not_made, page }, Answer::Reproduce, |_| {})?;
     }
     match errors.first() {
         Some((_, first)) => {
@@ -154,15 +163,14 @@ fn claims_about(names: &[&str], folders: &Folders, profile: &str) -> Result<Stri
     Ok(format!("\nclaims of the paper:\n{}", claims::render(&judged)))
 }
 
-/// Title, what is stored, what is left to do, last result.
-fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<String> {
+/// What is stored of each, what is left to do, and the last result.
+fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<Vec<ListedArtifact>> {
     let store = arguments.place.look_anyway()?;
-    let mut rows = vec![["artifact", "what", "profile", "stored", "left", "last made"].map(str::to_owned).to_vec()];
+    let mut listed = Vec::new();
     for artifact in all {
-        let mut row = vec![artifact.name.clone(), artifact.description.title.clone()];
-        if artifact.description.list.is_some() {
-            row.extend(["—", "—", "—", "—"].map(str::to_owned));
-        } else {
+        let (name, title) = (artifact.name.clone(), artifact.description.title.clone());
+        let mut of = ListedArtifact { name, title, ..ListedArtifact::default() };
+        if artifact.description.list.is_none() {
             match artifact.runs(arguments.profile.as_deref(), &arguments.overrides) {
                 Ok(grids) => {
                     let (mut cells, mut complete, mut time) = (0, 0, Some(0.0));
@@ -171,23 +179,38 @@ fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<
                         (cells, complete) = (cells + grid.cells.len(), complete + stored);
                         time = time.zip(left).map(|(sum, left)| sum + left);
                     }
-                    let left = match (complete == cells, time) {
-                        (true, _) => "nothing".to_owned(),
-                        (false, Some(time)) => format!("about {}", seconds(time)),
-                        (false, None) => units::cells(cells - complete),
-                    };
                     let profile = grids.last().and_then(|grid| grid.profile.clone()).unwrap_or_default();
                     let record = target(artifact, &profile, arguments, folders).path().join(Provenance::FILE);
-                    let made = std::fs::metadata(record).and_then(|file| file.modified()).ok();
-                    row.extend([profile, format!("{complete} of {cells}"), left]);
-                    row.push(made.map_or("never".to_owned(), crate::clock::utc));
+                    of.made = std::fs::metadata(record).and_then(|file| file.modified()).ok().map(crate::clock::utc);
+                    (of.profile, of.cells, of.complete) = (Some(profile), Some(cells), Some(complete));
+                    of.seconds_left = if complete == cells { Some(0.0) } else { time };
                 }
-                Err(error) => row.extend(["—".to_owned(), "—".to_owned(), error.one_line(), "—".to_owned()]),
+                Err(error) => of.lacks = Some(error.one_line()),
             }
         }
-        rows.push(row);
+        listed.push(of);
     }
-    Ok(columns(&rows, &[]))
+    Ok(listed)
+}
+
+fn listing(all: &[ListedArtifact]) -> String {
+    let none = || "—".to_owned();
+    let mut rows = vec![["artifact", "what", "profile", "stored", "left", "last made"].map(str::to_owned).to_vec()];
+    for of in all {
+        let stored = of.complete.zip(of.cells);
+        let left = match (stored, of.seconds_left, &of.lacks) {
+            (_, _, Some(lacks)) => lacks.clone(),
+            (None, ..) => none(),
+            (Some((complete, cells)), ..) if complete == cells => "nothing".to_owned(),
+            (_, Some(time), _) => format!("about {}", seconds(time)),
+            (Some((complete, cells)), ..) => units::cells(cells - complete),
+        };
+        let made = if stored.is_some() { of.made.clone().unwrap_or("never".to_owned()) } else { none() };
+        let stored = stored.map_or_else(none, |(complete, cells)| format!("{complete} of {cells}"));
+        let profile = of.profile.clone().unwrap_or_else(none);
+        rows.push(vec![of.name.clone(), of.title.clone(), profile, stored, left, made]);
+    }
+    columns(&rows, &[])
 }
 
 /// Complete cells, and the seconds that are left; none where texts are not tokenised yet or the engine's speed was never
@@ -207,19 +230,21 @@ fn target(artifact: &Artifact, profile: &str, arguments: &Arguments, folders: &F
     ResultsFolder::new(&folders.results, &artifact.name, profile, &arguments.overrides)
 }
 
-/// Makes one artifact and says what came of it; how many of its cells failed, and the profile that it was made under.
+/// Makes one artifact and says what came of it.
 fn made_one(
     artifact: &Artifact,
     arguments: &Arguments,
     folders: &Folders,
     runner: &Runner<'_>,
-) -> Result<(usize, Option<String>)> {
+) -> Result<MadeArtifact> {
+    let name = artifact.name.clone();
+    let quiet = arguments.events || answer::json();
     if let Some(list) = artifact.description.list {
         let screen = artifact::list(artifact, list, &folders.experiments, &folders.results, out::width())?;
-        if !arguments.events {
+        if !quiet {
             println!("{}\n\n{screen}", artifact.description.title);
         }
-        return Ok((0, None));
+        return Ok(MadeArtifact { name, ..MadeArtifact::default() });
     }
     if arguments.fetch {
         let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
@@ -236,7 +261,7 @@ fn made_one(
     let target = target(artifact, grid.profile.as_deref().unwrap_or_default(), arguments, folders);
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
     let Made { table, beside, files, misses, unknown, failures, failed } = made;
-    if let Some(view) = table.filter(|_| !arguments.events) {
+    if let Some(view) = table.filter(|_| !quiet) {
         println!("{}", screen(&view, out::width()));
         print!("{beside}");
     }
@@ -257,5 +282,14 @@ fn made_one(
         eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them all the same");
     }
     failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
-    Ok((failed, grid.profile))
+    let failure = |(cell, reason): &(String, String)| CellFailure { cell: cell.clone(), reason: reason.clone() };
+    Ok(MadeArtifact {
+        name,
+        profile: grid.profile,
+        cells: grid.cells.len(),
+        failed,
+        failures: failures.iter().map(failure).collect(),
+        misses: misses.iter().map(ToString::to_string).collect(),
+        files: all_shown(&files),
+    })
 }

@@ -6,15 +6,17 @@ use std::time::{Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
 
+use super::answer::done::{CellFailure, Ran, all_shown};
+use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
 use super::work::noted;
-use super::{answer, home, out, plan, progress, stop, voice};
+use super::{home, out, plan, progress, stop, voice};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::cluster::Submission;
 use crate::error::Result;
-use crate::exec::Settings;
-use crate::grid::Grid;
+use crate::exec::{CellResult, GridOutcome, Settings};
+use crate::grid::{Cell, Grid};
 use crate::plan::{Plan, Reasons, StoreState};
 use crate::store::Store;
 
@@ -32,7 +34,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     stored: bool,
     /// Print every event as a line of JSON instead of progress and table.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     events: bool,
     /// `long`: a row for each cell. `wide`: a row for each method, a column for each backbone and depth; written to
     /// `wide.md` too.
@@ -84,17 +86,34 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         Layout::Long => TableShape::Long,
     };
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, out::width())?;
+    let seconds = clock.elapsed().as_secs_f64();
+    let ran = Ran {
+        grid: grid.name.clone(),
+        profile: grid.profile.clone(),
+        cells: grid.cells.len(),
+        failed: failures(&grid, &outcome),
+        files: all_shown(&files),
+        seconds,
+    };
     if !arguments.events {
-        println!("{table}");
+        answer::show(ran, Answer::Run, |_| println!("{table}"))?;
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    let seconds = clock.elapsed().as_secs_f64();
     note!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
     if outcome.failed() > 0 {
         eprintln!("{} of {} failed; the table tells why", outcome.failed(), cells(grid.cells.len()));
         return Ok(4);
     }
     Ok(0)
+}
+
+/// The cells without a result, with their reasons.
+fn failures(grid: &Grid, outcome: &GridOutcome) -> Vec<CellFailure> {
+    let failed = |(cell, result): (&Cell, &CellResult)| {
+        let reason = result.ok().err()?.one_line();
+        Some(CellFailure { cell: cell.to_string(), reason })
+    };
+    grid.cells.iter().zip(&outcome.cells).filter_map(failed).collect()
 }
 
 /// What of the grid is stored, and why the rest is not, as `plan` has it.

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::{answer, out};
+use super::answer::done::PrintedSchema;
+use super::answer::{self, Answer};
+use super::out;
 use crate::error::Result;
 use crate::exec::Methods;
 use crate::grid;
@@ -23,9 +25,13 @@ enum Subject {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    out::say_json(&match arguments.subject {
+    let schema = match arguments.subject {
         Subject::Grid => grid::json_schema(&Methods),
         Subject::Output => answer::schema(),
-    })?;
+    };
+    match answer::json() {
+        true => answer::show(PrintedSchema { schema }, Answer::Schema, |_| {})?,
+        false => out::say_json(&schema)?,
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,21 +8,24 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
+use super::answer::done::{Score, Scored};
+use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::Place;
 use super::units::columns;
-use super::{fetch, out, progress, stop};
+use super::{fetch, home, progress, stop};
 use crate::corpus::Rule;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, nearest};
 use crate::exec::{self, Methods};
 use crate::files::atomic::write_atomically;
-use crate::grid::Grid;
+use crate::files::regular;
+use crate::grid::{self, BackboneFile, EntryKind, Grid};
 use crate::hub::Source;
 use crate::model::Config;
 use crate::quantity::MOST;
 use crate::results::{ModelScore, ModelScores};
-use crate::tasks::{Bos, DocumentLimit};
+use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -55,10 +58,11 @@ pub(super) struct Arguments {
     /// Bring what is missing from the hub first.
     #[arg(long)]
     fetch: bool,
-    /// Print a results file as lm-evaluation-harness writes it, instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// Write that file too.
+    /// The profile whose texts and tasks are meant by their names: `profiles/NAME.yaml` here or among the experiments. By
+    /// default that of the model's entry in `backbones/`, where it names one.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Write a results file as lm-evaluation-harness writes it, too.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -96,12 +100,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .map_err(|error| Error::job("the results have no JSON form").found(error.to_string()))?;
         write_atomically(path, |out| out.write_all(format!("{file}\n").as_bytes()).map_err(failed))?;
     }
-    if arguments.json {
-        out::say_json(&file)?;
-    } else {
-        let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
-        println!("{} ({})\n\n{}", arguments.model, engines.join(", "), table(&scores.scores));
-    }
+    let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
+    let score = |of: &ModelScore| Score {
+        of: of.of.clone(),
+        metric: of.metric.to_owned(),
+        value: of.value,
+        standard_error: of.error,
+        bits_per_byte: of.bits_per_byte,
+        items: of.items,
+    };
+    let scored = Scored {
+        model: arguments.model.clone(),
+        engine: engines.join(", "),
+        scores: scores.scores.iter().map(score).collect(),
+        lm_eval: file,
+    };
+    answer::show(scored, Answer::Score, |of| println!("{} ({})\n\n{}", of.model, of.engine, table(&scores.scores)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -132,6 +146,11 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
             .hint("for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
     }
     let (name, backbone) = backbone(&arguments.model)?;
+    let profile = match &arguments.profile {
+        Some(profile) => Some(profile.clone()),
+        None => own_profile(&arguments.model)?,
+    };
+    let shared = profile.as_deref().map(SharedEntries::read).transpose()?.unwrap_or_default();
     let (mut tasks, mut used) = (Map::new(), Vec::new());
     for given in &arguments.tasks {
         let (task, file) = match given.split_once('=') {
@@ -139,8 +158,12 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
             None if is_file(given)? => (stem(given), Some(given.as_str())),
             None => (given.clone(), None),
         };
-        if let Some(file) = file {
-            tasks.insert(task.clone(), json!({"path": absolute(file)?}));
+        match (file, shared.tasks.get(&task)) {
+            (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task(&task, &shared)),
+            (Some(file), _) => drop(tasks.insert(task.clone(), json!({"path": absolute(file)?}))),
+            (None, Some(entry)) => drop(tasks.insert(task.clone(), entry.clone())),
+            (None, None) if !known(EntryKind::Task, &task) => return Err(unknown_task(&task, &shared)),
+            (None, None) => {}
         }
         let mut entry = json!({"name": task, "bos": arguments.bos});
         if let Some(limit) = arguments.limit {
@@ -157,8 +180,13 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
         let mut entry = Map::new();
         let file = is_file(text)?;
         let corpus = if file { stem(text) } else { text.to_owned() };
-        if file {
-            entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(arguments.rule))]);
+        match shared.corpora.get(&corpus) {
+            _ if file => {
+                entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(arguments.rule))]);
+            }
+            Some(Value::Object(shared)) => entry.extend(shared.clone()),
+            _ if !known(EntryKind::Corpus, &corpus) => return Err(unknown_text(&corpus, &shared)),
+            _ => {}
         }
         entry.extend(arguments.windows.map(|limit| ("limit".into(), json!(limit))));
         if !entry.is_empty() {
@@ -175,6 +203,110 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
         grid["evaluate"][key] = Value::Array(list);
     }
     Ok(grid.to_string())
+}
+
+/// Texts and tasks that a profile's file defines, by name, with paths that are whole.
+#[derive(Default)]
+struct SharedEntries {
+    corpora: Map<String, Value>,
+    tasks: Map<String, Value>,
+}
+
+impl SharedEntries {
+    fn read(name: &str) -> Result<Self> {
+        let file = Path::new("profiles").join(name).with_extension("yaml");
+        let folders = [Some(PathBuf::new()), home::experiments(None).ok()];
+        let files: Vec<PathBuf> = folders.into_iter().flatten().map(|folder| folder.join(&file)).collect();
+        let Some(path) = files.iter().find(|path| path.is_file()) else {
+            let looked: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+            return Err(Error::missing("there is no profile of that name")
+                .at(format!("--profile {name}"))
+                .expected(looked.join(", or "))
+                .found("nothing")
+                .hint("leave --profile out, and name files of texts and tasks instead"));
+        };
+        let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
+        let all: Value = serde_saphyr::from_str(&text).map_err(|error| {
+            Error::bad_input("the profile cannot be read").at(path.display().to_string()).found(error.to_string())
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let entries = |key: &str| -> Result<Map<String, Value>> {
+            let mut entries = all[key].as_object().cloned().unwrap_or_default();
+            for entry in entries.values_mut() {
+                if let Some(path) = entry["path"].as_str() {
+                    entry["path"] = json!(absolute(&folder.join(path).display().to_string())?);
+                }
+            }
+            Ok(entries)
+        };
+        Ok(Self { corpora: entries("corpora")?, tasks: entries("tasks")? })
+    }
+}
+
+/// The profile that the model's entry in `backbones/` names: the entry of that name, or the one whose folder it is.
+fn own_profile(model: &str) -> Result<Option<String>> {
+    let Ok(folder) = home::experiments(None) else { return Ok(None) };
+    let whole = |path: &Path| std::fs::canonicalize(path).ok();
+    let is_it = |of: &BackboneFile| {
+        of.name == model || of.path.as_deref().and_then(whole).is_some_and(|path| whole(Path::new(model)) == Some(path))
+    };
+    // What is wrong with an entry that is not meant is for who means it.
+    let entries = grid::backbone_files(&folder).unwrap_or_default();
+    Ok(entries.into_iter().find(is_it).and_then(|of| of.profile))
+}
+
+/// Whether an entry of that name is found.
+fn known(kind: EntryKind, name: &str) -> bool {
+    grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
+}
+
+fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
+    let kinds: Vec<String> = TASKS.iter().map(|task| task.name.to_owned()).collect();
+    let with_data =
+        [grid::names_around(Path::new(FILE), EntryKind::Task), shared.tasks.keys().cloned().collect()].concat();
+    let without = kinds.contains(&name.to_owned());
+    let error = Error::bad_input(if without {
+        format!("of the task `{name}` no data is named")
+    } else {
+        format!("unknown task `{name}`")
+    });
+    let forms = "FILE that is called after its task, or NAME=FILE";
+    let error = error.at(format!("--tasks {name}")).found(format!("`{name}`")).expected(
+        match with_data.is_empty() || without {
+            true => format!("{forms}, where NAME is one of {}", kinds.join(", ")),
+            false => format!(
+                "one of {}; or {forms}, where NAME is one of {}",
+                sorted(with_data).join(", "),
+                kinds.join(", ")
+            ),
+        },
+    );
+    match nearest(name, kinds.iter().map(String::as_str)).filter(|_| !without) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => error.hint(format!("for example --tasks {}=questions.jsonl", if without { name } else { "copa" })),
+    }
+}
+
+fn unknown_text(name: &str, shared: &SharedEntries) -> Error {
+    let names =
+        [grid::names_around(Path::new(FILE), EntryKind::Corpus), shared.corpora.keys().cloned().collect()].concat();
+    let names = sorted(names);
+    let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("--perplexity {name}"));
+    let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with its tokens of a window as FILE@TOKENS";
+    let error = error.found(format!("`{name}`")).expected(match names.is_empty() {
+        true => forms.to_owned(),
+        false => format!("one of {}; or {forms}", names.join(", ")),
+    });
+    match nearest(name, names.iter().map(String::as_str)) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => error.hint("for example --perplexity notes.txt@1024"),
+    }
+}
+
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// What the grid calls the model, and its entry where that is not a file's.

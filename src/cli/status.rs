@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use clap::Args;
 
 use super::answer::status::{StatusAnswer, SubmissionView};
-use super::answer::{Answer, Form};
+use super::answer::{self, Answer};
 use super::home::Place;
 use super::units::{flops, seconds};
 use crate::clock::utc;
@@ -21,13 +21,11 @@ pub(super) struct Arguments {
     /// Show all runs, not only those that go on and the newest of each grid; of shared grids every job and worker.
     #[arg(long)]
     all: bool,
-    #[command(flatten)]
-    pub(super) form: Form,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.place.look()?;
-    arguments.form.show(StatusAnswer::of(&store), Answer::Status, |answer| text(answer, arguments.all))?;
+    answer::show(StatusAnswer::of(&store), Answer::Status, |answer| text(answer, arguments.all))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,6 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand};
 
+use super::answer::done::Submitted;
+use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{bytes, cells, flops, seconds};
 use super::work::Work;
@@ -72,10 +74,13 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let engine = settled(arguments.asked.engine(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
     let preflight = Preflight::of(&work, settings, &store)?;
-    let submission = preflight.submission;
+    let submission = &preflight.submission;
     if preflight.complete == submission.cells {
-        println!("all {} are stored: nothing is submitted; `ghostlab run` writes the results", cells(submission.cells));
-        return Ok(ExitCode::SUCCESS);
+        let said = format!(
+            "all {} are stored: nothing is submitted; `ghostlab run` writes the results",
+            cells(submission.cells)
+        );
+        return told(&preflight, Vec::new(), None, 0, &said);
     }
 
     let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
@@ -89,7 +94,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let own = [arguments.limits.words(memory), words(engine)].concat();
     let gres = gres(engine, preflight.device_memory, settings, &profile)?;
     let script = JobScript {
-        submission: &submission,
+        submission,
         workers: ArrayRequest { workers, at_a_time },
         cpus,
         memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
@@ -97,8 +102,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         logs: folder.join(Submission::LOGS),
         setup: profile.setup.clone(),
         export: profile.export.clone(),
-        worker: [&program[..], &worker_words(&submission, &store, cpus, &profile, arguments, own)?].concat(),
-        report: [&program[..], &report_words(&submission, &store, &work, engine, arguments)?].concat(),
+        worker: [&program[..], &worker_words(submission, &store, cpus, &profile, arguments, own)?].concat(),
+        report: [&program[..], &report_words(submission, &store, &work, engine, arguments)?].concat(),
     };
     if let Some(limit) = time_limit::of_options(&script.options).filter(|&limit| limit < time_limit::SHORTEST) {
         eprintln!(
@@ -119,8 +124,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         bytes(preflight.disk),
     );
     if arguments.dry_run {
-        print!("{text}");
-        return Ok(ExitCode::SUCCESS);
+        return told(&preflight, Vec::new(), Some(text.clone()), 0, text.trim_end());
     }
     let name = format!("submit-{}", submission.plan);
     let ClaimResult::Mine(_lease) = store.claim(&name)? else {
@@ -130,21 +134,46 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let hand_over =
         |what: &str, options: Vec<String>| submission.hand_over(&store, what, || cluster::sbatch(&options, &path));
     if !arguments.again
-        && let Some(queued) = queued(&submission, &store)?
+        && let Some(Queued { mut said, without_report }) = queued(submission, &store)?
     {
-        if let Some(array) = queued.without_report {
+        let mut jobs = Vec::new();
+        if let Some(array) = without_report {
             let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
-            println!("its report was not submitted yet: it is job {report}");
+            said.push(format!("its report was not submitted yet: it is job {report}"));
+            jobs.push(report);
         }
-        return Ok(ExitCode::SUCCESS);
+        return told(&preflight, jobs, None, 0, &said.join("\n"));
     }
     submission.keep(&store)?;
     submission.put_script(&store, &text)?;
     let array = hand_over(SubmittedJobs::ARRAY, script.array_options()?)?;
     let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
-    println!("submitted {}: {workers} workers as job {array}, the report as job {report}", submission.id);
-    println!("script and logs: {}", folder.display());
+    let said = format!(
+        "submitted {}: {workers} workers as job {array}, the report as job {report}\nscript and logs: {}",
+        submission.id,
+        folder.display()
+    );
+    let code = told(&preflight, vec![array, report], Some(text), workers, &said)?;
     note!("`ghostlab status` tells how far it is, `ghostlab cancel {}` ends it", submission.id);
+    Ok(code)
+}
+
+/// Tells what was submitted, to people as what was `said`.
+fn told(found: &Preflight, jobs: Vec<String>, script: Option<String>, workers: usize, said: &str) -> Result<ExitCode> {
+    let Preflight { submission, complete, left, memory, disk, .. } = found;
+    let submitted = Submitted {
+        id: submission.id.clone(),
+        name: submission.name.clone(),
+        cells: submission.cells,
+        complete: *complete,
+        left_flop: *left,
+        memory_bytes: *memory,
+        disk_bytes: *disk,
+        workers,
+        jobs,
+        script,
+    };
+    answer::show(submitted, Answer::SubmitSlurm, |_| println!("{said}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -200,11 +229,13 @@ impl Preflight {
 
 /// What of a plan is queued.
 struct Queued {
+    /// Which jobs, a line each.
+    said: Vec<String>,
     /// An array of this very submission that no report is noted for: its submit ended in between.
     without_report: Option<String>,
 }
 
-/// What workers for the same plan are queued, which is said; none where none are.
+/// What workers for the same plan are queued; none where none are.
 fn queued(submission: &Submission, store: &Store) -> Result<Option<Queued>> {
     let before: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.plan == submission.plan).collect();
     if !before.iter().any(|of| of.jobs(store).any()) {
@@ -215,14 +246,13 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<Queued>> {
             .found(reason)
             .hint("ask again later; --again submits all the same")
     })?;
-    let (mut any, mut without_report) = (false, None);
+    let (mut said, mut without_report) = (Vec::new(), None);
     for of in &before {
         let mut array = None;
         for job in queue.of(of) {
             let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
-            println!("queued already: job {} of {}: {}{reason}", job.id, of.id, job.state.to_lowercase());
+            said.push(format!("queued already: job {} of {}: {}{reason}", job.id, of.id, job.state.to_lowercase()));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
-            any = true;
         }
         // In the order of their submission: a report stands after the array that it waits for.
         let known = of.found(store, &queue)?.jobs;
@@ -231,10 +261,11 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<Queued>> {
             without_report = Some(number.clone());
         }
     }
-    if any {
-        println!("nothing is added; --again adds workers");
+    if said.is_empty() {
+        return Ok(None);
     }
-    Ok(any.then_some(Queued { without_report }))
+    said.push("nothing is added; --again adds workers".to_owned());
+    Ok(Some(Queued { said, without_report }))
 }
 
 /// The engine with everything said: what `auto` means here, it has to mean where the workers are.

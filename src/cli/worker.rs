@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::answer::done::{WorkEnd, WorkerEnd};
+use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{cells, seconds};
 use super::work::{Work, noted};
@@ -38,7 +40,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     slurm: bool,
     /// Print every event as a line of JSON instead of progress.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     events: bool,
 }
 
@@ -82,13 +84,24 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let signals = stop::Signals::watch()?;
     let worked = worked(arguments, &signals);
     let spent = seconds(clock.elapsed().as_secs_f64());
+    let ended = |end, [cells, complete, failed]: [Option<usize>; 3]| {
+        let ended = WorkerEnd { end, cells, complete, failed, seconds: clock.elapsed().as_secs_f64() };
+        if arguments.events { Ok(()) } else { answer::show(ended, Answer::Worker, |_| {}) }
+    };
     match worked {
-        Ok(said) => {
-            note!("{said} after {spent}");
+        Ok(worked) => {
+            note!("{} after {spent}", said(worked));
+            match worked {
+                Worked::Left => ended(WorkEnd::Left, [None; 3])?,
+                Worked::Done { cells, complete, failed } => {
+                    ended(WorkEnd::Done, [cells, complete, failed].map(Some))?;
+                }
+            }
             Ok(0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
             note!("stopped after {spent}: what is done is stored, and its claims are given back");
+            ended(WorkEnd::Stopped, [None; 3])?;
             if signals.usr1() && !signals.kept() {
                 note!(
                     "it stored nothing: its time was nearly up before its first batch was done; a longer time limit helps"
@@ -107,7 +120,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
 }
 
 /// Works, and says what came of it. The store is closed after: its claims are given back.
-fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<String> {
+fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     let store = arguments.asked.store()?;
     let work = Work::of(&arguments.asked, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
@@ -126,10 +139,15 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<String> {
     };
     let open = work.artifact.as_ref().map(gated).transpose();
     if part.left.get() {
-        return Ok(LEFT.into());
+        return Ok(Worked::Left);
     }
     let open = open?.map_or(work.grid.clone(), |(_, open)| open);
-    Ok(match part.work(part.settings, &open)? {
+    part.work(part.settings, &open)
+}
+
+/// What came of it, in words.
+fn said(worked: Worked) -> String {
+    match worked {
         Worked::Left => LEFT.into(),
         Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
         // Latencies, or what another worker has failed at.
@@ -139,7 +157,7 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<String> {
         Worked::Done { cells: all, failed, .. } => {
             format!("{failed} of {} have no result; `ghostlab status` tells why; ended", cells(all))
         }
-    })
+    }
 }
 
 const LEFT: &str = "others are at what is left; this worker left";

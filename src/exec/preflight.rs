@@ -40,20 +40,22 @@ pub fn preflight(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Preflight> {
+    let free = machine::told_free_memory().filter(|_| place == Where::Here);
     if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
-        looked(plan, settings, place, store)?;
+        let Preflight { state, .. } = on_disk(plan, settings, place, store)?;
+        room::for_tokens(plan, &state, settings.memory, free)?;
     }
     prepare(plan, store, reporter, stop)?;
-    looked(plan, settings, place, store)
+    let found = on_disk(plan, settings, place, store)?;
+    for backbone in &plan.backbones {
+        room::for_jobs(plan, backbone, &found.state, settings.memory, free)?;
+    }
+    Ok(found)
 }
 
-fn looked(plan: &Plan<'_>, settings: &Settings, place: Where, store: &Store) -> Result<Preflight> {
+/// Looks through the store, and sees that its disk has room. Of a text that is not tokenised, nothing is counted.
+fn on_disk(plan: &Plan<'_>, settings: &Settings, place: Where, store: &Store) -> Result<Preflight> {
     let state = StoreState::read(plan, store);
-    let free = machine::told_free_memory().filter(|_| place == Where::Here);
-    room::for_tokens(plan, &state, settings.memory, free)?;
-    for backbone in &plan.backbones {
-        room::for_jobs(plan, backbone, &state, settings.memory, free)?;
-    }
     let memory = match place {
         Where::Here => settings.memory_bytes(),
         Where::Elsewhere => settings.memory.unwrap_or(u64::MAX),

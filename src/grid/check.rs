@@ -1,5 +1,6 @@
 //! What the types cannot say: complaints point at the line that holds the value.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::at::{At, Placed};
@@ -9,11 +10,12 @@ use super::definitions::{Definers, Definitions};
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse};
 use super::many::Many;
 use super::named::Library;
+use super::need::Need;
 use super::node::Node;
 use super::pattern::Pattern;
 use super::registry::Registry;
 use super::schema::{IncludeEntry, Schema};
-use super::{limits, list};
+use super::{Shown, limits, list};
 use crate::error::{Error, Result};
 use crate::tasks::DocumentLimit;
 
@@ -26,6 +28,21 @@ pub(super) struct Checked {
     pub(super) excludes: Vec<Pattern>,
     pub(super) evaluate: Evaluate,
     pub(super) definitions: Definitions,
+}
+
+impl Checked {
+    /// What the grid names: backbones, and those corpora and tasks that are shown.
+    pub(super) fn needs(&self, shown: &Shown<'_>) -> Vec<Need> {
+        let every = || [&self.axes].into_iter().chain(&self.includes);
+        let calibrations = every().filter_map(|axes| axes.calibration.as_ref()).flatten();
+        let calibrated: BTreeSet<&str> = calibrations.map(|of| of.value.corpus.value.as_str()).collect();
+        let read = |text: &str| self.evaluate.perplexity.iter().any(|of| of.corpus == text) && (shown.text)(text);
+        let Definitions { backbones, corpora, tasks } = &self.definitions;
+        let corpora = corpora.iter().filter(|(name, _)| calibrated.contains(name.as_str()) || read(name));
+        let tasks = tasks.iter().filter(|(name, _)| (shown.task)(name));
+        let needs = backbones.values().map(|of| &of.need);
+        needs.chain(corpora.map(|(_, of)| &of.need)).chain(tasks.map(|(_, of)| &of.need)).cloned().collect()
+    }
 }
 
 /// Checks what the grid of `file` says, which is `schema` and, with its places, the tree `root`.
@@ -124,14 +141,21 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let (mut corpora, mut perplexity) = (Vec::new(), Vec::new());
     for (i, entry) in entries.perplexity.iter().enumerate() {
         let at = at.key("perplexity").item(i);
-        corpora.push(at.key("corpus").placed(entry.corpus.clone()));
-        for length in list::values(&at.key("length"), &entry.length)? {
-            limits::count(2, length.value, "the length of an evaluation window", &length.place)?;
-            let text = Perplexity { corpus: entry.corpus.clone(), length: length.value };
-            // Of one length, the entry is what stands twice.
-            let place = if entry.length.len() > 1 { length.place } else { at.place() };
-            perplexity.push(Placed { value: text, place });
+        let (texts, lengths) =
+            (list::values(&at.key("corpus"), &entry.corpus)?, list::values(&at.key("length"), &entry.length)?);
+        let what = "the length of an evaluation window";
+        lengths.iter().try_for_each(|of| limits::count(2, of.value, what, &of.place))?;
+        limits::few_enough(&[texts.len(), lengths.len()], &at.place())?;
+        for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
+            // What stands twice is the item of the one list that there is, or the entry.
+            let place = match (texts.len(), lengths.len()) {
+                (1, 2..) => length.place.clone(),
+                (2.., 1) => text.place.clone(),
+                _ => at.place(),
+            };
+            perplexity.push(Placed { value: Perplexity { corpus: text.value.clone(), length: length.value }, place });
         }
+        corpora.extend(texts);
     }
     let tasks: Vec<TaskUse> = entries.tasks.iter().map(|task| task.0.clone()).collect();
     // A list that is written out and empty is a mistake; one that is left out is not.

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::definitions::Defined;
-use super::need::{Around, Found, HubSource};
+use super::need::{Around, Found, HubSource, Need};
 use super::registry::Registry;
 use super::schema::{BackboneEntry, CorpusEntry, TaskEntry};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, ErrorParts, Result};
 
 /// A backbone that the grid uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,34 @@ pub(super) fn backbones(
         Ok((name, Backbone { path, layers, hub, unidentified: None }))
     };
     defined.into_iter().map(found).collect()
+}
+
+/// One error for all that is not there, where that is more than the one that was met first: who fetches or moves files wants
+/// to know of all of them.
+pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> Error {
+    if first.kind() != ErrorKind::Missing {
+        return first;
+    }
+    let mut errors: Vec<Error> = needs.iter().filter_map(|need| need.find(around).err()).collect();
+    errors.retain(|error| error.kind() == ErrorKind::Missing);
+    let place = |error: &Error| (error.parts().what.clone(), error.parts().place.clone());
+    errors.retain(|error| place(error) != place(&first));
+    if errors.is_empty() {
+        return first;
+    }
+    errors.insert(0, first);
+    let line = |error: &Error| {
+        let ErrorParts { what, place, expected, .. } = error.parts();
+        let (place, expected) = (place.clone().unwrap_or_default(), expected.clone().unwrap_or_default());
+        format!("{what} ({place}): {}", expected.replace('\n', " "))
+    };
+    let lines: Vec<String> = errors.iter().map(line).collect();
+    let mut hints: Vec<&str> = errors.iter().filter_map(Error::advice).collect();
+    hints.dedup();
+    Error::missing(format!("{} things that the grid names are not there", errors.len()))
+        .expected(lines.join("\n"))
+        .found("none of them")
+        .hint(hints.join("\n"))
 }
 
 /// The corpora.

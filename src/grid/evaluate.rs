@@ -106,12 +106,12 @@ pub(super) struct LatencyEntry {
     pub(super) batch: Many<usize>,
 }
 
-/// Perplexity on one corpus.
+/// Perplexity: each corpus with each length.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PerplexityEntry {
-    /// A name in `corpora`, or of a file `corpora/NAME.yaml`.
-    pub(super) corpus: String,
+    /// Names in `corpora`, or of files `corpora/NAME.yaml`.
+    pub(super) corpus: Many<String>,
     /// Tokens of a window.
     #[schemars(schema_with = "references::lengths")]
     pub(super) length: Many<usize>,

@@ -39,16 +39,17 @@ pub(super) fn few_enough(lengths: &[usize], place: &Place) -> Result<()> {
         .hint("make several grids of it"))
 }
 
-/// Names stand in tables, on the terminal and in the names of files.
+/// Names stand in tables, on the terminal and in the names of files; in a cell's name a `/` parts them.
 pub(super) fn shown(what: &str, name: &str, place: &Place) -> Result<()> {
-    if is_shown(name) {
+    if is_shown(name) && !name.contains('/') {
         return Ok(());
     }
     let start: String = name.chars().take(40).collect();
     Err(Error::bad_input(format!("the name of a {what} cannot be shown"))
         .at(place.to_string())
-        .expected(format!("1 to {MOST_NAME} bytes without control characters"))
-        .found(format!("{} bytes: `{}`", name.len(), start.escape_debug())))
+        .expected(format!("1 to {MOST_NAME} bytes without `/` and control characters"))
+        .found(format!("{} bytes: `{}`", name.len(), start.escape_debug()))
+        .hint("a name is only what the grid calls it: the model's own stands behind `path` or `hub`"))
 }
 
 /// The grid's name becomes a folder below the results, and must not lead out of them.

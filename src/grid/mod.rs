@@ -148,11 +148,13 @@ impl Grid {
         let Layers { root, library, entries, profile } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
         let around = Around::new(library.lock_file(), path, profile.as_deref());
+        let needs = checked.needs(shown);
+        let absent = |error: Error| disk::with_others(error, &needs, &around);
         let axes = resolve::resolve(&checked.axes, None, registry)?;
         let includes = checked.includes.iter().map(|include| resolve::resolve(include, Some(&axes), registry));
         let includes = includes.collect::<Result<Vec<_>>>()?;
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
-        let mut backbones = disk::backbones(backbones, &around, registry)?;
+        let mut backbones = disk::backbones(backbones, &around, registry).map_err(absent)?;
         let cells = cells::cells(&axes, &includes, &checked.excludes, &backbones)?;
         cells::selectable(&cells, &backbones, registry)?;
 
@@ -176,8 +178,8 @@ impl Grid {
             profile: profile.clone(),
             lock_file: around.lock_file().to_owned(),
             backbones,
-            corpora: disk::corpora(corpora, &around)?,
-            tasks: disk::tasks(tasks, &around)?,
+            corpora: disk::corpora(corpora, &around).map_err(absent)?,
+            tasks: disk::tasks(tasks, &around).map_err(absent)?,
             backbone,
             criterion: list::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
             depth: list::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
@@ -215,17 +217,9 @@ impl Grid {
     fn needed(layers: Layers, path: &Path, registry: &dyn Registry, shown: &Shown<'_>) -> Result<Needs> {
         let Layers { root, library, profile, .. } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
-        let every = || [&checked.axes].into_iter().chain(&checked.includes);
-        let calibrations = every().filter_map(|axes| axes.calibration.as_ref()).flatten();
-        let calibrated: BTreeSet<&str> = calibrations.map(|of| of.value.corpus.value.as_str()).collect();
         let scored = checked.evaluate.perplexity.iter().any(|of| (shown.text)(&of.corpus))
             || checked.evaluate.tasks.iter().any(|of| (shown.task)(&of.name));
-        let read = |text: &str| checked.evaluate.perplexity.iter().any(|of| of.corpus == text) && (shown.text)(text);
-        let definitions::Definitions { backbones, corpora, tasks } = checked.definitions;
-        let corpora = corpora.into_iter().filter(|(name, _)| calibrated.contains(name.as_str()) || read(name));
-        let tasks = tasks.into_iter().filter(|(name, _)| (shown.task)(name));
-        let needs = backbones.into_values().map(|of| of.need);
-        let needs = needs.chain(corpora.map(|(_, of)| of.need)).chain(tasks.map(|(_, of)| of.need)).collect();
+        let needs = checked.needs(shown);
         Ok(Needs { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
     }
 

@@ -169,6 +169,8 @@ pub struct BackboneFile {
     pub source: Option<String>,
     /// What of the hub it is.
     pub want: Option<Want>,
+    /// The profile whose texts and tasks it is scored on.
+    pub profile: Option<String>,
 }
 
 /// The backbones of `backbones/*.yaml` in a folder, by name.
@@ -190,7 +192,13 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
             Ok(Want::backbone(Source::new(repo, entry.revision.as_deref())?))
         });
         let want = hub.transpose().map_err(|error| error.at(path.display().to_string()))?;
-        Ok(BackboneFile { name, path: entry.path.map(|path| folder.join(path)), source: entry.source, want })
+        Ok(BackboneFile {
+            name,
+            path: entry.path.map(|path| folder.join(path)),
+            source: entry.source,
+            want,
+            profile: entry.profile,
+        })
     };
     files.into_iter().map(read).collect()
 }

@@ -85,6 +85,8 @@ pub(super) struct BackboneEntry {
     pub(super) files: Many<String>,
     /// Where it can be had.
     pub(super) source: Option<String>,
+    /// The profile whose texts and tasks `ghostlab score` takes by their names for it.
+    pub(super) profile: Option<String>,
 }
 
 /// A text collection and the rule that cuts windows from it.

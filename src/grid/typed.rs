@@ -20,9 +20,19 @@ pub(super) struct Fault {
 
 #[derive(Debug)]
 enum Complaint {
-    Type { expected: String, found: String },
-    UnknownKey { key: String, known: &'static [&'static str] },
-    MissingKey { key: String },
+    Type {
+        expected: String,
+        found: String,
+    },
+    UnknownKey {
+        key: String,
+        known: &'static [&'static str],
+    },
+    /// With what to do about it where it was written without its blank.
+    MissingKey {
+        key: String,
+        glued: Option<String>,
+    },
     Other(String),
 }
 
@@ -33,6 +43,14 @@ impl Fault {
 
     fn located(mut self, path: &str, place: &Place) -> Self {
         self.at.get_or_insert_with(|| (path.to_owned(), place.clone()));
+        self
+    }
+
+    /// Of a map that lacks a key, what its keys tell of it.
+    fn told_by(mut self, entries: &[MapEntry]) -> Self {
+        if let (None, Complaint::MissingKey { key, glued: told }) = (&self.at, &mut self.complaint) {
+            *told = entries.iter().find_map(|entry| glued(&entry.key, &[key]));
+        }
         self
     }
 
@@ -48,9 +66,9 @@ impl Fault {
                 Error::bad_input(format!("{subject} has the wrong type")).expected(expected).found(found)
             }
             Complaint::UnknownKey { key, known } => unknown_key(&key, &subject, known),
-            Complaint::MissingKey { key } => Error::bad_input(format!("{subject} lacks the key `{key}`"))
+            Complaint::MissingKey { key, glued } => Error::bad_input(format!("{subject} lacks the key `{key}`"))
                 .expected(format!("`{key}: …`"))
-                .hint("docs/grid.md begins with a complete example"),
+                .hint(glued.unwrap_or_else(|| "docs/grid.md begins with a complete example".to_owned())),
             Complaint::Other(message) => Error::bad_input(format!("{subject}: {message}")),
         };
         match place {
@@ -86,7 +104,7 @@ impl de::Error for Fault {
     }
 
     fn missing_field(key: &'static str) -> Self {
-        Self::new(Complaint::MissingKey { key: key.to_owned() })
+        Self::new(Complaint::MissingKey { key: key.to_owned(), glued: None })
     }
 }
 
@@ -95,10 +113,19 @@ pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
         .expected(format!("one of {}", known.join(", ")))
         .found(format!("`{key}`"));
+    if let Some(how) = glued(key, known) {
+        return error.hint(how);
+    }
     match nearest(key, known.iter().copied()) {
         Some(near) => error.hint(format!("did you mean `{near}`?")),
         None => error.hint("remove the key, or write it as a comment"),
     }
+}
+
+/// What to do about `{name:copa}`, which is one key to YAML; none where a key is anything else.
+fn glued(key: &str, known: &[&str]) -> Option<String> {
+    let (name, value) = key.split_once(':').filter(|(name, _)| known.contains(&name.trim()))?;
+    Some(format!("write `{}: {}`, with a blank after the colon", name.trim(), value.trim()))
 }
 
 /// serde speaks of Rust's types; the reader wrote YAML.
@@ -149,7 +176,9 @@ impl<'a> FromNode<'a> {
             },
             Value::Text(text) => visitor.visit_str(text),
             Value::List(items) => visitor.visit_seq(Items { items: items.iter(), path: &self.path, next: Some(0) }),
-            Value::Map(entries) => visitor.visit_map(Entries { entries: entries.iter(), path: &self.path, open: None }),
+            Value::Map(entries) => visitor
+                .visit_map(Entries { entries: entries.iter(), path: &self.path, open: None })
+                .map_err(|fault| fault.told_by(entries)),
         }
     }
 }

@@ -301,3 +301,18 @@ fn mistakes_about_depths_and_lists_are_placed() {
         place.refuses(&good_but(from, to), &[], at, parts);
     }
 }
+
+#[test]
+fn each_corpus_of_a_perplexity_is_read_with_each_length() {
+    let place = Place::new();
+    let text = good_but(
+        "    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}\n",
+        "    - {corpus: [wiki, c4], length: [512, 64]}\n",
+    );
+    let grid = place.load(&text, &[]).unwrap();
+    let columns: Vec<String> = grid.evaluate.perplexity.iter().map(ToString::to_string).collect();
+    assert_eq!(columns, ["wiki@512", "wiki@64", "c4@512", "c4@64"]);
+    assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4", "wiki"]);
+    place.refuses(&text.replace("[wiki, c4]", "[wiki, c4, wiki]"), &[], "14:26", &["has the same value twice"]);
+    place.refuses(&text.replace("[wiki, c4]", "[wiki, nosuch]"), &[], "14:23", &["unknown corpus `nosuch`"]);
+}

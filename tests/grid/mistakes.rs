@@ -42,6 +42,19 @@ fn a_wrong_value_is_refused_where_it_stands() {
         ("backbone: english\n", "", "1:1", &["the grid lacks the key `backbone`"]),
         ("{corpus: c4, length: 512}", "{corpus: c4}", "15:7", &["`evaluate.perplexity[1]` lacks the key `length`"]),
         ("criterion: llm-streamline", "criterion: {cosine: token}", "7:12", &["`criterion` lacks the key `name`"]),
+        // What YAML takes for one key.
+        (
+            "criterion: llm-streamline",
+            "criterion: {name:shortgpt}",
+            "7:12",
+            &["`criterion` lacks the key `name`", "write `name: shortgpt`, with a blank after the colon"],
+        ),
+        (
+            "{corpus: c4, length: 512}",
+            "{corpus:c4, length: 512}",
+            "15:8",
+            &["unknown key `corpus:c4`", "write `corpus: c4`, with a blank"],
+        ),
         (
             "depth: [3, 5]",
             "depth: [3, 5]\ndepth: [7]",
@@ -286,4 +299,40 @@ fn a_wrong_override_is_blamed_by_its_own_text() {
     }
     let (message, code) = place.refusal(GOOD, &["corpora.wiki.path=wiki.txt"]);
     assert!(message.contains("starts from the current folder") && code == 3, "{message}");
+}
+
+#[test]
+fn all_that_is_not_there_is_told_at_once() {
+    let place = Place::new();
+    let text =
+        GOOD.replace("models/english", "models/french").replace("wiki.txt", "wki.txt").replace("c4.txt", "c5.txt");
+    let (message, code) = place.refusal(&text, &[]);
+    assert_eq!(code, 3, "{message}");
+    for part in ["3 things that the grid names are not there", "models/french", "wki.txt", "c5.txt", "grid.yaml:2:19"] {
+        assert!(message.contains(part), "`{part}` is not in\n{message}");
+    }
+    // One alone has the message that it always had.
+    let (message, _) = place.refusal(GOOD.replace("c4.txt", "c5.txt"), &[]);
+    assert!(message.contains("the corpus is not there") && !message.contains("things"), "{message}");
+}
+
+#[test]
+fn a_name_with_a_slash_is_refused_where_it_is_used() {
+    let place = Place::new();
+    for (from, to, at, kind) in [
+        ("backbone: english", "backbone: a/b", "6:11", "backbone"),
+        ("corpus: wiki, sequences", "corpus: a/b, sequences", "11:14", "corpus"),
+        ("{corpus: c4, length", "{corpus: a/b, length", "15:16", "corpus"),
+    ] {
+        let text = good_but(from, to)
+            .replace("  english:", "  a/b:")
+            .replace("  wiki:", "  a/b: {path: c4.txt, rule: c4}\n  wiki:");
+        let (message, code) = place.refusal(text, &[]);
+        assert_eq!(code, 2, "{message}");
+        assert!(
+            message.contains(&format!("the name of a {kind} cannot be shown")) && message.contains("`a/b`"),
+            "{message}"
+        );
+        assert!(message.contains("without `/`"), "{at}: {message}");
+    }
 }

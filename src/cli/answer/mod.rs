@@ -5,13 +5,15 @@
 
 pub(super) mod cache;
 pub(super) mod compare;
+pub(super) mod done;
 pub(super) mod explain;
 pub(super) mod plan;
 pub(super) mod status;
 
 use std::ffi::OsString;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use clap::Args;
+use clap::{Args, CommandFactory};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
@@ -23,30 +25,38 @@ use crate::error::{Error, ErrorParts, Result};
 /// The version of the schema. New fields may come under the same one.
 const SCHEMA: u32 = 1;
 
-/// How an answer is shown.
+/// How answers are shown.
 #[derive(Args)]
 pub(super) struct Form {
     /// Print the answer as one JSON document, an error as well; `ghostlab schema output` prints its schema.
-    #[arg(long)]
+    #[arg(long, global = true)]
     json: bool,
 }
 
-impl Form {
-    /// Shows an answer; `text` prints it for people.
-    ///
-    /// # Errors
-    /// It has no JSON form.
-    pub(super) fn show<T>(&self, answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<()> {
-        if self.json {
-            out::say_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))
-        } else {
-            text(&answer);
-            Ok(())
-        }
-    }
+/// The arguments are read once, and every command asks here.
+static JSON: AtomicBool = AtomicBool::new(false);
 
-    pub(super) fn json(&self) -> bool {
-        self.json
+impl Form {
+    pub(super) fn set(&self) {
+        JSON.store(self.json, Relaxed);
+    }
+}
+
+/// Whether answers are wanted as JSON.
+pub(super) fn json() -> bool {
+    JSON.load(Relaxed)
+}
+
+/// Shows an answer; `text` prints it for people.
+///
+/// # Errors
+/// It has no JSON form.
+pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<()> {
+    if json() {
+        out::say_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))
+    } else {
+        text(&answer);
+        Ok(())
     }
 }
 
@@ -90,6 +100,36 @@ pub(super) enum Answer {
     Compare(compare::Comparison),
     #[serde(rename = "explain")]
     Explain(explain::Explanation),
+    #[serde(rename = "init")]
+    Init(done::Begun),
+    #[serde(rename = "run")]
+    Run(done::Ran),
+    #[serde(rename = "score")]
+    Score(done::Scored),
+    #[serde(rename = "worker")]
+    Worker(done::WorkerEnd),
+    #[serde(rename = "submit slurm")]
+    SubmitSlurm(done::Submitted),
+    #[serde(rename = "cancel")]
+    Cancel(done::Cancelled),
+    #[serde(rename = "reproduce")]
+    Reproduce(done::Reproduced),
+    #[serde(rename = "fetch")]
+    Fetch(done::Fetched),
+    #[serde(rename = "doctor")]
+    Doctor(done::Diagnosis),
+    #[serde(rename = "audit")]
+    Audit(done::Audited),
+    #[serde(rename = "report")]
+    Report(done::Reported),
+    #[serde(rename = "export")]
+    Export(done::ExportedCells),
+    #[serde(rename = "schema")]
+    Schema(done::PrintedSchema),
+    #[serde(rename = "completions")]
+    Completions(done::Completions),
+    #[serde(rename = "man")]
+    Man(done::Manual),
 }
 
 /// An error in the place of an answer.
@@ -123,15 +163,33 @@ pub(super) fn failed(command: &str, error: &Error) {
 }
 
 /// The commands that answer, as they are called.
-const COMMANDS: [&str; 8] =
-    ["plan", "status", "cache ls", "cache verify", "cache gc", "cache path", "compare", "explain"];
+pub(super) fn commands() -> Vec<String> {
+    fn walk(command: &clap::Command, before: &str, found: &mut Vec<String>) {
+        for inner in command.get_subcommands() {
+            let name = format!("{before}{}", inner.get_name());
+            match inner.has_subcommands() {
+                true => walk(inner, &format!("{name} "), found),
+                false => found.push(name),
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&super::Arguments::command(), "", &mut found);
+    found
+}
 
 /// Prints a mistake in the arguments as a document, where one was asked for.
 pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error) {
     let words: Vec<String> = words.skip(1).map_while(|word| word.into_string().ok()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).take_while(|word| *word != "--").collect();
-    let named = |command: &&&str| command.split(' ').all(|part| words.contains(&part));
-    if let Some(command) = COMMANDS.iter().find(named).filter(|_| words.contains(&"--json")) {
+    // Values of options may be called as commands are: the command stands before what belongs to it.
+    let place = |command: &&String| {
+        let places = command.split(' ').map(|part| words.iter().position(|word| *word == part));
+        places.collect::<Option<Vec<_>>>().and_then(|places| places.first().copied())
+    };
+    let known = commands();
+    let named = known.iter().filter(|command| place(command).is_some()).min_by_key(place);
+    if let Some(command) = named.filter(|_| words.contains(&"--json")) {
         let text = error.render().to_string();
         let what = text.lines().next().unwrap_or_default();
         let what = what.strip_prefix("error: ").unwrap_or(what);
@@ -176,4 +234,21 @@ pub(super) fn schema() -> Value {
     let mut schema = schema.to_value();
     describe_tags(&mut schema);
     schema
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_command_has_an_answer_in_the_schema() {
+        let schema = super::schema();
+        let named: BTreeSet<String> = schema["$defs"]["Answer"]["oneOf"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|of| of["properties"]["command"]["const"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(named, super::commands().into_iter().collect());
+    }
 }

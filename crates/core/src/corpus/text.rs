@@ -213,6 +213,27 @@ mod tests {
     }
 
     #[test]
+    fn rows_count_for_what_they_take_in_memory_the_empty_ones_too() {
+        let rows = |count: usize| "{\"text\": \"\"}\n".repeat(count);
+        let limit = TextLimit::current().within(2400);
+        let empty: Vec<String> = vec![String::new(); 3];
+        assert!(parquet(vec![Column::new("text".into(), empty)]).len() < 2400);
+        for (name, bytes) in [
+            ("a.jsonl", rows(160).into_bytes()),
+            ("a.jsonl.gz", zip(rows(160))),
+            ("a.parquet", parquet(vec![Column::new("text".into(), vec![String::new(); 160])])),
+        ] {
+            let (_folder, path) = write(name, &bytes);
+            // 2,240 bytes of text at the most, but 160 rows of 24 bytes.
+            let message = read_rows_within(&path, None, limit).unwrap_err().to_string();
+            assert!(message.contains("more text than is read") && message.contains(name), "{message}");
+            assert_eq!(read_rows(&path, None).unwrap().len(), 160);
+        }
+        let (_folder, path) = write("b.jsonl", rows(100).as_bytes());
+        assert_eq!(read_rows_within(&path, None, limit).unwrap().len(), 100);
+    }
+
+    #[test]
     fn several_gzip_members_are_one_text() {
         let both = [zip("{\"text\": \"a\"}\n"), zip("{\"text\": \"b\"}\n")].concat();
         assert_eq!(read("a.json.gz", both, None).unwrap(), ["a", "b"]);

@@ -4,7 +4,7 @@
 //! `rope_parameters` and `dtype`. Whatever this program cannot compute faithfully is an error here, before weights load.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -103,6 +103,9 @@ impl Config {
             return Err(Error::missing("no such backbone folder")
                 .at(folder.display().to_string())
                 .hint("a backbone is a folder with config.json, tokenizer.json and *.safetensors"));
+        }
+        if !folder.join("config.json").exists() {
+            return Err(no_backbone(folder));
         }
         let mut config = Self::parse_file(&folder.join("config.json"))?;
         if config.tied_embeddings && has_both_tables(folder) {
@@ -289,6 +292,28 @@ fn scaling_of(entries: &Entries<'_>, config: &Entries<'_>) -> Result<Option<Llam
         high_freq_factor,
         original_max_position_embeddings: context as f64,
     }))
+}
+
+/// The error for a folder without a config: what lies in it, and which folder in it may be meant.
+fn no_backbone(folder: &Path) -> Error {
+    let inside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
+    let mut inside: Vec<PathBuf> = inside.collect();
+    inside.sort();
+    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let (some, more) = (inside.iter().take(5).map(name).collect::<Vec<_>>().join(", "), inside.len().saturating_sub(5));
+    let found = match more {
+        0 if some.is_empty() => "an empty folder".to_owned(),
+        0 => some,
+        more => format!("{some} and {more} more"),
+    };
+    let error = Error::missing("the folder holds no model: it has no config.json")
+        .at(folder.display().to_string())
+        .expected("config.json, tokenizer.json and *.safetensors")
+        .found(found);
+    match inside.iter().find(|path| path.join("config.json").is_file()) {
+        Some(model) => error.hint(format!("did you mean `{}`?", model.display())),
+        None => error.hint("name the folder of one model, as Hugging Face's tools write it"),
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,346 @@
+//! What commands that do something tell of it.
+
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Error, ErrorParts};
+
+/// A path as JSON has it.
+pub(crate) fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// A grid to begin with was written.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Begun {
+    /// The grid.
+    pub(crate) file: String,
+    /// The models that it names.
+    pub(crate) models: Vec<String>,
+    /// Folders that hold no model that can be run.
+    pub(crate) left_out: Vec<Refused>,
+}
+
+/// Something that was not taken or not made, and why.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Refused {
+    /// A folder, a file or an artifact, by its name.
+    pub(crate) what: String,
+    /// Why not.
+    pub(crate) error: ErrorParts,
+}
+
+impl Refused {
+    pub(crate) fn new(what: impl Into<String>, error: &Error) -> Self {
+        Self { what: what.into(), error: error.parts().clone() }
+    }
+}
+
+/// A cell without a result.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct CellFailure {
+    /// Its name.
+    pub(crate) cell: String,
+    /// Why it has none, in words.
+    pub(crate) reason: String,
+}
+
+/// A grid was run.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Ran {
+    /// The grid's name.
+    pub(crate) grid: String,
+    /// The profile that was laid upon it; null where there is none.
+    pub(crate) profile: Option<String>,
+    /// How many cells it has.
+    pub(crate) cells: usize,
+    /// Those without a result.
+    pub(crate) failed: Vec<CellFailure>,
+    /// What was written: tables, numbers, documents, the record of the run.
+    pub(crate) files: Vec<String>,
+    /// How long it took, in seconds.
+    pub(crate) seconds: f64,
+}
+
+/// A model was scored.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Scored {
+    /// The model, as it was named.
+    pub(crate) model: String,
+    /// What computed.
+    pub(crate) engine: String,
+    /// Texts, tasks, and the average of several tasks.
+    pub(crate) scores: Vec<Score>,
+    /// The results file that lm-evaluation-harness would write; `--output` writes it.
+    pub(crate) lm_eval: Value,
+}
+
+/// One score of a model.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Score {
+    /// A text with its length, a task as a grid writes it, or `average`.
+    pub(crate) of: String,
+    /// `perplexity`, `acc` or `acc_norm`.
+    pub(crate) metric: String,
+    /// A perplexity, or a share of the documents in percent.
+    pub(crate) value: f64,
+    /// Its standard error; null where it has none.
+    pub(crate) standard_error: Option<f64>,
+    /// What the model needs for a byte of the text, in bits; null for tasks.
+    pub(crate) bits_per_byte: Option<f64>,
+    /// Windows or documents.
+    pub(crate) items: usize,
+}
+
+/// A worker has ended.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct WorkerEnd {
+    /// What became of the work.
+    pub(crate) end: WorkEnd,
+    /// Cells of the grid; null where it left before they were looked at, and so below.
+    pub(crate) cells: Option<usize>,
+    /// Cells of which everything is stored.
+    pub(crate) complete: Option<usize>,
+    /// Cells without a result.
+    pub(crate) failed: Option<usize>,
+    /// How long it worked, in seconds.
+    pub(crate) seconds: f64,
+}
+
+/// How a worker's part of a grid ended.
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WorkEnd {
+    /// Nothing is left that a worker may do.
+    Done,
+    /// Others are at what is left.
+    Left,
+    /// It was asked to end before.
+    Stopped,
+}
+
+/// A grid was handed to a scheduler, or would be.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Submitted {
+    /// The submission's id.
+    pub(crate) id: String,
+    /// The grid's or artifact's name.
+    pub(crate) name: String,
+    /// Cells of the grid.
+    pub(crate) cells: usize,
+    /// Cells of which everything is stored.
+    pub(crate) complete: usize,
+    /// Floating-point operations that are left.
+    pub(crate) left_flop: f64,
+    /// Memory that a worker takes, in bytes.
+    pub(crate) memory_bytes: u64,
+    /// What will be written to the store, in bytes.
+    pub(crate) disk_bytes: u64,
+    /// Workers that were submitted.
+    pub(crate) workers: usize,
+    /// The numbers of the jobs; empty where none was submitted.
+    pub(crate) jobs: Vec<String>,
+    /// The job script; null where nothing is submitted.
+    pub(crate) script: Option<String>,
+}
+
+/// Jobs of a submission that were ended.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Cancelled {
+    /// Each with the submission that it belongs to.
+    pub(crate) ended: Vec<EndedJob>,
+}
+
+/// A job that was ended.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct EndedJob {
+    /// The submission's id.
+    pub(crate) submission: String,
+    /// The scheduler's number; of an array that of the whole.
+    pub(crate) job: String,
+}
+
+/// What of the paper was made; or, where nothing was asked for, what there is.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Reproduced {
+    /// What there is to make; empty where something was made.
+    pub(crate) listed: Vec<ListedArtifact>,
+    /// What was made.
+    pub(crate) made: Vec<MadeArtifact>,
+    /// What was not, and why.
+    pub(crate) not_made: Vec<Refused>,
+    /// The page of all artifacts; null where it was not written.
+    pub(crate) page: Option<String>,
+}
+
+/// A table or figure that can be made.
+#[derive(Default, Serialize, JsonSchema)]
+pub(crate) struct ListedArtifact {
+    /// Its name: `table2`.
+    pub(crate) name: String,
+    /// What it shows.
+    pub(crate) title: String,
+    /// The profile; null for a list, which has none, and where its grid cannot be read.
+    pub(crate) profile: Option<String>,
+    /// Cells of its grid; null as above.
+    pub(crate) cells: Option<usize>,
+    /// Those of which everything is stored; null as above.
+    pub(crate) complete: Option<usize>,
+    /// Seconds that are left; null where nobody knows.
+    pub(crate) seconds_left: Option<f64>,
+    /// Why its grid cannot be read, in words; null where it can.
+    pub(crate) lacks: Option<String>,
+    /// When it was last made, UTC; null where it never was.
+    pub(crate) made: Option<String>,
+}
+
+/// A table or figure that was made.
+#[derive(Default, Serialize, JsonSchema)]
+pub(crate) struct MadeArtifact {
+    /// Its name: `table2`.
+    pub(crate) name: String,
+    /// The profile; null for a list.
+    pub(crate) profile: Option<String>,
+    /// Cells of its grid.
+    pub(crate) cells: usize,
+    /// Cells without a result.
+    pub(crate) failed: usize,
+    /// Those that were tried and failed.
+    pub(crate) failures: Vec<CellFailure>,
+    /// What dense backbones miss of the paper's numbers, in words.
+    pub(crate) misses: Vec<String>,
+    /// What was written.
+    pub(crate) files: Vec<String>,
+}
+
+/// Files of the hub.
+#[derive(Default, Serialize, JsonSchema)]
+pub(crate) struct Fetched {
+    /// The cache.
+    pub(crate) cache: String,
+    /// The files that are needed, as they stood before.
+    pub(crate) files: Vec<HubFile>,
+    /// Files that were brought.
+    pub(crate) brought: usize,
+    /// Bytes that were brought.
+    pub(crate) bytes: u64,
+    /// What did not come, and why.
+    pub(crate) failures: Vec<Refused>,
+    /// The locks that were written.
+    pub(crate) locks: Vec<String>,
+}
+
+/// A file of the hub.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct HubFile {
+    /// Repository and name.
+    pub(crate) file: String,
+    /// Its size in bytes; null where the hub does not tell.
+    pub(crate) bytes: Option<u64>,
+    /// Whether it was in the cache.
+    pub(crate) cached: bool,
+    /// The commit that it belongs to.
+    pub(crate) commit: String,
+    /// Whether `hub.lock` has it.
+    pub(crate) pinned: bool,
+}
+
+/// What is there and what is lacking.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Diagnosis {
+    /// How many things lack.
+    pub(crate) lacking: usize,
+    /// One thing each.
+    pub(crate) things: Vec<Thing>,
+}
+
+/// How one thing stands.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Thing {
+    pub(crate) mark: Mark,
+    /// What was looked at.
+    pub(crate) what: String,
+    /// What was found, in words.
+    pub(crate) found: String,
+    /// What to do; empty where nothing is.
+    pub(crate) todo: String,
+}
+
+/// Whether something is as it has to be.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mark {
+    /// It is.
+    Good,
+    /// It works, but something about it should be known.
+    Note,
+    /// It lacks.
+    Lacks,
+}
+
+/// The paper's tables against themselves.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Audited {
+    /// What was found, each with the keys of `audit --format json`.
+    pub(crate) findings: Vec<Value>,
+}
+
+/// The page of all artifacts was written.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Reported {
+    /// The page.
+    pub(crate) page: String,
+}
+
+/// Cells were written as folders for other programs.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ExportedCells {
+    /// A folder each.
+    pub(crate) folders: Vec<ExportedCell>,
+}
+
+/// A cell as a folder for other programs.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ExportedCell {
+    /// Its name.
+    pub(crate) cell: String,
+    /// Where it was written.
+    pub(crate) folder: String,
+    /// Of its weights.
+    pub(crate) bytes: u64,
+    /// Numbers that its weights hold.
+    pub(crate) parameters: u64,
+    /// Whether a Python file has to be trusted for it to load.
+    pub(crate) needs_code: bool,
+}
+
+/// A schema.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct PrintedSchema {
+    /// The JSON schema.
+    pub(crate) schema: Value,
+}
+
+/// What makes a shell complete.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Completions {
+    /// What the shell has to read.
+    pub(crate) script: String,
+}
+
+/// Manual pages were written.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Manual {
+    /// The folder.
+    pub(crate) folder: String,
+    /// How many pages.
+    pub(crate) pages: usize,
+}
+
+/// Paths as JSON has them.
+pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| shown(path)).collect()
+}
