@@ -9,9 +9,8 @@ use super::answer::cache::StageSum;
 use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, Part, PlanAnswer, PlanCost, RateSource};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::progress;
 use super::units::{bytes, cells, columns, flops, seconds};
-use super::work::Work;
+use super::{progress, work};
 use crate::error::Result;
 use crate::exec::{self, Where};
 use crate::plan::{Plan, Reason};
@@ -31,19 +30,19 @@ pub(super) struct Arguments {
 const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (mut grids, artifact) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
-    let work = Work::of(&arguments.asked, false, &store)?;
+    work::check(arguments.asked.file(), &mut grids, artifact.is_some(), &store)?;
     let settings = arguments.limits.settings(arguments.asked.engine());
-    let planned = work.gate().into_iter().chain([&work.grid]).map(|grid| {
+    let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
         // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
         let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
         let preflight = exec::preflight(&plan, &settings, Where::Here, &store, &*reporter, &stop)?;
         GridPlan::of(&plan, &preflight, &store, &settings)
     });
-    let grids = planned.collect::<Result<_>>()?;
-    let answer = PlanAnswer { artifact: work.artifact.as_ref().map(|of| of.name.clone()), grids };
+    let answer = PlanAnswer { artifact: artifact.map(|of| of.name), grids: planned.collect::<Result<_>>()? };
     answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))?;
     Ok(ExitCode::SUCCESS)
 }

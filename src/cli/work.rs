@@ -85,6 +85,19 @@ impl Work {
     }
 }
 
+/// Refuses what `run` and `reproduce` refuse of grids that were read: a submission of another program or of other inputs, and
+/// another model under the name of one of the paper's.
+///
+/// # Errors
+/// What is refused, or a file that cannot be hashed.
+pub(super) fn check(file: &Path, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
+    if Submission::is_one(file) {
+        return Submission::read(file)?.check(store);
+    }
+    let hash = |file: &Path| store.input(file).map(|input| input.sha256().to_owned());
+    grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
+}
+
 /// Does what a command is for, which may be a job of a scheduler on a submission's file: then it is noted how it ended.
 pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
     let result = done();
