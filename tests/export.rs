@@ -400,7 +400,7 @@ fn texts_and_tasks_are_those_of_a_profile_or_of_the_profile_that_the_models_entr
         (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
     };
     let (code, said) = table(&["backbone"]);
-    assert!(code == Some(2) && said.contains("unknown t"), "{said}");
+    assert!(code == Some(2) && said.contains("of the task `copa` no data is named"), "{said}");
     let (code, named) = table(&["backbone", "--profile", "mine"]);
     assert!(code == Some(0) && named.contains("3 windows") && named.contains("40 documents"), "{named}");
     world.write("experiments/backbones/little.yaml", "path: ../../backbone\nprofile: mine\n");

@@ -313,6 +313,8 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 fn backbone(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if folder.is_dir() {
+        // What is no model is told first.
+        Config::read_with_attachments(folder)?;
         let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
         let name =
             whole.components().next_back().map_or(String::new(), |name| name.as_os_str().to_string_lossy().into());

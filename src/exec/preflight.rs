@@ -42,8 +42,8 @@ pub fn preflight(
 ) -> Result<Preflight> {
     let free = machine::told_free_memory().filter(|_| place == Where::Here);
     if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
-        let Preflight { state, .. } = on_disk(plan, settings, place, store)?;
-        room::for_tokens(plan, &state, settings.memory, free)?;
+        room::for_tokens(plan, store, settings.memory, free)?;
+        on_disk(plan, settings, place, store)?;
     }
     prepare(plan, store, reporter, stop)?;
     let found = on_disk(plan, settings, place, store)?;

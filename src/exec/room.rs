@@ -38,11 +38,11 @@ pub(super) fn on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<(
 }
 
 /// Refuses texts that are drawn into more tokens than memory holds, before one of them is drawn: the grid says how many.
-pub(super) fn for_tokens(plan: &Plan<'_>, state: &StoreState, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+pub(super) fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(most) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
         // They are drawn side by side; of each the ids, once more as they are written, and where the sequences begin.
-        let lacking = backbone.calibrations.iter().filter(|of| !state.has(&of.tokens));
+        let lacking = backbone.calibrations.iter().filter(|of| !store.has(&of.tokens));
         let bytes = |of: &CalibrationPlan| 8 * of.load().tokens as u64 + 32 * of.calibration.sequences as u64;
         let wanted = lacking.clone().map(bytes).fold(0, u64::saturating_add);
         let largest = lacking.max_by_key(|of| bytes(of)).filter(|_| wanted > most);
