@@ -686,3 +686,54 @@ fn an_installed_program_works_in_an_empty_folder_with_what_lies_beside_it() {
     assert!(empty.path().join("data/store/store.json").is_file());
     assert!(!share.join("data/store").exists() && !share.join("results").exists());
 }
+
+#[test]
+fn cells_that_one_setting_tells_apart_are_told_apart_wherever_they_are_shown() {
+    let world = World::new();
+    let said = |arguments: &[&str]| {
+        let output = world.ghostlab(arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let seeds =
+        ["--set", "calibration=[{corpus: train, sequences: 8, length: 64, seed: [0, 1]}]", "--set", "name=seeds"];
+    let asked = [&["run", "grid.yaml", "--set", "depth=2", "--layout", "wide"], &seeds[..]].concat();
+    let wide = said(&asked);
+    assert!(wide.contains("seed 0") && wide.contains("seed 1"), "{wide}");
+    let same = said(&["compare", "results/seeds", "results/seeds"]);
+    assert!(same.contains("values: all 9 that both have are the same") && !same.contains("only in"), "{same}");
+
+    let rows = table(&world.path("results/seeds/results.csv"));
+    let place = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_else(|| panic!("{:?}", rows[0]));
+    let ghosted = rows[1..].iter().filter(|row| row[place("recovery")] == "ghosted");
+    let of = |row: &Vec<String>| ["corpus", "sequences", "length", "seed"].map(|name| row[place(name)].clone());
+    let found: Vec<_> = ghosted.map(of).collect();
+    assert_eq!(found, [["train", "8", "64", "0"], ["train", "8", "64", "1"]]);
+
+    // One seed each: the numbers stand beside each other, and the seed is told.
+    for (name, seed) in [("one", "0"), ("two", "1")] {
+        let (name, seed) = (format!("name={name}"), format!("calibration.seed={seed}"));
+        said(&["run", "grid.yaml", "--set", "depth=2", "--set", &name, "--set", &seed]);
+    }
+    let apart = said(&["compare", "results/one", "results/two"]);
+    assert!(apart.contains("calibration.seed  0  1") && !apart.contains("only in"), "{apart}");
+    // One of two seeds stands beside its own like, and the other is left.
+    let half = said(&["compare", "results/seeds", "results/two"]);
+    assert!(
+        half.contains("values: all 5 that both have are the same") && half.contains("only in A: 4 values"),
+        "{half}"
+    );
+}
+
+#[test]
+fn options_have_columns_of_their_own_in_the_files() {
+    let world = World::new();
+    world.runs(&["--set", "depth=2", "--set", "recovery=[{name: ghosted, solver: [normal, svd]}]"]);
+    let rows = table(&world.path("results/grid/results.csv"));
+    let place = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_else(|| panic!("{:?}", rows[0]));
+    let of = |row: &Vec<String>| (row[place("recovery.name")].clone(), row[place("recovery.solver")].clone());
+    let found: Vec<_> = rows[2..].iter().map(of).collect();
+    let expected = ["normal", "svd"].map(|solver| ("ghosted".to_owned(), solver.to_owned()));
+    assert_eq!(found, expected);
+    assert_eq!(rows[1][place("recovery.solver")], "", "the dense backbone has none");
+}

@@ -42,9 +42,9 @@ fn alike(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;
     }
-    let (a, b) = (one.calibration.split(':').collect::<Vec<_>>(), other.calibration.split(':').collect::<Vec<_>>());
+    let ((a, a_size), (b, b_size)) = (one.calibrated(), other.calibrated());
     let bare = |condition: &Condition| Condition { calibration: String::new(), ..condition.clone() };
-    a[0] == b[0] && a.len() != b.len() && bare(one) == bare(other)
+    a == b && a_size.is_some() != b_size.is_some() && bare(one) == bare(other)
 }
 
 /// How the numbers of a table stand to the paper's, for a terminal; empty where it has none for these backbones.

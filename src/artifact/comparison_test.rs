@@ -4,7 +4,8 @@ use super::*;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, Metric};
-use crate::results::{Calibrated, Protocol, Sample, Setup};
+use crate::model::{CPU, EngineId};
+use crate::results::{Calibrated, Factors, Protocol, Sample, Setup, factors};
 
 fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Record {
     let condition = Condition {
@@ -59,6 +60,13 @@ fn number(record: Record) -> Measurement {
     let setup = Setup { scored, calibration, ..Setup::default() };
     let (cell, column) = (String::new(), metric.id.clone());
     Measurement { cell, column, record, metric, setup, sample: Sample::None, failure: None }
+}
+
+/// Ghosted, with an option.
+fn with(option: &str, value: &str) -> Arc<Factors> {
+    let options = crate::recovery::resolve("ghosted", &serde_json::Map::from_iter([(option.to_owned(), value.into())]));
+    let method = Factors::from([("recovery".to_owned(), "ghosted".into())]);
+    Arc::new(method.into_iter().chain(factors::below("recovery", &options.unwrap())).collect())
 }
 
 #[test]
@@ -131,9 +139,31 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
             &calibrated(|of| of.finetune = Some(Finetune { sequences: 5000, length: 256, seed: 0 })),
             "trained on sequences of 256 tokens, not 2048",
         ),
+        (
+            "rte",
+            &calibrated(|of| of.finetune = Some(Finetune { sequences: 5000, length: 2048, seed: 3 })),
+            "trained with seed 3, not 0",
+        ),
         ("rte", &calibrated(|of| of.rule = "ptb".into()), "c4-train cut by the rule ptb"),
+        ("rte", &calibrated(|of| of.calibration.seed = 7), "calibration seed 7, not 0"),
+        (
+            "rte",
+            &|setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }),
+            "computed in bf16, not in float16 or f32",
+        ),
+        ("rte", &|setup| setup.variant = with("solver", "svd"), "ghosted with solver svd, not solver normal"),
     ] {
         assert_eq!(ours(metric, change), differs);
+    }
+    // What the condition says, the paper's condition says too; and what the paper leaves open may be either.
+    let told = |setup: &mut Setup| {
+        setup.variant = with("solver", "svd");
+        setup.told = Arc::new(["recovery.solver".to_owned()].into());
+    };
+    assert_eq!(ours("rte", &told), "");
+    assert_eq!(ours("rte", &|setup| setup.variant = with("boundary", "layer")), "");
+    for dtype in ["f16", "f32"] {
+        assert_eq!(ours("rte", &|setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
     }
     // Without a repair nothing is computed from the operators' sequences.
     let pruned = calibrated(|of| (of.repaired, of.calibration.operator_sequences) = (false, 128));

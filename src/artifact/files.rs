@@ -10,7 +10,7 @@ use super::provenance;
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
-use crate::grid::Grid;
+use crate::grid::{Grid, Over};
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
@@ -42,20 +42,24 @@ pub fn write_run(
     target: &ResultsFolder,
     started: SystemTime,
     shape: &TableShape,
+    over: Option<Over>,
     width: Option<usize>,
 ) -> Result<(String, Vec<PathBuf>)> {
     let results = collect(grid, outcome, &[]);
+    // What is kept of the run are its own numbers, whatever the tables show.
+    let tabled = results.over(over);
     let profile = grid.profile.as_deref().unwrap_or_default();
     let besides =
-        [warnings(grid, &outcome.inputs), engine_notes(&outcome.engines), latency_notes(grid, outcome)].concat();
-    let table = long(&results, profile, besides.clone());
+        [warnings(grid, &outcome.inputs), engine_notes(&outcome.engines), latency_notes(grid, outcome), tabled.notes()]
+            .concat();
+    let table = long(&tabled, profile, besides.clone());
     let staging = target.stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;
     files.push(put(&staging.path().join(format!("{RESULTS}.md")), markdown(&table).as_bytes())?);
     let shown = match shape {
         TableShape::Long => screen(&table, width),
         TableShape::Wide { metric } => {
-            let table = wide(&results, metric.as_deref(), profile, besides)?;
+            let table = wide(&tabled, metric.as_deref(), profile, besides)?;
             files.push(put(&staging.path().join(WIDE), markdown(&table).as_bytes())?);
             screen(&table, width)
         }

@@ -7,7 +7,7 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Measurement, Origin, PaperVerdict, Row, Sample, Setup, Shown, Table, latex, markdown, screen, tidy_frame,
+    Measurement, Origin, PaperVerdict, Row, Sample, Setup, Shown, Table, factors, latex, markdown, screen, tidy_frame,
 };
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -179,10 +179,6 @@ fn columns_can_stand_once_for_each_depth() {
     numbers.push(number(11, "llm-streamline", "ghosted", "rte", 55.0, Sample::None));
     let view = laid(&description, numbers, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer".to_owned(), 1), ("11-layer".to_owned(), 1)]);
-    let texts = |row: &Row| {
-        let text = |shown: &Option<Shown>| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone());
-        row.cells.iter().map(text).collect::<Vec<_>>().join(" ")
-    };
     let rows: Vec<String> = view.rows.iter().map(texts).collect();
     // The dense row is the same at every depth; what the grid lacks is a dash.
     assert_eq!(rows, ["70.00 70.00", "40.00 —", "50.00 —", "62.50 55.00"]);
@@ -191,8 +187,68 @@ fn columns_can_stand_once_for_each_depth() {
     assert!(latex(&view, "t").contains("\\multicolumn{1}{c}{\\textbf{7-layer}}"));
 }
 
+fn texts(row: &Row) -> String {
+    let text = |shown: &Option<Shown>| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone());
+    row.cells.iter().map(text).collect::<Vec<_>>().join(" ")
+}
+
 #[test]
-fn two_cells_that_the_table_cannot_tell_apart_are_refused() {
+fn a_cell_that_was_left_out_shifts_no_other_under_another_depth() {
+    let description = table(true, &rows(), &["rte"]);
+    let mut numbers = numbers();
+    numbers.retain(|number| number.record.metric == "rte" && number.record.condition.recovery != "ghosted");
+    numbers.push(number(11, "llm-streamline", "linearpatch-diag", "rte", 30.0, Sample::None));
+    // Best at the only depth that it has, which is not the first.
+    numbers.push(number(11, "llm-streamline", "ghosted", "rte", 55.0, Sample::None));
+    let view = laid(&description, numbers, &[]).unwrap();
+    let rows: Vec<String> = view.rows.iter().map(texts).collect();
+    assert_eq!(rows, ["70.00 70.00", "40.00 —", "50.00 30.00", "— 55.00"]);
+    let best: Vec<Vec<bool>> = view
+        .rows
+        .iter()
+        .map(|row| row.cells.iter().map(|of| of.as_ref().is_some_and(|of| of.best)).collect())
+        .collect();
+    assert_eq!(best[2..], [[true, false], [false, true]]);
+}
+
+#[test]
+fn a_depth_that_two_backbones_share_stands_in_one_column() {
+    let description = table(true, &rows(), &["rte"]);
+    let of = |backbone: &str, depth, value| {
+        let mut number = number(depth, "llm-streamline", "ghosted", "rte", value, Sample::None);
+        number.record.condition.backbone = backbone.into();
+        number
+    };
+    let shared = vec![of("a", 4, 1.0), of("a", 6, 2.0), of("b", 6, 3.0)];
+    let view = laid(&description, shared, &[]).unwrap();
+    assert_eq!(view.groups, [("4-layer".to_owned(), 1), ("6-layer".to_owned(), 1)]);
+    assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "— 3.00"]);
+    // Backbones of unlike sizes, as in the paper's table A6.
+    let unlike = vec![of("a", 7, 1.0), of("a", 11, 2.0), of("b", 13, 3.0), of("b", 15, 4.0)];
+    let view = laid(&description, unlike, &[]).unwrap();
+    assert_eq!(view.groups, [("7-layer, 13-layer".to_owned(), 1), ("11-layer, 15-layer".to_owned(), 1)]);
+    assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "3.00 4.00"]);
+}
+
+#[test]
+fn rows_that_only_a_setting_tells_apart_say_which() {
+    let description = table(false, &rows(), &["rte"]);
+    let mut all: Vec<Measurement> = numbers().into_iter().filter(|of| of.metric.id == "rte").collect();
+    for (seed, value) in [(0, 62.5), (1, 60.0)] {
+        let mut of = number(7, "llm-streamline", "ghosted", "rte", value, Sample::None);
+        of.setup.variant = Arc::new([(factors::SEED.to_owned(), seed.into()), ("x".to_owned(), 1.into())].into());
+        all.push(of);
+    }
+    all.remove(3);
+    let view = laid(&description, all, &[]).unwrap();
+    let called: Vec<&str> = view.rows.iter().map(|row| row.lead[2].as_str()).collect();
+    assert_eq!(called[3..], ["Ghost Layer (Ours), seed 0", "Ghost Layer (Ours), seed 1"]);
+    assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>()[3..], ["62.50", "60.00"]);
+    assert!(markdown(&view).contains("seed 1") && latex(&view, "t").contains("seed 1"));
+}
+
+#[test]
+fn two_numbers_of_one_cell_that_no_column_tells_apart_are_refused() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.push(number(7, "llm-streamline", "ghosted", "rte", 1.0, Sample::None));

@@ -1,5 +1,6 @@
 //! Numbers in the rows and columns that an artifact's description asks for, with the paper's values beside them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::comparison::compare;
@@ -7,104 +8,70 @@ use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
 use crate::grid::{Description, Lead, TableEntry};
 use crate::metric::Metric;
-use crate::results::record::{Condition, DENSE, Record};
-use crate::results::{Column, Lead as TableLead, Measurement, Row, Shown, Table, distinct, protocol_line};
+use crate::results::record::{DENSE, Record};
+use crate::results::{
+    Column, Factors, Lead as TableLead, Measurement, Row, Shown, Table, distinct, factors, protocol_line,
+};
 use crate::{criterion, recovery};
 
 /// Lays numbers out. `paper` are the paper's numbers for the same artifact; empty where there are none.
 ///
 /// # Errors
-/// Two cells of the grid that the table cannot tell apart; a metric that there is not.
+/// Two numbers of one cell that no column tells apart; a metric that there is not.
 pub(super) fn layout(
     description: &Description,
     table: &TableEntry,
     numbers: &[Arc<Measurement>],
     paper: &[Record],
 ) -> Result<Table> {
-    let mut rows = Vec::new();
     let backbones = distinct(numbers.iter().map(|number| &number.record.condition.backbone));
-    let pruned = |backbone: &str| {
-        let own = numbers.iter().map(|number| &number.record.condition);
-        let own = own.filter(|of| of.backbone == backbone && of.criterion != DENSE);
-        own.cloned().collect::<Vec<Condition>>()
-    };
-    let depths_of = |conditions: &[Condition]| {
-        let mut depths = distinct(conditions.iter().map(|of| &of.depth));
-        depths.sort_unstable();
-        depths
-    };
-    let most = backbones.iter().map(|backbone| depths_of(&pruned(backbone)).len()).max().unwrap_or(0);
-    let metric = |id: &String| match numbers.iter().find(|number| number.metric.id == *id) {
-        Some(number) => Ok(number.metric.clone()),
-        None => Metric::find(id),
-    };
-    let asked = table.metrics.iter().map(metric).collect::<Result<Vec<_>>>()?;
-    // Beside perplexities of unlike vocabularies stand the bits per byte, where there are any.
-    let beside = |metric: &Metric| {
-        let id = Metric::text_of(&metric.id).map(|text| Metric::bits_per_byte(text).id)?;
-        numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
-    };
-    // A metric of prompts stands for that of each prompt that was timed, under a head of its own.
-    let prompts = |metric: &Metric| {
-        let own = numbers.iter().map(|number| &number.metric);
-        distinct(own.filter(|of| of.id != metric.id && of.is_latency() && of.family() == metric.id))
-    };
-    let (mut metrics, mut over): (Vec<Metric>, _) = (Vec::new(), Vec::new());
-    for metric in asked {
-        match prompts(&metric) {
-            of if of.is_empty() => {
-                over.push((String::new(), 1 + usize::from(beside(&metric).is_some())));
-                metrics.extend([Some(metric.clone()), beside(&metric)].into_iter().flatten());
-            }
-            of => {
-                over.push((metric.label, of.len()));
-                metrics.extend(of);
-            }
-        }
-    }
-    let (mut groups, columns) = heads(table, &metrics, &backbones, most, |backbone| depths_of(&pruned(backbone)));
+    let depths: Vec<Vec<usize>> = backbones.iter().map(|backbone| depths_of(numbers, backbone)).collect();
+    let places = if table.across_depths { Some(places(&depths)) } else { None };
+    let (metrics, over) = columns_of(table, numbers)?;
+    let (mut groups, columns) = heads(&metrics, places.as_deref());
     if groups.is_empty() && over.iter().any(|(head, _)| !head.is_empty()) {
         groups = over;
     }
-    let mut block = 0;
+    let (mut rows, mut block): (Vec<Laid>, usize) = (Vec::new(), 0);
     for (place, backbone) in backbones.iter().enumerate() {
-        let conditions = pruned(backbone);
-        let depths = depths_of(&conditions);
-        let mut add = |dense: bool, at: &[Condition], block: usize| -> Result<()> {
-            let cells = columns.iter().map(|placed| find(numbers, at, placed, dense)).collect::<Result<Vec<_>>>()?;
-            if cells.iter().all(Option::is_none) {
-                return Ok(());
-            }
-            let ours = at.iter().any(|of| recovery::is_ours(&of.recovery));
-            let lead = table.lead.iter().map(|lead| lead_text(*lead, at, table)).collect();
+        let own = |number: &&Arc<Measurement>| number.record.condition.backbone == *backbone;
+        let (dense, pruned): (Vec<_>, Vec<_>) =
+            numbers.iter().filter(own).partition(|number| number.record.condition.criterion == DENSE);
+        let mut add = |dense: bool, at: &[&Arc<Measurement>], block: usize| -> Result<()> {
+            let depth = |column: &Placed| column.group.and_then(|group| places.as_ref()?[group][place]);
+            let cells = columns.iter().map(|column| find(at, column, depth(column), dense));
+            let cells = cells.collect::<Result<Vec<_>>>()?;
+            let (Some(first), false) = (at.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
+            let ours = recovery::is_ours(&first.record.condition.recovery);
+            let lead = table.lead.iter().map(|lead| lead_text(*lead, first, table)).collect();
             let cells = cells.into_iter().map(|number| number.map(|of| shown(of, table))).collect();
-            rows.push(Row { lead, backbone: place, block, dense, ours, cells, tail: Vec::new() });
+            let row = Row { lead, backbone: place, block, dense, ours, cells, tail: Vec::new() };
+            rows.push(Laid { row, first: Arc::clone(first) });
             Ok(())
         };
         if table.dense {
-            let dense = numbers.iter().map(|number| &number.record.condition);
-            let dense = dense.filter(|of| of.backbone == *backbone && of.criterion == DENSE).take(1);
-            add(true, &dense.cloned().collect::<Vec<_>>(), block)?;
+            add(true, &dense, block)?;
             block += 1;
         }
         let steps: Vec<Vec<usize>> = match table.across_depths {
-            true => vec![depths],
-            false => depths.into_iter().map(|depth| vec![depth]).collect(),
+            true => vec![depths[place].clone()],
+            false => depths[place].iter().map(|depth| vec![*depth]).collect(),
         };
         for step in steps {
             for entry in &table.rows {
                 for (criterion, recovery) in
                     entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r)))
                 {
-                    let same = |of: &&Condition| {
-                        of.criterion == *criterion && of.recovery == *recovery && of.finetuned == entry.finetuned
+                    let same = |number: &&&Arc<Measurement>| {
+                        let of = &number.record.condition;
+                        of.criterion == *criterion
+                            && of.recovery == *recovery
+                            && of.finetuned == entry.finetuned
+                            && step.contains(&of.depth)
                     };
-                    let own: Vec<&Condition> = conditions.iter().filter(same).collect();
-                    for calibration in distinct(own.iter().map(|of| &of.calibration)) {
-                        let at = |of: &&&Condition| of.calibration == calibration && step.contains(&of.depth);
-                        let mut at: Vec<Condition> = own.iter().filter(at).map(|of| (*of).clone()).collect();
-                        at.sort();
-                        at.dedup();
+                    let own: Vec<&Arc<Measurement>> = pruned.iter().filter(same).copied().collect();
+                    for variant in distinct(own.iter().map(|of| variant(of)).collect::<Vec<_>>().iter()) {
+                        let at: Vec<_> = own.iter().filter(|of| self::variant(of) == variant).copied().collect();
                         add(false, &at, block)?;
                     }
                 }
@@ -114,13 +81,14 @@ pub(super) fn layout(
             block += usize::from(!table.across_depths);
         }
     }
+    tell_apart(table, &mut rows);
     let laid = Table {
         title: description.title.clone(),
         caption: description.caption.clone().unwrap_or_default(),
         lead: table.lead.iter().map(|lead| TableLead::text(head(*lead))).collect(),
         groups,
-        columns: columns.into_iter().map(|(column, _)| column).collect(),
-        rows,
+        columns: columns.into_iter().map(|placed| placed.column).collect(),
+        rows: rows.into_iter().map(|laid| laid.row).collect(),
         against: table.against.clone(),
         ..Table::default()
     };
@@ -129,6 +97,131 @@ pub(super) fn layout(
         shown.beside = compare(&shown.of, paper, &description.tolerance);
     }
     Ok(laid)
+}
+
+/// A row with one of the numbers that it is about, from which it has its words.
+struct Laid {
+    row: Row,
+    first: Arc<Measurement>,
+}
+
+/// A metric, under which head, and which of the run's columns where several measure it.
+struct Asked {
+    metric: Metric,
+    head: String,
+    column: Option<String>,
+}
+
+/// A column of the table, and which group of depths it is in where the columns are repeated for each.
+struct Placed {
+    column: Column,
+    of: Option<String>,
+    group: Option<usize>,
+}
+
+/// What a row is about: a cell, whatever its depth.
+fn variant(of: &Measurement) -> (String, Factors) {
+    let mut factors = Factors::clone(&of.setup.variant);
+    factors.remove(factors::DEPTH);
+    (of.record.condition.calibration.clone(), factors)
+}
+
+/// How many layers are removed of a backbone, ascending.
+fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
+    let own = numbers.iter().map(|number| &number.record.condition);
+    let own = own.filter(|of| of.backbone == backbone && of.criterion != DENSE);
+    let mut depths = distinct(own.map(|of| &of.depth));
+    depths.sort_unstable();
+    depths
+}
+
+/// The depth of each backbone in each group of columns. Backbones of unlike sizes stand side by side by their first depth,
+/// their second and so on; where that would bring one depth into two groups, each depth has its own.
+fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
+    let most = depths.iter().map(Vec::len).max().unwrap_or(0);
+    let at = |depth: usize| depths.iter().filter_map(move |own| own.iter().position(|known| *known == depth));
+    let stays = |depth: &usize| at(*depth).collect::<BTreeSet<_>>().len() == 1;
+    if depths.iter().all(|own| own.is_empty() || own.len() == most && own.iter().all(stays)) {
+        return (0..most).map(|group| depths.iter().map(|own| own.get(group).copied()).collect()).collect();
+    }
+    let all: BTreeSet<usize> = depths.iter().flatten().copied().collect();
+    all.into_iter().map(|depth| depths.iter().map(|own| own.contains(&depth).then_some(depth)).collect()).collect()
+}
+
+/// Heads over several columns, and how many they are over; empty where there is none.
+type Heads = Vec<(String, usize)>;
+
+/// The metrics that a table asks for, and the heads over them with how many each is over.
+fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<Asked>, Heads)> {
+    let found = |id: &str| numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone());
+    // What a run measures in several ways under one name has a column for each.
+    let each = |metric: Metric| -> Vec<Asked> {
+        let own = numbers.iter().filter(|number| number.metric.id == metric.id);
+        let columns = distinct(own.map(|number| &number.column));
+        match columns.len() {
+            0 | 1 => vec![Asked { head: metric.label.clone(), metric, column: None }],
+            _ => {
+                let asked =
+                    |column: String| Asked { metric: metric.clone(), head: column.clone(), column: Some(column) };
+                columns.into_iter().map(asked).collect()
+            }
+        }
+    };
+    // Beside perplexities of unlike vocabularies stand the bits per byte, where there are any.
+    let beside = |metric: &Metric| found(&Metric::text_of(&metric.id).map(|text| Metric::bits_per_byte(text).id)?);
+    // A metric of prompts stands for that of each prompt that was timed, under a head of its own.
+    let prompts = |metric: &Metric| {
+        let own = numbers.iter().map(|number| &number.metric);
+        distinct(own.filter(|of| of.id != metric.id && of.is_latency() && of.family() == metric.id))
+    };
+    let (mut asked, mut over) = (Vec::new(), Vec::new());
+    for id in &table.metrics {
+        let metric = found(id).map_or_else(|| Metric::find(id), Ok)?;
+        let of_prompts = prompts(&metric);
+        let (head, metrics) = match of_prompts.is_empty() {
+            true => (String::new(), [Some(metric.clone()), beside(&metric)].into_iter().flatten().collect()),
+            false => (metric.label, of_prompts),
+        };
+        let columns: Vec<Asked> = metrics.into_iter().flat_map(each).collect();
+        over.push((head, columns.len()));
+        asked.extend(columns);
+    }
+    Ok((asked, over))
+}
+
+/// Words for rows that would be called alike: the fewest settings that tell them apart, behind the last of their words.
+fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
+    // Beside several criteria a recovery stands below the row of the criterion that it repairs, where there is one.
+    let headed: Vec<(usize, usize, String)> = rows
+        .iter()
+        .filter(|of| of.is(recovery::NONE))
+        .map(|of| (of.row.backbone, of.row.block, of.criterion()))
+        .collect();
+    let below = |of: &Laid| {
+        let head = (of.row.backbone, of.row.block, of.criterion());
+        (table.across_depths && headed.contains(&head)).then_some(head)
+    };
+    let called: Vec<_> = rows.iter().map(|of| (of.row.lead.clone(), below(of))).collect();
+    for name in distinct(&called) {
+        let alike: Vec<usize> = (0..rows.len()).filter(|&at| called[at] == name).collect();
+        let variants: Vec<&Factors> = alike.iter().map(|&at| &*rows[at].first.setup.variant).collect();
+        let words = factors::told_apart(&variants);
+        for (at, words) in alike.into_iter().zip(words).filter(|(_, words)| !words.is_empty()) {
+            if let Some(last) = rows[at].row.lead.last_mut() {
+                *last = format!("{last}, {words}");
+            }
+        }
+    }
+}
+
+impl Laid {
+    fn criterion(&self) -> String {
+        self.first.record.condition.criterion.clone()
+    }
+
+    fn is(&self, recovery: &str) -> bool {
+        self.first.record.condition.recovery == recovery
+    }
 }
 
 /// The table with the line of protocols under it, and what has to be said besides.
@@ -140,53 +233,45 @@ pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Ta
     table
 }
 
-/// A column, and the place of its depth among a backbone's depths where the columns are repeated for each.
-type Placed = (Column, Option<usize>);
-
 /// The columns, and the heads over them.
-fn heads(
-    table: &TableEntry,
-    metrics: &[Metric],
-    backbones: &[String],
-    most: usize,
-    depths: impl Fn(&str) -> Vec<usize>,
-) -> (Vec<(String, usize)>, Vec<Placed>) {
-    let of =
-        |depth: Option<usize>| metrics.iter().map(move |metric| (Column::of(metric.clone(), &metric.label), depth));
-    if !table.across_depths {
-        return (Vec::new(), of(None).collect());
-    }
-    let group = |place: usize| {
-        let counts = distinct(
-            backbones.iter().filter_map(|backbone| depths(backbone).get(place).copied()).collect::<Vec<_>>().iter(),
-        );
-        let counts: Vec<String> = counts.iter().map(|depth: &usize| format!("{depth}-layer")).collect();
-        (counts.join(", "), metrics.len())
+fn heads(asked: &[Asked], places: Option<&[Vec<Option<usize>>]>) -> (Heads, Vec<Placed>) {
+    let placed = |group: Option<usize>| {
+        asked.iter().map(move |Asked { metric, head, column }| Placed {
+            column: Column::of(metric.clone(), head),
+            of: column.clone(),
+            group,
+        })
     };
-    ((0..most).map(group).collect(), (0..most).flat_map(|place| of(Some(place))).collect())
+    let Some(places) = places else { return (Vec::new(), placed(None).collect()) };
+    let group = |depths: &Vec<Option<usize>>| {
+        let counts: BTreeSet<usize> = depths.iter().flatten().copied().collect();
+        let counts: Vec<String> = counts.iter().map(|depth| format!("{depth}-layer")).collect();
+        (counts.join(", "), asked.len())
+    };
+    (places.iter().map(group).collect(), (0..places.len()).flat_map(|group| placed(Some(group))).collect())
 }
 
-/// The number that belongs into a column of a row.
+/// The number that belongs into a column of a row: of `depth` where the columns are repeated for each, of the row's
+/// only depth otherwise.
 fn find<'n>(
-    numbers: &'n [Arc<Measurement>],
-    at: &[Condition],
-    (column, depth): &Placed,
+    row: &[&'n Arc<Measurement>],
+    column: &Placed,
+    depth: Option<usize>,
     dense: bool,
 ) -> Result<Option<&'n Arc<Measurement>>> {
-    let condition = match depth {
-        Some(_) if dense => at.first(),
-        Some(place) => at.get(*place),
-        None => at.first(),
+    let of_depth =
+        |number: &&Arc<Measurement>| dense || column.group.is_none() || Some(number.record.condition.depth) == depth;
+    let own = || row.iter().copied().filter(of_depth);
+    let fits = |number: &&Arc<Measurement>| {
+        number.metric.id == column.column.metric.id && column.of.as_ref().is_none_or(|of| *of == number.column)
     };
-    let Some(condition) = condition else { return Ok(None) };
-    let own = || numbers.iter().filter(|number| number.record.condition == *condition);
-    let mut found = own().filter(|number| number.metric.id == column.metric.id);
+    let mut found = own().filter(fits);
     match (found.next(), found.next()) {
         (Some(number), None) => Ok(Some(number)),
-        (Some(_), Some(_)) => Err(Error::bad_input("a table cannot tell two cells of its grid apart")
-            .at(format!("{condition:?}"))
-            .expected("cells that differ in what the table names")
-            .found("cells that differ in an option or in the calibration's size")
+        (Some(one), Some(other)) => Err(Error::bad_input("a table cannot tell two numbers of its grid apart")
+            .at(format!("{:?}", one.record.condition))
+            .expected("cells that differ in a setting")
+            .found(format!("`{}` and `{}`", one.cell, other.cell))
             .hint("name the option in the artifact's `named_options`, or leave one of the cells out")),
         // A cell without any score has failed; it still has its row.
         (None, _) => Ok(own().find(|number| number.failure.is_some())),
@@ -209,8 +294,8 @@ fn head(lead: Lead) -> &'static str {
     }
 }
 
-fn lead_text(lead: Lead, at: &[Condition], table: &TableEntry) -> String {
-    let Some(condition) = at.first() else { return String::new() };
+fn lead_text(lead: Lead, of: &Measurement, table: &TableEntry) -> String {
+    let condition = &of.record.condition;
     match lead {
         Lead::Backbone => backbone_label(&condition.backbone).to_owned(),
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
@@ -221,6 +306,6 @@ fn lead_text(lead: Lead, at: &[Condition], table: &TableEntry) -> String {
             let trained = if condition.finetuned { " + FT" } else { "" };
             format!("{below}{}{trained}", recovery::heading(&condition.recovery))
         }
-        Lead::Sequences => condition.calibration.split(':').nth(1).unwrap_or(&condition.calibration).to_owned(),
+        Lead::Sequences => of.setup.variant.get(factors::OPERATOR_SEQUENCES).map_or(String::new(), ToString::to_string),
     }
 }

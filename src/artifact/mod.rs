@@ -29,6 +29,7 @@ mod pipeline;
 #[cfg(test)]
 mod pipeline_test;
 mod provenance;
+mod seeds;
 mod sheet;
 #[cfg(test)]
 mod size_test;

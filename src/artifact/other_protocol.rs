@@ -2,16 +2,28 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use crate::distill::Finetune;
+use crate::error::Result;
 use crate::grid::Calibration;
-use crate::metric;
-use crate::results::{Calibrated, Measurement, Protocol, stem};
+use crate::options::Options;
+use crate::results::{Calibrated, Measurement, Protocol, Sample, factors, stem};
 use crate::tasks::Bos;
+use crate::{criterion, metric, recovery};
 
 /// The paper's: section 4 and appendix C; windows and draws are those of its reference code.
 const LENGTH: usize = 2048;
 const SEQUENCES: usize = 128;
 const OPERATOR_SEQUENCES: usize = 32;
+/// The paper says nothing of it; its reference code draws with this one.
+const SEED: u64 = 0;
+/// The float types in which a value may stand beside the paper's. It says float16 where it measures time and memory
+/// (appendix F), and nothing elsewhere; f32 rounds off nothing that float16 keeps.
+const DTYPES: [&str; 2] = ["f16", "f32"];
+/// Settings of methods that the paper leaves open, so that no value of them is another than the paper's: how several
+/// regions are repaired, and where an order of layers comes from.
+const OPEN: [&str; 2] = ["recovery.boundary", "criterion.order"];
 /// Of a fine-tuned operator: appendix D.
 const TRAINING_SEQUENCES: usize = 5000;
 /// The rule by which each of the paper's texts is cut is called like the text.
@@ -29,17 +41,44 @@ pub(super) fn differences(of: &Measurement) -> Vec<String> {
         }
     }
     of.setup.scored.iter().for_each(|protocol| other_protocol(protocol, &mut found));
+    if let Some(engine) = of.setup.engine.filter(|engine| !DTYPES.contains(&engine.dtype)) {
+        found.push(format!("computed in {}, not in float16 or f32", engine.dtype));
+    }
+    other_options(of, &mut found);
+    if let Sample::Seeds(seeds) = &of.sample {
+        found.push(format!("the mean over {} calibration seeds, not one draw", seeds.len()));
+    }
     if let Some(calibrated) = &of.setup.calibration {
-        other_calibration(calibrated, of.record.condition.calibration.contains(':'), &mut found);
+        other_calibration(calibrated, of.setup.told.contains(factors::OPERATOR_SEQUENCES), &mut found);
     }
     let mut seen = BTreeSet::new();
     found.retain(|text| seen.insert(text.clone()));
     found
 }
 
+/// Options of its methods that are not those that a grid's silence means, which are the paper's. What a number's condition
+/// says, the condition of the paper's value says too.
+fn other_options(of: &Measurement, found: &mut Vec<String>) {
+    let variant = &of.setup.variant;
+    type Resolve = fn(&str, &Options) -> Result<Options>;
+    for (axis, resolve) in [("criterion", criterion::resolve as Resolve), ("recovery", recovery::resolve as Resolve)] {
+        let Some(name) = variant.get(axis).and_then(Value::as_str) else { continue };
+        let usual = resolve(name, &Options::new()).map(|options| factors::below(axis, &options)).unwrap_or_default();
+        let trained = format!("{axis}.{}.", recovery::FINETUNE);
+        let own = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
+        let open =
+            |option: &str| OPEN.contains(&option) || of.setup.told.contains(option) || option.starts_with(&trained);
+        for (option, value) in own.filter(|(option, value)| !open(option) && usual.get(*option) != Some(value)) {
+            let not =
+                usual.get(option).map(|usual| format!(", not {}", factors::words(option, usual))).unwrap_or_default();
+            found.push(format!("{name} with {}{not}", factors::words(option, value)));
+        }
+    }
+}
+
 /// `named` tells that the number's condition names the size, so that the paper's value has the same.
 fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
-    let Calibration { corpus, sequences, length, operator_sequences, .. } = &of.calibration;
+    let Calibration { corpus, sequences, length, seed, operator_sequences } = &of.calibration;
     if of.generated {
         found.push(format!("calibrated on generated text ({corpus})"));
     }
@@ -50,6 +89,9 @@ fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
     if *length != LENGTH {
         found.push(format!("calibration sequences of {length} tokens, not {LENGTH}"));
     }
+    if *seed != SEED {
+        found.push(format!("calibration seed {seed}, not {SEED}"));
+    }
     if of.repaired && !named && *operator_sequences != OPERATOR_SEQUENCES {
         found.push(format!("operators from {operator_sequences} sequences, not {OPERATOR_SEQUENCES}"));
     }
@@ -57,12 +99,15 @@ fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
 }
 
 /// In what the training of an operator differs from the paper's.
-fn other_training(&Finetune { sequences, length, .. }: &Finetune, found: &mut Vec<String>) {
+fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut Vec<String>) {
     if sequences != TRAINING_SEQUENCES {
         found.push(format!("trained on {sequences} sequences, not {TRAINING_SEQUENCES}"));
     }
     if length != LENGTH {
         found.push(format!("trained on sequences of {length} tokens, not {LENGTH}"));
+    }
+    if seed != SEED {
+        found.push(format!("trained with seed {seed}, not {SEED}"));
     }
 }
 

@@ -13,6 +13,7 @@ use super::folder::{ResultsFolder, Staging};
 use super::gate::{gate, open, stopped_by, with_stopped};
 use super::layout::{layout, noted};
 use super::lists::{self, List};
+use super::seeds::{dots, order_notes};
 use super::sheet::{self, PageSheet};
 use crate::artifact::page::FigureView;
 use crate::artifact::paper::{self, backbone_label};
@@ -122,6 +123,8 @@ pub fn make(
     let outcome = executor.run(&open, target.path())?;
     let outcome = with_stopped(outcome, grid, &misses);
     let results = collect(grid, &outcome, &named);
+    // What is kept of the run are its own numbers, whatever its table is over.
+    let tabled = results.over(description.table.as_ref().and_then(|table| table.over));
 
     let staging = target.stage()?;
     let (mut files, mut table, mut beside) = (Vec::new(), None, String::new());
@@ -131,13 +134,16 @@ pub fn make(
         let profile = grid.profile.as_deref().unwrap_or_default();
         let notes =
             [warnings(grid, &outcome.inputs), engine_notes(&outcome.engines), latency_notes(grid, &outcome)].concat();
-        let laid = noted(layout(description, entry, &results.measurements, &paper)?, profile, notes);
+        let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
+        let order = order_notes(entry, &tabled.measurements, &order);
+        let notes = [notes, tabled.notes(), order].concat();
+        let laid = noted(layout(description, entry, &tabled.measurements, &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
         beside = beside_paper(&laid);
         table = Some(laid);
     }
     // What the gate has stopped is not drawn; where that is all, the gate is the reason, not the drawing.
-    let drawn = figures(artifact, &outcome, &results, &staging);
+    let drawn = figures(artifact, &outcome, &tabled, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let (files, record) =
@@ -194,6 +200,14 @@ fn figures(
         Some(figure) => (artifact.name.clone(), draw(description, figure, outcome, &results.measurements)?),
         None => (format!("{}-losses", artifact.name), losses(&description.title, outcome)?),
     };
+    let over = description.table.as_ref().filter(|table| table.over.is_some());
+    let dots = over.map(|table| dots(&description.title, table, &results.measurements)).transpose()?.flatten();
+    if let Some(drawing) = dots {
+        let base = staging.path().join(format!("{}-seeds", artifact.name));
+        files.push(put(&base.with_extension("svg"), drawing.svg.as_bytes())?);
+        files.push(put(&base.with_extension("png"), &drawing.png)?);
+        figures.push(FigureView { svg: drawing.svg, label: "A dot for each seed".to_owned() });
+    }
     for (name, drawing) in drawings {
         let base = if name.is_empty() { of.clone() } else { format!("{of}-{name}") };
         files.push(put(&staging.path().join(format!("{base}.svg")), drawing.svg.as_bytes())?);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use polars::prelude::{ParquetReader, SerReader};
 use tempfile::TempDir;
 
 use super::sheet::PageSheet;
@@ -12,7 +13,7 @@ use super::{Artifact, Executor, Gated, Made, ResultsFolder, make};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TextProtocol};
 use crate::grid::{Cell, Grid};
-use crate::results::StoredResults;
+use crate::results::{StoredResults, factors};
 
 /// Gives each cell the perplexity that it is told to, and remembers which cells it was asked for.
 struct Fake {
@@ -77,6 +78,20 @@ impl Bench {
         fs::write(&file, text).unwrap();
         let artifact = Artifact::read(&file).unwrap().unwrap();
         Self { root, artifact }
+    }
+
+    /// The same over the seeds of the calibration.
+    fn over_seeds() -> Self {
+        let bench = Self::new();
+        let text = fs::read_to_string(&bench.artifact.file).unwrap();
+        let text = text.replace("metrics: [ppl_c4]", "metrics: [ppl_c4]\n    over: seed\n    order_of: table3");
+        fs::write(
+            &bench.artifact.file,
+            text.replace("length: 64}\nevaluate", "length: 64, seed: [0, 1, 2]}\nevaluate"),
+        )
+        .unwrap();
+        let artifact = Artifact::read(&bench.artifact.file).unwrap().unwrap();
+        Self { artifact, ..bench }
     }
 
     fn grid(&self, overrides: &[String]) -> Grid {
@@ -191,4 +206,192 @@ fn a_run_that_is_stopped_leaves_the_results_that_were_there() {
     assert_eq!(bench.make(&[], false, &Stopped).0.unwrap_err().exit_code(), 130);
     assert_eq!(csv(&folder), before);
     assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1);
+}
+
+/// What a view of a folder's table calls its rows.
+type Called = fn(&Path) -> Vec<String>;
+
+/// What each view of a table calls its rows: the words alone, without the values. A new view takes a line here.
+const VIEWS: [(&str, Called); 6] = [
+    ("Markdown", |folder| words(folder, "table3.md", "| ", " | ")),
+    ("LaTeX", |folder| words(folder, "table3.tex", "", " & ")),
+    ("CSV", |folder| {
+        let text = csv(folder);
+        let place = text.lines().next().unwrap().split(',').position(|head| head == "cell").unwrap();
+        text.lines().skip(1).map(|line| fields(line)[place].clone()).collect()
+    }),
+    ("Parquet", |folder| {
+        let file = fs::File::open(folder.join("table3.parquet")).unwrap();
+        let frame = ParquetReader::new(file).finish().unwrap();
+        frame.column("cell").unwrap().str().unwrap().iter().map(|cell| cell.unwrap().to_owned()).collect()
+    }),
+    ("numbers.json", |folder| {
+        let stored = StoredResults::read(folder).unwrap();
+        let told = |number| serde_json::to_string(&stored.factors(number)).unwrap();
+        stored.numbers.iter().filter(|number| number.record.metric == "ppl_c4").map(told).collect()
+    }),
+    ("the page", |folder| {
+        let page = PageSheet::read(folder).unwrap().unwrap();
+        let called = |row: &crate::artifact::page::PageRow| {
+            let cells = row.cells.iter().take(2).map(|cell| cell.text.clone());
+            row.group.iter().cloned().chain(cells).collect::<Vec<_>>().join(" ")
+        };
+        page.artifact.tables[0].rows.iter().map(called).collect()
+    }),
+];
+
+/// The first three words of each row of a table of text.
+fn words(folder: &Path, file: &str, begin: &str, between: &str) -> Vec<String> {
+    let text = fs::read_to_string(folder.join(file)).unwrap();
+    let rows = text.lines().filter(|line| line.contains("LLaMA-3-8B") && line.contains(between));
+    rows.map(|line| line.trim_start_matches(begin).split(between).take(3).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// A line of CSV whose fields may be quoted.
+fn fields(line: &str) -> Vec<String> {
+    let (mut all, mut quoted) = (vec![String::new()], false);
+    for c in line.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => all.push(String::new()),
+            c => all.last_mut().unwrap().push(c),
+        }
+    }
+    all
+}
+
+/// Settings in which two cells of one grid may differ, each as the grid writes it.
+fn axes() -> Vec<(&'static str, String)> {
+    let of = |corpus: &str, more: &str| {
+        format!("calibration=[{{corpus: c4, sequences: 8, length: 64}}, {{corpus: {corpus}, {more}}}]")
+    };
+    vec![
+        ("calibration.seed", of("c4", "sequences: 8, length: 64, seed: 1")),
+        ("calibration.sequences", of("c4", "sequences: 9, length: 64, operator_sequences: 8")),
+        ("calibration.length", of("c4", "sequences: 8, length: 65")),
+        ("calibration.operator_sequences", of("c4", "sequences: 8, length: 64, operator_sequences: 4")),
+        ("calibration.corpus", of("again", "sequences: 8, length: 64")),
+        ("recovery.solver", "recovery=[none, ghosted, {name: ghosted, solver: svd}]".to_owned()),
+        ("recovery.boundary", "recovery=[none, ghosted, {name: ghosted, boundary: layer}]".to_owned()),
+        ("recovery.ridge", "recovery=[none, ghosted, {name: ghosted, ridge: 0.5}]".to_owned()),
+        (
+            "recovery.finetune",
+            "recovery=[none, {name: ghosted, finetune: [{sequences: 4, length: 16}, {sequences: 5, length: 16}]}]"
+                .to_owned(),
+        ),
+        ("criterion.cosine", "criterion=[llm-streamline, {name: llm-streamline, cosine: token}]".to_owned()),
+    ]
+}
+
+#[test]
+fn cells_that_one_setting_tells_apart_are_told_apart_in_every_view_of_a_table() {
+    let bench = Bench::new();
+    let file = fs::read_to_string(&bench.artifact.file).unwrap();
+    let file = file.replace("corpora:\n", "corpora:\n  again: {path: text.jsonl, rule: ptb}\n");
+    fs::write(
+        &bench.artifact.file,
+        file.replace(
+            "recovery: [none, ghosted]}",
+            "recovery: [none, ghosted]}\n      - {criterion: llm-streamline, recovery: ghosted, finetuned: true}",
+        ),
+    )
+    .unwrap();
+    let bench = Bench { artifact: Artifact::read(&bench.artifact.file).unwrap().unwrap(), ..bench };
+    for (axis, setting) in axes() {
+        // Each cell has another value.
+        let fake = Fake::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
+        // In a folder that is shown on the page.
+        let (overrides, target) = ([setting.clone()], bench.target(&[]));
+        let grid = bench.grid(&overrides);
+        let made = make(&bench.artifact, &grid, &Gated::No, &target, &fake);
+        let table = made.unwrap_or_else(|error| panic!("{axis}: {error}")).table.unwrap();
+        assert!(table.rows.len() > 1 + 4 || axis == "recovery.finetune", "{axis}: the further cells have rows");
+        let screen: Vec<String> = table.rows.iter().map(|row| row.lead.join(" ")).collect();
+        let views = VIEWS.iter().map(|(view, of)| (*view, of(target.path())));
+        for (view, called) in views.chain([("the screen", screen)]) {
+            let distinct: std::collections::BTreeSet<&String> = called.iter().collect();
+            assert_eq!(distinct.len(), called.len(), "{axis} in {view}: {called:?}");
+            assert_eq!(called.len(), table.rows.len(), "{axis} in {view}: {called:?}");
+        }
+    }
+}
+
+#[test]
+fn every_option_of_a_method_of_the_paper_is_among_the_settings_that_views_are_tried_with() {
+    let known: Vec<&str> = axes().iter().map(|(axis, _)| *axis).collect();
+    let cell = Cell {
+        backbone: "b".into(),
+        criterion: Some(resolved("llm-streamline", crate::criterion::resolve)),
+        depth: 1,
+        recovery: Some(resolved("ghosted", crate::recovery::resolve)),
+        calibration: Some(crate::grid::Calibration {
+            corpus: "c".into(),
+            sequences: 1,
+            length: 1,
+            seed: 0,
+            operator_sequences: 1,
+        }),
+    };
+    for factor in factors::of_cell(&cell).keys() {
+        // Rows of two backbones, depths, criteria and recoveries are told apart by columns of their own.
+        let own = ["backbone", factors::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
+        assert!(own || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
+    }
+}
+
+/// A method with every default filled in.
+fn resolved(
+    name: &str,
+    resolve: fn(&str, &crate::options::Options) -> Result<crate::options::Options>,
+) -> crate::grid::Method {
+    let resolved = resolve(name, &crate::options::Options::new()).unwrap();
+    crate::grid::Method { resolved, ..crate::grid::Method::named(name) }
+}
+
+#[test]
+fn a_table_over_seeds_has_one_row_for_all_with_their_mean_their_deviation_and_a_dot_each() {
+    let bench = Bench::over_seeds();
+    let fake = Fake::new(|cell| {
+        let seed = cell.calibration.as_ref().map_or(0.0, |of| of.seed as f64);
+        match cell.recovery.as_ref().map(|of| of.name.as_str()) {
+            None => Some(6.7),
+            // Better than nothing under the first two seeds, and worse under the third.
+            Some("ghosted") => Some(20.0 + 10.0 * seed),
+            Some(_) => Some(35.0),
+        }
+    });
+    let (made, folder) = bench.make(&[], false, &fake);
+    let made = made.unwrap();
+    let table = made.table.unwrap();
+    let rows: Vec<String> = table
+        .rows
+        .iter()
+        .map(|row| format!("{} {}", row.lead[1..].join(" "), row.cells[0].as_ref().unwrap().text))
+        .collect();
+    // The squares of 10, 0 and 10 over 2.
+    assert_eq!(
+        rows[..3],
+        ["0/4 Dense 6.70", "1/4 LLM-Streamline 35.00 ± 0.00", "1/4 Ghost Layer (Ours) 30.00 ± 10.00"]
+    );
+    let notes = table.notes.join("\n");
+    assert!(notes.contains("n = 3 calibration seeds (0, 1, 2)"), "{notes}");
+    // In the paper ghosted is better than no repair in every setting.
+    assert!(notes.contains("1 pair of methods") && notes.contains("one changes with the seed"), "{notes}");
+    assert!(notes.contains("first is Ghost Layer (Ours) under 2, LLM-Streamline under 1 of 3 seeds"), "{notes}");
+    let lines: Vec<String> = csv(&folder).lines().map(str::to_owned).collect();
+    let heads: Vec<&str> = lines[0].split(',').collect();
+    let place = |name: &str| heads.iter().position(|head| *head == name).unwrap();
+    let ghosted: Vec<&str> = lines.iter().find(|line| line.contains("ghosted")).unwrap().split(',').collect();
+    assert_eq!([ghosted[place("value")], ghosted[place("std")], ghosted[place("n")]], ["30.0", "10.0", "3"]);
+    for form in ["table3.md", "table3.tex"] {
+        let text = fs::read_to_string(folder.join(form)).unwrap();
+        assert!(text.contains("30.00") && text.contains("10.00") && text.contains("calibration seeds"), "{text}");
+    }
+    // What is kept are the numbers of each seed, and the page has the figure of them.
+    assert_eq!(StoredResults::read(&folder).unwrap().numbers.len(), 1 + 2 * 2 * 3);
+    let svg = fs::read_to_string(folder.join("table3-seeds.svg")).unwrap();
+    assert!(svg.contains("Ghost Layer (Ours)") && folder.join("table3-seeds.png").exists());
+    let page = PageSheet::read(&folder).unwrap().unwrap();
+    assert_eq!(page.artifact.figures.len(), 1);
+    assert_eq!(page.artifact.tables[0].rows.len(), table.rows.len());
 }

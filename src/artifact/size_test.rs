@@ -119,7 +119,7 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
     let grid = grid(root.path());
     let outcome = outcome(&grid);
     let target = ResultsFolder::new(root.path(), "large", None, &[]);
-    write_run(&grid, &outcome, &target, SystemTime::now(), &TableShape::Long, None).unwrap();
+    write_run(&grid, &outcome, &target, SystemTime::now(), &TableShape::Long, None, None).unwrap();
     let bytes = |name: &str| fs::metadata(target.path().join(name)).unwrap().len() as usize;
 
     let description: Description = serde_json::from_value(serde_json::json!({"title": "Large"})).unwrap();

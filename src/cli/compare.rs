@@ -1,6 +1,6 @@
 //! `ghostlab compare A B`: two results folders side by side.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use super::home::like;
 use super::units::columns;
 use crate::error::{Error, Result};
 use crate::results::record::Record;
-use crate::results::{Differences, SettingDifference, StoredResults, settings_that_differ};
+use crate::results::{Differences, SettingDifference, StoredResults, Unpaired, settings_that_differ};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -53,7 +53,9 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     print!("{}", data(differences));
     print!("{}", protocols(differences));
     print!("{}", engines(differences));
+    print!("{}", aside(differences));
     print!("\n{}", values(differences));
+    print!("{}", coinciding(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
             println!("\nonly in {letter}: {} values, of {}", only.len(), conditions(only).join("; "));
@@ -136,6 +138,40 @@ fn engines(differences: &Differences) -> String {
     }
 }
 
+/// The settings that do not keep numbers apart, and what is not known of them.
+fn aside(differences: &Differences) -> String {
+    let known = match differences.identified {
+        true => "",
+        false => {
+            "identity: one of the two was made by an older program, which did not keep the settings of each number: only \
+             backbone, depth, criterion, recovery, text and metric are compared\n"
+        }
+    };
+    match differences.aside.as_slice() {
+        [] => known.to_owned(),
+        all => format!("{known}paired all the same, although they differ in:\n{}", listed("setting", all, &plain)),
+    }
+}
+
+/// What could stand beside several, and stands beside none.
+fn coinciding(differences: &Differences) -> String {
+    let mut text = String::new();
+    for of in &differences.coinciding {
+        let settings = match of.settings.as_slice() {
+            [] => "nothing that the runs say".to_owned(),
+            settings => settings.join(", "),
+        };
+        let name = of.first.first().or(of.second.first()).map(|of| format!("{}, {}", of.cell, of.record.metric));
+        text.push_str(&format!(
+            "  {}: {} of A and {} of B, told apart by {settings}\n",
+            name.unwrap_or_default(),
+            of.first.len(),
+            of.second.len()
+        ));
+    }
+    if text.is_empty() { text } else { format!("\npaired with none, because several could stand there:\n{text}") }
+}
+
 /// A text as it is, and not as JSON has it.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
@@ -150,8 +186,8 @@ fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> 
 
 /// Why nothing stands beside anything, where it can be seen.
 fn unpaired(differences: &Differences) -> String {
-    let backbones = |records: &[Record]| -> Vec<String> {
-        let all: BTreeSet<&String> = records.iter().map(|record| &record.condition.backbone).collect();
+    let backbones = |all: &[Unpaired]| -> Vec<String> {
+        let all: BTreeSet<&String> = all.iter().map(|of| &of.record.condition.backbone).collect();
         all.into_iter().cloned().collect()
     };
     match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
@@ -172,6 +208,15 @@ fn values(differences: &Differences) -> String {
     let told = !differences.engines.is_empty();
     let head = ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(told.then_some("tolerance"));
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
+    // Two cells of one name are told apart by their full ones, and two columns of one metric by theirs.
+    let every = || differences.values.iter();
+    let several = |metric: &String| {
+        every().filter(|of| of.first.metric == *metric).map(|of| &of.column).collect::<BTreeSet<_>>().len() > 1
+    };
+    let called = |record: &Record, cell: &String| {
+        let alike = every().filter(|of| named(&of.first) == named(record)).map(|of| &of.cell).collect::<BTreeSet<_>>();
+        if alike.len() > 1 { cell.clone() } else { named(record) }
+    };
     for value in &differences.values {
         let (a, b) = (value.first.value, value.second.value);
         let difference = a.zip(b).map_or("—".to_owned(), |(a, b)| format!("{:+.4}", b - a));
@@ -180,7 +225,8 @@ fn values(differences: &Differences) -> String {
             None if value.same_items => "—".to_owned(),
             None => "not the same items".to_owned(),
         };
-        let row = [named(&value.first), value.first.metric.clone(), number(a), number(b), difference, paired];
+        let metric = if several(&value.first.metric) { &value.column } else { &value.first.metric };
+        let row = [called(&value.first, &value.cell), metric.clone(), number(a), number(b), difference, paired];
         let tolerance = match value.beyond {
             Some(true) => "beyond",
             Some(false) => "within",
@@ -199,14 +245,20 @@ fn named(record: &Record) -> String {
     format!("{backbone} {depth}/{layers} {} {} {}", of.criterion, of.recovery, of.calibration)
 }
 
-fn conditions(records: &[Record]) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for name in records.iter().map(named) {
-        if !all.contains(&name) {
-            all.push(name);
+fn conditions(unpaired: &[Unpaired]) -> Vec<String> {
+    let mut all: BTreeMap<String, BTreeSet<&String>> = BTreeMap::new();
+    for of in unpaired {
+        all.entry(named(&of.record)).or_default().insert(&of.cell);
+    }
+    let mut names: Vec<String> = Vec::new();
+    for of in unpaired {
+        let name = named(&of.record);
+        let name = if all[&name].len() > 1 { of.cell.clone() } else { name };
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
-    all
+    names
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use clap::Args;
 use super::answer::done::{Reported, shown};
 use super::answer::{self, Answer};
 use super::home;
-use crate::artifact::claims::{self, ArtifactNumbers, Artifacts, Judged, Run};
+use crate::artifact::claims::{self, ArtifactNumbers, Artifacts, Judged};
 use crate::artifact::page::{CellNote, ClaimRow, FindingRow, Page};
 use crate::artifact::{PageSheet, order};
 use crate::artifact::{audit, page, paper};
@@ -140,9 +140,7 @@ pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<Judged<'static
     for folder in folders(results) {
         if folder.join(PageSheet::FILE).is_file() && folder.file_name().is_some_and(|name| name == profile) {
             let stored = StoredResults::read(&folder)?;
-            let records = stored.records();
-            let StoredResults { name, program, gate, settings, inputs, .. } = stored;
-            ours.insert(name, ArtifactNumbers { records, run: Some(Run { program, gate, settings, inputs }) });
+            ours.insert(stored.name.clone(), ArtifactNumbers::of(stored));
         }
     }
     if ours.is_empty() {
@@ -150,7 +148,7 @@ pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<Judged<'static
     }
     let mut theirs = Artifacts::new();
     for table in paper::tables() {
-        theirs.insert(table.name.to_owned(), ArtifactNumbers { records: paper::records(table.name)?, run: None });
+        theirs.insert(table.name.to_owned(), ArtifactNumbers::printed(paper::records(table.name)?));
     }
     Ok(claims::judged(claims::claims(), &theirs, &ours, profile))
 }

@@ -16,7 +16,7 @@ use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::cluster::Submission;
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, Settings};
-use crate::grid::{Cell, Grid};
+use crate::grid::{Cell, Grid, Over};
 use crate::plan::{Plan, Reasons, StoreState};
 use crate::store::Store;
 
@@ -43,6 +43,15 @@ pub(super) struct Arguments {
     /// The metric of `--layout wide`, by the name of its column; the average of the tasks by default.
     #[arg(long, value_name = "COLUMN")]
     metric: Option<String>,
+    /// One row for all cells that differ in this alone: the mean, the standard deviation and of how many.
+    #[arg(long, value_enum)]
+    over: Option<OverArg>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OverArg {
+    /// The seeds of the calibration.
+    Seed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -85,7 +94,8 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         Layout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
         Layout::Long => TableShape::Long,
     };
-    let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, out::width())?;
+    let over = arguments.over.map(|OverArg::Seed| Over::Seed);
+    let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, out::width())?;
     let seconds = clock.elapsed().as_secs_f64();
     let ran = Ran {
         grid: grid.name.clone(),

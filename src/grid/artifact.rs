@@ -55,6 +55,11 @@ pub struct TableEntry {
     /// The recovery that every other one of the same selection is tested against, item by item. Otherwise ours is tested
     /// against the best other.
     pub against: Option<String>,
+    /// Shows one row for all cells that differ in this alone: the mean, the standard deviation and of how many, with a figure
+    /// of each.
+    pub over: Option<Over>,
+    /// The table of the paper whose order of methods is held against the order under each seed.
+    pub order_of: Option<String>,
     /// Decimals of all numbers.
     #[serde(default = "two")]
     pub decimals: usize,
@@ -62,6 +67,14 @@ pub struct TableEntry {
 
 fn two() -> usize {
     2
+}
+
+/// What a table may be over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Over {
+    /// The seed of the calibration.
+    Seed,
 }
 
 /// A column before the numbers.

@@ -1,12 +1,13 @@
 //! From a grid's outcome to its results, in the paper's words.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
-use super::{Protocol, stem};
+use super::{Factors, Protocol, factors, stem};
 use crate::exec::{CellResult, GridOutcome, LatencyResult};
 use crate::grid::{Cell, Grid, Method};
 use crate::metric::{self, Metric};
@@ -20,13 +21,17 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
     for result in &outcome.cells {
         let (condition, cell) = (labels.condition(result), result.cell.to_string());
         let calibration = calibrated(grid, &result.cell);
+        let variant = Arc::new(factors::of_cell(&result.cell));
+        let (told, engine) = (Arc::new(labels.told(&variant)), outcome.engines.get(&result.cell.backbone).copied());
         let mut push = |of: Measured<'_>| {
-            let Measured { metric, column, scored, value, error, sample } = of;
+            let Measured { metric, column, scored, value, error, sample, measure } = of;
             let value = value.filter(|value| value.is_finite());
             let record = Record { condition: condition.clone(), metric: metric.id.clone(), value, error };
             let unidentified = grid.backbones.get(&result.cell.backbone).and_then(|of| of.unidentified.clone());
             let undetermined = result.boundaries.iter().any(|boundary| boundary.undetermined);
-            let setup = Setup { scored: scored.to_vec(), calibration: calibration.clone(), unidentified, undetermined };
+            let (variant, told, calibration) = (Arc::clone(&variant), Arc::clone(&told), calibration.clone());
+            let scored = scored.to_vec();
+            let setup = Setup { variant, measure, told, engine, scored, calibration, unidentified, undetermined };
             let column = column.unwrap_or_else(|| metric.id.clone());
             let (cell, failure) = (cell.clone(), result.failure.clone());
             measurements.push(Measurement { cell, column, record, metric, setup, sample, failure });
@@ -51,6 +56,8 @@ fn summary(result: &CellResult) -> CellSummary {
         layers: result.layers,
         recovery: cell.recovery.as_ref().map(ToString::to_string),
         calibration: cell.calibration.as_ref().map(ToString::to_string),
+        factors: Arc::new(factors::of_cell(cell)),
+        written: factors::written(cell),
         seconds: result.seconds,
         notes: result.notes(),
         failure: result.failure.clone(),
@@ -78,25 +85,32 @@ struct Measured<'a> {
     value: Option<f64>,
     error: Option<f64>,
     sample: Sample,
+    /// The settings of what is measured.
+    measure: Factors,
 }
 
 impl Measured<'_> {
     /// Without a protocol, an error or items.
     fn bare(metric: Metric, value: Option<f64>) -> Self {
-        Self { metric, column: None, scored: &[], value, error: None, sample: Sample::None }
+        Self { metric, column: None, scored: &[], value, error: None, sample: Sample::None, measure: Factors::new() }
     }
 }
 
 type Push<'a> = dyn FnMut(Measured<'_>) + 'a;
 
 fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
-    let (mut values, mut scored) = (Vec::new(), Vec::new());
+    let (mut values, mut scored, mut all) = (Vec::new(), Vec::new(), Factors::new());
     let read = outcome.texts.get(&result.cell.backbone);
     let unlike = outcome.unlike_vocabularies(grid);
     for (place, text) in grid.evaluate.perplexity.iter().enumerate() {
         let value = result.perplexity.get(place).copied().flatten();
         let sample = result.losses.get(place).cloned().flatten().map_or(Sample::None, Sample::Losses);
         let protocol = Protocol::text(grid, text, read.and_then(|texts| texts.get(place).copied().flatten()));
+        let metric = protocol.measures();
+        let limit = grid.corpora.get(&text.corpus).and_then(|corpus| corpus.limit);
+        let measure =
+            factors::below(&metric.id, &json!({"corpus": text.corpus, "length": text.length, "limit": limit}));
+        all.extend(factors::below(&text.to_string(), &json!({"limit": limit})));
         values.push(value);
         scored.push(protocol.clone());
         if unlike {
@@ -104,20 +118,22 @@ fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
             let value = outcome.bits_per_byte(result, place, text.length);
             let (metric, column) = (bits.measures(), Some(bits.column()));
             let scored = std::slice::from_ref(&protocol);
-            push(Measured { metric, column, scored, value, error: None, sample: Sample::None });
+            let measure = measure.clone();
+            push(Measured { metric, column, scored, value, error: None, sample: Sample::None, measure });
         }
-        let (metric, column) = (protocol.measures(), Some(protocol.column()));
-        push(Measured { metric, column, scored: &[protocol], value, error: None, sample });
+        let column = Some(protocol.column());
+        push(Measured { metric, column, scored: &[protocol], value, error: None, sample, measure });
     }
     if values.len() > 1 {
         let value = mean(&values);
-        push(Measured { scored: &scored, ..Measured::bare(metric::PERPLEXITY.metric(), value) });
+        push(Measured { scored: &scored, measure: all, ..Measured::bare(metric::PERPLEXITY.metric(), value) });
     }
 }
 
 fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
     let percent = |of: Measure| (Some(100.0 * of.value), of.stderr.map(|error| 100.0 * error));
     let (mut scored, mut all, mut answers): (Vec<Protocol>, Vec<Option<TaskResult>>, _) = Default::default();
+    let mut measures = Factors::new();
     for (place, used) in grid.evaluate.tasks.iter().enumerate() {
         let protocol: Vec<Protocol> = outcome.task(used).map(|of| Protocol::task(grid, used, of)).into_iter().collect();
         scored.extend(protocol.clone());
@@ -131,7 +147,9 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
             Sample::Right(right)
         });
         all.push(scores.map(|of| of.result.clone()));
-        push(Measured { metric, column, scored: &protocol, value, error, sample });
+        let measure = factors::below(&metric.id, used);
+        measures.extend(factors::below(&used.to_string(), used));
+        push(Measured { metric, column, scored: &protocol, value, error, sample, measure });
     }
     if all.len() > 1 {
         let all: Option<Vec<TaskResult>> = all.into_iter().collect();
@@ -139,7 +157,8 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
         let (value, error) = average.map_or((None, None), percent);
         let sample = if value.is_some() { Sample::Tasks(answers) } else { Sample::None };
         let column = Some(Protocol::Average { tasks: scored.len() }.column());
-        push(Measured { metric: metric::ACCURACY.metric(), column, scored: &scored, value, error, sample });
+        let (metric, measure) = (metric::ACCURACY.metric(), measures);
+        push(Measured { metric, column, scored: &scored, value, error, sample, measure });
     }
 }
 
@@ -166,7 +185,8 @@ fn latencies(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
                 _ => (of.and_then(LatencyResult::bytes).map(|bytes| bytes as f64 / 1e6), None),
             };
             let (scored, sample) = (std::slice::from_ref(&protocol), sample.clone());
-            push(Measured { metric, column, scored, value, error, sample });
+            let measure = factors::below(metric.family(), prompt);
+            push(Measured { metric, column, scored, value, error, sample, measure });
         }
     }
 }
@@ -244,6 +264,14 @@ impl<'a> Labels<'a> {
                 None => self.calibration.clone(),
             },
         }
+    }
+
+    /// The settings that a cell's condition says, beside its names.
+    fn told(&self, variant: &Factors) -> BTreeSet<String> {
+        let named =
+            self.named.iter().flat_map(|option| ["criterion", "recovery"].map(|axis| format!("{axis}.{option}")));
+        let sequences = self.sequences.then(|| factors::OPERATOR_SEQUENCES.to_owned());
+        named.chain(sequences).filter(|name| variant.contains_key(name)).collect()
     }
 
     /// `ghosted`, or `ghosted:svd` where the option is part of the name.

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::paired::{self, Paired};
-use super::record::{Condition, Record};
+use super::pairing::pairing;
+use super::record::Record;
 use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
 use super::tolerance;
@@ -30,14 +31,41 @@ pub struct Differences {
     pub protocols: Vec<SettingDifference>,
     /// Backbones that different engines ran, or in different float types or on different devices.
     pub engines: Vec<SettingDifference>,
-    /// Conditions and metrics that both have.
+    /// Whether both runs say of each number all that tells it from the others. What an older program made does not, and is
+    /// compared by backbone, depth, criterion, recovery, text and metric alone.
+    pub identified: bool,
+    /// Settings that are one within each run and differ between them: numbers stand beside each other all the same.
+    pub aside: Vec<SettingDifference>,
+    /// Numbers that both have.
     pub compared: usize,
     /// Those whose values differ, in the first run's order.
     pub values: Vec<ValueDifference>,
     /// Numbers that only the first has.
-    pub only_first: Vec<Record>,
+    pub only_first: Vec<Unpaired>,
     /// Numbers that only the second has.
-    pub only_second: Vec<Record>,
+    pub only_second: Vec<Unpaired>,
+    /// Numbers that several of a run could stand for, which stand beside none.
+    pub coinciding: Vec<CoincidingNumbers>,
+}
+
+/// A number beside which none stands.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Unpaired {
+    #[serde(flatten)]
+    pub record: Record,
+    /// The cell, as `plan` and `explain` name it.
+    pub cell: String,
+    /// The column of the run's own table; empty where the run does not say it.
+    pub column: String,
+}
+
+/// Numbers of two runs that cannot be told apart by what the runs have in common.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct CoincidingNumbers {
+    pub first: Vec<Unpaired>,
+    pub second: Vec<Unpaired>,
+    /// The settings in which they differ; empty where neither run says any.
+    pub settings: Vec<String>,
 }
 
 /// Something that two runs do not have alike.
@@ -58,6 +86,10 @@ pub struct SettingDifference {
 pub struct ValueDifference {
     pub first: Record,
     pub second: Record,
+    /// The first run's cell, as `plan` and `explain` name it.
+    pub cell: String,
+    /// The column of the first run's own table; empty where the run does not say it.
+    pub column: String,
     /// Of the same items on two engines: whether they are further apart than the engines' float types explain. Null
     /// where nothing says how far that is.
     pub beyond: Option<bool>,
@@ -69,18 +101,6 @@ pub struct ValueDifference {
 
 /// Keys of a grid that say where it lies, and the cells, which follow from its axes.
 const ASIDE: [&str; 3] = ["file", "entries", "cells"];
-
-/// A condition and a metric.
-type Subject = (Condition, String);
-
-/// A dense backbone is the same whatever others in its grid are calibrated on.
-fn subject(number: &StoredNumber) -> Subject {
-    let mut condition = number.record.condition.clone();
-    if condition.depth == 0 {
-        condition.calibration.clear();
-    }
-    (condition, number.record.metric.clone())
-}
 
 impl Differences {
     /// `names` are names of the first run with what the second run calls the same.
@@ -99,39 +119,60 @@ impl Differences {
             first.protocols.iter().filter_map(|(name, of)| Some((renamed.metric(name)?, of.clone()))).collect();
         let protocols = by_name(&one, &second.protocols);
         let engines = engines_that_differ(&renamed, first, second);
-        let same_items = |metric: &str, backbone: &str| {
-            let tokenizer = format!("tokenizers.{backbone}");
+        let same_items = |number: &StoredNumber, other: &StoredNumber| {
+            let tokenizer = format!("tokenizers.{}", other.record.condition.backbone);
             // A text becomes other windows under another tokenizer; a task's documents are what they are.
-            let same_tokens = Metric::text_of(metric).is_none() || data.iter().all(|of| of.path != tokenizer);
-            data_known && one.contains_key(metric) && protocols.iter().all(|of| of.path != metric) && same_tokens
+            let same_tokens =
+                Metric::text_of(&other.record.metric).is_none() || data.iter().all(|of| of.path != tokenizer);
+            let same_protocol = first.protocol(number).is_some_and(|of| Some(of) == second.protocol(other));
+            data_known && same_protocol && same_tokens
         };
-        let of_second: BTreeMap<Subject, &StoredNumber> =
-            second.numbers.iter().map(|number| (subject(number), number)).collect();
-        let (mut values, mut only_first, mut compared) = (Vec::new(), Vec::new(), 0);
-        let mut known = BTreeSet::new();
-        for number in &first.numbers {
-            let called = renamed.subject(subject(number));
-            let found = called.and_then(|called| Some((of_second.get(&called)?, called)));
-            let Some((other, called)) = found else {
-                only_first.push(number.record.clone());
+        let pairing = pairing(&renamed, first, second);
+        let mut values = Vec::new();
+        for &(at, other) in &pairing.pairs {
+            let (number, other) = (&first.numbers[at], &second.numbers[other]);
+            if number.record.value == other.record.value {
                 continue;
-            };
-            compared += 1;
-            if number.record.value != other.record.value {
-                let same_items = same_items(&called.1, &called.0.backbone);
-                let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
-                let ran = [first.engine(&number.record.condition.backbone), second.engine(&called.0.backbone)];
-                let same_backbone = data.iter().all(|of| of.path != format!("backbones.{}", called.0.backbone));
-                let beyond = (same_items && same_backbone).then(|| tolerance::beyond(number, other, &ran)).flatten();
-                let (first, second) = (number.record.clone(), other.record.clone());
-                values.push(ValueDifference { first, second, beyond, same_items, paired });
             }
-            known.insert(called);
+            let backbone = &other.record.condition.backbone;
+            let same_items = same_items(number, other);
+            let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
+            let ran = [first.engine(&number.record.condition.backbone), second.engine(backbone)];
+            let same_backbone = data.iter().all(|of| of.path != format!("backbones.{backbone}"));
+            // Of other settings nothing says how far apart they may be.
+            let same = same_items && same_backbone && pairing.aside.is_empty();
+            let beyond = same.then(|| tolerance::beyond(number, other, &ran)).flatten();
+            let Unpaired { record, cell, column } = unpaired(number);
+            let second = other.record.clone();
+            values.push(ValueDifference { first: record, second, cell, column, beyond, same_items, paired });
         }
-        let only_second = second.numbers.iter().filter(|number| !known.contains(&subject(number)));
-        let only_second = only_second.map(|number| number.record.clone()).collect();
-        Ok(Self { settings, data, data_known, protocols, engines, compared, values, only_first, only_second })
+        let of_first = |places: &[usize]| places.iter().map(|&at| unpaired(&first.numbers[at])).collect::<Vec<_>>();
+        let of_second = |places: &[usize]| places.iter().map(|&at| unpaired(&second.numbers[at])).collect::<Vec<_>>();
+        let coinciding = pairing.coinciding.into_iter().map(|of| CoincidingNumbers {
+            first: of_first(&of.first),
+            second: of_second(&of.second),
+            settings: of.settings,
+        });
+        let aside = pairing.aside.into_iter().map(|(path, (first, second))| SettingDifference { path, first, second });
+        Ok(Self {
+            settings,
+            data,
+            data_known,
+            protocols,
+            engines,
+            identified: first.identified() && second.identified(),
+            aside: aside.collect(),
+            compared: pairing.pairs.len(),
+            values,
+            only_first: of_first(&pairing.only_first),
+            only_second: of_second(&pairing.only_second),
+            coinciding: coinciding.collect(),
+        })
     }
+}
+
+fn unpaired(number: &StoredNumber) -> Unpaired {
+    Unpaired { record: number.record.clone(), cell: number.cell.clone(), column: number.column.clone() }
 }
 
 /// The bytes that a run has read, by the names that its grid has for them: `corpora.c4`, `backbones.mine`.
@@ -209,162 +250,5 @@ fn differ(path: &str, first: &Value, second: &Value, found: &mut Vec<SettingDiff
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use serde_json::json;
-
-    use super::super::record::Condition;
-    use super::super::stored::StoredEngine;
-    use super::*;
-
-    fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber {
-        let condition = Condition {
-            backbone: "llama".into(),
-            layers: 16,
-            depth: 4,
-            criterion: "sleb".into(),
-            recovery: recovery.into(),
-            finetuned: false,
-            calibration: "c4".into(),
-        };
-        let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
-        StoredNumber { record, cell: "c".into(), failure: None, right: Some(right.into()), losses: None }
-    }
-
-    fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
-        StoredResults {
-            name: "g".into(),
-            profile: String::new(),
-            program: "p".into(),
-            gate: false,
-            settings,
-            inputs: BTreeMap::new(),
-            engines: BTreeMap::new(),
-            protocols: BTreeMap::new(),
-            numbers,
-        }
-    }
-
-    #[test]
-    fn settings_values_and_what_only_one_has_are_told_apart() {
-        let one = stored(
-            json!({"file": "a.yaml", "corpora": {"c4": {"limit": 3}}, "calibration": [{"seed": 1}]}),
-            vec![
-                number("none", "rte", 50.0, "0101"),
-                number("ghosted", "rte", 75.0, "0111"),
-                number("none", "boolq", 1.0, "1"),
-            ],
-        );
-        let two = stored(
-            json!({"file": "b.yaml", "corpora": {"c4": {"limit": 4, "column": "text"}}, "calibration": [{"seed": 2}]}),
-            vec![
-                number("none", "rte", 50.0, "0101"),
-                number("ghosted", "rte", 25.0, "0001"),
-                number("none", "copa", 1.0, "1"),
-            ],
-        );
-        let (mut one, mut two) = (one, two);
-        for run in [&mut one, &mut two] {
-            run.inputs.insert("rte.jsonl".into(), "11".into());
-            run.protocols.insert("rte".into(), json!({"data": ["11"]}));
-        }
-        let differences = Differences::of(&one, &two, &[]).unwrap();
-        let paths: Vec<&str> = differences.settings.iter().map(|setting| setting.path.as_str()).collect();
-        assert_eq!(paths, ["calibration", "corpora.c4.column", "corpora.c4.limit"], "where a file lies is no setting");
-        assert_eq!(differences.settings[1].first, None);
-        assert_eq!((differences.compared, differences.values.len()), (2, 1));
-        let value = &differences.values[0];
-        assert_eq!((value.first.value, value.second.value), (Some(75.0), Some(25.0)));
-        // Two of four answers went wrong that were right: p = 2 · ½² of McNemar's exact test.
-        let paired = value.paired.as_ref().unwrap();
-        assert_eq!((paired.difference, paired.p), (-50.0, 0.5));
-        assert_eq!(
-            (differences.only_first[0].metric.as_str(), differences.only_second[0].metric.as_str()),
-            ("boolq", "copa")
-        );
-        assert!(Differences::of(&one, &one, &[]).unwrap().values.is_empty());
-    }
-
-    #[test]
-    fn other_bytes_under_one_name_are_told_and_their_items_are_not_paired() {
-        let settings = json!({"corpora": {"c4": {"path": "a"}}, "backbones": {"llama": {"path": "m"}}});
-        let right = [number("none", "rte", 50.0, "0101")];
-        let mut one = stored(settings.clone(), right.to_vec());
-        let mut two = stored(settings, vec![number("none", "rte", 25.0, "0001")]);
-        one.inputs.extend([("a".into(), "11".into()), ("m/config.json".into(), "22".into())]);
-        two.inputs.extend([("a".into(), "33".into()), ("m/config.json".into(), "22".into())]);
-        let of = |data: &str| json!({"data": [data], "documents": 4});
-        one.protocols.insert("rte".into(), of("44"));
-        two.protocols.insert("rte".into(), of("44"));
-        let differences = Differences::of(&one, &two, &[]).unwrap();
-        assert!(differences.settings.is_empty());
-        let data: Vec<&str> = differences.data.iter().map(|of| of.path.as_str()).collect();
-        assert_eq!(data, ["corpora.c4"]);
-        assert!(differences.values[0].paired.is_some(), "the task is the same");
-        two.protocols.insert("rte".into(), of("55"));
-        let differences = Differences::of(&one, &two, &[]).unwrap();
-        assert_eq!(differences.protocols.len(), 1);
-        assert!(!differences.values[0].same_items && differences.values[0].paired.is_none());
-    }
-
-    #[test]
-    fn of_two_engines_it_is_told_which_numbers_are_further_apart_than_their_float_types() {
-        let settings = json!({"backbones": {"llama": {"path": "m"}}});
-        let numbers = |value| vec![number("none", "rte", value, "0101"), number("ghosted", "rte", value, "0101")];
-        let (mut one, mut two) = (stored(settings.clone(), numbers(50.0)), stored(settings, numbers(75.0)));
-        two.numbers[1].right = Some("0111".into());
-        for run in [&mut one, &mut two] {
-            run.inputs.insert("m/config.json".into(), "22".into());
-            run.protocols.insert("rte".into(), json!({"data": ["44"]}));
-        }
-        let beyond = |one: &StoredResults, two: &StoredResults| {
-            let differences = Differences::of(one, two, &[]).unwrap();
-            (differences.engines, differences.values.iter().map(|of| of.beyond).collect::<Vec<_>>())
-        };
-        assert_eq!(beyond(&one, &two), (Vec::new(), vec![None, None]), "what says nothing ran on the CPU");
-        let candle = StoredEngine { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
-        two.engines.insert("llama".into(), candle);
-        let (engines, values) = beyond(&one, &two);
-        assert_eq!(engines[0].path, "backbones.llama");
-        assert_eq!(
-            (engines[0].first.clone(), engines[0].second.clone()),
-            (Some("cpu f32 on cpu".into()), Some("candle bf16 on cuda".into()))
-        );
-        assert_eq!(values, [Some(false), Some(true)]);
-        // The weights are others': nothing is known of how far apart they are.
-        two.inputs.insert("m/config.json".into(), "33".into());
-        assert_eq!(beyond(&one, &two).1, [None, None]);
-    }
-
-    #[test]
-    fn two_backbones_are_paired_by_a_map_and_unknown_names_are_refused() {
-        let settings =
-            |name: &str| json!({"backbones": {name: {"path": format!("models/{name}")}}, "backbone": [name]});
-        let mut one = stored(settings("llama"), vec![number("none", "rte", 50.0, "0101")]);
-        let mut other = number("none", "rte", 75.0, "0111");
-        other.record.condition.backbone = "qwen".into();
-        let mut two = stored(settings("qwen"), vec![other]);
-        for (run, name) in [(&mut one, "llama"), (&mut two, "qwen")] {
-            run.inputs.insert(format!("models/{name}/config.json"), name.into());
-            run.inputs.insert(format!("models/{name}/tokenizer.json"), name.into());
-            run.protocols.insert("rte".into(), json!({"data": ["44"]}));
-            run.protocols.insert("ppl_c4".into(), json!({"data": ["55"]}));
-        }
-        let differences = Differences::of(&one, &two, &[]).unwrap();
-        assert_eq!((differences.compared, differences.only_first.len()), (0, 1));
-        let map = [("llama".to_string(), "qwen".to_string())];
-        let differences = Differences::of(&one, &two, &map).unwrap();
-        assert_eq!((differences.compared, differences.only_first.len(), differences.only_second.len()), (1, 0, 0));
-        assert!(differences.values[0].paired.is_some());
-        let paths: Vec<&str> = differences.settings.iter().map(|of| of.path.as_str()).collect();
-        assert_eq!(paths, ["backbones.qwen.path"], "the name itself is no difference any more");
-        let data: Vec<&str> = differences.data.iter().map(|of| of.path.as_str()).collect();
-        assert_eq!(data, ["backbones.qwen", "tokenizers.qwen"]);
-        for (from, to, words) in [("lama", "qwen", "did you mean `llama`?"), ("llama", "qwem", "did you mean `qwen`?")]
-        {
-            let error = Differences::of(&one, &two, &[(from.into(), to.into())]).unwrap_err();
-            assert!(error.exit_code() == 2 && error.to_string().contains(words), "{error}");
-        }
-    }
-}
+#[path = "differences_test.rs"]
+mod tests;

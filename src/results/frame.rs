@@ -10,7 +10,7 @@ use super::csv::{failed, unwritten, write_csv};
 use super::measurement::{Measurement, Sample};
 use super::paired::Paired;
 use super::protocol_line::protocol_line;
-use super::table::{Lead, OUT_OF_MEMORY, Row, Shown, Table};
+use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, Row, Shown, Table};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
 
@@ -50,7 +50,12 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
                 false => Series::new(lead.head.as_str().into(), texts.collect::<Vec<_>>()).into_column(),
             }
         };
-        leads.iter().enumerate().filter(|(_, lead)| !lead.screen_only).map(column).collect()
+        leads
+            .iter()
+            .enumerate()
+            .filter(|(_, lead)| matches!(lead.place, LeadPlace::Everywhere | LeadPlace::Data))
+            .map(column)
+            .collect()
     };
     let numbers = |at: usize, name: String, of: fn(&Measurement) -> Option<f64>| {
         let values = table.rows.iter().map(|row| of(&row.cells[at].as_ref()?.of)).collect::<Vec<_>>();
@@ -63,6 +68,16 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
     // After all values, so that these stand side by side.
     for (at, column) in table.columns.iter().enumerate().filter(|(_, column)| column.has_error) {
         columns.push(numbers(at, format!("{} ±", column.head), |of| of.record.error));
+    }
+    for (at, column) in table.columns.iter().enumerate() {
+        let counts = table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.seeds()? as u64)).collect::<Vec<_>>();
+        if counts.iter().any(Option::is_some) {
+            // A mean over seeds has their deviation, whatever one number's error is.
+            if !column.has_error {
+                columns.push(numbers(at, format!("{} ±", column.head), |of| of.record.error));
+            }
+            columns.push(Series::new(format!("{} n", column.head).into(), counts).into_column());
+        }
     }
     columns.extend(beside(&table.tail, &|row| &row.tail));
     DataFrame::new(table.rows.len(), columns).map_err(|error| failed(&error))
@@ -93,7 +108,7 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
         Series::new(name.into(), values).into_column()
     };
     let paired = |of: fn(&Paired) -> String| move |shown: &Shown, _: &Measurement| shown.paired.as_ref().map(of);
-    let columns = vec![
+    let mut columns = vec![
         text("artifact", &|_, _| Some(origin.artifact.to_owned())),
         text("profile", &|_, _| Some(origin.profile.to_owned())),
         text("backbone", &|_, number| Some(number.record.condition.backbone.clone())),
@@ -127,7 +142,18 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
             })
         }),
         text("protocol", &|_, number| Some(protocol_line(origin.profile, std::iter::once(number)))),
-        text("cell", &|_, number| Some(number.cell.clone())),
+        text("cell", &|_, number| {
+            Some(match &number.sample {
+                Sample::Seeds(seeds) => seeds.iter().map(|of| of.cell.as_str()).collect::<Vec<_>>().join("; "),
+                _ => number.cell.clone(),
+            })
+        }),
     ];
+    let counts = rows.iter().map(|(shown, _)| shown.seeds().map(|count| count as u64)).collect::<Vec<_>>();
+    if counts.iter().any(Option::is_some) {
+        // Beside the deviation.
+        let at = columns.iter().position(|column| column.name().as_str() == "std").map_or(columns.len(), |at| at + 1);
+        columns.insert(at, Series::new("n".into(), counts).into_column());
+    }
     DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
 }

@@ -1,9 +1,13 @@
 //! The table that `run` shows: a row for each cell, a column for each protocol.
 
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
 use super::measurement::{CellSummary, Results, Sample};
 use super::protocol_line::protocol_line;
-use super::table::{Column, Lead, Row, Shown, Table};
-use super::{Protocol, distinct};
+use super::table::{Column, Lead, LeadPlace, Row, Shown, Table};
+use super::{Protocol, distinct, factors};
 use crate::metric::Nearness;
 
 /// The status of a cell that has a result.
@@ -16,6 +20,12 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
     let blocks: Vec<(&String, usize)> =
         distinct(results.cells.iter().map(|cell| (&cell.backbone, cell.depth)).collect::<Vec<_>>().iter());
+    // For programs: one column for each setting that the grid's cells may differ in.
+    let written: BTreeSet<&String> = results.cells.iter().flat_map(|cell| &cell.written).collect();
+    // Where options are part of what a method is called, it has a column without them.
+    let named = ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|of| of.starts_with(axis)));
+    let written = named.chain(written.iter().map(|of| of.as_str()));
+    let factors: Vec<&str> = factors::OF_CALIBRATION.into_iter().chain(written).collect();
     let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
     let row = |cell: &CellSummary| {
         let shown = |(protocol, &decimals): (&Protocol, &usize)| {
@@ -42,7 +52,11 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
             dense: cell.depth == 0,
             ours: false,
             cells: results.protocols.iter().zip(&decimals).map(shown).collect(),
-            tail: [Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten().collect(),
+            tail: factors
+                .iter()
+                .map(|name| factor(cell, name))
+                .chain([Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten())
+                .collect(),
         }
     };
     let column = |protocol: &Protocol| Column {
@@ -52,7 +66,15 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     };
     let lead = ["backbone", "criterion", "depth", "layers removed", "layers", "recovery", "calibration"];
     let lead = lead.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
-    let seconds = Lead { screen_only: true, ..Lead::count("seconds") };
+    let factors_of = factors.iter().map(|name| {
+        let head = match *name {
+            "criterion" | "recovery" => format!("{name}.name"),
+            name => name.strip_prefix("calibration.").unwrap_or(name).to_owned(),
+        };
+        let is_count = factors::OF_CALIBRATION.contains(name) && *name != factors::CORPUS;
+        (if is_count { Lead::count(head) } else { Lead::text(head) }).only(LeadPlace::Data)
+    });
+    let seconds = Lead::count("seconds").only(LeadPlace::Terminal);
     let tail = [Some(seconds), noted.then(|| Lead::text("notes")), Some(Lead::text("status"))];
     let line = protocol_line(profile, results.measurements.iter().map(AsRef::as_ref));
     let line = Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}."));
@@ -61,12 +83,18 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
         caption: protocols.join("\n"),
         lead: lead.to_vec(),
         columns: results.protocols.iter().map(column).collect(),
-        tail: tail.into_iter().flatten().collect(),
+        tail: factors_of.chain(tail.into_iter().flatten()).collect(),
         rows: results.cells.iter().map(row).collect(),
         notes: line.into_iter().chain(besides).collect(),
         ..Table::default()
     };
     table.ranked()
+}
+
+/// What a cell has of a setting; nothing where it has none.
+fn factor(cell: &CellSummary, name: &str) -> String {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    cell.factors.get(name).map(text).unwrap_or_default()
 }
 
 /// So many decimals for all numbers of a column that the smallest still shows four figures or more, and points line up. A

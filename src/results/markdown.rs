@@ -1,6 +1,6 @@
 //! A table in Markdown, as GitHub renders it.
 
-use super::table::{Lead, Row, Shown, Table};
+use super::table::{Lead, LeadPlace, Row, Shown, Table};
 use super::text::{TextColumn, TextTable, escaped};
 
 /// The best in bold, the second underlined, ours in italics; what the marks mean below it.
@@ -40,7 +40,7 @@ fn texts(table: &Table) -> TextTable {
             cells: table.rows.iter().map(|row| cell(row, at)).collect(),
             is_number: lead.count,
         };
-        leads.iter().enumerate().filter(|(_, lead)| !lead.screen_only).map(column).collect()
+        leads.iter().enumerate().filter(|(_, lead)| lead.place == LeadPlace::Everywhere).map(column).collect()
     };
     let number = |(at, column): (usize, &super::Column)| TextColumn {
         head: column.head.clone(),
@@ -48,11 +48,11 @@ fn texts(table: &Table) -> TextTable {
         is_number: true,
     };
     let numbers = table.columns.iter().enumerate().map(number);
-    let columns = words(&table.lead, &|row| &row.lead).into_iter().chain(numbers);
+    let lead = words(&table.lead, &|row| &row.lead);
     TextTable {
-        lead: table.lead.len(),
+        lead: lead.len(),
         groups: table.groups.clone(),
-        columns: columns.chain(words(&table.tail, &|row| &row.tail)).collect(),
+        columns: lead.into_iter().chain(numbers).chain(words(&table.tail, &|row| &row.tail)).collect(),
         breaks: Vec::new(),
     }
 }

@@ -1,13 +1,14 @@
 //! The tidy table itself: what each cell measured, found by cell and column.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::Protocol;
 use super::record::Record;
+use super::{Factors, OfSeed, Protocol};
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::Metric;
+use crate::model::EngineId;
 
 /// Everything that the cells of a grid measured.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +38,10 @@ pub struct CellSummary {
     pub layers: usize,
     pub recovery: Option<String>,
     pub calibration: Option<String>,
+    /// All of its settings.
+    pub factors: Arc<Factors>,
+    /// Those of its methods' options that the grid writes.
+    pub written: BTreeSet<String>,
     pub seconds: f64,
     /// What a reader has to know of this cell.
     pub notes: Vec<String>,
@@ -73,11 +78,21 @@ pub enum Sample {
     Losses(Vec<f64>),
     /// There is no number because memory did not suffice.
     OutOfMemory,
+    /// It is a mean over the seeds of the calibration, and its error their deviation.
+    Seeds(Vec<OfSeed>),
 }
 
 /// What a number depends on besides its condition.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Setup {
+    /// The settings of its cell.
+    pub variant: Arc<Factors>,
+    /// The settings of what is measured.
+    pub measure: Factors,
+    /// Those settings of its cell that its condition says.
+    pub told: Arc<BTreeSet<String>>,
+    /// What ran its backbone, where that is known.
+    pub engine: Option<EngineId>,
     /// What was scored; of an average, all its parts.
     pub scored: Vec<Protocol>,
     /// None for the dense backbone.

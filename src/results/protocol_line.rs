@@ -1,7 +1,7 @@
 //! How the numbers of a table were made, in one line.
 
 use super::Protocol;
-use super::measurement::{Calibrated, Measurement};
+use super::measurement::{Calibrated, Measurement, Sample};
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 
@@ -32,7 +32,8 @@ pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Me
     let latency = |(how, prompts): (String, Vec<String>)| format!("latency over {} tokens: {how}", prompts.join(", "));
     parts.extend(timed.into_iter().map(latency));
     let mut calibrations: Vec<String> = Vec::new();
-    for line in numbers.iter().filter_map(|number| number.setup.calibration.as_ref()).map(line) {
+    let lines = numbers.iter().filter_map(|number| Some(line(number.setup.calibration.as_ref()?, &number.sample)));
+    for line in lines {
         if !calibrations.contains(&line) {
             calibrations.push(line);
         }
@@ -59,10 +60,16 @@ fn grouped<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Opt
 }
 
 /// `128 sequences of 2048 tokens of c4-train, operators from the first 32`
-fn line(of: &Calibrated) -> String {
+fn line(of: &Calibrated, sample: &Sample) -> String {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &of.calibration;
     let generated = if of.generated { " (generated)" } else { "" };
-    let seed = if *seed == 0 { String::new() } else { format!(", seed {seed}") };
+    let seed = match sample {
+        Sample::Seeds(seeds) => {
+            format!(", seeds {}", seeds.iter().map(|of| of.seed.to_string()).collect::<Vec<_>>().join(" "))
+        }
+        _ if *seed == 0 => String::new(),
+        _ => format!(", seed {seed}"),
+    };
     let operators = match operator_sequences == sequences {
         true => String::new(),
         false => format!(", operators from the first {operator_sequences}"),

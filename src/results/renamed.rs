@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::record::Condition;
 use super::stem;
 use super::stored::StoredResults;
 use crate::error::{Error, Result, nearest};
@@ -40,7 +39,7 @@ impl Renamed {
     }
 
     /// None where the second run calls something else so.
-    fn name(&self, name: &str) -> Option<String> {
+    pub(super) fn name(&self, name: &str) -> Option<String> {
         match self.0.get(name) {
             Some(to) => Some(to.clone()),
             None if self.0.values().any(|to| to == name) => None,
@@ -62,22 +61,6 @@ impl Renamed {
         }
     }
 
-    /// A condition and a metric.
-    pub(super) fn subject(&self, (condition, metric): (Condition, String)) -> Option<(Condition, String)> {
-        let calibration = match condition.calibration.split_once(':') {
-            Some((corpus, sequences)) => format!("{}:{sequences}", self.name(corpus)?),
-            None => self.name(&condition.calibration)?,
-        };
-        let condition = Condition {
-            backbone: self.name(&condition.backbone)?,
-            criterion: self.name(&condition.criterion)?,
-            recovery: self.name(&condition.recovery)?,
-            calibration,
-            ..condition
-        };
-        Some((condition, self.metric(&metric)?))
-    }
-
     /// A tree of settings with every key and text that is one of the names.
     pub(super) fn value(&self, value: &Value) -> Value {
         let name = |name: &String| self.0.get(name).unwrap_or(name).clone();
@@ -94,7 +77,7 @@ impl Renamed {
 fn known(run: &StoredResults) -> BTreeSet<String> {
     let of = run.numbers.iter().map(|number| &number.record.condition);
     let conditions = of.flat_map(|of| {
-        let corpus = of.calibration.split(':').next().unwrap_or_default().to_owned();
+        let corpus = of.calibrated().0.to_owned();
         [of.backbone.clone(), of.criterion.clone(), of.recovery.clone(), corpus]
     });
     let entries = |kind: &'static str| run.settings[kind].as_object().into_iter().flat_map(|map| map.keys().cloned());

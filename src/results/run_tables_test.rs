@@ -1,9 +1,12 @@
 //! The tables of a run, long and wide, in every form.
 
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::sync::Arc;
 
 use polars::prelude::{ParquetReader, SerReader};
 
+use super::factors::{DEPTH, Factors};
 use super::measurement::{CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, Record};
 use super::{Protocol, Table, long, markdown, run_frame, screen, wide, write_frame};
@@ -52,6 +55,15 @@ fn cell<'a>(backbone: &'a str, depth: usize, recovery: &'a str, values: &'a [Opt
     Made { backbone, depth, recovery, values, error: None, notes: "", failure: None }
 }
 
+fn factors(of: &Made<'_>) -> Factors {
+    let mut all = Factors::from([("backbone".into(), of.backbone.into()), (DEPTH.into(), of.depth.into())]);
+    if of.depth > 0 {
+        all.insert("criterion".into(), "llm-streamline".into());
+        all.insert("recovery".into(), of.recovery.into());
+    }
+    all
+}
+
 fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
     let (mut cells, mut measurements) = (Vec::new(), Vec::new());
     for of in made {
@@ -67,6 +79,8 @@ fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
             layers: 16,
             recovery: pruned(of.recovery),
             calibration: pruned("wiki:32x512@0"),
+            factors: Arc::new(factors(of)),
+            written: BTreeSet::new(),
             seconds: 1.25,
             notes: Some(of.notes.to_owned()).filter(|text| !text.is_empty()).into_iter().collect(),
             failure: failure.clone(),
@@ -200,7 +214,7 @@ fn of_accuracies_the_highest_is_best_and_errors_stand_in_the_files_alone() {
     let folder = tempfile::tempdir().unwrap();
     let csv = std::fs::read_to_string(&write_frame(folder.path(), "results", run_frame(&table).unwrap()).unwrap()[0])
         .unwrap();
-    assert!(csv.lines().next().unwrap().contains("copa,copa ±,status"), "{csv}");
+    assert!(csv.lines().next().unwrap().contains("copa,copa ±,corpus"), "{csv}");
 }
 
 #[test]
@@ -223,10 +237,11 @@ fn the_files_hold_full_precision_and_nulls() {
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(
         lines[0],
-        "backbone,criterion,depth,layers removed,layers,recovery,calibration,ppl wikitext2@512,ppl c4@512,status"
+        "backbone,criterion,depth,layers removed,layers,recovery,calibration,ppl wikitext2@512,ppl c4@512,\
+         corpus,sequences,length,seed,operator_sequences,status"
     );
-    assert_eq!(lines[1], "english,,0,,16,,,18.1234567890123,250.5,ok");
-    assert!(lines[2].contains(",123.456,,ok"), "{csv}");
+    assert_eq!(lines[1], "english,,0,,16,,,18.1234567890123,250.5,,,,,,ok");
+    assert!(lines[2].contains(",123.456,,,,,,,ok"), "{csv}");
     let back = ParquetReader::new(File::open(&paths[1]).unwrap()).finish().unwrap();
     assert!(back.equals_missing(&frame));
 }

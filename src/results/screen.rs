@@ -1,6 +1,6 @@
 //! A table for a terminal.
 
-use super::table::{Lead, Row, Shown, Table};
+use super::table::{Lead, LeadPlace, Row, Shown, Table};
 use super::text::{TextColumn, TextTable};
 
 /// Stands for a value that is not there.
@@ -32,7 +32,7 @@ fn texts(table: &Table) -> TextTable {
             cells: table.rows.iter().map(|row| said(&cells(row)[at])).collect(),
             is_number: lead.count,
         };
-        leads.iter().enumerate().map(column).collect()
+        leads.iter().enumerate().filter(|(_, lead)| lead.place != LeadPlace::Data).map(column).collect()
     };
     let number = |(at, column): (usize, &super::Column)| {
         let cells = || table.rows.iter().map(move |row| row.cells[at].as_ref());
@@ -41,7 +41,7 @@ fn texts(table: &Table) -> TextTable {
         let cells = cells().map(|shown| cell(shown, ranks, marks)).collect();
         TextColumn { head: column.head.clone(), cells, is_number: true }
     };
-    let lead = beside(&table.lead, &|row| &row.lead);
+    let lead: Vec<TextColumn> = beside(&table.lead, &|row| &row.lead);
     let numbers = table.columns.iter().enumerate().map(number);
     let begins = |&at: &usize| at > 0 && table.rows[at - 1].block != table.rows[at].block;
     TextTable {

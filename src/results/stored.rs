@@ -9,9 +9,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::Factors;
 use super::measurement::{Measurement, Results, Sample, Setup};
 use super::record::Record;
-use super::stem;
+use super::{Protocol, stem};
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
@@ -42,6 +43,12 @@ pub struct StoredResults {
     /// How each metric was measured, and on which bytes.
     #[serde(default)]
     pub protocols: BTreeMap<String, Value>,
+    /// What tells each cell from the others, by its name; none in what was written before it was kept.
+    #[serde(default)]
+    pub cells: BTreeMap<String, Factors>,
+    /// The same of what is measured, by the column of a run's table.
+    #[serde(default)]
+    pub measures: BTreeMap<String, Factors>,
     pub numbers: Vec<StoredNumber>,
 }
 
@@ -73,6 +80,9 @@ pub struct StoredNumber {
     pub record: Record,
     /// The cell as `plan` and `explain` name it.
     pub cell: String,
+    /// The column of a run's table: the metric and how it was measured.
+    #[serde(default)]
+    pub column: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// A `1` for each document that was answered rightly, a `0` for each other; of an average, each task's after a comma.
@@ -107,6 +117,7 @@ impl StoredResults {
             StoredNumber {
                 record: number.record.clone(),
                 cell: number.cell.clone(),
+                column: number.column.clone(),
                 failure: number.failure.clone(),
                 right,
                 losses,
@@ -121,6 +132,8 @@ impl StoredResults {
             inputs: outcome.inputs.clone(),
             engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
             protocols: protocols(grid, outcome),
+            cells: results.cells.iter().map(|cell| (cell.name.clone(), Factors::clone(&cell.factors))).collect(),
+            measures: results.measurements.iter().map(|of| (of.column.clone(), of.setup.measure.clone())).collect(),
             numbers: results.measurements.iter().map(stored).collect(),
         })
     }
@@ -162,6 +175,22 @@ impl StoredResults {
         self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
 
+    /// Whether it says of each number what tells it from the others.
+    pub fn identified(&self) -> bool {
+        self.numbers.iter().all(|number| self.cells.contains_key(&number.cell) && !number.column.is_empty())
+    }
+
+    /// What tells a number from the others of its run, as far as the run says it.
+    pub fn factors(&self, number: &StoredNumber) -> Factors {
+        let (cell, measure) = (self.cells.get(&number.cell), self.measures.get(&number.column));
+        cell.into_iter().chain(measure).flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// How a number was measured, and on which bytes; none where that is not kept.
+    pub fn protocol(&self, number: &StoredNumber) -> Option<&Value> {
+        self.protocols.get(&number.column).or_else(|| self.protocols.get(&number.record.metric))
+    }
+
     pub fn records(&self) -> Vec<Record> {
         self.numbers.iter().map(|number| number.record.clone()).collect()
     }
@@ -183,14 +212,21 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     };
     let mut all = BTreeMap::new();
     let (mut texts, mut tasks) = (serde_json::Map::new(), serde_json::Map::new());
+    // What is measured in several ways under one name is kept under the columns' names, each by itself.
+    let texts_of =
+        |corpus: &str| grid.evaluate.perplexity.iter().filter(|text| stem(&text.corpus) == stem(corpus)).count();
     for text in &grid.evaluate.perplexity {
         let corpus = &grid.corpora[&text.corpus];
         let protocol = json!({
             "data": data(&corpus.path), "column": corpus.column, "rule": corpus.rule, "length": text.length,
             "limit": corpus.limit,
         });
-        texts.insert(text.corpus.clone(), protocol.clone());
-        all.insert(Metric::perplexity(stem(&text.corpus)).id, protocol);
+        let (part, name) = match texts_of(&text.corpus) {
+            1 => (text.corpus.clone(), Metric::perplexity(stem(&text.corpus)).id),
+            _ => (text.to_string(), Protocol::text(grid, text, None).column()),
+        };
+        texts.insert(part, protocol.clone());
+        all.insert(name, protocol);
     }
     for used in &grid.evaluate.tasks {
         let Some(of) = outcome.task(used) else { continue };
@@ -198,9 +234,14 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
             "data": data(&grid.tasks[&used.name].path), "task": of.task.name, "version": of.task.version,
             "metric": of.task.column.name(), "bos": of.bos.to_string(), "documents": of.documents,
         });
-        tasks.insert(used.name.clone(), protocol.clone());
-        all.insert(of.task.name.to_owned(), protocol.clone());
-        all.insert(used.name.clone(), protocol);
+        if grid.evaluate.tasks.iter().filter(|other| other.name == used.name).count() == 1 {
+            tasks.insert(used.name.clone(), protocol.clone());
+            all.insert(of.task.name.to_owned(), protocol.clone());
+            all.insert(used.name.clone(), protocol);
+        } else {
+            tasks.insert(used.to_string(), protocol.clone());
+            all.insert(used.to_string(), protocol);
+        }
     }
     for (average, parts) in [(PERPLEXITY.id, texts), (ACCURACY.id, tasks)] {
         if parts.len() > 1 {
@@ -222,7 +263,7 @@ impl StoredNumber {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
         Measurement {
             cell: self.cell.clone(),
-            column: metric.id.clone(),
+            column: self.column.clone(),
             record: self.record.clone(),
             metric,
             setup: Setup::default(),

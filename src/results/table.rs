@@ -41,8 +41,18 @@ pub struct Lead {
     pub head: String,
     /// Whether it holds counts: they stand to the right.
     pub count: bool,
-    /// Whether it stands on the terminal alone: a time is another one in every run.
-    pub screen_only: bool,
+    pub place: LeadPlace,
+}
+
+/// In which forms of a table a column of words stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LeadPlace {
+    #[default]
+    Everywhere,
+    /// On the terminal alone: a time is another one in every run.
+    Terminal,
+    /// Where programs read it: what the label is made of.
+    Data,
 }
 
 /// A column of numbers.
@@ -94,6 +104,12 @@ impl Lead {
     pub fn count(head: impl Into<String>) -> Self {
         Self { head: head.into(), count: true, ..Self::default() }
     }
+
+    /// The same in some forms alone.
+    #[must_use]
+    pub fn only(self, place: LeadPlace) -> Self {
+        Self { place, ..self }
+    }
 }
 
 impl Shown {
@@ -106,7 +122,8 @@ impl Shown {
     /// A number as a table with so many decimals prints it: a latency or a speedup with its spread, and what memory did
     /// not suffice for by its word. `lacking` stands for what has no value otherwise.
     pub fn printed(of: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
-        let spread = |of: &Measurement| of.record.error.filter(|_| of.metric.is_latency());
+        let over_seeds = matches!(of.sample, Sample::Seeds(_));
+        let spread = |of: &Measurement| of.record.error.filter(|_| of.metric.is_latency() || over_seeds);
         let text = match of.record.value.filter(|_| of.failure.is_none()) {
             Some(value) => match spread(of) {
                 Some(error) => format!("{} ± {}", Metric::print(value, decimals), Metric::print(error, decimals)),
@@ -115,7 +132,22 @@ impl Shown {
             None if of.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
             None => lacking.to_owned(),
         };
+        // Of fewer seeds than the others.
+        let text = match &of.sample {
+            Sample::Seeds(seeds) if of.record.value.is_some() && seeds.iter().any(|of| of.value.is_none()) => {
+                format!("{text} (n = {})", seeds.iter().filter(|of| of.value.is_some()).count())
+            }
+            _ => text,
+        };
         Self::new(of, text, of.record.value.map(|value| Metric::printed(value, decimals)))
+    }
+
+    /// Over how many seeds it is a mean; none of a number under one.
+    pub fn seeds(&self) -> Option<usize> {
+        match &self.of.sample {
+            Sample::Seeds(seeds) => Some(seeds.iter().filter(|of| of.value.is_some()).count()),
+            _ => None,
+        }
     }
 
     /// `+` where ours is better than the best other, `-` where it is worse, nothing where they cannot be told apart.

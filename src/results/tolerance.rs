@@ -42,7 +42,8 @@ mod tests {
             calibration: String::new(),
         };
         let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
-        StoredNumber { record, cell: "c".into(), failure: None, right: right.map(str::to_owned), losses: None }
+        let (cell, column) = ("c".to_owned(), metric.to_owned());
+        StoredNumber { record, cell, column, failure: None, right: right.map(str::to_owned), losses: None }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The table of a run turned round: a row for each method, a column for each backbone and depth, one metric.
 
-use super::Protocol;
 use super::long::decimals;
 use super::measurement::{CellSummary, Results, Sample, distinct};
 use super::protocol_line::protocol_line;
 use super::table::{Column, Lead, Row, Shown, Table};
+use super::{Factors, Protocol, factors};
 use crate::error::{Error, Result, nearest};
 use crate::{criterion, recovery};
 
@@ -19,28 +19,24 @@ type Setting = (String, usize, usize);
 pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec<String>) -> Result<Table> {
     let protocol = chosen(&results.protocols, metric)?;
     let (name, decimals) = (protocol.column(), decimals(results, protocol));
-    let pruned = || results.cells.iter().filter(|cell| cell.depth > 0);
-    let calibrations = distinct(pruned().map(|cell| &cell.calibration));
-    // Calibrations are named where they tell rows apart.
-    let label = |cell: &CellSummary| Label::of(cell, calibrations.len() > 1);
     let setting = |cell: &CellSummary| (cell.backbone.clone(), cell.depth, cell.layers);
-    let of_pruned: Vec<Setting> = pruned().map(setting).collect();
+    let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth > 0).map(setting).collect();
     // A backbone that is not pruned has a column of its own.
     let whole = results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
     let settings = distinct(of_pruned.iter().chain(&whole.map(setting).collect::<Vec<_>>()));
-    let row = |of: Label| {
+    let variants = distinct(results.cells.iter().map(variant).collect::<Vec<_>>().iter());
+    let row = |(of, called): (&Variant, String)| {
         let shown = |(backbone, depth, _): &Setting| {
             // The dense value stands in each column of its backbone.
             let own = |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
-            let cell = results.cells.iter().filter(own).find(|cell| label(cell) == of)?;
+            let cell = results.cells.iter().filter(own).find(|cell| variant(cell) == *of)?;
             let found = results.find(&cell.name, &name)?;
             let known = found.record.value.is_some() || found.sample == Sample::OutOfMemory;
             known.then(|| Shown::printed(found, decimals, ""))
         };
         let cells = settings.iter().map(shown).collect();
-        Row { lead: vec![of.text.clone()], dense: of.dense, cells, ..Row::default() }
+        Row { lead: vec![called], dense: of.is_empty(), cells, ..Row::default() }
     };
-    let labels = distinct(results.cells.iter().map(label).collect::<Vec<_>>().iter());
     let column = |(backbone, depth, layers): &Setting| Column {
         has_error: protocol.error_column().is_some(),
         ..Column::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
@@ -51,7 +47,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
         title: name.clone(),
         lead: vec![Lead::text("")],
         columns: settings.iter().map(column).collect(),
-        rows: labels.into_iter().map(row).collect(),
+        rows: variants.iter().zip(called(&variants)).map(row).collect(),
         notes: line.into_iter().chain(besides).collect(),
         ..Table::default()
     };
@@ -75,25 +71,41 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
     })
 }
 
-/// What a row is called, and what tells it from the others.
-#[derive(Debug, Clone, PartialEq)]
-struct Label {
-    dense: bool,
-    criterion: String,
-    text: String,
+/// What a row is about: the settings of its cells, whatever their backbones and depths. The dense backbone has none.
+type Variant = Factors;
+
+fn variant(cell: &CellSummary) -> Variant {
+    let own = cell.factors.iter().filter(|(name, _)| *name != "backbone" && *name != factors::DEPTH);
+    own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-impl Label {
-    fn of(cell: &CellSummary, calibrated: bool) -> Self {
-        let (Some(criterion), Some(recovery)) = (&cell.criterion, &cell.recovery) else {
-            return Self { dense: true, criterion: String::new(), text: criterion::DENSE.label.to_owned() };
-        };
-        let calibration = cell.calibration.as_ref().filter(|_| calibrated).map(|text| format!(", {text}"));
-        let text = match recovery.as_str() {
-            recovery::NONE => criterion::label(criterion).to_owned(),
-            recovery => format!("+ {}", recovery::label(recovery)),
-        };
-        let calibration = calibration.unwrap_or_default();
-        Self { dense: false, criterion: format!("{criterion}{calibration}"), text: text + &calibration }
+/// What the rows are called: a recovery stands below the criterion that it repairs, where that has a row of its own, and
+/// what would be called alike is told apart.
+fn called(variants: &[Variant]) -> Vec<String> {
+    let word =
+        |of: &Variant, name: &str| of.get(name).and_then(|of| of.as_str().map(str::to_owned)).unwrap_or_default();
+    let criterion = |of: &Variant| -> Variant {
+        let own = of.iter().filter(|(name, _)| *name == "criterion" || name.starts_with("criterion."));
+        own.map(|(name, value)| (name.clone(), value.clone())).collect()
+    };
+    let headed: Vec<Variant> =
+        variants.iter().filter(|of| word(of, "recovery") == recovery::NONE).map(criterion).collect();
+    let base = |of: &Variant| match word(of, "recovery") {
+        name if name.is_empty() => (criterion::DENSE.label.to_owned(), Variant::new()),
+        name if name == recovery::NONE => (criterion::label(&word(of, "criterion")).to_owned(), Variant::new()),
+        name => {
+            let below = Some(criterion(of)).filter(|of| headed.contains(of));
+            (format!("+ {}", recovery::label(&name)), below.unwrap_or_default())
+        }
+    };
+    let bases: Vec<(String, Variant)> = variants.iter().map(base).collect();
+    let mut called: Vec<String> = bases.iter().map(|(text, _)| text.clone()).collect();
+    for name in distinct(&bases) {
+        let alike: Vec<usize> = (0..bases.len()).filter(|&at| bases[at] == name).collect();
+        let words = factors::told_apart(&alike.iter().map(|&at| &variants[at]).collect::<Vec<_>>());
+        for (at, words) in alike.into_iter().zip(words).filter(|(_, words)| !words.is_empty()) {
+            called[at] = format!("{}, {words}", called[at]);
+        }
     }
+    called
 }

@@ -1,14 +1,15 @@
 //! A claim on the numbers of its artifacts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::claim::{Claim, ClaimAxis, Needed};
 use super::outcome::{Check, Judgement};
-use super::run::{ArtifactNumbers, Artifacts, apart};
+use super::run::{ArtifactNumbers, Artifacts, Known, apart};
 use super::setting::ClaimSetting;
 use crate::results::record::{DENSE, Record};
+use crate::results::{Factors, factors};
 
 /// Whether a claim holds, and on what that rests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,28 +64,35 @@ impl Claim {
         let about = |record: &&Record| record.condition.criterion != DENSE && (self.only)(&record.condition);
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
-        let mut groups: Vec<(Vec<String>, Vec<&Record>)> = Vec::new();
+        let mut groups: Vec<(Vec<String>, Vec<Known<'_>>)> = Vec::new();
         let mut seen = BTreeSet::new();
-        for record in artifacts.iter().flat_map(|(_, artifact)| &artifact.records).filter(about) {
-            if !seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits))) {
+        for known in artifacts.iter().flat_map(|(_, artifact)| artifact.known()).filter(|known| about(&known.record)) {
+            let Known { record, factors } = known;
+            let factors_text = factors.map(|of| serde_json::to_string(of).unwrap_or_default());
+            if !seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), factors_text)) {
                 continue;
             }
             let key = key(record);
             match groups.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, records)) => records.push(record),
-                None => groups.push((key, vec![record])),
+                Some((_, all)) => all.push(known),
+                None => groups.push((key, vec![known])),
             }
         }
         let everywhere = |wanted: &Vec<String>| {
             artifacts.iter().all(|(_, of)| of.records.iter().filter(about).any(|record| key(record) == *wanted))
         };
         groups.retain(|(key, _)| everywhere(key));
-        let judged = |(key, records): (Vec<String>, Vec<&Record>)| {
+        let judged = |(key, known): (Vec<String>, Vec<Known<'_>>)| {
+            let records: Vec<&Record> = known.iter().map(|known| known.record).collect();
             let backbone = records.first().map(|record| &record.condition.backbone);
             let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
             let dense = dense.filter(|of| of.condition.criterion == DENSE && Some(&of.condition.backbone) == backbone);
             let setting = ClaimSetting::new(records).beside(dense.collect());
-            let Check { outcome, shown } = (self.check)(&setting);
+            let Check { outcome, mut shown } = (self.check)(&setting);
+            let several = differing(&known);
+            if outcome == Judgement::Unknown && !several.is_empty() {
+                shown = format!("{shown}; its cells differ in {}", several.join(", "));
+            }
             SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, shown }
         };
         groups.into_iter().map(judged).collect()
@@ -110,6 +118,16 @@ impl Claim {
     fn open(&self, reason: String) -> ClaimVerdict {
         ClaimVerdict { reason: Some(reason), ..self.verdict(Vec::new()) }
     }
+}
+
+/// The settings in which cells differ that a claim cannot tell apart: they have one condition and one metric.
+fn differing(known: &[Known<'_>]) -> Vec<String> {
+    let mut alike: BTreeMap<_, Vec<&Factors>> = BTreeMap::new();
+    for Known { record, factors } in known {
+        alike.entry((&record.condition, &record.metric)).or_default().extend(*factors);
+    }
+    let names = alike.values().flat_map(|all| factors::fewest(all));
+    names.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 impl ClaimVerdict {

@@ -34,7 +34,7 @@ fn records() -> Vec<Record> {
 }
 
 fn artifacts(of: &[(&str, Vec<Record>)]) -> Artifacts {
-    let artifact = |records: &Vec<Record>| ArtifactNumbers { records: records.clone(), run: None };
+    let artifact = |records: &Vec<Record>| ArtifactNumbers::printed(records.clone());
     of.iter().map(|(name, records)| ((*name).to_owned(), artifact(records))).collect()
 }
 
@@ -121,7 +121,7 @@ fn a_claim_that_joins_artifacts_is_about_the_settings_that_all_have() {
 #[test]
 fn a_claim_joins_only_runs_that_agree() {
     let run = |program: &str| {
-        Some(Run { program: program.into(), gate: true, settings: serde_json::json!({}), inputs: Default::default() })
+        Some(Run { program: program.into(), gate: true, settings: serde_json::json!({}), ..Run::default() })
     };
     let mut both = artifacts(&[("table2", records()), ("tableA7", records().into_iter().map(on_wikitext).collect())]);
     both.get_mut("table2").unwrap().run = run("one");
@@ -140,7 +140,8 @@ fn a_count_on_numbers_that_no_gate_has_stopped_says_so() {
     let counted = |gate| {
         let mut one = artifacts(&[("table2", records())]);
         let (settings, inputs) = (serde_json::json!({}), Default::default());
-        one.get_mut("table2").unwrap().run = Some(Run { program: "one".into(), gate, settings, inputs });
+        one.get_mut("table2").unwrap().run =
+            Some(Run { program: "one".into(), gate, settings, inputs, ..Run::default() });
         claim(Needed::Most).judge(&one, |_| String::new()).count()
     };
     assert_eq!(counted(true), "3 of 4, most needed");
@@ -156,7 +157,22 @@ fn a_record_that_two_artifacts_share_counts_once_and_a_contradiction_is_unknown(
     other.iter_mut().filter(|of| of.condition.recovery == "ghosted").for_each(|of| of.value = Some(1.0));
     let verdict = judge(other);
     assert_eq!(verdict.outcome, Judgement::Unknown);
-    assert_eq!(verdict.settings[0].shown, "acc_average has 2 values for ghosted; they differ in nothing but the value");
+    assert_eq!(verdict.settings[0].shown, "acc_average has 2 values for ghosted");
+}
+
+#[test]
+fn cells_of_one_condition_are_never_taken_for_each_other_and_the_setting_is_named() {
+    let records = vec![record("a", 4, "none", 40.0), record("a", 4, "ghosted", 60.0), record("a", 4, "ghosted", 60.0)];
+    let factors = [0, 0, 1].map(|seed| Factors::from([(factors::SEED.to_owned(), seed.into())])).to_vec();
+    let of = |records, factors| {
+        let numbers = ArtifactNumbers { records, factors, run: None };
+        claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |_| "not run".to_owned())
+    };
+    let verdict = of(records.clone(), factors.clone());
+    assert_eq!(verdict.settings[0].outcome, Judgement::Unknown, "two seeds of equal values are two cells");
+    let shown = &verdict.settings[0].shown;
+    assert!(shown.ends_with("2 values for ghosted; its cells differ in calibration.seed"), "{shown}");
+    assert_eq!(of(records[..2].to_vec(), factors[..2].to_vec()).settings[0].outcome, Judgement::Holds);
 }
 
 #[test]

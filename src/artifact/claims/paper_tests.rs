@@ -9,7 +9,7 @@ use crate::results::record::Record;
 /// The paper's tables as they are printed.
 fn paper() -> Artifacts {
     let records = |table: &crate::artifact::paper::PaperTable| crate::artifact::paper::records(table.name).unwrap();
-    let artifact = |table| ArtifactNumbers { records: records(table), run: None };
+    let artifact = |table| ArtifactNumbers::printed(records(table));
     crate::artifact::paper::tables().iter().map(|table| (table.name.to_owned(), artifact(table))).collect()
 }
 
@@ -189,7 +189,7 @@ fn two_ways_to_compute_the_operator_are_compared_as_printed() {
                 records.push(samples::with_metric(samples::record("tiny-llama", 4, recovery, value), metric));
             }
         }
-        [("tableA10".to_owned(), ArtifactNumbers { records, run: None })].into()
+        [("tableA10".to_owned(), ArtifactNumbers::printed(records))].into()
     };
     let outcome = |difference: f64| {
         let ours = rows(difference);

@@ -8,20 +8,54 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::results::record::Record;
+use crate::results::{Factors, StoredEngine, StoredResults, distinct, factors};
 
 /// The numbers of an artifact.
 #[derive(Debug, Clone, Default)]
 pub struct ArtifactNumbers {
     pub records: Vec<Record>,
+    /// What tells each of them from the others of its run, record by record; empty for those that the paper prints, and
+    /// where an older program made them.
+    pub factors: Vec<Factors>,
     /// What made them; none for those that the paper prints.
     pub run: Option<Run>,
+}
+
+/// A number with what tells it from the others of its run, where that is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) record: &'a Record,
+    pub(super) factors: Option<&'a Factors>,
+}
+
+impl ArtifactNumbers {
+    /// Those that the paper prints.
+    pub fn printed(records: Vec<Record>) -> Self {
+        Self { records, ..Self::default() }
+    }
+
+    /// Those of a results folder.
+    pub fn of(stored: StoredResults) -> Self {
+        let records = stored.records();
+        let factors = stored.numbers.iter().map(|number| stored.factors(number));
+        let factors = if stored.identified() { factors.collect() } else { Vec::new() };
+        let engine = |name: &String| (name.clone(), stored.engine(name));
+        let engines = distinct(records.iter().map(|of| &of.condition.backbone)).iter().map(engine).collect();
+        let StoredResults { program, gate, settings, inputs, cells, .. } = stored;
+        let run = Run { program, gate, settings, inputs, engines, cells: cells.into_values().collect() };
+        Self { records, factors, run: Some(run) }
+    }
+
+    pub(super) fn known(&self) -> impl Iterator<Item = Known<'_>> {
+        self.records.iter().enumerate().map(|(at, record)| Known { record, factors: self.factors.get(at) })
+    }
 }
 
 /// By name: `table2` and so on.
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
 /// What made the numbers of an artifact.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Run {
     /// Version and commit.
     pub program: String,
@@ -31,6 +65,10 @@ pub struct Run {
     pub settings: Value,
     /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
+    /// What ran each backbone.
+    pub engines: BTreeMap<String, StoredEngine>,
+    /// What tells each cell from the others, options with every default filled in; none where an older program made them.
+    pub cells: Vec<Factors>,
 }
 
 /// Why the numbers of two runs may not be read together; none where they may.
@@ -42,19 +80,47 @@ pub(super) fn apart((a, one): (&str, &Run), (b, other): (&str, &Run)) -> Option<
         let open = if one.gate { b } else { a };
         return Some(format!("{open} was made with --no-gate, and the other not"));
     }
-    let settings =
-        cells_apart(one, other).or_else(|| definitions_apart(one, other)).or_else(|| scored_apart(one, other));
+    let settings = engines_apart(one, other)
+        .or_else(|| cells_apart(one, other))
+        .or_else(|| definitions_apart(one, other))
+        .or_else(|| scored_apart(one, other));
     settings.map(|what| format!("{a} and {b} differ in {what}"))
+}
+
+/// A backbone of both that something else ran, or in another float type.
+fn engines_apart(one: &Run, other: &Run) -> Option<String> {
+    let mut both = one.engines.iter().filter_map(|(name, ran)| Some((name, ran, other.engines.get(name)?)));
+    let (name, ran, others) = both.find(|(_, ran, others)| ran != others)?;
+    Some(format!("what ran {name}: {ran}, and {others}"))
 }
 
 /// A cell that both have, with other options or another calibration than its condition says.
 fn cells_apart(one: &Run, other: &Run) -> Option<String> {
-    let (one, other) = (cells(&one.settings), cells(&other.settings));
+    let known = !one.cells.is_empty() && !other.cells.is_empty();
+    let (one, other) = match known {
+        true => (kept_cells(&one.cells), kept_cells(&other.cells)),
+        false => (cells(&one.settings), cells(&other.settings)),
+    };
     let differs = one.iter().find(|(name, made)| other.get(*name).is_some_and(|others| others != *made));
     differs.map(|(name, _)| format!("the settings of {name}"))
 }
 
 /// Of each cell, by what its condition says, what it does not say.
+fn kept_cells(cells: &[Factors]) -> BTreeMap<String, BTreeSet<String>> {
+    const SAID: [&str; 4] = ["backbone", factors::DEPTH, "criterion", "recovery"];
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for cell in cells.iter().filter(|cell| cell.contains_key("criterion")) {
+        let word =
+            |name: &str| cell.get(name).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        let said: Vec<String> = SAID.iter().filter_map(|name| word(name)).collect();
+        let unsaid = cell.iter().filter(|(name, _)| !SAID.contains(&name.as_str()) && *name != factors::CORPUS);
+        let unsaid: Vec<String> = unsaid.map(|(name, value)| format!("{name}={value}")).collect();
+        all.entry(said.join("/")).or_default().insert(unsaid.join(" "));
+    }
+    all
+}
+
+/// The same of a run by an older program, by its settings as they are written.
 fn cells(settings: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for cell in settings["cells"].as_array().into_iter().flatten() {
@@ -123,6 +189,39 @@ mod tests {
 
     use super::*;
 
+    fn engine(dtype: &str) -> StoredEngine {
+        StoredEngine { name: "candle".into(), dtype: dtype.into(), device: "cpu".into() }
+    }
+
+    #[test]
+    fn another_engine_or_float_type_keeps_them_apart() {
+        let why = why(|run| drop(run.engines.insert("llama".into(), engine("bf16"))));
+        assert_eq!(why, "table2 and tableA7 differ in what ran llama: candle f32 on cpu, and candle bf16 on cpu");
+        // A backbone that only one of them has.
+        assert_eq!(self::why(|run| drop(run.engines.insert("other".into(), engine("bf16")))), "");
+    }
+
+    #[test]
+    fn a_default_that_is_written_out_keeps_nothing_apart_and_a_seed_does() {
+        let cell = |seed: u64| {
+            let of = json!({
+                "backbone": "llama", "depth": 4, "criterion": "sleb",
+                "recovery": "ghosted", "calibration": {"corpus": "c4", "seed": seed}, "solver": "normal",
+            });
+            vec![factors::below("", &of)]
+        };
+        let (mut one, mut other) = (run(), run());
+        other.settings["cells"][2]["recovery"]["options"] = json!({"solver": "normal"});
+        assert!(apart(("a", &one), ("b", &other)).is_some(), "as it was written");
+        (one.cells, other.cells) = (cell(0), cell(0));
+        assert_eq!(apart(("a", &one), ("b", &other)), None);
+        other.cells = cell(1);
+        assert_eq!(
+            apart(("a", &one), ("b", &other)).unwrap(),
+            "a and b differ in the settings of llama/4/sleb/ghosted"
+        );
+    }
+
     fn run() -> Run {
         let cell = |recovery: &str| {
             json!({
@@ -142,6 +241,8 @@ mod tests {
                 "evaluate": {"perplexity": [], "tasks": [{"name": "copa", "limit": 300}]},
                 "cells": [dense, cell("none"), cell("ghosted")],
             }),
+            engines: [("llama".to_owned(), engine("f32"))].into(),
+            cells: Vec::new(),
             inputs: [
                 ("models/llama/config.json", "1"),
                 ("models/llama-2/config.json", "2"),

@@ -250,8 +250,8 @@ fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
     };
     let differs = |of: &Field| found.iter().any(|r| of(&r.condition) != of(&first.condition));
     let fields: Vec<&str> = FIELDS.iter().filter(|(_, of)| differs(of)).map(|(name, _)| *name).collect();
-    let difference = if fields.is_empty() { "nothing but the value".to_owned() } else { fields.join(", ") };
-    format!("{metric} has {} values for {wanted}; they differ in {difference}", found.len())
+    let difference = if fields.is_empty() { String::new() } else { format!("; they differ in {}", fields.join(", ")) };
+    format!("{metric} has {} values for {wanted}{difference}", found.len())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! | 1, boundary error by recovery; 3, norms of the parts of the operator | [`Bars`] |
 //! | 2, removed and Ghosted Layers | [`LayerDiagram`] |
 //! | 4, error of each channel; 5, accuracy against depth | [`Curves`] |
+//! | none: a value under each seed of the calibration | [`Dots`] |
 //!
 //! A figure becomes a `scene` of shapes in points, and plotters draws that scene twice, as SVG and as a bitmap: both have
 //! the same proportions. Text has 8 points at the printed width. A method has the same look in every figure
@@ -34,6 +35,7 @@
 mod axis;
 mod bars;
 mod curves;
+mod dots;
 mod font;
 mod frame;
 mod layers;
@@ -50,6 +52,7 @@ mod theme;
 pub use axis::{Axis, Scale};
 pub use bars::{Bars, Series, Value};
 pub use curves::{Curves, Level, Line, Point};
+pub use dots::{Dots, Draws};
 pub use frame::Width;
 pub use layers::{DiagramRow, LayerDiagram};
 pub use theme::Theme;
@@ -64,6 +67,7 @@ use crate::error::Result;
 pub enum Figure {
     Bars(Bars),
     Curves(Curves),
+    Dots(Dots),
     Layers(LayerDiagram),
 }
 
@@ -91,6 +95,7 @@ impl Figure {
         match self {
             Self::Bars(bars) => bars.scene(),
             Self::Curves(curves) => curves.scene(),
+            Self::Dots(dots) => dots.scene(),
             Self::Layers(diagram) => diagram.scene(),
         }
     }

@@ -1,0 +1,104 @@
+//! Dots in columns: a value for each draw of a method, and a dash at their mean.
+
+use serde::{Deserialize, Serialize};
+
+use super::axis::{Axis, Range, drawable};
+use super::font;
+use super::frame::{Frame, FramePlan, GAP, MARGIN, Width};
+use super::legend::Key;
+use super::palette::{self, TEXT};
+use super::scene::{Anchor, Scene};
+use crate::error::{Error, Result};
+use crate::style::Dash;
+
+/// The draws of one method.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Draws {
+    /// Decides the colour and the marker: see [`palette::of`].
+    pub method: String,
+    /// Its name in print.
+    pub label: String,
+    /// The values in each group; those that are not finite are not drawn.
+    pub values: Vec<Vec<f64>>,
+}
+
+/// Groups of columns of dots, one column a method in each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Dots {
+    /// For readers who hear the figure; not drawn.
+    pub title: String,
+    pub description: String,
+    pub width: Width,
+    pub axis: Axis,
+    /// The groups' names, below the columns.
+    pub groups: Vec<String>,
+    pub methods: Vec<Draws>,
+}
+
+/// Between two groups, in columns.
+const APART: f64 = 1.0;
+/// Of a dot, in points.
+const RADIUS: f64 = 1.8;
+/// Of a column's room, the part that the dash at the mean fills.
+const FILLED: f64 = 0.7;
+/// A column is not wider than this, however few there are.
+const WIDEST: f64 = 24.0;
+
+impl Dots {
+    /// # Errors
+    /// When there is no number, or a method has not one list of values per group.
+    pub(super) fn scene(&self) -> Result<Scene> {
+        let fault = |what: &str| Error::bad_input(what).at(self.title.as_str());
+        if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
+            return Err(fault("a method's dots do not fit the groups")
+                .at(method.label.as_str())
+                .expected(format!("values of {} groups", self.groups.len()))
+                .found(method.values.len().to_string()));
+        }
+        let numbers = self.methods.iter().flat_map(|method| method.values.iter().flatten());
+        let numbers = numbers.filter_map(|&value| drawable(Some(value)));
+        let range =
+            Range::of(numbers, self.axis.scale).ok_or_else(|| fault("a figure of dots has no number to draw"))?;
+        Ok(self.draw(range.with_room(false)))
+    }
+
+    fn draw(&self, range: Range) -> Scene {
+        let mut scene = Scene::new(&self.title, &self.description, self.width.points());
+        let keys: Vec<(Key, String)> =
+            self.methods.iter().map(|of| (Key::Bar(palette::of(&of.method)), of.label.clone())).collect();
+        let plan = FramePlan {
+            width: self.width,
+            axis: &self.axis,
+            range,
+            entries: &keys,
+            head: RADIUS,
+            foot: RADIUS,
+            aside: 0.0,
+        };
+        let frame = Frame::draw(&mut scene, plan);
+        let group_width = (frame.right - frame.left) / self.groups.len() as f64;
+        let pitch = (group_width / (self.methods.len() as f64 + APART)).min(WIDEST);
+        for (i, method) in self.methods.iter().enumerate() {
+            let look = palette::of(&method.method);
+            for (j, values) in method.values.iter().enumerate() {
+                let middle = frame.left + (j as f64 + 0.5) * group_width;
+                let x = middle + (i as f64 + 0.5 - self.methods.len() as f64 / 2.0) * pitch;
+                let known: Vec<f64> = values.iter().filter_map(|&value| drawable(Some(value))).collect();
+                if !known.is_empty() {
+                    let (y, half) = (frame.y(known.iter().sum::<f64>() / known.len() as f64), pitch * FILLED / 2.0);
+                    scene.line(&[(x - half, y), (x + half, y)], TEXT, 0.8, Dash::Solid);
+                }
+                known.iter().for_each(|&value| scene.marker((x, frame.y(value)), look.marker, look.colour, RADIUS));
+            }
+        }
+        frame.axis_line(&mut scene, frame.bottom);
+        let below = frame.bottom + GAP;
+        let mut end = below;
+        for (j, group) in self.groups.iter().enumerate() {
+            let lines = font::wrap(group, group_width - GAP);
+            end = end.max(scene.lines((frame.left + (j as f64 + 0.5) * group_width, below), &lines, Anchor::Middle));
+        }
+        scene.height = end + MARGIN;
+        scene
+    }
+}

@@ -1,0 +1,166 @@
+//! What a table over calibration seeds shows besides its means: a dot for each seed, and what becomes of the paper's order
+//! of methods under each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::figure::{Axis, Dots, Drawing, Draws, Figure, Theme, Width};
+use super::paper::backbone_label;
+use crate::error::Result;
+use crate::grid::TableEntry;
+use crate::metric::{self, Metric};
+use crate::results::record::{DENSE, Record};
+use crate::results::{Measurement, Sample, distinct};
+use crate::{criterion, recovery};
+
+/// One cut of a backbone under one criterion.
+type Cut = (String, usize, usize, String);
+
+/// The values of a method, by seed.
+type Values = BTreeMap<u64, f64>;
+type Methods = Vec<(String, Values)>;
+
+/// The values of the methods of each cut.
+struct Drawn {
+    metric: Metric,
+    cuts: Vec<(Cut, Methods)>,
+}
+
+impl Drawn {
+    /// `numbers` are those over the seeds. None where none is.
+    fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
+        let asked = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
+        let asked = asked.chain(table.metrics.iter().cloned()).next()?;
+        let own = || numbers.iter().filter(|of| of.metric.id == asked && of.record.condition.criterion != DENSE);
+        let metric = own().next()?.metric.clone();
+        let cut = |of: &Measurement| {
+            let of = &of.record.condition;
+            (of.backbone.clone(), of.depth, of.layers, of.criterion.clone())
+        };
+        let methods = |wanted: &Cut| {
+            let of_cut = own().filter(|of| cut(of) == *wanted);
+            let values = of_cut.filter_map(|of| match &of.sample {
+                Sample::Seeds(seeds) => {
+                    let values = seeds.iter().filter_map(|of| Some((of.seed, of.value?)));
+                    Some((of.record.condition.recovery.clone(), values.collect()))
+                }
+                _ => None,
+            });
+            values.collect::<Vec<_>>()
+        };
+        let cuts = distinct(own().map(|of| cut(of)).collect::<Vec<_>>().iter());
+        let cuts: Vec<_> = cuts.into_iter().map(|cut| (cut.clone(), methods(&cut))).collect();
+        cuts.iter().any(|(_, methods)| !methods.is_empty()).then_some(Self { metric, cuts })
+    }
+}
+
+/// The figure, a dot for each seed; none where there are none.
+///
+/// # Errors
+/// A drawing that cannot be made.
+pub(super) fn dots(title: &str, table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<Option<Drawing>> {
+    let Some(Drawn { metric, cuts }) = Drawn::of(table, numbers) else { return Ok(None) };
+    let methods = distinct(cuts.iter().flat_map(|(_, methods)| methods.iter().map(|(name, _)| name)));
+    let draws = |method: String| Draws {
+        label: if method == recovery::NONE { "No repair".to_owned() } else { recovery::heading(&method).to_owned() },
+        values: cuts.iter().map(|(_, all)| of_method(all, &method).into_values().collect()).collect(),
+        method,
+    };
+    let several = distinct(cuts.iter().map(|((.., criterion), _)| criterion)).len() > 1;
+    let group = |((backbone, depth, layers, criterion), _): &(Cut, _)| {
+        let criterion = if several { format!(" {}", criterion::label(criterion)) } else { String::new() };
+        format!("{} {depth}/{layers}{criterion}", backbone_label(backbone))
+    };
+    let figure = Figure::Dots(Dots {
+        title: format!("{title}: a dot for each calibration seed"),
+        description: format!("{} under each seed of the calibration, with a dash at the mean.", metric.label),
+        width: Width::Page,
+        axis: Axis { label: metric.label.clone(), ..Axis::default() },
+        groups: cuts.iter().map(group).collect(),
+        methods: methods.into_iter().map(draws).collect(),
+    });
+    figure.draw(Theme::Light).map(Some)
+}
+
+fn of_method(all: &[(String, Values)], method: &str) -> Values {
+    all.iter().find(|(name, _)| name == method).map(|(_, values)| values.clone()).unwrap_or_default()
+}
+
+/// A line for each cut: how many pairs of methods stand under every seed as in the paper, how many the other way round, and
+/// which change with the seed. `paper` are the numbers of the table whose order is meant.
+pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
+    let Some(Drawn { metric, cuts }) = Drawn::of(table, numbers) else { return Vec::new() };
+    let line = |((backbone, depth, layers, criterion), methods): &(Cut, Methods)| {
+        // The paper's means over all its settings of this criterion.
+        let of_paper = |recovery: &str| {
+            let own = paper.iter().filter(|of| {
+                of.metric == metric.id && of.condition.criterion == *criterion && of.condition.recovery == recovery
+            });
+            let values: Vec<f64> = own.filter_map(|of| of.value).collect();
+            (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+        };
+        let known: Vec<(&str, f64, &Values)> =
+            methods.iter().filter_map(|(name, values)| Some((name.as_str(), of_paper(name)?, values))).collect();
+        let (mut same, mut other, mut changing, mut pairs) = (0, 0, Vec::new(), 0);
+        for (at, (one, one_paper, one_values)) in known.iter().enumerate() {
+            for (two, two_paper, two_values) in &known[at + 1..] {
+                let as_in_paper: Vec<Option<bool>> = one_values
+                    .iter()
+                    .filter_map(|(seed, value)| Some((value, two_values.get(seed)?)))
+                    .map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == metric.better(*one_paper, *two_paper)))
+                    .collect();
+                if as_in_paper.is_empty() {
+                    continue;
+                }
+                pairs += 1;
+                match (as_in_paper.iter().all(|of| *of == Some(true)), as_in_paper.iter().all(|of| *of == Some(false)))
+                {
+                    (true, _) => same += 1,
+                    (_, true) => other += 1,
+                    _ => changing.push(format!("{} and {}", called(one, criterion), called(two, criterion))),
+                }
+            }
+        }
+        let changes = match changing.as_slice() {
+            [] => "none changes with the seed".to_owned(),
+            [one] => format!("one changes with the seed ({one})"),
+            several => format!("{} change with the seed ({})", several.len(), several.join(", ")),
+        };
+        let firsts = first(&metric, methods, criterion);
+        let noun = if pairs == 1 { "pair" } else { "pairs" };
+        (pairs > 0).then(|| {
+            format!(
+                "{} {depth}/{layers}: of {pairs} {noun} of methods {same} stand as in the paper under every seed, {other} \
+                 the other way round under every seed, {changes}; first is {firsts}.",
+                backbone_label(backbone)
+            )
+        })
+    };
+    cuts.iter().filter_map(line).collect()
+}
+
+/// As a table calls it: what is not repaired has the name of its criterion.
+fn called(recovery: &str, criterion: &str) -> String {
+    match recovery {
+        recovery::NONE => criterion::label(criterion).to_owned(),
+        name => recovery::heading(name).to_owned(),
+    }
+}
+
+/// `Ghost Layer (Ours) under 5 of 5 seeds`
+fn first(metric: &Metric, methods: &[(String, Values)], criterion: &str) -> String {
+    let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for seed in &seeds {
+        let known = methods.iter().filter_map(|(name, values)| Some((name.as_str(), *values.get(seed)?)));
+        let best = known.reduce(|best, other| if metric.better(other.1, best.1) { other } else { best });
+        let Some((name, _)) = best else { continue };
+        match counts.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((name, 1)),
+        }
+    }
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let said = counts.iter().map(|(name, count)| format!("{} under {count}", called(name, criterion)));
+    format!("{} of {} seeds", said.collect::<Vec<_>>().join(", "), seeds.len())
+}

@@ -1,0 +1,230 @@
+//! Numbers over the seeds of their calibrations: the mean, the standard deviation, and of how many.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::factors::SEED;
+use super::measurement::{CellSummary, Measurement, Results, Sample};
+use super::{Factors, distinct};
+use crate::grid::Over;
+
+/// What a cell has under one seed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OfSeed {
+    pub seed: u64,
+    pub cell: String,
+    /// None where it failed.
+    pub value: Option<f64>,
+}
+
+impl Results {
+    /// As a table shows them that is over something.
+    #[must_use]
+    pub fn over(&self, what: Option<Over>) -> Cow<'_, Self> {
+        match what {
+            Some(Over::Seed) => Cow::Owned(self.over_seeds()),
+            None => Cow::Borrowed(self),
+        }
+    }
+
+    /// What a reader has to know of numbers over seeds.
+    pub fn notes(&self) -> Vec<String> {
+        seed_notes(self.measurements.iter().map(AsRef::as_ref))
+    }
+
+    /// The same with one cell for all that differ in the seed of their calibration alone. The dense backbone has none, and
+    /// stays as it is.
+    #[must_use]
+    pub fn over_seeds(&self) -> Self {
+        let mut cells: Vec<(Option<Factors>, Vec<&CellSummary>)> = Vec::new();
+        for cell in &self.cells {
+            let (key, _) = seedless(&cell.factors);
+            match cells.iter_mut().find(|(known, _)| key.is_some() && *known == key) {
+                Some((_, all)) => all.push(cell),
+                None => cells.push((key, vec![cell])),
+            }
+        }
+        let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+        for (_, all) in &cells {
+            names.extend(all.iter().map(|cell| (cell.name.as_str(), all[0].name.as_str())));
+        }
+        let mut groups: BTreeMap<(&str, &str), Vec<&Arc<Measurement>>> = BTreeMap::new();
+        for number in &self.measurements {
+            let name = names.get(number.cell.as_str()).copied().unwrap_or(&number.cell);
+            groups.entry((name, number.column.as_str())).or_default().push(number);
+        }
+        // In the order of the first of each.
+        let firsts = self
+            .measurements
+            .iter()
+            .filter_map(|number| groups.remove(&(number.cell.as_str(), number.column.as_str())));
+        let measurements = firsts.map(|group| over(&group)).collect();
+        Self::new(cells.iter().map(|(_, all)| merged(all)).collect(), self.protocols.clone(), measurements)
+    }
+}
+
+/// The settings without the seed, where there is one, and the seed.
+fn seedless(factors: &Factors) -> (Option<Factors>, Option<u64>) {
+    let mut rest = factors.clone();
+    let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());
+    (seed.map(|_| rest), seed)
+}
+
+/// One number of several that differ in the seed alone.
+fn over(group: &[&Arc<Measurement>]) -> Measurement {
+    let first = group[0];
+    let (rest, _) = seedless(&first.setup.variant);
+    let Some(rest) = rest else { return Measurement::clone(first) };
+    let of_seed = |number: &&Arc<Measurement>| OfSeed {
+        seed: seedless(&number.setup.variant).1.unwrap_or_default(),
+        cell: number.cell.clone(),
+        value: number.record.value.filter(|value| value.is_finite() && number.failure.is_none()),
+    };
+    let seeds: Vec<OfSeed> = group.iter().map(of_seed).collect();
+    let values: Vec<f64> = seeds.iter().filter_map(|of| of.value).collect();
+    let mut number = Measurement::clone(first);
+    (number.record.value, number.record.error) = (mean(&values), deviation(&values));
+    number.setup.variant = Arc::new(rest);
+    number.setup.undetermined = group.iter().any(|of| of.setup.undetermined);
+    // Some stand for all; where there is none, the reason stands.
+    number.failure = if values.is_empty() { group.iter().find_map(|of| of.failure.clone()) } else { None };
+    number.sample = Sample::Seeds(seeds);
+    number
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Of a sample; none of one value.
+fn deviation(values: &[f64]) -> Option<f64> {
+    let mean = mean(values).filter(|_| values.len() > 1)?;
+    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    Some((squares / (values.len() - 1) as f64).sqrt())
+}
+
+/// One cell of several that differ in the seed alone.
+fn merged(all: &[&CellSummary]) -> CellSummary {
+    let first = all[0];
+    let (Some(rest), _) = seedless(&first.factors) else { return first.clone() };
+    let seed = |cell: &&CellSummary| seedless(&cell.factors).1.map_or(String::new(), |seed| seed.to_string());
+    let seeds = all.iter().map(seed).collect::<Vec<_>>().join(",");
+    let removed = distinct(all.iter().map(|cell| &cell.removed));
+    let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
+    if removed.len() > 1 {
+        let each = all.iter().map(|cell| format!("{:?} under seed {}", cell.removed, seed(cell)));
+        notes.push(format!("layers removed differ: {}", each.collect::<Vec<_>>().join(", ")));
+    }
+    let failed = all.iter().filter_map(|cell| Some(format!("seed {}: {}", seed(cell), cell.failure.as_ref()?)));
+    let failed: Vec<String> = failed.collect();
+    let failure = (failed.len() == all.len()).then(|| failed.join("; "));
+    if failure.is_none() {
+        notes.extend(failed.into_iter().map(|reason| format!("failed under {reason}")));
+    }
+    let word = |name: &str| rest.get(name).map(|of| of.as_str().map_or_else(|| of.to_string(), str::to_owned));
+    let [corpus, sequences, length] =
+        ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
+    CellSummary {
+        calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
+        removed: if removed.len() == 1 { first.removed.clone() } else { Vec::new() },
+        factors: Arc::new(rest),
+        seconds: all.iter().map(|cell| cell.seconds).sum(),
+        notes,
+        failure,
+        ..first.clone()
+    }
+}
+
+/// What stands under a table over seeds.
+fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<String> {
+    let seeds = |number: &'a Measurement| match &number.sample {
+        Sample::Seeds(seeds) => Some(seeds.iter().map(|of| of.seed).collect::<Vec<u64>>()),
+        _ => None,
+    };
+    let all: Vec<Vec<u64>> = distinct(numbers.into_iter().filter_map(seeds).collect::<Vec<_>>().iter());
+    let line = |seeds: &Vec<u64>| {
+        let list = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        format!("Mean ± standard deviation over n = {} calibration seeds ({list}).", seeds.len())
+    };
+    all.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::factors::below;
+    use super::super::measurement::Setup;
+    use super::super::record::{Condition, Record};
+    use super::*;
+    use crate::metric::Metric;
+    use crate::results::Shown;
+
+    fn number(seed: Option<u64>, value: Option<f64>) -> Measurement {
+        let condition = Condition {
+            backbone: "llama".into(),
+            layers: 16,
+            depth: 4,
+            criterion: "sleb".into(),
+            recovery: "ghosted".into(),
+            finetuned: false,
+            calibration: "c4".into(),
+        };
+        let metric = Metric::task("rte");
+        let factors = match seed {
+            Some(seed) => below("", &json!({"recovery": "ghosted", "calibration": {"seed": seed}})),
+            None => Factors::new(),
+        };
+        Measurement {
+            cell: format!("cell@{seed:?}"),
+            column: "rte".into(),
+            record: Record { condition, metric: "rte".into(), value, error: Some(9.0) },
+            metric,
+            setup: Setup { variant: Arc::new(factors), ..Setup::default() },
+            sample: Sample::None,
+            failure: value.is_none().then(|| "it failed".to_owned()),
+        }
+    }
+
+    fn results(numbers: Vec<Measurement>) -> Results {
+        let cell = |of: &Measurement| CellSummary {
+            name: of.cell.clone(),
+            factors: Arc::clone(&of.setup.variant),
+            failure: of.failure.clone(),
+            ..CellSummary::default()
+        };
+        Results::new(numbers.iter().map(cell).collect(), Vec::new(), numbers)
+    }
+
+    #[test]
+    fn a_number_over_seeds_is_their_mean_with_the_deviation_of_a_sample() {
+        let over = results(vec![
+            number(None, Some(70.0)),
+            number(Some(0), Some(50.0)),
+            number(Some(1), Some(53.0)),
+            number(Some(2), Some(56.0)),
+        ])
+        .over_seeds();
+        assert_eq!((over.cells.len(), over.measurements.len()), (2, 2));
+        // The dense one stays as it is.
+        assert_eq!((over.measurements[0].record.value, over.measurements[0].record.error), (Some(70.0), Some(9.0)));
+        let of = &over.measurements[1];
+        // Squares of 3, 0 and 3 over 2.
+        assert_eq!((of.record.value, of.record.error), (Some(53.0), Some(3.0)));
+        assert_eq!(Shown::printed(of, 2, "failed").text, "53.00 ± 3.00");
+        let notes = seed_notes(over.measurements.iter().map(AsRef::as_ref));
+        assert_eq!(notes, ["Mean ± standard deviation over n = 3 calibration seeds (0, 1, 2)."]);
+    }
+
+    #[test]
+    fn a_seed_that_failed_is_not_counted_and_that_is_said() {
+        let over =
+            results(vec![number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))]).over_seeds();
+        assert_eq!(Shown::printed(&over.measurements[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
+        assert_eq!(over.cells[0].notes, ["failed under seed 1: it failed"]);
+        let over = results(vec![number(Some(0), None), number(Some(1), None)]).over_seeds();
+        assert_eq!(Shown::printed(&over.measurements[0], 2, "failed").text, "failed");
+        assert_eq!(over.cells[0].failure.as_deref(), Some("seed 0: it failed; seed 1: it failed"));
+    }
+}
