@@ -9,7 +9,7 @@
 //! | 4 | [`artifact`], [`export`], [`starter`] |
 //! | 3 | [`results`], [`cluster`] |
 //! | 2 | [`exec`] |
-//! | 1 | [`plan`], [`grid`] |
+//! | 1 | [`plan`], [`identity`], [`grid`] |
 //! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], [`installed`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
@@ -27,6 +27,7 @@ pub mod export;
 mod fault;
 pub mod grid;
 pub mod heap;
+pub mod identity;
 pub mod installed;
 pub mod machine;
 pub mod plan;

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock;
+use crate::model::{DeviceName, Gpu};
 
 /// What of the machine can change a number or a time.
 #[derive(Debug, Clone, Serialize)]
@@ -17,7 +18,7 @@ pub struct Machine {
     pub arch: &'static str,
     /// The processor's name; none where the system does not tell.
     pub cpu: Option<String>,
-    /// None: all computing is done on the CPU.
+    /// The models of its GPUs, whether or not they compute; none where its drivers tell of none.
     pub gpu: Option<String>,
     pub threads: usize,
     /// Instruction sets that decide which kernels run, and with them the last digits.
@@ -30,7 +31,7 @@ impl Machine {
             os: std::env::consts::OS,
             arch: std::env::consts::ARCH,
             cpu: cpu(),
-            gpu: None,
+            gpu: Some(gpus(Path::new(NVIDIA)).join(", ")).filter(|models| !models.is_empty()),
             threads: rayon::current_num_threads(),
             cpu_features: cpu_features(),
         }
@@ -38,10 +39,42 @@ impl Machine {
 }
 
 /// Which machine it is, for times that no other one's stand for: its name, and what of it and of this process' share of
-/// it makes it fast.
-pub fn identity() -> Value {
-    let Machine { cpu, gpu, threads, .. } = Machine::this();
-    json!({"host": host(), "cpu": cpu, "gpu": gpu, "threads": threads})
+/// it makes it fast. `device` is what computes there: of two GPUs each is another machine.
+pub fn identity(device: DeviceName) -> Value {
+    let Machine { cpu, threads, .. } = Machine::this();
+    json!({"host": host(), "cpu": cpu, "gpu": of_device(device, device.gpu()), "threads": threads})
+}
+
+/// What tells one GPU from another: its place, its model and its own number. Null for the CPU.
+fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
+    match (device, gpu) {
+        (DeviceName::Cpu, _) => Value::Null,
+        (_, gpu) => {
+            let (model, serial) = gpu.map_or((None, None), |Gpu { model, serial }| (model, serial));
+            json!({"device": device.to_string(), "model": model, "serial": serial})
+        }
+    }
+}
+
+/// A machine as [`identity`] tells of it, in words: what computes there, and in how many threads.
+pub fn in_words(identity: &Value) -> String {
+    let (cpu, gpu) = (identity["cpu"].as_str(), &identity["gpu"]);
+    let processor = match gpu["model"].as_str().or_else(|| gpu["device"].as_str()) {
+        Some(model) if gpu["device"] != model => format!("{model} ({})", gpu["device"].as_str().unwrap_or_default()),
+        Some(device) => device.to_owned(),
+        None => cpu.unwrap_or(std::env::consts::ARCH).to_owned(),
+    };
+    format!("{processor}, {} threads", identity["threads"])
+}
+
+/// Where NVIDIA's driver tells of its GPUs, a folder each.
+const NVIDIA: &str = "/proc/driver/nvidia/gpus";
+
+/// The models of the GPUs of which a driver tells in a folder.
+fn gpus(folder: &Path) -> Vec<String> {
+    let mut folders: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    folders.sort();
+    folders.iter().filter_map(|gpu| field(gpu.join("information"), "Model")).collect()
 }
 
 /// The machine's name; empty where it has none.
@@ -84,7 +117,7 @@ fn cpu_features() -> Vec<&'static str> {
 }
 
 /// A line `name: value` of one of the system's files.
-fn field(file: &str, name: &str) -> Option<String> {
+fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let value = |line: &str| {
         let (key, value) = line.split_once(':')?;
@@ -198,6 +231,39 @@ mod tests {
         assert_eq!(job(&task).as_deref(), Some("45_1"));
         assert_eq!(job(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));
         assert_eq!(job(&[]), None);
+    }
+
+    #[test]
+    fn each_gpu_is_another_machine_and_is_named_as_its_driver_names_it() {
+        let gpu = |serial: &str| Gpu { model: Some("NVIDIA H100 80GB HBM3".into()), serial: Some(serial.into()) };
+        let of = |device, gpu| json!({"host": "h", "cpu": "EPYC", "gpu": of_device(device, gpu), "threads": 8});
+        let first = of(DeviceName::Cuda(0), Some(gpu("ab")));
+        // Another place; another one in the same place, as CUDA_VISIBLE_DEVICES may put it there; one that does not tell.
+        let others = [
+            of(DeviceName::Cuda(1), Some(gpu("ab"))),
+            of(DeviceName::Cuda(0), Some(gpu("cd"))),
+            of(DeviceName::Cuda(0), None),
+            of(DeviceName::Cpu, None),
+        ];
+        assert!(others.iter().all(|other| *other != first));
+        assert_eq!(in_words(&first), "NVIDIA H100 80GB HBM3 (cuda:0), 8 threads");
+        assert_eq!(in_words(&others[2]), "cuda:0, 8 threads");
+        assert_eq!(in_words(&others[3]), "EPYC, 8 threads");
+        assert_eq!(identity(DeviceName::Cpu)["gpu"], Value::Null, "times of the CPU stay what they are");
+    }
+
+    #[test]
+    fn the_gpus_of_a_machine_are_those_of_which_its_driver_tells() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(gpus(&folder.path().join("none")).is_empty());
+        for (place, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
+            let of = folder.path().join(place);
+            fs::create_dir(&of).unwrap();
+            // As the driver writes it.
+            let text = format!("Model: \t\t {model}\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1\nBus Type: \t PCIe\n");
+            fs::write(of.join("information"), text).unwrap();
+        }
+        assert_eq!(gpus(folder.path()), ["NVIDIA RTX A5000", "NVIDIA H100 80GB HBM3"]);
     }
 
     #[test]

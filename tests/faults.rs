@@ -271,6 +271,46 @@ fn gc_keeps_every_profile_of_a_grid_and_every_trial_of_its_criteria() {
     assert_eq!(artifacts("scores"), 7 + 2);
 }
 
+#[test]
+fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
+    let world = World::new();
+    let ways: [&[&str]; 3] = [&[], &["--dtype", "bf16"], &["--engine", "candle"]];
+    ways.iter().for_each(|way| drop(world.runs(way)));
+    world.runs(&["--set", "calibration.seed=1"]);
+    let gc = |more: &[&str]| {
+        let output = world.ghostlab(&[&["cache", "gc", "--keep", "grid.yaml", "--yes"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        said(&output)
+    };
+    assert!(gc(&[]).contains("deleted"), "what seed 1 made");
+    for way in ways {
+        let log = world.runs(way);
+        assert!(log.contains("9 of 9 cells are stored already"), "{way:?}: {log}");
+    }
+    // One that is named counts alone, as a profile does.
+    assert!(gc(&["--dtype", "bf16"]).contains("deleted"));
+    let log = world.runs(&["--dtype", "bf16"]);
+    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    let log = world.runs(&["--engine", "candle"]);
+    assert!(!log.contains("cells are stored already"), "{log}");
+}
+
+#[test]
+fn what_a_later_program_made_is_never_cleared_away() {
+    let world = World::new();
+    world.runs(&[]);
+    let (now, later) = (stage(&world, "scores"), world.path("data/store/scores-v999"));
+    fs::rename(now, &later).unwrap();
+    let mut files = Vec::new();
+    below(&later, &mut files);
+    for arguments in [&[][..], &["--kind", "scores"], &["--older", "0"], &["--keep", "grid.yaml"]] {
+        world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
+        let mut left = Vec::new();
+        below(&later, &mut left);
+        assert_eq!(left, files, "{arguments:?}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_full_disk_stops_the_run_with_a_reason_and_room_lets_it_go_on() {
@@ -579,6 +619,51 @@ fn weights_that_change_while_layers_are_made_by_need_stop_the_run_and_nothing_is
             world.runs(&arguments);
             assert!(world.tables() == undisturbed.tables(), "{how} at {place}");
         }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn weights_that_change_while_fine_tuning_runs_stop_it_and_nothing_is_stored_under_their_old_hash() {
+    let tuned = |name: &str| format!("{{name: {name}, finetune: {{sequences: 8, length: 32}}}}");
+    let world = || {
+        let world = World::new();
+        let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+        let all = "recovery: [none, linearpatch-diag, linearpatch-rotate, ghosted]";
+        assert!(grid.contains(all) && grid.contains("depth: [1, 2]"));
+        let grid = grid.replace(all, &format!("recovery: [{}, {}]", tuned("linearpatch-diag"), tuned("ghosted")));
+        world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: 1"));
+        world
+    };
+    let undisturbed = world();
+    undisturbed.runs(&[]);
+    // The backbone is in memory. Before the teacher and the layers after the cut are read for the first training, and
+    // before they are for the second.
+    for (place, settled) in [("activations:1", true), ("activations:1", false), ("train:5", true)] {
+        let world = world();
+        let weights = world.path("backbone/model.safetensors");
+        let bytes = fs::read(&weights).unwrap();
+        if settled {
+            age(&weights);
+        }
+        let time = fs::metadata(&weights).unwrap().modified().unwrap();
+        let mut child = started(&world, &["run", "grid.yaml"], &format!("stop@{place}"));
+        wait_until_stopped(&mut child);
+        let (mut other, beside) = (bytes.clone(), world.path("beside"));
+        let last = other.len() - 4;
+        other[last] ^= 1;
+        fs::write(&beside, other).unwrap();
+        fs::File::open(&beside).unwrap().set_modified(time).unwrap();
+        fs::rename(&beside, &weights).unwrap();
+        signal(&child, "-CONT");
+        let output = ended(child);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{place}: {log}");
+        assert!(log.contains("model.safetensors"), "{place}: {log}");
+        // With the old bytes back, the old results come.
+        fs::write(&weights, &bytes).unwrap();
+        world.runs(&[]);
+        assert!(world.tables() == undisturbed.tables(), "{place}");
     }
 }
 

@@ -80,6 +80,8 @@ fn a_training_that_was_killed_goes_on_and_ends_in_the_same_bytes() {
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
     assert!(!stored(&killed, ArtifactKind::Distilled).is_empty(), "a checkpoint is left");
+    // Nor does clearing up take it away.
+    assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.runs(&[]);
     // A checkpoint every two of forty steps; the 26th had begun.
     assert!(log.contains("goes on after step 24 of 40"), "{log}");

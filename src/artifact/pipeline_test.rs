@@ -45,7 +45,14 @@ impl Executor for Fake {
             .map(|_| Some(TextProtocol { windows: 256, all: 256, bytes: 1 << 20 }))
             .collect();
         let texts = BTreeMap::from([("llama-3-8b".to_owned(), read)]);
-        Ok(GridOutcome { cells, inputs: inputs(), texts, tasks: Vec::new(), engines: BTreeMap::new() })
+        Ok(GridOutcome {
+            cells,
+            inputs: inputs(),
+            texts,
+            tasks: Vec::new(),
+            engines: BTreeMap::new(),
+            machine: String::new(),
+        })
     }
 }
 

@@ -110,6 +110,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
         texts: BTreeMap::from([("llama".to_owned(), vec![read; 2])]),
         tasks: TASKS.iter().map(task).collect(),
         engines: BTreeMap::new(),
+        machine: String::new(),
     }
 }
 

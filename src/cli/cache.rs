@@ -1,5 +1,6 @@
 //! `ghostlab cache`: what the store holds.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +19,9 @@ use super::units::{bytes, columns, seconds};
 use crate::error::{self, Error, Result};
 use crate::exec::{self, Methods, Settings};
 use crate::grid::Grid;
-use crate::plan::{KeptKeys, Plan};
+use crate::identity::ComputeId;
+use crate::model::EngineRequest;
+use crate::plan::{KeptKeys, Plan, engines_of};
 use crate::quantity::Days;
 use crate::store::{ArtifactKind, Found, InventoryItem, Left, Store};
 
@@ -56,7 +59,8 @@ pub(super) enum Command {
 pub(super) struct Gc {
     #[command(flatten)]
     place: Place,
-    /// Keep what this grid uses, and throw away whatever no kept grid does. Without a grid to keep, only what no program
+    /// Keep what this grid uses, with whatever engine and float type it was computed (with `--engine`, `--device` or
+    /// `--dtype` those only), and throw away whatever no kept grid does. Without a grid to keep, only what no program
     /// of this version can use goes: damaged artifacts and those of earlier versions.
     #[arg(long, value_name = "GRID.yaml", add = candidates::grids())]
     keep: Vec<PathBuf>,
@@ -154,8 +158,13 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let store = gc.place.look()?;
     let left: Vec<Left> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let in_use = store.reserved();
-    let kept = kept(gc, &store)?;
+    let entries = store.entries();
+    let (kept, unknown) = kept(gc, &store, &entries)?;
     let goes = |entry: &InventoryItem| {
+        // What a later program made, or computed with what this one does not know, it cannot judge.
+        if entry.later() || (!gc.keep.is_empty() && engines_of(entry).iter().any(|of| unknown.contains(of))) {
+            return false;
+        }
         let damaged = matches!(entry.found, Found::Damaged(_)) || !entry.current();
         let unused = !gc.keep.is_empty() && !kept.has(entry);
         let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
@@ -165,7 +174,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         (damaged || unused || chosen) && of_kind && old
     };
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) =
-        store.entries().into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
+        entries.into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
     let mut clearing = Clearing::of(&store, used.len(), &going, &left);
     let nothing = going.is_empty() && left.is_empty();
     if !answer::json() {
@@ -217,16 +226,25 @@ fn to_delete(clearing: &Clearing) {
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
-/// What the kept grids use. A profile that nobody named and that cannot be looked up stops everything: its models may be
+/// What the kept grids use, with whatever engine and float type something is stored of, and those of which this program
+/// knows nothing. A profile that nobody named and that cannot be looked up stops everything: its models may be
 /// away for a while, and what was computed with them looks like what no grid uses.
-fn kept(gc: &Gc, store: &Store) -> Result<KeptKeys> {
+fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeptKeys, BTreeSet<ComputeId>)> {
     let mut kept = KeptKeys::default();
+    let asked = gc.engine.request();
+    let (known, unknown): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
+        entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
+    // As with profiles: what is named counts alone.
+    let mut requests = vec![asked];
+    if asked == EngineRequest::default() {
+        requests.extend(known.iter().filter_map(ComputeId::request));
+    }
     for file in &gc.keep {
         let own = if gc.profile.is_empty() { Grid::profiles(file)? } else { gc.profile.clone() };
         let profiles: Vec<Option<&str>> =
             if own.is_empty() { vec![None] } else { own.iter().map(|name| Some(name.as_str())).collect() };
         for profile in profiles {
-            let unknown = |error: Error| match profile {
+            let away = |error: Error| match profile {
                 Some(name) if gc.profile.is_empty() && error.kind() == error::ErrorKind::Missing => {
                     Error::missing(format!("what the grid uses under its profile `{name}` cannot be looked up"))
                         .at(file.display().to_string())
@@ -235,11 +253,14 @@ fn kept(gc: &Gc, store: &Store) -> Result<KeptKeys> {
                 }
                 _ => error,
             };
-            let grid = Grid::load(file, profile, &gc.overrides, &Methods).map_err(unknown)?;
-            kept.add(&Plan::new(&grid, store, gc.engine.request(), Settings::default().batch_tokens).map_err(unknown)?);
+            let grid = Grid::load(file, profile, &gc.overrides, &Methods).map_err(away)?;
+            for &request in &requests {
+                let plan = Plan::new(&grid, store, request, Settings::default().batch_tokens).map_err(away)?;
+                kept.add(&plan, store);
+            }
         }
     }
-    Ok(kept)
+    Ok((kept, unknown))
 }
 
 /// Asks a person; nobody to ask is no.

@@ -19,6 +19,7 @@ use crate::files::{disk, sha256};
 use crate::grid::{Grid, Need, Needs, Shown};
 use crate::hub::{Hub, Plan, Settings};
 use crate::machine::{self, Machine};
+use crate::model::{DeviceName, Gpu};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -190,11 +191,25 @@ fn machine_lines(needs: &[Needs]) -> Vec<Thing> {
     let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::this();
     let cpu =
         format!("{}, {threads} threads, {}", cpu.as_deref().unwrap_or("unknown processor"), cpu_features.join(" "));
-    let device = match gpu {
-        Some(gpu) => Thing::new(Mark::Good, "device", format!("{gpu}; {cpu}"), ""),
-        None => Thing::new(Mark::Good, "device", format!("{cpu}; no GPU is used"), ""),
-    };
-    vec![memory, device]
+    vec![memory, device_line(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu)]
+}
+
+/// What would compute (`best`, as its driver tells of it), and the GPUs that the machine has whether or not they can.
+fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> Thing {
+    match (best, gpus) {
+        (DeviceName::Cpu, None) => Thing::new(Mark::Good, "device", format!("{cpu}; no GPU"), ""),
+        (DeviceName::Cpu, Some(gpus)) => {
+            let todo = match DeviceName::Cuda(0).is_built() {
+                true => "its driver does not answer: `nvidia-smi` says more",
+                false => "this build computes on the CPU: tools/cuda_build.sh makes one for GPUs",
+            };
+            Thing::new(Mark::Note, "device", format!("{cpu}; {gpus} is not used"), todo)
+        }
+        (device, gpus) => {
+            let model = found.and_then(|gpu| gpu.model).or(gpus).unwrap_or_else(|| "a GPU".to_owned());
+            Thing::new(Mark::Good, "device", format!("{model} ({device}); {cpu}"), "")
+        }
+    }
 }
 
 fn store_line(store: Option<&Store>) -> Thing {
@@ -227,5 +242,26 @@ fn store_line(store: Option<&Store>) -> Thing {
             Thing::new(Mark::Note, "store", found, "it lies in memory, and is gone with the machine's next start")
         }
         _ => Thing::new(Mark::Good, "store", found, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gpus_of_a_machine_are_told_whether_or_not_they_compute() {
+        let gpu = |model: &str| Some(Gpu { model: Some(model.to_owned()), serial: None });
+        let line = |best, found, gpus: &str| {
+            let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
+            let Thing { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
+            (mark == Mark::Good, found, todo.is_empty())
+        };
+        assert_eq!(line(DeviceName::Cpu, None, ""), (true, "EPYC, 8 threads; no GPU".into(), true));
+        let unused = (false, "EPYC, 8 threads; NVIDIA H100 is not used".into(), false);
+        assert_eq!(line(DeviceName::Cpu, None, "NVIDIA H100"), unused);
+        let used = (true, "NVIDIA A30 (cuda:0); EPYC, 8 threads".into(), true);
+        assert_eq!(line(DeviceName::Cuda(0), gpu("NVIDIA A30"), "NVIDIA A30, NVIDIA H100"), used);
+        assert_eq!(line(DeviceName::Metal, None, ""), (true, "a GPU (metal); EPYC, 8 threads".into(), true));
     }
 }

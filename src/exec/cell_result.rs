@@ -1,6 +1,7 @@
 //! What came of one cell.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use super::latency::LatencyResult;
 use super::operator::BoundaryResult;
 use crate::error::{Error, Result};
 use crate::grid::Cell;
+use crate::identity::{Identity, MeasureId};
 use crate::tasks::{self, AnswerSheet, TaskResult};
 
 /// A variant's scores on one task.
@@ -27,6 +29,13 @@ pub struct TaskScores {
 #[derive(Debug, Clone, Serialize)]
 pub struct CellResult {
     pub cell: Cell,
+    /// What it is, whatever the grid calls it; none of a cell that was never planned.
+    #[serde(skip)]
+    pub identity: Option<Arc<Identity>>,
+    /// What is measured of it: its perplexities, then its tasks, then its prompts, in the grid's order. With the identity it
+    /// is what a number is ([`Identity::measured`]).
+    #[serde(skip)]
+    pub measures: Vec<Arc<MeasureId>>,
     /// Layers of the dense backbone.
     pub layers: usize,
     /// Removed layers, ascending.
@@ -73,6 +82,8 @@ impl CellResult {
     pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
         Self {
             cell,
+            identity: None,
+            measures: Vec::new(),
             layers,
             removed: Vec::new(),
             scores: Vec::new(),

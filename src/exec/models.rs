@@ -74,6 +74,14 @@ impl<'a> Models<'a> {
         self.inputs.guarded(&[&backbone.folder], || Ok(()))
     }
 
+    /// Reads more of a backbone's files, beside its engine: what was read is what was hashed.
+    ///
+    /// # Errors
+    /// What `read` refuses; exit code 2, naming the file, where one has changed.
+    pub(super) fn read<T>(&self, backbone: &BackbonePlan, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.inputs.guarded(&[&backbone.folder], read)
+    }
+
     fn budget(&self, backbone: &BackbonePlan) -> u64 {
         self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX)
     }

@@ -20,6 +20,8 @@ pub struct GridOutcome {
     pub tasks: Vec<TaskProtocol>,
     /// What ran each backbone.
     pub engines: BTreeMap<String, EngineId>,
+    /// What latencies are measured on, in words; empty where none are.
+    pub machine: String,
 }
 
 impl GridOutcome {

@@ -14,7 +14,7 @@ use super::lock::lock;
 use crate::error::{Error, Result};
 use crate::grid::Grid;
 use crate::machine;
-use crate::model::CPU;
+use crate::model::{CPU, DeviceName};
 use crate::store::Store;
 
 /// How a run stands.
@@ -96,7 +96,7 @@ impl RunRecord {
 
     /// Floating-point operations a second of the newest run on this machine that did some with this engine.
     pub fn rate(store: &Store, engine: &str) -> Option<f64> {
-        let machine = machine::identity().to_string();
+        let machine = machine::identity(DeviceName::Cpu).to_string();
         let worked = |record: &Self| {
             record.flops_done > 0.0
                 && record.seconds > 1.0
@@ -170,7 +170,7 @@ impl<'a> Recorder<'a> {
             flops_done: 0.0,
             seconds: 0.0,
             engine: None,
-            machine: Some(machine::identity().to_string()),
+            machine: Some(machine::identity(DeviceName::Cpu).to_string()),
             worker: results.is_none(),
             host: machine::host(),
             scheduler_job: machine::scheduler_job(),

@@ -14,6 +14,7 @@ use crate::corpus::Rule;
 use crate::error::Result;
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
+use crate::machine;
 use crate::plan::payload::{LATENCY, from_json, selection, values};
 use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
 use crate::store::{Key, Lookup, Store, StoredArtifact};
@@ -39,7 +40,9 @@ impl GridOutcome {
             texts.insert(backbone.name.clone(), texts_of(plan, backbone, store)?);
         }
         let engines = plan.backbones.iter().map(|of| (of.name.clone(), of.engine.id())).collect();
-        Ok(Self { cells, inputs, texts, tasks, engines })
+        let machine = plan.backbones.first().and_then(|of| of.prompts.first()).and_then(|prompt| prompt.machine());
+        let machine = machine.map_or_else(String::new, |of| machine::in_words(&of.value()));
+        Ok(Self { cells, inputs, texts, tasks, engines, machine })
     }
 }
 
@@ -108,6 +111,9 @@ impl<'a> Reader<'a> {
     fn cell(&self, plan: &Plan<'_>, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
         let cell = plan.grid.cells[variant.cell].clone();
         let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
+        result.identity = Some(Arc::clone(&variant.identity));
+        let measures = self.backbone.evaluations.iter().map(|of| &of.measure).chain(&self.backbone.prompts);
+        result.measures = measures.cloned().collect();
         let own = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
         result.inputs.extend(own.map(|path| (*path).to_string()));
         if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {

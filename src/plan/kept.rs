@@ -2,47 +2,85 @@
 
 use std::collections::BTreeSet;
 
-use super::recipe::{PAIRS, SEQUENCES, SITE, TRIAL};
+use serde_json::Value;
+
+use super::recipe::{PAIRS, SEQUENCES, SITE, TRAINED, TRIAL};
 use super::{BackbonePlan, Plan};
-use crate::store::{InventoryItem, Key, Store};
+use crate::identity::ComputeId;
+use crate::model::CPU;
+use crate::store::{Found, InventoryItem, Key, Store};
 
 /// The hashes of the artifacts that some plans use, and of all that these are made from.
 #[derive(Debug, Default)]
-pub struct KeptKeys(BTreeSet<String>);
+pub struct KeptKeys {
+    used: BTreeSet<String>,
+    /// Trained operators that are not stored yet: their checkpoints are work that is half done.
+    unfinished: BTreeSet<String>,
+}
 
 impl KeptKeys {
-    pub fn add(&mut self, plan: &Plan<'_>) {
-        let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
-        let tokens = plan.backbones.iter().flat_map(BackbonePlan::tokens);
-        of_variants.chain(tokens).for_each(|key| self.add_key(key));
+    pub fn add(&mut self, plan: &Plan<'_>, store: &Store) {
+        keys(plan).for_each(|key| self.add_key(key));
+        self.add_trainings(plan, store);
     }
 
     fn add_key(&mut self, key: &Key) {
-        if self.0.insert(key.hash().to_string()) {
+        if self.used.insert(key.hash().to_string()) {
             key.parents().for_each(|(_, parent)| self.add_key(parent));
         }
     }
 
     /// What is still needed to complete a plan, and to read its results: of what is stored, not what it was made from.
     pub(super) fn add_needed(&mut self, plan: &Plan<'_>, store: &Store) {
-        let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
-        let tokens = plan.backbones.iter().flat_map(BackbonePlan::tokens);
-        of_variants.chain(tokens).for_each(|key| self.add_unmade(key, store));
+        keys(plan).for_each(|key| self.add_unmade(key, store));
+        self.add_trainings(plan, store);
     }
 
     fn add_unmade(&mut self, key: &Key, store: &Store) {
-        if self.0.insert(key.hash().to_string()) && !store.has(key) {
+        if self.used.insert(key.hash().to_string()) && !store.has(key) {
             key.parents().for_each(|(_, parent)| self.add_unmade(parent, store));
         }
     }
 
+    fn add_trainings(&mut self, plan: &Plan<'_>, store: &Store) {
+        let trained = plan.variants().filter_map(|(_, variant)| Some(&variant.trained.as_ref()?.key));
+        let unfinished = trained.filter(|key| !store.has(key)).map(|key| key.hash().to_owned());
+        self.unfinished.extend(unfinished);
+    }
+
     /// Of a pass all sites are kept, and of a criterion's perplexities all trials: another depth or recovery may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
-        let family = |fields: &[&str]| entry.hash_without(fields).is_some_and(|hash| self.0.contains(&hash));
-        self.0.contains(&entry.hash)
+        let family = |fields: &[&str]| entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash));
+        self.used.contains(&entry.hash)
             || family(&[TRIAL])
             || family(&[SITE, SEQUENCES])
             || family(&[PAIRS, SEQUENCES])
             || family(&[SEQUENCES])
+            || entry.parent(TRAINED).is_some_and(|hash| self.unfinished.contains(&hash))
     }
+}
+
+fn keys<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = &'p Key> {
+    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
+    of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)).map(|key| &**key)
+}
+
+/// What computed what is stored, and what that was made from: a grid may have been run with each of them.
+pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
+    let mut found = BTreeSet::new();
+    if let Found::Whole(artifact) = &entry.found {
+        engines_in(&artifact.meta().key, &mut found);
+    }
+    found
+}
+
+/// Those that a key and its parents name. The CPU's own kernels have no name in keys.
+fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
+    let Some(of) = key["of"].as_object() else { return };
+    let text = |name: &str| of.get(name).and_then(Value::as_str);
+    if let (Some(dtype), Some(device)) = (text("dtype"), text("device")) {
+        let name = text("engine").unwrap_or(CPU.name);
+        found.insert(ComputeId { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() });
+    }
+    of.values().for_each(|parent| engines_in(parent, found));
 }

@@ -1,6 +1,7 @@
 //! Floor 1: cells to keys: what a grid needs, what is stored, what is missing and why, and what that will cost. Nothing
 //! is made here.
 
+mod contents;
 mod cost;
 mod inputs;
 mod kept;
@@ -18,7 +19,7 @@ pub use cost::{
     unscored, weights_budget,
 };
 pub use inputs::{Inputs, warnings};
-pub use kept::KeptKeys;
+pub use kept::{KeptKeys, engines_of};
 pub use outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
 use payload::{FIGURES, selection};
 pub use quota::Quota;

@@ -3,14 +3,15 @@
 //! Only what is comparable is compared: what was made of inputs of the same names, with at most one setting otherwise.
 //! Another backbone, or a grid of another depth and length, is another thing and not a change of this one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{KeyState, Plan, StoreState};
+use crate::identity::{Aspect, Canonical, Difference, Leaves, differs};
 use crate::store::{ArtifactKind, Found, InventoryItem, Key, Store};
 
 /// Why an artifact is not there.
@@ -29,36 +30,28 @@ pub enum Reason {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct Change {
     /// The path of the field: `selection.tokens.windows.seed`.
-    pub field: String,
+    pub field: Aspect,
     /// What is stored, any JSON value; absent where the field is new.
-    #[serde(serialize_with = "as_json", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Value>")]
-    pub old: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<Canonical>,
     /// What is asked for, any JSON value; absent where the field is gone.
-    #[serde(serialize_with = "as_json", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Value>")]
-    pub new: Option<String>,
-}
-
-/// A value that is kept as a text of JSON.
-fn as_json<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
-    let value = text.as_deref().map(|text| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)));
-    value.serialize(serializer)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<Canonical>,
 }
 
 impl Change {
     /// Whether it is a choice that somebody made in the grid: no input's content, no stage of a newer program.
     fn is_setting(&self) -> bool {
-        let content = [&self.old, &self.new].into_iter().flatten().any(|value| is_hash(value));
-        !content && self.field.rsplit('.').next() != Some("version")
+        let content = [&self.old, &self.new].into_iter().flatten().any(Canonical::is_hash);
+        !content && self.field.name() != "version"
     }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |value: &Option<String>| match value {
-            Some(text) if is_hash(text) => format!("{}…", &text[1..13]),
-            Some(text) => text.clone(),
+        let shown = |value: &Option<Canonical>| match value {
+            Some(hash) if hash.is_hash() => format!("{}…", &hash.as_str()[1..13]),
+            Some(other) => other.to_string(),
             None => "absent".to_string(),
         };
         write!(f, "{}: {} → {}", self.field, shown(&self.old), shown(&self.new))
@@ -77,8 +70,6 @@ impl fmt::Display for Reason {
         }
     }
 }
-
-type Leaves = BTreeMap<String, String>;
 
 /// A stored key taken apart.
 struct Parts {
@@ -169,21 +160,22 @@ fn inputs(key: &Value) -> BTreeSet<String> {
 /// stands on several paths, an ancestor or an input's hash, is told once, by the shortest.
 fn leaves(key: &Value) -> Leaves {
     let (mut found, mut told) = (Leaves::new(), HashSet::new());
-    let mut left = VecDeque::from([(String::new(), "", key)]);
+    let mut left = VecDeque::from([(Aspect::new(""), "", key)]);
     while let Some((path, name, value)) = left.pop_front() {
-        let below = |name: &str| if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
         match value {
             Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
                 if told.insert(value.to_string()) {
-                    found.insert(below("version"), map["version"].to_string());
+                    found.insert(path.below("version"), Canonical::of(&map["version"]));
                     left.push_back((path, name, &map["of"]));
                 }
             }
-            Value::Object(map) => left.extend(map.iter().map(|(name, value)| (below(name), name.as_str(), value))),
+            Value::Object(map) => {
+                left.extend(map.iter().map(|(name, value)| (path.below(name), name.as_str(), value)));
+            }
             other => {
-                let text = other.to_string();
-                if !is_hash(&text) || told.insert(format!("{name} {text}")) {
-                    found.insert(path, text);
+                let value = Canonical::of(other);
+                if !value.is_hash() || told.insert(format!("{name} {value}")) {
+                    found.insert(path, value);
                 }
             }
         }
@@ -191,12 +183,7 @@ fn leaves(key: &Value) -> Leaves {
     found
 }
 
-/// Whether a value in JSON is a hash: they are long, and say nothing.
-fn is_hash(text: &str) -> bool {
-    text.len() == 66
-}
-
-fn all_but(of: &Parts, field: &str) -> u64 {
+fn all_but(of: &Parts, field: &Aspect) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hash = DefaultHasher::new();
     field.hash(&mut hash);
@@ -206,17 +193,13 @@ fn all_but(of: &Parts, field: &str) -> u64 {
 }
 
 fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
-    let fields: BTreeSet<&String> = stored.keys().chain(wanted.keys()).collect();
-    let change = |field: &String| {
-        let (old, new) = (stored.get(field).cloned(), wanted.get(field).cloned());
-        (old != new).then(|| Change { field: field.clone(), old, new })
-    };
-    let changes: Vec<Change> = fields.into_iter().filter_map(change).collect();
+    let change = |Difference { aspect, one, other }: Difference| Change { field: aspect, old: one, new: other };
+    let changes = differs(stored, wanted).into_iter().map(change);
     // The same input on several paths is one change: the shortest path tells it.
     let mut told: Vec<Change> = Vec::new();
     for change in changes {
         match told.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {
-            Some(known) if known.field.len() > change.field.len() => *known = change,
+            Some(known) if known.field.as_str().len() > change.field.as_str().len() => *known = change,
             Some(_) => {}
             None => told.push(change),
         }
@@ -285,14 +268,15 @@ mod tests {
         let (stored, wanted) = (parts(&key(0)), parts(&key(1)));
         let changes = differences(&stored.leaves, &wanted.leaves);
         assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
-        let field = "activations.tokens.seed";
-        assert_eq!(all_but(&stored, field), all_but(&wanted, field), "found by that field alone");
+        let field = Aspect::new("activations.tokens.seed");
+        assert_eq!(all_but(&stored, &field), all_but(&wanted, &field), "found by that field alone");
     }
 
     #[test]
     fn leaving_one_field_out_finds_its_like() {
         let (stored, wanted) = (parts(&key(0, 0.0, "a")), parts(&key(9, 0.0, "a")));
-        assert_eq!(all_but(&stored, "selection.tokens.seed"), all_but(&wanted, "selection.tokens.seed"));
-        assert_ne!(all_but(&stored, "options.alpha"), all_but(&wanted, "options.alpha"));
+        let [seed, alpha] = ["selection.tokens.seed", "options.alpha"].map(Aspect::new);
+        assert_eq!(all_but(&stored, &seed), all_but(&wanted, &seed));
+        assert_ne!(all_but(&stored, &alpha), all_but(&wanted, &alpha));
     }
 }

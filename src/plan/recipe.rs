@@ -1,26 +1,25 @@
 //! From cells to keys: every artifact that a grid asks for, named by what makes it, before anything is made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::contents::{self, Contents};
 use super::inputs::Inputs;
 use crate::calibrate::{HookPoint, Pair};
-use crate::corpus;
 use crate::criterion::{self, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
-use crate::latency::Rounds;
+use crate::identity::{CalibrationId, CutId, Identity, MeasureId, RepairId};
 use crate::machine;
 use crate::model::{CPU, Config, EngineChoice, EngineRequest, Load};
 use crate::recovery;
 use crate::store::{ArtifactKind, CALIBRATING, Key};
-use crate::tasks::{self, Task};
 
 /// Everything that a backbone's cells need.
 pub struct BackbonePlan {
@@ -38,13 +37,17 @@ pub struct BackbonePlan {
     pub evaluations: Vec<Evaluation>,
     /// The prompts whose latencies are measured, in the grid's order.
     pub latencies: Vec<Latency>,
+    /// What is measured of each prompt.
+    pub prompts: Vec<Arc<MeasureId>>,
     /// Its cells, in the grid's order.
     pub variants: Vec<Variant>,
 }
 
 /// One calibration of one backbone.
 pub struct CalibrationPlan {
+    /// As the first cell names it that needs it. How many sequences an operator is solved on is each variant's own.
     pub calibration: Calibration,
+    pub identity: Arc<CalibrationId>,
     pub tokens: Arc<Key>,
 }
 
@@ -58,6 +61,8 @@ pub enum Subject {
 /// One evaluation of one backbone.
 pub struct Evaluation {
     pub subject: Subject,
+    /// What is measured: with a variant's identity it is what its numbers are ([`Identity::measured`]).
+    pub measure: Arc<MeasureId>,
     pub tokens: Arc<Key>,
     /// The name of its journal and its claims.
     pub journal: String,
@@ -77,6 +82,8 @@ impl std::fmt::Display for Subject {
 pub struct Variant {
     /// Its place among the grid's cells.
     pub cell: usize,
+    /// What it is, whatever the grid calls it.
+    pub identity: Arc<Identity>,
     /// Its place among the backbone's calibrations; none for the dense backbone, and so below.
     pub calibration: Option<usize>,
     pub selection: Option<Arc<Key>>,
@@ -130,6 +137,8 @@ pub(super) const TRIAL: &str = "removed";
 pub(super) const SITE: &str = "site";
 pub(super) const PAIRS: &str = "pairs";
 pub(super) const SEQUENCES: &str = "sequences";
+/// The parent of a checkpoint: what it is on the way to.
+pub(super) const TRAINED: &str = "trained";
 
 /// The text that a cell's operator is trained on: of the calibration's corpus. None where it is not trained.
 fn training_text(cell: &Cell) -> Result<Option<Calibration>> {
@@ -156,15 +165,7 @@ impl BackbonePlan {
         let config = inputs.guarded(&[&folder.join("config.json")], || Config::read_with_attachments(&folder))?;
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
-        let text = |name: &str, windows: Value| {
-            let entry = &grid.corpora[name];
-            let of = json!({
-                "corpus": inputs.of(&entry.path)?, "format": corpus::format(&entry.path)?, "column": entry.column,
-                "rule": entry.rule,
-                "tokenizer": files.tokenizer, "windows": windows,
-            });
-            Ok::<_, Error>(Arc::new(Key::new(ArtifactKind::Tokens, of, []).named(name)))
-        };
+        let contents = Contents::new(grid, inputs, &files, engine, batch_tokens);
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         if let Some((_, cell)) = own.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
@@ -174,52 +175,33 @@ impl BackbonePlan {
                 .found(format!("an export with {} operators", config.attachments.len()))
                 .hint("prune the backbone that it was exported from"));
         }
+        let of_cells = own.iter().filter_map(|(_, cell)| cell.calibration.clone());
+        let of_trainings = own.iter().map(|(_, cell)| training_text(cell)).collect::<Result<Vec<_>>>()?;
         let mut calibrations: Vec<CalibrationPlan> = Vec::new();
-        for calibration in own.iter().filter_map(|(_, cell)| cell.calibration.as_ref()) {
-            if calibrations.iter().any(|known| known.calibration == *calibration) {
+        let mut known = Known { dense: contents.dense().clone(), calibrations: HashMap::new(), cuts: BTreeMap::new() };
+        for calibration in of_cells.chain(of_trainings.into_iter().flatten()) {
+            if known.calibrations.contains_key(&calibration) {
                 continue;
             }
-            let Calibration { corpus, sequences, length, seed, .. } = calibration;
-            let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
-            calibrations.push(CalibrationPlan { calibration: calibration.clone(), tokens: text(corpus, windows)? });
-        }
-        for (_, cell) in &own {
-            let Some(calibration) = training_text(cell)? else { continue };
-            if calibrations.iter().any(|known| known.calibration == calibration) {
-                continue;
+            let (identity, tokens) = contents.calibration(&calibration)?;
+            let place = calibrations.iter().position(|of| *of.tokens == tokens).unwrap_or(calibrations.len());
+            known.calibrations.insert(calibration.clone(), place);
+            if place == calibrations.len() {
+                let calibration = Calibration { operator_sequences: calibration.sequences, ..calibration };
+                let (identity, tokens) = (Arc::new(identity), Arc::new(tokens));
+                calibrations.push(CalibrationPlan { calibration, identity, tokens });
             }
-            let Calibration { corpus, sequences, length, seed, .. } = &calibration;
-            let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
-            let tokens = text(corpus, windows)?;
-            calibrations.push(CalibrationPlan { calibration, tokens });
         }
+        let subjects = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
         let mut evaluations = Vec::new();
-        for Perplexity { corpus, length } in &grid.evaluate.perplexity {
-            let windows = json!({"for": "perplexity", "length": length, "limit": grid.corpora[corpus].limit});
-            let subject = Subject::Windows(Perplexity { corpus: corpus.clone(), length: *length });
-            evaluations.push((subject, text(corpus, windows)?));
+        for subject in subjects.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task)) {
+            let (measure, tokens) = match &subject {
+                Subject::Windows(text) => contents.windows(text)?,
+                Subject::Task(used) => contents.task(used)?,
+            };
+            let journal = journal(&files.content, engine, &tokens, batch_tokens);
+            evaluations.push(Evaluation { subject, measure: Arc::new(measure), tokens: Arc::new(tokens), journal });
         }
-        for used in &grid.evaluate.tasks {
-            let data = &grid.tasks[&used.name];
-            let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
-            let rows = task.files(&data.path)?;
-            let formats = rows.iter().map(|file| tasks::format(file)).collect::<Result<Vec<_>>>()?;
-            let rows = rows.iter().map(|file| inputs.of(file)).collect::<Result<Vec<_>>>()?;
-            let of = json!({
-                "task": task.name, "task_version": task.version, "rows": rows, "formats": formats, "limit": inputs.limit(used)?,
-                "bos": used.bos.to_string(), "max_length": used.max_length, "tokenizer": files.tokenizer,
-                "tokenizer_config": files.tokenizer_config, "config": files.config,
-            });
-            let key = Key::new(ArtifactKind::Tokens, of, []).named(&used.name);
-            evaluations.push((Subject::Task(used.clone()), Arc::new(key)));
-        }
-        let evaluations: Vec<Evaluation> = evaluations
-            .into_iter()
-            .map(|(subject, tokens)| {
-                let journal = journal(&files.content, engine, &tokens, batch_tokens);
-                Evaluation { subject, tokens, journal }
-            })
-            .collect();
         let mut plan = Self {
             name: name.to_string(),
             folder,
@@ -229,12 +211,11 @@ impl BackbonePlan {
             calibrations,
             evaluations,
             latencies: grid.evaluate.latency.clone(),
+            prompts: Vec::new(),
             variants: Vec::new(),
         };
-        // Cells share selections: each is built once.
-        let mut selections: BTreeMap<(usize, String, usize), Arc<Key>> = BTreeMap::new();
         for (index, cell) in own {
-            let variant = plan.variant(index, cell, batch_tokens, &mut selections)?;
+            let variant = plan.variant(index, cell, batch_tokens, &mut known)?;
             plan.variants.push(variant);
         }
         plan.add_latencies();
@@ -247,47 +228,50 @@ impl BackbonePlan {
         let of = |variant: &Variant| variant.repair().map_or("dense", |key| key.hash()).to_owned();
         let among: BTreeSet<String> = self.variants.iter().map(of).collect();
         let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
-        let (machine, Rounds { warmups, timed }) = (machine::identity(), Rounds::PAPER);
-        let key = |variant: &Variant, prompt: &Latency| {
+        if self.latencies.is_empty() {
+            return;
+        }
+        let machine = machine::identity(self.engine.device());
+        self.prompts =
+            self.latencies.iter().map(|prompt| Arc::new(contents::prefill(prompt, &machine, &among))).collect();
+        let key = |variant: &Variant, measure: &Arc<MeasureId>| {
             let mut of = self.on_engine();
-            of["machine"] = machine.clone();
-            for (name, value) in
-                [("length", prompt.length), ("batch", prompt.batch), ("warmups", warmups), ("rounds", timed)]
-            {
-                of[name] = json!(value);
+            if let MeasureId::Prefill { length, batch, warmups, rounds, machine, among } = &**measure {
+                of["machine"] = machine.value();
+                for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
+                    of[name] = json!(value);
+                }
+                of["among"] = json!(among);
             }
-            of["among"] = json!(among);
             let operator = variant.repair().map(|key| ("operator", Arc::clone(key)));
-            Arc::new(Key::new(ArtifactKind::Latency, of, operator).named(&self.name))
+            let what = Arc::new(variant.identity.measured(measure));
+            Arc::new(Key::new(ArtifactKind::Latency, of, operator).named(&self.name).about(&what))
         };
         let keys: Vec<Vec<Arc<Key>>> = self
             .variants
             .iter()
-            .map(|variant| self.latencies.iter().map(|prompt| key(variant, prompt)).collect())
+            .map(|variant| self.prompts.iter().map(|measure| key(variant, measure)).collect())
             .collect();
         self.variants.iter_mut().zip(keys).for_each(|(variant, keys)| variant.latencies = keys);
     }
 
-    fn variant(
-        &self,
-        index: usize,
-        cell: &Cell,
-        batch_tokens: usize,
-        selections: &mut BTreeMap<(usize, String, usize), Arc<Key>>,
-    ) -> Result<Variant> {
-        let score = |of: &Value, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
+    fn variant(&self, index: usize, cell: &Cell, batch_tokens: usize, known: &mut Known) -> Result<Variant> {
+        let Known { dense, calibrations, cuts } = known;
+        let score = |of: &Value, identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
             let key = |evaluation: &Evaluation| {
                 let parents = operator.map(|operator| ("operator", Arc::clone(operator)));
                 let parents = parents.into_iter().chain([("tokens", Arc::clone(&evaluation.tokens))]);
-                Arc::new(Key::new(ArtifactKind::Scores, of.clone(), parents).named(&self.name))
+                let what = Arc::new(identity.measured(&evaluation.measure));
+                Arc::new(Key::new(ArtifactKind::Scores, of.clone(), parents).named(&self.name).about(&what))
             };
             self.evaluations.iter().map(key).collect()
         };
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
-            let scores = score(&self.dense(batch_tokens), None);
+            let scores = score(&self.dense(batch_tokens), dense, None);
             return Ok(Variant {
                 cell: index,
+                identity: Arc::new(dense.clone()),
                 calibration: None,
                 selection: None,
                 operator: None,
@@ -297,26 +281,46 @@ impl BackbonePlan {
                 latencies: Vec::new(),
             });
         };
-        let place = self.calibrations.iter().position(|known| known.calibration == *calibration);
+        let place = calibrations.get(calibration).copied();
         let place = place.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
-        let selection = match selections.entry((place, criterion.to_string(), cell.depth)) {
-            std::collections::btree_map::Entry::Occupied(known) => Arc::clone(known.get()),
+        let plan = &self.calibrations[place];
+        let (cut, selection) = match cuts.entry((place, criterion.to_string(), cell.depth)) {
+            std::collections::btree_map::Entry::Occupied(known) => known.get().clone(),
             std::collections::btree_map::Entry::Vacant(free) => {
-                Arc::clone(free.insert(Arc::new(self.selection(place, criterion, cell.depth, batch_tokens)?)))
+                let cut = Arc::new(contents::cut(criterion, &self.cut(cell.depth))?);
+                let chosen = Identity {
+                    cut: Some(Arc::clone(&cut)),
+                    calibration: Some(Arc::clone(&plan.identity)),
+                    ..dense.clone()
+                };
+                let selection = self.selection(place, criterion, &cut, batch_tokens)?.about(&Arc::new(chosen));
+                free.insert((cut, Arc::new(selection))).clone()
             }
         };
-        let plan = &self.calibrations[place];
-        let (operator, fitted) = self.operator(&selection, cell.depth, [criterion, recovery], plan)?;
-        let operator = Arc::new(operator);
-        let trained = self.training(cell, criterion, recovery, &operator)?;
-        let repair = trained.as_ref().map_or(&operator, |trained| &trained.key);
-        let scores = score(&json!({"batch": batch_tokens}), Some(repair));
+        let repair = contents::repair(cell, [criterion, recovery], &self.cut(cell.depth))?;
+        let of = |repair: RepairId| Identity {
+            cut: Some(Arc::clone(&cut)),
+            repair: Some(Arc::new(repair)),
+            calibration: Some(Arc::clone(&plan.identity)),
+            ..dense.clone()
+        };
+        let identity = Arc::new(of(repair.clone()));
+        let solved = match repair.training {
+            None => Arc::clone(&identity),
+            Some(_) => Arc::new(of(RepairId { training: None, ..repair.clone() })),
+        };
+        let operator = Arc::new(self.operator(&selection, &repair, plan).about(&solved));
+        let text = training_text(cell)?.and_then(|text| calibrations.get(&text).copied());
+        let trained = self.training(cell, [criterion, recovery], &operator, text, &identity)?;
+        let runs_with = trained.as_ref().map_or(&operator, |trained| &trained.key);
+        let scores = score(&json!({"batch": batch_tokens}), &identity, Some(runs_with));
         Ok(Variant {
             cell: index,
+            identity,
             calibration: Some(place),
             selection: Some(selection),
             operator: Some(operator),
-            fitted,
+            fitted: repair.fitted,
             trained,
             scores,
             latencies: Vec::new(),
@@ -324,15 +328,14 @@ impl BackbonePlan {
     }
 
     /// A selection's key has what the criterion looks at: similarities of activations, scores without some layers.
-    fn selection(&self, calibration: usize, criterion: &Method, depth: usize, batch_tokens: usize) -> Result<Key> {
-        let mut of = json!({
-            "backbone": self.content, "criterion": criterion.name, "options": criterion.resolved, "depth": depth,
-        });
-        let rule = criterion::build(&criterion.name, &criterion.options)?;
-        if rule.reads_name() {
-            of["name"] = json!(self.name.to_lowercase());
+    fn selection(&self, calibration: usize, criterion: &Method, cut: &CutId, batch_tokens: usize) -> Result<Key> {
+        let CutId { criterion: name, options, depth, known } = cut;
+        let mut of = json!({"backbone": self.content, "criterion": name, "options": options.value(), "depth": depth});
+        if let Some(known) = known {
+            of["name"] = known.value();
         }
-        let (cut, tokens) = (self.cut(depth), &self.calibrations[calibration].tokens);
+        let rule = criterion::build(&criterion.name, &criterion.options)?;
+        let (cut, tokens) = (self.cut(*depth), &self.calibrations[calibration].tokens);
         let looks = !rule.pairs(&cut).is_empty() || !rule.sites(&cut).is_empty();
         let activations = looks.then(|| ("activations", self.pass(tokens)));
         let scores = (!rule.trials(&cut).is_empty()).then(|| ("scores", self.whole(tokens, batch_tokens)));
@@ -340,37 +343,24 @@ impl BackbonePlan {
         Ok(Key::new(ArtifactKind::Selection, of, parents).named(&self.name))
     }
 
-    /// An operator's key has the selection, the activations, and how many of the sequences it is solved on: the second value.
-    fn operator(
-        &self,
-        selection: &Arc<Key>,
-        depth: usize,
-        [criterion, recovery]: [&Method; 2],
-        calibration: &CalibrationPlan,
-    ) -> Result<(Key, usize)> {
-        let rule = criterion::build(&criterion.name, &criterion.options)?;
-        let repair = recovery::build(&recovery.name, &recovery.options)?;
-        let Calibration { sequences, operator_sequences, .. } = calibration.calibration;
-        let fitted = repair.fitted_on(rule.one_block(&self.cut(depth))).count(sequences, operator_sequences);
-        let of = json!({
-            "recovery": recovery.name, "options": recovery::untrained(&recovery.resolved), "sequences": fitted,
-        });
+    /// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
+    fn operator(&self, selection: &Arc<Key>, repair: &RepairId, calibration: &CalibrationPlan) -> Key {
+        let RepairId { recovery, options, fitted, .. } = repair;
+        let of = json!({"recovery": recovery, "options": options.value(), "sequences": fitted});
         let activations = Arc::new(self.pass(&calibration.tokens));
-        let parents = [("selection", Arc::clone(selection)), ("activations", activations)];
-        Ok((Key::new(ArtifactKind::Operator, of, parents), fitted))
+        Key::new(ArtifactKind::Operator, of, [("selection", Arc::clone(selection)), ("activations", activations)])
     }
 
     /// A trained operator's key has the operator that the training begins with, and its text.
     fn training(
         &self,
         cell: &Cell,
-        criterion: &Method,
-        recovery: &Method,
+        [criterion, recovery]: [&Method; 2],
         operator: &Arc<Key>,
+        text: Option<usize>,
+        identity: &Arc<Identity>,
     ) -> Result<Option<TrainingPlan>> {
-        let (Some(finetune), Some(text)) =
-            (recovery::finetune(&recovery.name, &recovery.options)?, training_text(cell)?)
-        else {
+        let (Some(finetune), Some(place)) = (recovery::finetune(&recovery.name, &recovery.options)?, text) else {
             return Ok(None);
         };
         let rule = criterion::build(&criterion.name, &criterion.options)?;
@@ -381,8 +371,6 @@ impl BackbonePlan {
                 .found(format!("`{criterion}`, whose layers need not be one block"))
                 .hint("the paper fine-tunes LLM-Streamline's cuts"));
         }
-        let place = self.calibrations.iter().position(|known| known.calibration == text);
-        let place = place.ok_or_else(|| Error::job("the text of a training is not planned").at(cell.to_string()))?;
         let of = json!({
             "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
             // Whatever engine made what it reads, a training runs on the CPU in f32.
@@ -392,7 +380,7 @@ impl BackbonePlan {
         let pass = self.pass(&self.calibrations[place].tokens);
         let parents =
             [("operator", Arc::clone(operator)), ("teacher", Arc::new(teacher)), ("activations", Arc::new(pass))];
-        let key = Arc::new(Key::new(ArtifactKind::Distilled, of, parents));
+        let key = Arc::new(Key::new(ArtifactKind::Distilled, of, parents).about(identity));
         Ok(Some(TrainingPlan { text: place, finetune, key }))
     }
 
@@ -409,7 +397,7 @@ impl BackbonePlan {
 
     /// A training after so many steps: what it goes on from when it was killed.
     pub fn checkpoint(&self, trained: &Arc<Key>, steps: usize) -> Key {
-        Key::new(ArtifactKind::Distilled, json!({"checkpoint": steps}), [("trained", Arc::clone(trained))])
+        Key::new(ArtifactKind::Distilled, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
     }
 
     fn cut(&self, depth: usize) -> PruneSpec<'_> {
@@ -476,7 +464,8 @@ impl BackbonePlan {
 
     /// What a process claims that makes this backbone's repairs on one calibration.
     pub fn calibration_claim(&self, plan: &CalibrationPlan) -> String {
-        format!("{CALIBRATING}{}", sha256::of_bytes(format!("{} {}", self.content, plan.tokens.hash())))
+        let engine = other_engine(self.engine);
+        format!("{CALIBRATING}{}", sha256::of_bytes(format!("{} {}{engine}", self.content, plan.tokens.hash())))
     }
 
     /// All token artifacts, each once.
@@ -487,8 +476,26 @@ impl BackbonePlan {
     }
 }
 
-/// Who scores with another engine shares no chunks.
+/// What a backbone's cells share.
+struct Known {
+    /// The whole backbone.
+    dense: Identity,
+    /// The places of calibrations, as cells write them.
+    calibrations: HashMap<Calibration, usize>,
+    /// Cuts with the keys of their selections, by calibration, criterion and depth.
+    cuts: BTreeMap<(usize, String, usize), Chosen>,
+}
+
+/// A cut with the key of its selection.
+type Chosen = (Arc<CutId>, Arc<Key>);
+
+/// Who computes with another engine shares no chunks and no claims: what fails there need not fail here. Names are older
+/// than the word engine: the CPU's have none in them.
+fn other_engine(engine: EngineChoice) -> String {
+    if engine.id() == CPU { String::new() } else { format!(" {}", engine.id()) }
+}
+
 fn journal(content: &str, engine: EngineChoice, tokens: &Key, batch_tokens: usize) -> String {
-    let other = if engine.id() == CPU { String::new() } else { format!(" {}", engine.id()) };
+    let other = other_engine(engine);
     sha256::of_bytes(format!("{content} {} {batch_tokens}{other}", tokens.hash()))
 }

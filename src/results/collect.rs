@@ -38,7 +38,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         };
         texts(grid, outcome, result, &mut push);
         tasks(grid, outcome, result, &mut push);
-        latencies(grid, result, &mut push);
+        latencies(grid, outcome, result, &mut push);
         boundaries(result, reference(outcome, &result.cell), &mut push);
     }
     let cells = outcome.cells.iter().map(summary).collect();
@@ -163,14 +163,14 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
 }
 
 /// Time, speedup and memory over each prompt.
-fn latencies(grid: &Grid, result: &CellResult, push: &mut Push<'_>) {
+fn latencies(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
     for (place, prompt) in grid.evaluate.latency.iter().enumerate() {
         let of = result.latencies.get(place).and_then(Option::as_ref);
         let sample = match of {
             Some(of) if of.times.is_none() => Sample::OutOfMemory,
             _ => Sample::None,
         };
-        for protocol in Protocol::latencies(grid, *prompt) {
+        for protocol in Protocol::latencies(grid, *prompt, &outcome.machine) {
             let (metric, column) = (protocol.measures(), Some(protocol.column()));
             let (value, error) = match metric.family() {
                 id if id == metric::PREFILL.id => {

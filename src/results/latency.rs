@@ -192,6 +192,7 @@ mod tests {
             cells: vec![cell],
             inputs: Default::default(),
             engines: Default::default(),
+            machine: String::new(),
             texts: Default::default(),
             tasks: Vec::new(),
         }

@@ -5,7 +5,6 @@ use serde::Serialize;
 use crate::exec::{GridOutcome, TaskProtocol, TextProtocol};
 use crate::grid::{Grid, Latency, Perplexity, TaskUse};
 use crate::latency::Rounds;
-use crate::machine::Machine;
 use crate::metric::{ACCURACY, MEMORY, MEMORY_SIZE, Metric, PREFILL, SPEEDUP, Word};
 use crate::tasks::Bos;
 
@@ -91,15 +90,15 @@ impl Protocol {
         let several = Some(tasks.len()).filter(|&tasks| tasks > 1);
         let bits = grid.evaluate.perplexity.iter().filter(|_| outcome.unlike_vocabularies(grid));
         let bits = bits.map(|text| Self::BitsPerByte { corpus: text.corpus.clone(), length: text.length });
-        let latencies = grid.evaluate.latency.iter().flat_map(|prompt| Self::latencies(grid, *prompt));
+        let latencies =
+            grid.evaluate.latency.iter().flat_map(|prompt| Self::latencies(grid, *prompt, &outcome.machine));
         let average = several.map(|tasks| Self::Average { tasks });
         windows.chain(bits).chain(tasks).chain(average).chain(latencies).collect()
     }
 
-    /// What is told of a prompt, each by itself: time, speedup, memory in percent and in bytes.
-    pub fn latencies(grid: &Grid, prompt: Latency) -> [Self; 4] {
-        let Machine { cpu, gpu, threads, .. } = Machine::this();
-        let processor = gpu.or(cpu).unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    /// What is told of a prompt, each by itself: time, speedup, memory in percent and in bytes. `machine` is the one that
+    /// they were measured on, in words.
+    pub fn latencies(grid: &Grid, prompt: Latency, machine: &str) -> [Self; 4] {
         let Rounds { warmups, timed: rounds } = Rounds::PAPER;
         OF_LATENCY.map(|word| Self::Latency {
             metric: word.id,
@@ -108,7 +107,7 @@ impl Protocol {
             several: grid.evaluate.latency.len() > 1,
             warmups,
             rounds,
-            machine: format!("{processor}, {threads} threads"),
+            machine: machine.to_owned(),
         })
     }
 

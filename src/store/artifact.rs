@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::disk::{Disk, Mapped};
-use super::key::{Key, canonical};
+use super::key::{ABOUT, Key, canonical};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
@@ -19,7 +19,7 @@ pub(super) const META: &str = "meta.json";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
-    /// The key in words.
+    /// The key in words, and what was made.
     pub key: Value,
     /// How long the artifact took to make.
     pub seconds: f64,
@@ -29,6 +29,11 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// What was made, as its maker says it; null where it did not.
+    pub fn about(&self) -> &Value {
+        &self.key[ABOUT]
+    }
+
     /// Bytes of all payloads.
     pub fn bytes(&self) -> u64 {
         self.payloads.values().map(|stored| stored.bytes).sum()

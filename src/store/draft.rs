@@ -97,7 +97,7 @@ impl Draft {
             _ => self.payloads.par_iter().map(hashed).collect::<Result<_>>()?,
         };
         fault::here("record");
-        let meta = Meta { key: key.readable(), seconds, made, payloads };
+        let meta = Meta { key: key.record(), seconds, made, payloads };
         let text = meta
             .to_text()
             .map_err(|error| Error::job("an artifact's record has no JSON form").found(error.to_string()))?;

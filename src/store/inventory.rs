@@ -56,6 +56,31 @@ impl InventoryItem {
         Some(Key::hash_of(&key))
     }
 
+    /// The hash of an artifact that it was made from, by its name in the key.
+    pub fn parent(&self, name: &str) -> Option<String> {
+        let Found::Whole(artifact) = &self.found else { return None };
+        let parent = artifact.meta().key["of"].get(name)?;
+        parent.get("kind").is_some().then(|| Key::hash_of(parent))
+    }
+
+    /// Whether a later program than this one made it: its stage, or that of something that it was made from, has a later
+    /// version than this program knows, or is none of those that it knows.
+    pub fn later(&self) -> bool {
+        fn later(key: &Value) -> bool {
+            let (Some(kind), Some(version)) = (key["kind"].as_str(), key["version"].as_u64()) else { return false };
+            let known = ArtifactKind::ALL.iter().find(|known| known.name() == kind);
+            let parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
+            known.is_none_or(|known| version > u64::from(known.version())) || parents.into_iter().any(later)
+        }
+        let of_stage = || {
+            let (kind, version) = self.stage.rsplit_once("-v")?;
+            let known = ArtifactKind::ALL.iter().find(|known| known.name() == kind)?;
+            Some(version.parse::<u32>().ok()? > known.version())
+        };
+        let of_key = matches!(&self.found, Found::Whole(artifact) if later(&artifact.meta().key));
+        of_key || of_stage().unwrap_or(true)
+    }
+
     /// Bytes of its payloads.
     pub fn bytes(&self) -> u64 {
         match &self.found {

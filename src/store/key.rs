@@ -1,6 +1,7 @@
 //! Keys: what made an artifact, in canonical JSON, and its SHA-256.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -95,7 +96,17 @@ pub struct Key {
     /// What the grid calls the input whose content stands in it. No part of the identity: a backbone under another name
     /// is the same backbone. But two contents under one name are one thing that changed.
     input: Option<String>,
+    /// What was made, in the words of whoever made it. No part of the identity, and of no parent's record.
+    about: Option<Arc<dyn About>>,
 }
+
+/// What an artifact is to whoever makes it, for its record.
+pub trait About: fmt::Debug + Send + Sync {
+    fn json(&self) -> Value;
+}
+
+/// The entry of a record that holds it.
+pub(super) const ABOUT: &str = "identity";
 
 /// Equal keys, equal artifacts.
 impl PartialEq for Key {
@@ -116,7 +127,7 @@ impl Key {
         let mut hashed = of.clone();
         hashed.extend(parents.iter().map(|(name, parent)| ((*name).to_string(), json!(parent.hash))));
         let text = canonical(&json!({"kind": kind.name(), "version": kind.version(), "of": hashed}));
-        Self { kind, of, parents, hash: sha256::of_bytes(text), input: None }
+        Self { kind, of, parents, hash: sha256::of_bytes(text), input: None, about: None }
     }
 
     /// The same key, with the grid's name of the input that it is of.
@@ -125,11 +136,27 @@ impl Key {
         Self { input: Some(input.to_owned()), ..self }
     }
 
+    /// The same key, with what is made under it.
+    #[must_use]
+    pub fn about<A: About + 'static>(self, what: &Arc<A>) -> Self {
+        let about: Arc<dyn About> = Arc::<A>::clone(what);
+        Self { about: Some(about), ..self }
+    }
+
     pub fn kind(&self) -> ArtifactKind {
         self.kind
     }
 
-    /// The key in words, its parents written out: what `meta.json` keeps.
+    /// What `meta.json` keeps: the key in words, and beside them what was made.
+    pub(super) fn record(&self) -> Value {
+        let mut record = self.readable();
+        if let Some(about) = &self.about {
+            record[ABOUT] = about.json();
+        }
+        record
+    }
+
+    /// The key in words, its parents written out.
     pub fn readable(&self) -> Value {
         let mut of = self.of.clone();
         of.extend(self.parents.iter().map(|(name, parent)| ((*name).to_string(), parent.readable())));
@@ -167,7 +194,7 @@ impl Key {
 }
 
 /// JSON without spaces, keys sorted, floats in their shortest form that reads back the same.
-pub(super) fn canonical(value: &Value) -> String {
+pub fn canonical(value: &Value) -> String {
     let mut text = String::new();
     write(value, &mut text);
     text

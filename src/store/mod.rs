@@ -31,7 +31,7 @@ pub use draft::{Draft, Left, Payload};
 pub use index::Input;
 pub use inventory::{Found, InventoryItem};
 pub use journal::{Journal, JournalRecord};
-pub use key::{ArtifactKind, Key};
+pub use key::{About, ArtifactKind, Key, canonical};
 pub use process::Process;
 pub use worker::{CALIBRATING, ClaimResult, Lease};
 

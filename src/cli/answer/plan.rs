@@ -146,6 +146,8 @@ pub(crate) struct Missing {
     pub(crate) what: Part,
     /// What it is scored on or timed over; null for the others.
     pub(crate) on: Option<String>,
+    /// The SHA-256 of its key, in hexadecimal digits: what it is, whatever the grid calls it.
+    pub(crate) key: String,
     /// Why it is not stored.
     pub(crate) reason: Reason,
 }
@@ -395,7 +397,8 @@ fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reaso
     let timed = backbone.latencies.iter().zip(&variant.latencies);
     let timed = timed.map(|(prompt, key)| (Part::Latency, Some(prompt.to_string()), key));
     let all = made.chain(scored).chain(timed).filter(|(_, _, key)| !state.has(key));
-    all.map(|(what, on, key)| Missing { what, on, reason: reasons.of(key, state) }).collect()
+    all.map(|(what, on, key)| Missing { what, on, key: key.hash().to_owned(), reason: reasons.of(key, state) })
+        .collect()
 }
 
 impl LimitedStore {

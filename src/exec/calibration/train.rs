@@ -71,7 +71,8 @@ fn one(
     };
     let missing = || Error::job("its operator is not in the store");
     let solved = variant.operator.as_ref().and_then(|key| run.get(key)).ok_or_else(missing)?;
-    let tail = Tail::load(&backbone.config, &backbone.folder, end, &Device::Cpu)?;
+    let tail = || Tail::load(&backbone.config, &backbone.folder, end, &Device::Cpu);
+    let tail = job.models.read(backbone, tail)?;
     let lessons = Lessons::kept(job, plan, start, &tail)?;
     let began = Instant::now();
     let (state, spent) = resumed(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;

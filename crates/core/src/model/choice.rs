@@ -103,6 +103,14 @@ impl EngineChoice {
         }
     }
 
+    /// Where it computes.
+    pub fn device(self) -> DeviceName {
+        match self {
+            Self::Cpu(_) => DeviceName::Cpu,
+            Self::Candle(at) => at.device,
+        }
+    }
+
     /// Loads a backbone: with `weights` bytes of weights in this machine's memory at a time, or `device` bytes of
     /// everything on another device.
     ///

@@ -32,7 +32,7 @@ pub(crate) mod window;
 pub use attached::{Attachment, Place, whole};
 pub use batch::{Batch, Prediction, ScoredRow};
 pub(crate) use candle::is_out_of_memory;
-pub use candle::{CandleEngine, DeviceName, FloatType, LayerTensors, Placement};
+pub use candle::{CandleEngine, DeviceName, FloatType, Gpu, LayerTensors, Placement};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
 pub use config::Config;
 pub use cost::Load;

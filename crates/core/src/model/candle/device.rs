@@ -6,10 +6,20 @@ use std::str::FromStr;
 
 use candle_core::{DType, Device};
 use safetensors::Dtype;
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::model::tensors::{EMBEDDING, HEAD};
 use crate::model::weights::Weights;
+
+/// A GPU, as its driver tells of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    /// What it is sold as.
+    pub model: Option<String>,
+    /// Which one of that model it is, where devices have a number of their own.
+    pub serial: Option<String>,
+}
 
 /// Where a backbone may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,11 +48,27 @@ impl DeviceName {
     }
 
     /// Whether this build has the code for it.
-    fn is_built(self) -> bool {
+    pub fn is_built(self) -> bool {
         match self {
             Self::Cpu => true,
             Self::Cuda(_) => cfg!(feature = "cuda"),
             Self::Metal => cfg!(feature = "metal"),
+        }
+    }
+
+    /// What the driver tells of it; none of the CPU, and of a device that cannot be used here.
+    pub fn gpu(self) -> Option<Gpu> {
+        match self.open().ok()? {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => {
+                let stream = device.cuda_stream();
+                let serial =
+                    stream.context().uuid().ok().map(|id| hexadecimal(id.bytes.iter().map(|&byte| byte as u8)));
+                Some(Gpu { model: stream.context().name().ok(), serial })
+            }
+            #[cfg(feature = "metal")]
+            Device::Metal(_) => Some(Gpu { model: None, serial: None }),
+            _ => None,
         }
     }
 
@@ -71,6 +97,11 @@ impl DeviceName {
                 .hint("`--device cpu` runs everywhere; for a GPU, look whether its driver is there and new enough")
         })
     }
+}
+
+#[cfg(feature = "cuda")]
+fn hexadecimal(bytes: impl Iterator<Item = u8>) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl fmt::Display for DeviceName {

@@ -10,7 +10,7 @@ mod operators;
 pub mod ops;
 mod parts;
 
-pub use device::{DeviceName, FloatType};
+pub use device::{DeviceName, FloatType, Gpu};
 pub use engine::{CandleEngine, Placement};
 pub(crate) use memory::is_out_of_memory;
 pub use parts::LayerTensors;

@@ -1,0 +1,168 @@
+//! The leaves of an identity, or of any JSON value, by their paths, and where two are unlike: the only way in which
+//! settings are compared, so that a new one cannot be forgotten.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Canonical, Identity};
+
+/// The path of a leaf: `calibration.text.rule`. Of a value of any shape it goes on into it: `cut.options.cosine`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline)]
+pub struct Aspect(String);
+
+impl Aspect {
+    pub fn new(path: impl Into<String>) -> Self {
+        Self(path.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The last step of the path.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// Whether it is that aspect, or lies within it: `cut.options.cosine` is of `cut.options` and of `cut`.
+    pub fn is_of(&self, whole: &str) -> bool {
+        self.0.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+
+    /// A path with a step more.
+    #[must_use]
+    pub fn below(&self, name: &str) -> Self {
+        Self(if self.0.is_empty() { name.to_owned() } else { format!("{}.{name}", self.0) })
+    }
+}
+
+impl fmt::Display for Aspect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Borrow<str> for Aspect {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Values by their paths. Lists are leaves, and so is an empty map.
+pub type Leaves = BTreeMap<Aspect, Canonical>;
+
+/// An aspect of which two are unlike.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Difference {
+    pub aspect: Aspect,
+    /// Of the one; absent where it has no such aspect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one: Option<Canonical>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<Canonical>,
+}
+
+/// The leaves of a value. What is null is absent.
+pub fn leaves(of: &Value) -> Leaves {
+    fn add(found: &mut Leaves, path: &Aspect, value: &Value) {
+        match value {
+            Value::Object(map) if !map.is_empty() => {
+                map.iter().for_each(|(name, value)| add(found, &path.below(name), value));
+            }
+            Value::Null => {}
+            other => {
+                found.insert(path.clone(), Canonical::of(other));
+            }
+        }
+    }
+    let mut found = Leaves::new();
+    add(&mut found, &Aspect::new(""), of);
+    found
+}
+
+/// Every aspect of which two are unlike, in the order of their paths.
+pub fn differs(one: &Leaves, other: &Leaves) -> Vec<Difference> {
+    let aspects: BTreeSet<&Aspect> = one.keys().chain(other.keys()).collect();
+    let difference = |aspect: &Aspect| {
+        let (one, other) = (one.get(aspect).cloned(), other.get(aspect).cloned());
+        (one != other).then(|| Difference { aspect: aspect.clone(), one, other })
+    };
+    aspects.into_iter().filter_map(difference).collect()
+}
+
+/// Every aspect that an [`Identity`] may have, as its type says: what tests have to walk. What is of any shape (the options
+/// of a method) is one.
+pub fn aspects() -> Vec<Aspect> {
+    let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
+    let schema = settings.into_generator().into_root_schema_for::<Identity>();
+    let mut found = BTreeSet::new();
+    walk(schema.as_value(), &Aspect::new(""), &mut found);
+    found.into_iter().collect()
+}
+
+fn walk(schema: &Value, path: &Aspect, found: &mut BTreeSet<Aspect>) {
+    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+        return properties.iter().for_each(|(name, schema)| walk(schema, &path.below(name), found));
+    }
+    let branches = ["anyOf", "oneOf"].into_iter().filter_map(|of| schema.get(of)?.as_array()).flatten();
+    let branches: Vec<&Value> = branches.filter(|of| of.get("type") != Some(&Value::from("null"))).collect();
+    if branches.is_empty() {
+        found.insert(path.clone());
+    }
+    branches.into_iter().for_each(|schema| walk(schema, path, found));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn whatever_two_values_are_unlike_in_is_told_by_its_path() {
+        let one = json!({"a": {"x": 1, "y": [1, 2]}, "b": {}, "c": null, "d": 0.5});
+        let other = json!({"a": {"x": 1, "y": [2, 1]}, "e": "f", "d": 0.50});
+        let found = differs(&leaves(&one), &leaves(&other));
+        let text = |of: &Option<Canonical>| of.as_ref().map(ToString::to_string);
+        let found: Vec<_> = found.iter().map(|of| (of.aspect.as_str(), text(&of.one), text(&of.other))).collect();
+        let some = |text: &str| Some(text.to_owned());
+        let expected = [("a.y", some("[1,2]"), some("[2,1]")), ("b", some("{}"), None), ("e", None, some("\"f\""))];
+        assert_eq!(found, expected);
+        assert!(differs(&leaves(&one), &leaves(&one)).is_empty());
+    }
+
+    #[test]
+    fn the_registry_of_aspects_is_what_the_type_says() {
+        let found = aspects();
+        let found: Vec<&str> = found.iter().map(Aspect::as_str).collect();
+        for known in [
+            "model.content",
+            "engine.dtype",
+            "cut.options",
+            "repair.training.seed",
+            "measure.windows.text.rule",
+            "measure.task.bos",
+            "measure.prefill.machine",
+            "calibration.seed",
+            "measure",
+        ] {
+            assert!(found.contains(&known), "{known} is not in {found:?}");
+        }
+        assert!(!found.contains(&"cut") && !found.contains(&"") && !found.contains(&"calibration.text"), "{found:?}");
+        let (cosine, depth) = (Aspect::new("cut.options.cosine"), Aspect::new("cut.depth"));
+        assert!(
+            cosine.is_of("cut.options")
+                && cosine.is_of("cut")
+                && !depth.is_of("cut.options")
+                && depth.name() == "depth"
+        );
+        assert!(!Aspect::new("cut.options2").is_of("cut.options"));
+    }
+}

@@ -1,0 +1,237 @@
+//! Floor 1: what a number is. Everything that it depends on, with every default filled in, and nothing else: no name, path
+//! or position. Made once, when a grid is planned; it travels whole with what is made, and nothing is found by a label.
+
+mod aspect;
+mod canonical;
+mod shared;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use aspect::{Aspect, Difference, Leaves, aspects, differs, leaves};
+pub use canonical::Canonical;
+
+use crate::model::{self, EngineRequest};
+use crate::store::About;
+
+/// What a number is, but for which metric of it. Without a measure it is a variant; without a cut the whole backbone.
+/// Parts that many share are shared.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    #[serde(with = "shared::part")]
+    #[schemars(with = "ModelId")]
+    pub model: Arc<ModelId>,
+    #[serde(with = "shared::part")]
+    #[schemars(with = "ComputeId")]
+    pub engine: Arc<ComputeId>,
+    /// Which layers are removed.
+    #[serde(with = "shared::perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<CutId>")]
+    pub cut: Option<Arc<CutId>>,
+    /// What stands in their place.
+    #[serde(with = "shared::perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<RepairId>")]
+    pub repair: Option<Arc<RepairId>>,
+    /// The text that layers are chosen by and repairs are solved on.
+    #[serde(with = "shared::perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<CalibrationId>")]
+    pub calibration: Option<Arc<CalibrationId>>,
+    /// What is measured of it.
+    #[serde(with = "shared::perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<MeasureId>")]
+    pub measure: Option<Arc<MeasureId>>,
+}
+
+/// A backbone: what its forward pass reads, whatever it is called and wherever it lies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelId {
+    /// A hash over config and weights.
+    pub content: String,
+    /// SHA-256 of its tokenizer.
+    pub tokenizer: String,
+}
+
+/// What computes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ComputeId {
+    pub name: String,
+    /// The float type that it computes in.
+    pub dtype: String,
+    /// The class of device.
+    pub device: String,
+}
+
+impl ComputeId {
+    /// How to ask for it; none of one that this program does not know.
+    pub fn request(&self) -> Option<EngineRequest> {
+        let Self { name, dtype, device } = self;
+        let (engine, device, dtype) = (name.parse().ok()?, device.parse().ok()?, dtype.parse().ok()?);
+        Some(EngineRequest { engine: Some(engine), device: Some(device), dtype: Some(dtype) })
+    }
+}
+
+impl From<model::EngineId> for ComputeId {
+    fn from(of: model::EngineId) -> Self {
+        let model::EngineId { name, dtype, device } = of;
+        Self { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() }
+    }
+}
+
+/// How layers are chosen.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CutId {
+    pub criterion: String,
+    /// With every default filled in.
+    pub options: Canonical,
+    /// How many are removed.
+    pub depth: usize,
+    /// What the rule knows of the backbone beforehand: a published order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<Canonical>,
+}
+
+/// How a cut is repaired.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RepairId {
+    pub recovery: String,
+    /// With every default filled in, but for its training.
+    pub options: Canonical,
+    /// Sequences of the calibration that it is solved on, the first ones.
+    pub fitted: usize,
+    /// How its operator is trained after it is solved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<TrainingId>,
+}
+
+/// The text of a training, of the calibration's corpus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingId {
+    pub sequences: usize,
+    pub length: usize,
+    pub seed: u64,
+}
+
+/// The windows that activations come from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CalibrationId {
+    pub text: TextId,
+    pub sequences: usize,
+    /// Tokens of a sequence.
+    pub length: usize,
+    pub seed: u64,
+}
+
+/// A text as it is read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TextId {
+    /// SHA-256 of its file.
+    pub bytes: String,
+    pub format: String,
+    /// The column that is read, where it is not the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    /// How windows are cut from it.
+    pub rule: String,
+}
+
+/// What is measured. `batch` is there where the last digits depend on it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum MeasureId {
+    /// The losses of a text's windows.
+    Windows {
+        text: TextId,
+        /// Tokens of a window.
+        length: usize,
+        /// Most windows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<usize>,
+        /// Tokens of a batch.
+        batch: usize,
+    },
+    /// The log-likelihoods of a task's choices.
+    Task {
+        task: String,
+        version: u32,
+        /// SHA-256 of each file of documents.
+        rows: Vec<String>,
+        formats: Vec<String>,
+        /// Most documents, or a part of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Canonical>,
+        bos: String,
+        /// Tokens of a context, where the grid says it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_length: Option<usize>,
+        /// What of the backbone's files is read for its requests: special tokens and the length of its context.
+        reads: Canonical,
+        /// Tokens of a batch.
+        batch: usize,
+    },
+    /// The time of a pass over a prompt.
+    Prefill {
+        /// Tokens of a sequence.
+        length: usize,
+        /// Sequences that are read together.
+        batch: usize,
+        warmups: usize,
+        rounds: usize,
+        machine: Canonical,
+        /// A hash over the variants that it is measured side by side with.
+        among: String,
+    },
+    /// How far the repaired stream is from the dense one, at the cut.
+    Boundary,
+}
+
+impl Identity {
+    /// The same variant with what is measured of it.
+    #[must_use]
+    pub fn measured(&self, measure: &Arc<MeasureId>) -> Self {
+        Self { measure: Some(Arc::clone(measure)), ..self.clone() }
+    }
+
+    /// The variant that was measured.
+    #[must_use]
+    pub fn variant(&self) -> Self {
+        Self { measure: None, ..self.clone() }
+    }
+
+    /// All that it is, each aspect by its path.
+    pub fn leaves(&self) -> Leaves {
+        leaves(&self.json())
+    }
+
+    /// Where it is unlike another one; nothing where both are one.
+    pub fn differs(&self, other: &Self) -> Vec<Difference> {
+        differs(&self.leaves(), &other.leaves())
+    }
+}
+
+impl MeasureId {
+    /// What a time was measured on; none of what no machine changes.
+    pub fn machine(&self) -> Option<&Canonical> {
+        match self {
+            Self::Prefill { machine, .. } => Some(machine),
+            _ => None,
+        }
+    }
+}
+
+impl About for Identity {
+    fn json(&self) -> Value {
+        // Nothing of it can fail to be JSON: its maps have texts for keys, and its numbers are whole.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}

@@ -1,0 +1,152 @@
+//! What a backbone's cells and evaluations are, whatever the grid calls them: identities, from cells, the hashes of files
+//! and the engine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::inputs::{BackboneFiles, Inputs};
+use crate::corpus;
+use crate::criterion::{self, PruneSpec};
+use crate::distill::Finetune;
+use crate::error::Result;
+use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
+use crate::identity::{
+    CalibrationId, Canonical, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, TextId, TrainingId,
+};
+use crate::latency::Rounds;
+use crate::model::EngineChoice;
+use crate::recovery;
+use crate::store::{ArtifactKind, Key};
+use crate::tasks::{self, Task};
+
+/// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
+pub(super) struct Contents<'a> {
+    grid: &'a Grid,
+    inputs: &'a Inputs,
+    files: &'a BackboneFiles,
+    dense: Identity,
+    batch_tokens: usize,
+}
+
+impl<'a> Contents<'a> {
+    pub(super) fn new(
+        grid: &'a Grid,
+        inputs: &'a Inputs,
+        files: &'a BackboneFiles,
+        engine: EngineChoice,
+        batch_tokens: usize,
+    ) -> Self {
+        let model = Arc::new(ModelId { content: files.content.clone(), tokenizer: files.tokenizer.clone() });
+        let engine = Arc::new(ComputeId::from(engine.id()));
+        let dense = Identity { model, engine, cut: None, repair: None, calibration: None, measure: None };
+        Self { grid, inputs, files, dense, batch_tokens }
+    }
+
+    /// The whole backbone.
+    pub(super) fn dense(&self) -> &Identity {
+        &self.dense
+    }
+
+    fn text(&self, corpus: &str) -> Result<TextId> {
+        let entry = &self.grid.corpora[corpus];
+        Ok(TextId {
+            bytes: self.inputs.of(&entry.path)?.to_owned(),
+            format: corpus::format(&entry.path)?.to_owned(),
+            column: entry.column.clone(),
+            rule: entry.rule.clone(),
+        })
+    }
+
+    /// The key of a text's windows.
+    fn tokens(&self, corpus: &str, text: &TextId, windows: &Value) -> Key {
+        let TextId { bytes, format, column, rule } = text;
+        let of = json!({
+            "corpus": bytes, "format": format, "column": column, "rule": rule, "tokenizer": self.files.tokenizer,
+            "windows": windows,
+        });
+        Key::new(ArtifactKind::Tokens, of, []).named(corpus)
+    }
+
+    /// A calibration, and the key of its windows.
+    pub(super) fn calibration(&self, of: &Calibration) -> Result<(CalibrationId, Key)> {
+        let &Calibration { ref corpus, sequences, length, seed, .. } = of;
+        let text = self.text(corpus)?;
+        let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
+        let tokens = self.tokens(corpus, &text, &windows);
+        Ok((CalibrationId { text, sequences, length, seed }, tokens))
+    }
+
+    /// What is measured of a text, and the key of its windows.
+    pub(super) fn windows(&self, of: &Perplexity) -> Result<(MeasureId, Key)> {
+        let &Perplexity { ref corpus, length } = of;
+        let (text, limit) = (self.text(corpus)?, self.grid.corpora[corpus].limit);
+        let windows = json!({"for": "perplexity", "length": length, "limit": limit});
+        let tokens = self.tokens(corpus, &text, &windows);
+        Ok((MeasureId::Windows { text, length, limit, batch: self.batch_tokens }, tokens))
+    }
+
+    /// What is measured of a task, and the key of its requests.
+    pub(super) fn task(&self, used: &TaskUse) -> Result<(MeasureId, Key)> {
+        let data = &self.grid.tasks[&used.name];
+        let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
+        let files: Vec<PathBuf> = task.files(&data.path)?;
+        let formats = files.iter().map(|file| tasks::format(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
+        let rows = files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
+        let (limit, bos, max_length) = (self.inputs.limit(used)?, used.bos.to_string(), used.max_length);
+        let BackboneFiles { config, tokenizer, tokenizer_config, .. } = self.files;
+        let of = json!({
+            "task": task.name, "task_version": task.version, "rows": rows, "formats": formats, "limit": limit,
+            "bos": bos, "max_length": max_length, "tokenizer": tokenizer, "tokenizer_config": tokenizer_config,
+            "config": config,
+        });
+        let measure = MeasureId::Task {
+            task: task.name.to_owned(),
+            version: task.version,
+            rows,
+            formats,
+            limit: limit.map(|limit| Canonical::of(&json!(limit))),
+            bos,
+            max_length,
+            reads: Canonical::of(&json!({"config": config, "tokenizer_config": tokenizer_config})),
+            batch: self.batch_tokens,
+        };
+        Ok((measure, Key::new(ArtifactKind::Tokens, of, []).named(&used.name)))
+    }
+}
+
+/// A prompt's times on this machine's device, measured among the variants whose hash is given.
+pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
+    let Rounds { warmups, timed } = Rounds::PAPER;
+    MeasureId::Prefill {
+        length: prompt.length,
+        batch: prompt.batch,
+        warmups,
+        rounds: timed,
+        machine: Canonical::of(machine),
+        among: among.to_owned(),
+    }
+}
+
+/// How a criterion cuts a backbone.
+pub(super) fn cut(criterion: &Method, of: &PruneSpec<'_>) -> Result<CutId> {
+    let rule = criterion::build(&criterion.name, &criterion.options)?;
+    let known = rule.reads_name().then(|| Canonical::of(&json!(of.backbone.to_lowercase())));
+    let options = Canonical::of(&json!(criterion.resolved));
+    Ok(CutId { criterion: criterion.name.clone(), options, depth: of.depth, known })
+}
+
+/// How a cell's cut is repaired.
+pub(super) fn repair(cell: &Cell, [criterion, recovery]: [&Method; 2], of: &PruneSpec<'_>) -> Result<RepairId> {
+    let rule = criterion::build(&criterion.name, &criterion.options)?;
+    let repair = recovery::build(&recovery.name, &recovery.options)?;
+    let (all, first) = cell.calibration.as_ref().map_or((0, 0), |of| (of.sequences, of.operator_sequences));
+    let training = recovery::finetune(&recovery.name, &recovery.options)?;
+    Ok(RepairId {
+        recovery: recovery.name.clone(),
+        options: Canonical::of(&json!(recovery::untrained(&recovery.resolved))),
+        fitted: repair.fitted_on(rule.one_block(of)).count(all, first),
+        training: training.map(|Finetune { sequences, length, seed }| TrainingId { sequences, length, seed }),
+    })
+}

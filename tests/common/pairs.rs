@@ -1,0 +1,354 @@
+//! Pairs of settings that differ in one aspect of what a number is, and pairs that differ in nothing that matters: every
+//! view has to tell the first apart, and to take the second for one. `aspects()` says which there must be.
+
+use serde_json::{Value, json};
+
+use super::fixture;
+use super::world::{World, tokenizer};
+
+/// A grid in its world, and what it is run with behind `run grid.yaml`.
+pub struct Setting {
+    pub world: World,
+    pub arguments: Vec<String>,
+}
+
+/// Two settings.
+pub struct Pair {
+    /// What the other one changes.
+    pub what: &'static str,
+    /// The aspects in which numbers of the two are unlike; none where nothing that matters differs.
+    pub aspects: &'static [&'static str],
+    /// Whether it runs on any machine: a device that is not there can be planned for.
+    pub runs: bool,
+    one: fn(&mut Setting),
+    other: fn(&mut Setting),
+}
+
+/// Aspects that no grid, file or flag changes: constants of the program.
+pub const CONSTANT: [&str; 6] = [
+    "measure.boundary",
+    "measure.prefill.rounds",
+    "measure.prefill.warmups",
+    "measure.task.batch",
+    "measure.task.version",
+    "measure.windows.batch",
+];
+
+/// One pruned cell that is scored on a text and a task, and timed.
+const GRID: &str = "\
+backbones:
+  tiny: {path: backbone}
+corpora:
+  train: {path: train.jsonl, rule: ptb}
+  test: {path: test.jsonl, rule: ptb, limit: 5}
+tasks:
+  copa: {path: copa.jsonl}
+backbone: tiny
+criterion: llm-streamline
+depth: 1
+recovery: ghosted
+calibration: {corpus: train, sequences: 4, length: 32, operator_sequences: 3}
+evaluate:
+  perplexity: {corpus: test, length: 64}
+  tasks: {name: copa, limit: 6}
+  latency: {length: 16}
+";
+
+impl Setting {
+    fn new() -> Self {
+        let world = World::large();
+        let row = |text: &str, side: &str| json!({"text": text, "side": side}).to_string() + "\n";
+        let words =
+            |seed: usize| (0..400).map(|at| format!("w{}", (at * at * seed + at) % 299)).collect::<Vec<_>>().join(" ");
+        for (name, seed) in [("train.jsonl", 3), ("test.jsonl", 5)] {
+            world.write(name, (0..3).map(|at| row(&words(seed + at), &words(seed + at + 50))).collect::<String>());
+        }
+        world.write("backbone/tokenizer_config.json", json!({"bos_token": "w1"}).to_string());
+        world.write("grid.yaml", GRID);
+        Self { world, arguments: Vec::new() }
+    }
+
+    /// Replaces a part of the grid, which has to be there once.
+    pub fn grid(&self, from: &str, to: &str) {
+        self.text("grid.yaml", from, to);
+    }
+
+    fn another_row(&self, file: &str) {
+        let rows = std::fs::read_to_string(self.world.path(file)).unwrap();
+        self.world.write(file, rows + &json!({"text": "w1 w2 w3", "side": "w3 w2 w1"}).to_string() + "\n");
+    }
+
+    fn text(&self, file: &str, from: &str, to: &str) {
+        let text = std::fs::read_to_string(self.world.path(file)).unwrap();
+        assert_eq!(text.matches(from).count(), 1, "{from} in {file}");
+        self.world.write(file, text.replace(from, to));
+    }
+
+    fn argue(&mut self, arguments: &[&str]) {
+        self.arguments.extend(arguments.iter().map(|&of| of.to_owned()));
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        std::fs::rename(self.world.path(from), self.world.path(to)).unwrap();
+        self.grid(from, to);
+    }
+
+    fn json(&self, file: &str, change: impl FnOnce(&mut Value)) {
+        let path = self.world.path(file);
+        let mut value = super::json(&path);
+        change(&mut value);
+        self.world.write(file, serde_json::to_vec_pretty(&value).unwrap());
+    }
+
+    /// Whose documents nobody has to count before they are read.
+    fn whole_task(&mut self) {
+        self.grid("tasks: {name: copa, limit: 6}", "tasks: copa");
+    }
+
+    fn tuned(&self) {
+        self.grid("recovery: ghosted", "recovery: {name: ghosted, finetune: {sequences: 4, length: 32, seed: 0}}");
+    }
+
+    /// A backbone of as many layers as published orders are for: those of the fixture over and over.
+    fn deep(&self) {
+        const LAYERS: usize = 32;
+        let bytes = std::fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let mut all = Vec::new();
+        for (name, view) in tensors.iter() {
+            match name.strip_prefix("model.layers.0.") {
+                Some(part) => all.extend((0..LAYERS).map(|at| (format!("model.layers.{at}.{part}"), view.clone()))),
+                None if name.starts_with("model.layers.") => {}
+                None => all.push((name.to_owned(), view)),
+            }
+        }
+        safetensors::serialize_to_file(all, None, &self.world.path("backbone/model.safetensors")).unwrap();
+        self.json("backbone/config.json", |config| config["num_hidden_layers"] = json!(LAYERS));
+        self.grid("criterion: llm-streamline", "criterion: {name: shortened-llama, order: released}");
+    }
+}
+
+impl Pair {
+    pub fn one(&self) -> Setting {
+        Self::made(self.one)
+    }
+
+    pub fn other(&self) -> Setting {
+        Self::made(self.other)
+    }
+
+    fn made(change: fn(&mut Setting)) -> Setting {
+        let mut setting = Setting::new();
+        change(&mut setting);
+        setting
+    }
+}
+
+fn pair(what: &'static str, aspects: &'static [&'static str], other: fn(&mut Setting)) -> Pair {
+    Pair { what, aspects, runs: true, one: |_| (), other }
+}
+
+fn between(
+    what: &'static str,
+    aspects: &'static [&'static str],
+    one: fn(&mut Setting),
+    other: fn(&mut Setting),
+) -> Pair {
+    Pair { what, aspects, runs: true, one, other }
+}
+
+/// Pairs that differ: each names in what.
+pub fn unlike() -> Vec<Pair> {
+    vec![
+        pair("other weights", &["model.content"], |of| {
+            let path = of.world.path("backbone/model.safetensors");
+            let mut bytes = std::fs::read(&path).unwrap();
+            let last = bytes.len() - 4;
+            bytes[last] ^= 1;
+            std::fs::write(path, bytes).unwrap();
+        }),
+        pair("another constant of the norms", &["measure.task.reads", "model.content"], |of| {
+            of.json("backbone/config.json", |config| config["rms_norm_eps"] = json!(1e-6));
+        }),
+        pair("another tokenizer", &["model.tokenizer"], |of| {
+            let mut other = tokenizer(300);
+            other["model"]["vocab"]["w7"] = json!(8);
+            other["model"]["vocab"]["w8"] = json!(7);
+            of.world.write("backbone/tokenizer.json", other.to_string());
+        }),
+        pair("candle", &["engine.name"], |of| of.argue(&["--engine", "candle"])),
+        pair("bf16", &["engine.dtype"], |of| of.argue(&["--dtype", "bf16"])),
+        Pair {
+            runs: false,
+            ..between(
+                "a GPU",
+                &["engine.device", "measure.prefill.machine.gpu.device"],
+                |of| of.argue(&["--engine", "candle", "--device", "cpu", "--dtype", "f32"]),
+                |of| of.argue(&["--engine", "candle", "--device", "cuda", "--dtype", "f32"]),
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "another GPU",
+                &["measure.prefill.machine.gpu.device"],
+                |of| of.argue(&["--device", "cuda:0", "--dtype", "f32"]),
+                |of| of.argue(&["--device", "cuda:1", "--dtype", "f32"]),
+            )
+        },
+        pair("another criterion", &["cut.criterion", "cut.options"], |of| of.grid("llm-streamline", "shortgpt")),
+        pair("an option of the criterion", &["cut.options.cosine"], |of| {
+            of.grid("criterion: llm-streamline", "criterion: {name: llm-streamline, cosine: token}");
+        }),
+        pair("another depth", &["cut.depth"], |of| of.grid("depth: 1", "depth: 2")),
+        between(
+            "another backbone's published order",
+            &["cut.known"],
+            |of| {
+                of.deep();
+                of.grid("tiny: {path", "llama-2-7b: {path");
+                of.grid("backbone: tiny", "backbone: llama-2-7b");
+            },
+            |of| {
+                of.deep();
+                of.grid("tiny: {path", "llama-3-8b: {path");
+                of.grid("backbone: tiny", "backbone: llama-3-8b");
+            },
+        ),
+        pair("another recovery", &["repair.fitted", "repair.options", "repair.recovery"], |of| {
+            of.grid("recovery: ghosted", "recovery: replaceme-ls");
+        }),
+        pair("an option of the recovery", &["repair.options.solver"], |of| {
+            of.grid("recovery: ghosted", "recovery: {name: ghosted, solver: svd}");
+        }),
+        pair("sequences that the operator is solved on", &["repair.fitted"], |of| {
+            of.grid("operator_sequences: 3", "operator_sequences: 2");
+        }),
+        pair("training", &["repair.training.length", "repair.training.seed", "repair.training.sequences"], |of| {
+            of.tuned();
+        }),
+        between(
+            "more training",
+            &["repair.training.sequences"],
+            |of| of.tuned(),
+            |of| {
+                of.tuned();
+                of.grid("finetune: {sequences: 4", "finetune: {sequences: 5");
+            },
+        ),
+        between(
+            "longer training",
+            &["repair.training.length"],
+            |of| of.tuned(),
+            |of| {
+                of.tuned();
+                of.grid("length: 32, seed", "length: 48, seed");
+            },
+        ),
+        between(
+            "another draw of the training",
+            &["repair.training.seed"],
+            |of| of.tuned(),
+            |of| {
+                of.tuned();
+                of.grid("seed: 0", "seed: 1");
+            },
+        ),
+        pair("another calibration text", &["calibration.text.bytes"], |of| of.another_row("train.jsonl")),
+        pair("a calibration text read in another way", &["calibration.text.format"], |of| {
+            of.rename("train.jsonl", "train.txt");
+        }),
+        pair("another column of the calibration text", &["calibration.text.column"], |of| {
+            of.grid("train.jsonl, rule: ptb", "train.jsonl, rule: ptb, column: side");
+        }),
+        pair("another rule of the calibration text", &["calibration.text.rule"], |of| {
+            of.grid("train.jsonl, rule: ptb", "train.jsonl, rule: wikitext2");
+        }),
+        pair("more calibration", &["calibration.sequences"], |of| {
+            of.grid("sequences: 4, length", "sequences: 5, length");
+        }),
+        pair("longer calibration", &["calibration.length"], |of| of.grid("length: 32,", "length: 48,")),
+        pair("another draw", &["calibration.seed"], |of| {
+            of.grid("operator_sequences: 3", "operator_sequences: 3, seed: 1");
+        }),
+        pair("another text", &["measure.windows.text.bytes"], |of| of.another_row("test.jsonl")),
+        pair("a text read in another way", &["measure.windows.text.format"], |of| of.rename("test.jsonl", "test.txt")),
+        pair("another column", &["measure.windows.text.column"], |of| {
+            of.grid("test.jsonl, rule: ptb", "test.jsonl, rule: ptb, column: side");
+        }),
+        pair("another rule", &["measure.windows.text.rule"], |of| {
+            of.grid("test.jsonl, rule: ptb", "test.jsonl, rule: wikitext2");
+        }),
+        pair("longer windows", &["measure.windows.length"], |of| of.grid("test, length: 64", "test, length: 48")),
+        pair("fewer windows", &["measure.windows.limit"], |of| of.grid("limit: 5", "limit: 4")),
+        Pair {
+            runs: false,
+            ..between("another task", &["measure.task.task"], Setting::whole_task, |of| {
+                of.whole_task();
+                of.grid("copa: {path: copa.jsonl}", "copa: {path: copa.jsonl, task: winogrande}");
+            })
+        },
+        pair("other documents", &["measure.task.rows"], |of| {
+            let documents = std::fs::read_to_string(of.world.path("copa.jsonl")).unwrap();
+            of.world.write("copa.jsonl", documents.replacen("w4", "w5", 1));
+        }),
+        Pair {
+            runs: false,
+            ..between("documents read in another way", &["measure.task.formats"], Setting::whole_task, |of| {
+                of.whole_task();
+                of.rename("copa.jsonl", "copa.parquet");
+            })
+        },
+        pair("fewer documents", &["measure.task.limit"], |of| of.grid("limit: 6", "limit: 3")),
+        pair("special tokens", &["measure.task.bos"], |of| of.grid("limit: 6", "limit: 6, bos: never")),
+        pair("a shorter context", &["measure.task.max_length"], |of| of.grid("limit: 6", "limit: 6, max_length: 24")),
+        pair("another token before an empty context", &["measure.task.reads"], |of| {
+            of.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
+        }),
+        pair("longer prompts", &["measure.prefill.length"], |of| {
+            of.grid("latency: {length: 16}", "latency: {length: 8}");
+        }),
+        pair("more prompts at a time", &["measure.prefill.batch"], |of| {
+            of.grid("latency: {length: 16}", "latency: {length: 16, batch: 2}");
+        }),
+        between(
+            "other neighbours of a time",
+            &["measure.prefill.among"],
+            |of| of.grid("recovery: ghosted", "recovery: [none, ghosted]"),
+            |of| of.grid("recovery: ghosted", "recovery: [affine, ghosted]"),
+        ),
+    ]
+}
+
+/// Pairs that differ in nothing that a number depends on.
+pub fn alike() -> Vec<Pair> {
+    vec![
+        pair("a comment", &[], |of| of.grid("depth: 1", "depth: 1  # The first.")),
+        pair("the order of keys", &[], |of| {
+            of.grid("depth: 1\nrecovery: ghosted\n", "recovery: ghosted\ndepth: 1\n");
+            of.grid("{corpus: train, sequences: 4, length: 32,", "{length: 32, sequences: 4, corpus: train,");
+        }),
+        pair("the name of a text's file", &[], |of| of.rename("test.jsonl", "other.jsonl")),
+        pair("the folder of the backbone", &[], |of| {
+            std::fs::rename(of.world.path("backbone"), of.world.path("elsewhere")).unwrap();
+            of.grid("{path: backbone}", "{path: elsewhere}");
+        }),
+        pair("a default that is written", &[], |of| {
+            of.grid("recovery: ghosted", "recovery: {name: ghosted, solver: normal}");
+            of.grid("operator_sequences: 3", "operator_sequences: 3, seed: 0");
+            of.grid("limit: 6", "limit: 6, bos: tokenizer");
+        }),
+        pair("a number that is written otherwise", &[], |of| of.grid("limit: 6", "limit: 6.0")),
+        pair("what is set from outside", &[], |of| {
+            of.grid("depth: 1", "depth: 2");
+            of.argue(&["--set", "depth=1"]);
+        }),
+        pair("a profile", &[], |of| {
+            of.grid("depth: 1", "depth: 2\nprofile: small\nprofiles: {small: {depth: 1}}");
+        }),
+        pair("the name of a text", &[], |of| {
+            of.grid("  train: {", "  other: {");
+            of.grid("corpus: train", "corpus: other");
+        }),
+    ]
+}

@@ -1,0 +1,252 @@
+//! What a number is: every aspect of it is told apart wherever work is named, and nothing else is.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use common::pairs::{self, CONSTANT, Pair, Setting};
+use common::world::World;
+use ghostlab::exec::{Methods, Settings};
+use ghostlab::grid::Grid;
+use ghostlab::identity::{Aspect, Identity, aspects};
+use ghostlab::model::EngineRequest;
+use ghostlab::plan::{Estimate, Plan, StoreState, job_costs};
+use ghostlab::store::Store;
+use serde_json::Value;
+
+/// What one number is and what its work is called.
+struct Named {
+    identity: Identity,
+    key: String,
+    /// Of its scoring; a time has none.
+    journal: Option<String>,
+    calibrating: String,
+}
+
+/// Everything that is measured of a setting's last cell.
+fn named(setting: &Setting) -> Vec<Named> {
+    let mut request = EngineRequest::default();
+    let mut overrides = Vec::new();
+    for words in setting.arguments.chunks(2) {
+        let [name, value] = words else { panic!("{words:?}") };
+        match name.as_str() {
+            "--engine" => request.engine = Some(value.parse().unwrap()),
+            "--device" => request.device = Some(value.parse().unwrap()),
+            "--dtype" => request.dtype = Some(value.parse().unwrap()),
+            "--set" => overrides.push(value.clone()),
+            other => panic!("{other}"),
+        }
+    }
+    let grid = Grid::load(&setting.world.path("grid.yaml"), None, &overrides, &Methods).unwrap();
+    let store = Store::look_at(&setting.world.path("data/store")).unwrap();
+    let plan = Plan::new(&grid, &store, request, Settings::default().batch_tokens).unwrap();
+    let (backbone, variant) = plan.variants().last().unwrap();
+    let calibrating = backbone.calibration_claim(&backbone.calibrations[variant.calibration.unwrap()]);
+    let measures = backbone.evaluations.iter().map(|of| (&of.measure, Some(of.journal.clone())));
+    let measures = measures.chain(backbone.prompts.iter().map(|of| (of, None)));
+    let keys = variant.scores.iter().chain(&variant.latencies);
+    let named = measures.zip(keys).map(|((measure, journal), key)| Named {
+        identity: variant.identity.measured(measure),
+        key: key.hash().to_owned(),
+        journal,
+        calibrating: calibrating.clone(),
+    });
+    named.collect()
+}
+
+#[test]
+fn every_aspect_of_a_number_has_a_pair_that_differs_in_it() {
+    let pairs = pairs::unlike();
+    let covered = |aspect: &Aspect| {
+        let mut all = pairs.iter().flat_map(|pair| pair.aspects);
+        CONSTANT.contains(&aspect.as_str()) || all.any(|of| Aspect::new(*of).is_of(aspect.as_str()))
+    };
+    let missing: Vec<Aspect> =
+        aspects().into_iter().filter(|aspect| !covered(aspect) && aspect.as_str() != "measure").collect();
+    assert!(missing.is_empty(), "tests/common/pairs.rs has no pair for {missing:?}");
+}
+
+#[test]
+fn two_settings_are_unlike_in_what_they_differ_in_and_in_nothing_else() {
+    for pair in pairs::unlike().iter().chain(&pairs::alike()) {
+        let (one, other) = (named(&pair.one()), named(&pair.other()));
+        assert_eq!(one.len(), other.len(), "{}", pair.what);
+        let found: BTreeSet<Aspect> = one
+            .iter()
+            .zip(&other)
+            .flat_map(|(one, other)| one.identity.differs(&other.identity))
+            .map(|difference| difference.aspect)
+            .collect();
+        // Whatever makes another variant makes other neighbours of its times, too.
+        let follows = |of: &Aspect| !pair.aspects.is_empty() && of.is_of("measure.prefill.among");
+        let stray = found.iter().filter(|of| !follows(of) && !pair.aspects.iter().any(|known| of.is_of(known)));
+        let stray: Vec<&Aspect> = stray.collect();
+        assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
+        for aspect in pair.aspects {
+            assert!(found.iter().any(|of| of.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);
+        }
+    }
+}
+
+/// Whether two identities are unlike in some of these parts.
+fn unlike(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
+    one.differs(other).iter().any(|of| parts.iter().any(|part| of.aspect.is_of(part)))
+}
+
+#[test]
+fn keys_journals_and_claims_tell_apart_what_is_unlike_and_nothing_else() {
+    for pair in pairs::unlike().iter().chain(&pairs::alike()) {
+        for (one, other) in named(&pair.one()).into_iter().zip(named(&pair.other())) {
+            let (a, b, what) = (&one.identity, &other.identity, pair.what);
+            let measure = &a.leaves();
+            assert_eq!(one.key != other.key, a != b, "key, {what}: {measure:?}");
+            // Chunks of one text are shared by all variants of a backbone.
+            assert_eq!(
+                one.journal != other.journal,
+                one.journal.is_some() && unlike(a, b, &["model", "engine", "measure"]),
+                "journal, {what}"
+            );
+            assert_eq!(
+                one.calibrating != other.calibrating,
+                unlike(a, b, &["model", "engine", "calibration"]),
+                "claim, {what}"
+            );
+        }
+    }
+}
+
+/// Every key that an answer names.
+fn keys(answer: &Value, found: &mut BTreeSet<String>) {
+    match answer {
+        Value::Object(map) => {
+            found.extend(map.get("key").and_then(Value::as_str).map(str::to_owned));
+            map.values().for_each(|value| keys(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| keys(value, found)),
+        _ => {}
+    }
+}
+
+/// What `plan` and `explain` say of a setting: the keys in JSON, and the lines of the text that has them.
+fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
+    let said = |arguments: &[&str], more: &[&str]| {
+        let arguments: Vec<&str> = arguments
+            .iter()
+            .copied()
+            .chain(setting.arguments.iter().map(String::as_str))
+            .chain(more.iter().copied())
+            .collect();
+        let output = setting.world.ghostlab(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json = |text: String| {
+        let mut found = BTreeSet::new();
+        keys(&serde_json::from_str(&text).unwrap(), &mut found);
+        found
+    };
+    let plan = said(&["plan", "grid.yaml"], &["--json"]);
+    let answer: Value = serde_json::from_str(&plan).unwrap();
+    let mut cells = BTreeSet::new();
+    names(&answer, &mut cells);
+    let cell = cells.iter().find(|name| !name.ends_with("/dense")).unwrap().clone();
+    let explained = said(&["explain", "grid.yaml", &cell], &["--json"]);
+    let text = said(&["explain", "grid.yaml", &cell], &[]);
+    let is_key = |word: &&str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let text = text.split_whitespace().filter(is_key).map(str::to_owned).collect();
+    [json(plan), json(explained), text]
+}
+
+/// The names of the cells that are left to run.
+fn names(answer: &Value, found: &mut BTreeSet<String>) {
+    match answer {
+        Value::Object(map) => {
+            found.extend(map.get("cell").and_then(Value::as_str).map(str::to_owned));
+            map.values().for_each(|value| names(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| names(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn plan_and_explain_tell_apart_what_is_unlike_and_nothing_else() {
+    for pair in pairs::unlike().iter().chain(&pairs::alike()).filter(|pair: &&Pair| pair.runs) {
+        let (one, other) = (told(&pair.one()), told(&pair.other()));
+        for (view, (one, other)) in ["plan --json", "explain --json", "explain"].iter().zip(one.iter().zip(&other)) {
+            assert!(!one.is_empty(), "{view} names no key");
+            assert_eq!(one != other, !pair.aspects.is_empty(), "{view}, {}", pair.what);
+        }
+    }
+}
+
+#[test]
+fn calibrations_that_differ_in_what_operators_are_solved_on_are_one_pass() {
+    let plan_of = |count: &str, look: &dyn Fn(&Plan<'_>, &StoreState) -> Vec<f64>| {
+        let world = World::new();
+        let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+        let line = "{corpus: train, sequences: 8, length: 64}";
+        assert!(grid.contains(line));
+        let more = line.replace('}', &format!(", operator_sequences: {count}}}"));
+        world.write("grid.yaml", grid.replace(line, &more));
+        // Tokens are there: without them nothing is known of costs.
+        world.runs(&[]);
+        let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
+        let store = Store::look_at(&world.path("data/store")).unwrap();
+        let plan = Plan::new(&grid, &store, EngineRequest::default(), Settings::default().batch_tokens).unwrap();
+        look(&plan, &StoreState::read(&plan, &store))
+    };
+    let several = "[2, 4, 8]";
+    plan_of(several, &|plan, state| {
+        let backbone = &plan.backbones[0];
+        assert_eq!(backbone.calibrations.len(), 1);
+        assert_eq!(job_costs(plan, state).unwrap().len(), 1 + backbone.evaluations.len());
+        let fitted: BTreeSet<usize> =
+            backbone.variants.iter().filter_map(|of| Some(of.identity.repair.as_ref()?.fitted)).collect();
+        assert!(fitted.is_superset(&BTreeSet::from([2, 4])), "each operator keeps its own sequences: {fitted:?}");
+        Vec::new()
+    });
+    let naive = |count: &str| {
+        plan_of(count, &|plan, state| {
+            let all = Estimate::of(plan, state, u64::MAX, u64::MAX).unwrap();
+            let jobs: f64 = job_costs(plan, state).unwrap().iter().take(1).map(|job| job.flops).sum();
+            vec![all.shared, jobs]
+        })
+    };
+    let (one, three) = (naive("8")[1], naive(several)[1]);
+    // One pass in both; each has its operators to solve, which cost little beside it.
+    assert!(three < 3.0 * one && three > one, "{one} {three}");
+}
+
+#[test]
+fn an_identity_is_read_back_as_it_was_written() {
+    for of in named(&pairs::unlike()[0].one()) {
+        let text = serde_json::to_string(&of.identity).unwrap();
+        let read: Identity = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, of.identity);
+        assert_eq!(Arc::new(read).variant().measure, None);
+    }
+}
+
+#[test]
+fn what_is_stored_says_what_it_is() {
+    let world = World::new();
+    world.runs(&["--set", "depth=1"]);
+    let store = Store::look_at(&world.path("data/store")).unwrap();
+    let mut kinds = BTreeSet::new();
+    for entry in store.entries() {
+        let ghostlab::store::Found::Whole(artifact) = &entry.found else { panic!("{entry:?}") };
+        let about = artifact.meta().about();
+        if about.is_null() {
+            continue;
+        }
+        let identity: Identity = serde_json::from_value(about.clone()).unwrap();
+        let kind = entry.stage.split('-').next().unwrap().to_owned();
+        assert_eq!(identity.measure.is_some(), kind == "scores", "{kind}");
+        assert_eq!(identity.engine.dtype, "f32");
+        kinds.insert(kind);
+    }
+    assert_eq!(kinds, ["operator", "scores", "selection"].map(str::to_owned).into());
+}

@@ -1,0 +1,217 @@
+//! The names that work is stored, kept and claimed under. A change of one makes everything anew, so that none may come
+//! unawares: `GHOSTLAB_BLESS=1 cargo test --release --test keys` renews the fixture where one was meant.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use common::world::World;
+use common::{fixture, json};
+use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
+use ghostlab::exec::{Methods, Settings};
+use ghostlab::grid::{Calibration, Cell, Grid, Method};
+use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
+use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
+use ghostlab::store::{ArtifactKind, Key, Store};
+use ghostlab::{criterion, recovery};
+use serde_json::{Map, Value, json};
+
+/// So many digits tell keys apart.
+const DIGITS: usize = 12;
+
+fn short(hash: &str) -> String {
+    hash[..DIGITS].to_owned()
+}
+
+/// A latency's key without its machine, which is another one wherever this runs.
+fn of_latency(key: &Key) -> String {
+    let mut readable = key.readable();
+    readable["of"].as_object_mut().unwrap().remove("machine").unwrap();
+    short(&ghostlab::files::sha256::of_bytes(readable.to_string()))
+}
+
+/// A method with its options; what the grid itself calls cells may change without a change of keys.
+fn method(of: &Method) -> String {
+    fn with(name: &str, options: &Map<String, Value>) -> String {
+        let option = |(name, value): (&String, &Value)| match value {
+            Value::String(text) => format!("{name}={text}"),
+            Value::Object(map) => format!("{name}={}", with("", map)),
+            other => format!("{name}={other}"),
+        };
+        let options: Vec<String> = options.iter().map(option).collect();
+        if options.is_empty() { name.to_owned() } else { format!("{name}({})", options.join(",")) }
+    }
+    with(&of.name, &of.options)
+}
+
+fn cell(of: &Cell) -> String {
+    let (Some(criterion), Some(recovery), Some(calibration)) = (&of.criterion, &of.recovery, &of.calibration) else {
+        return "dense".to_owned();
+    };
+    let (criterion, recovery) = (method(criterion), method(recovery));
+    format!("{criterion}/{}/{recovery}/{}, {}", of.depth, text(calibration), calibration.operator_sequences)
+}
+
+fn text(of: &Calibration) -> String {
+    let Calibration { corpus, sequences, length, seed, .. } = of;
+    format!("{corpus}:{sequences}x{length}@{seed}")
+}
+
+fn names_of(subject: &Subject) -> String {
+    match subject {
+        Subject::Windows(of) => format!("{}@{}", of.corpus, of.length),
+        Subject::Task(of) => format!("{} {:?} {} {:?}", of.name, of.limit, of.bos, of.max_length),
+    }
+}
+
+/// `selection 0123…, operator 4567…, scores 89ab… cdef…`
+fn variant(of: &Variant) -> Value {
+    let mut kinds: Vec<(&str, String)> = Vec::new();
+    for key in of.keys() {
+        let hash = match key.kind() {
+            ArtifactKind::Latency => of_latency(key),
+            _ => short(key.hash()),
+        };
+        let name = key.kind().name();
+        match kinds.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, all)) => *all += &format!(" {hash}"),
+            None => kinds.push((name, hash)),
+        }
+    }
+    let kinds: Vec<String> = kinds.into_iter().map(|(name, all)| format!("{name} {all}")).collect();
+    json!(kinds.join(", "))
+}
+
+/// Keys that only a run asks for: of one site or some pairs of a pass, of a trial, of a teacher's shard, of a checkpoint.
+fn members(of: &BackbonePlan, batch_tokens: usize) -> Value {
+    let pair = |axis, from, to| Pair { axis, from, to };
+    let pairs = BTreeSet::from([
+        pair(SimilarityAxis::ChannelSeries, 0, 2),
+        pair(SimilarityAxis::Token, 1, 3),
+        pair(SimilarityAxis::LastTokenAngle, 1, 2),
+    ]);
+    let calibrations = of.calibrations.iter().map(|plan| {
+        let tokens = &plan.tokens;
+        let key = |key: Key| short(key.hash());
+        let name = text(&plan.calibration);
+        let members = json!({
+            "tokens": short(tokens.hash()),
+            "claim": of.calibration_claim(plan),
+            "stream": key(of.activations(tokens, HookPoint::Stream(2), &(0..4))),
+            "middle": key(of.activations(tokens, HookPoint::Middle(2), &(4..8))),
+            "similarities": key(of.similarities(tokens, &pairs, &(0..4))),
+            "trial": key(of.trial(tokens, &[0, 2], batch_tokens)),
+            "trials": of.journal(tokens, batch_tokens),
+            "teacher": key(of.teacher(tokens, Some(&(0..4)))),
+        });
+        (name, members)
+    });
+    let trained = of.variants.iter().filter_map(|variant| variant.trained.as_ref()).next();
+    json!({
+        "calibrations": calibrations.collect::<Map<_, _>>(),
+        "checkpoint": trained.map(|plan| short(of.checkpoint(&plan.key, 7).hash())),
+    })
+}
+
+/// Everything that a grid's work is called, by backbone and cell.
+fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::look_at(folder.path()).unwrap();
+    let grid = Grid::load(grid, profile, &[], &Methods).unwrap();
+    let [engine, device, dtype] = engine;
+    // Whatever suits this machine best: keys name what computes.
+    let request = EngineRequest {
+        engine: Some(engine.parse::<EngineName>().unwrap()),
+        device: Some(device.parse::<DeviceName>().unwrap()),
+        dtype: Some(dtype.parse::<FloatType>().unwrap()),
+    };
+    let batch_tokens = Settings::default().batch_tokens;
+    let plan = Plan::new(&grid, &store, request, batch_tokens).unwrap();
+    let mut backbones = Map::new();
+    for backbone in &plan.backbones {
+        let evaluations = backbone.evaluations.iter().map(|evaluation| {
+            let names = json!({"tokens": short(evaluation.tokens.hash()), "journal": evaluation.journal});
+            (names_of(&evaluation.subject), names)
+        });
+        let cells = backbone.variants.iter().map(|of| (cell(&grid.cells[of.cell]), variant(of)));
+        let names = json!({
+            "evaluations": evaluations.collect::<Map<_, _>>(),
+            "members": members(backbone, batch_tokens),
+            "cells": cells.collect::<Map<_, _>>(),
+        });
+        backbones.insert(backbone.name.clone(), names);
+    }
+    Value::Object(backbones)
+}
+
+/// A grid of every criterion with every recovery, on texts and a task, with seeds, lengths and prompts that differ.
+fn of_all_methods(world: &World) {
+    let criteria: Vec<String> = criterion::described()
+        .into_iter()
+        .map(|of| if of.name == "explicit" { "{name: explicit, order: [2, 0]}".to_owned() } else { of.name })
+        .collect();
+    let recoveries: Vec<String> = recovery::described().into_iter().map(|of| of.name).collect();
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones:\n  tiny: {{path: backbone}}\n\
+             corpora:\n  train: {{path: train.txt, rule: wikitext2}}\n  test: {{path: test.jsonl, rule: ptb, limit: 5}}\n\
+             tasks:\n  copa: {{path: copa.jsonl}}\nbackbone: tiny\ncriterion: [{}]\ndepth: [1, 2]\nrecovery: [{}]\n\
+             calibration: {{corpus: train, sequences: 8, length: 64, operator_sequences: 4}}\n\
+             include:\n  - {{criterion: llm-streamline, recovery: [ghosted, linearpatch-diag], calibration: [\
+             {{corpus: train, sequences: 8, length: 64}}, {{corpus: train, sequences: 8, length: 32, seed: 1}}]}}\n\
+             evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n\
+             \x20 tasks: [copa, {{name: copa, limit: 3, bos: always, max_length: 32}}]\n\
+             \x20 latency: [{{length: 16, batch: [1, 2]}}]\n",
+            criteria.join(", "),
+            recoveries.join(", ")
+        ),
+    );
+}
+
+/// What of `before` is another in `now`, or not there: where, and both.
+fn moved(place: &str, before: &Value, now: Option<&Value>, found: &mut Vec<String>) {
+    match (before, now) {
+        (Value::Object(all), Some(Value::Object(now))) => {
+            all.iter().for_each(|(name, value)| moved(&format!("{place} › {name}"), value, now.get(name), found));
+        }
+        (before, Some(now)) if before == now => {}
+        (before, now) => found.push(format!("{place}: {before} → {}", now.unwrap_or(&Value::Null))),
+    }
+}
+
+#[test]
+fn no_name_of_stored_or_claimed_work_moves_unawares() {
+    let world = World::large();
+    of_all_methods(&world);
+    let own = ["cpu", "cpu", "f32"];
+    let mut now = Map::new();
+    for artifact in ["table2", "table4", "tableA4", "tableA10"] {
+        let file = common::checkout().join("experiments").join(format!("{artifact}.yaml"));
+        now.insert(artifact.to_owned(), names(&file, Some("tiny"), own));
+    }
+    let grid = world.path("grid.yaml");
+    now.insert("methods".to_owned(), names(&grid, None, own));
+    let other = names(&grid, None, ["candle", "cpu", "bf16"]);
+    // Of another engine the first cells tell: all keys of a kind are made alike.
+    let cells = other["tiny"]["cells"].as_object().unwrap().iter().take(4);
+    let cells: Map<String, Value> = cells.map(|(name, of)| (name.clone(), of.clone())).collect();
+    now.insert("candle".to_owned(), json!({"cells": cells, "members": other["tiny"]["members"]}));
+    let now = Value::Object(now);
+    let path = fixture("keys.json");
+    if std::env::var_os("GHOSTLAB_BLESS").is_some() {
+        std::fs::write(&path, serde_json::to_string_pretty(&now).unwrap() + "\n").unwrap();
+    }
+    let mut found = Vec::new();
+    // What is there beyond the fixture is of methods that are new.
+    moved("keys.json", &json(&path), Some(&now), &mut found);
+    assert!(
+        found.is_empty(),
+        "{} names moved, so that all work under them would be done again; where that is meant, run this test with \
+         GHOSTLAB_BLESS=1 to renew tests/fixtures/keys.json and say why. The first:\n{}",
+        found.len(),
+        found[..found.len().min(5)].join("\n")
+    );
+}
