@@ -29,24 +29,50 @@ fn every_layer_but_one_can_go() {
     }
 }
 
-/// Silences the first channel of the residual stream: nothing is written to it by the embedding or by any layer.
-fn silence_a_channel(world: &World) {
+/// Changes the numbers of the backbone's tensors: `change` gets a tensor's name, its columns and its rows one after the other.
+fn change_weights(world: &World, change: impl Fn(&str, usize, &mut [f32])) {
     let path = world.path("backbone/model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let entries: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
     for (name, info) in entries.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__") {
-        let start = 8 + header + info["data_offsets"][0].as_u64().unwrap() as usize;
+        let [start, end] = [0, 1].map(|at| 8 + header + info["data_offsets"][at].as_u64().unwrap() as usize);
         let columns = info["shape"].as_array().unwrap().last().unwrap().as_u64().unwrap() as usize;
-        if name.ends_with("embed_tokens.weight") {
-            for row in 0..320 {
-                bytes[start + row * columns * 4..][..4].fill(0);
-            }
-        } else if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
-            bytes[start..start + columns * 4].fill(0);
-        }
+        let mut values: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes[start..end]);
+        change(name, columns, &mut values);
+        bytes[start..end].copy_from_slice(bytemuck::cast_slice(&values));
     }
     std::fs::write(&path, bytes).unwrap();
+}
+
+/// Silences the first channel of the residual stream: nothing is written to it by the embedding or by any layer.
+fn silence_a_channel(world: &World) {
+    change_weights(world, |name, columns, values| {
+        if name.ends_with("embed_tokens.weight") {
+            values.iter_mut().step_by(columns).for_each(|v| *v = 0.0);
+        } else if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
+            values[..columns].fill(0.0);
+        }
+    });
+}
+
+#[test]
+fn trials_that_overflow_fail_their_cells_and_pick_no_layers() {
+    let world = World::new();
+    // Whichever layer is left out, another one leaves the range of f16.
+    change_weights(&world, |name, _, values| {
+        if name.ends_with("down_proj.weight") {
+            values.iter_mut().for_each(|v| *v *= 1.5e5);
+        }
+    });
+    let grid = ["--set", "criterion=[sleb, shortened-llama]", "--set", "depth=2", "--set", "recovery=none"];
+    let output = world.run(&[&grid[..], &["--engine", "candle", "--dtype", "f16"]].concat());
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{log}");
+    let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
+    assert_eq!(rows.matches("a perplexity is no number").count(), 2, "{rows}");
+    let log = world.runs(&grid);
+    assert_eq!(results(&world, &log).len(), 1 + 1 + 2, "f32 has the range");
 }
 
 #[test]
