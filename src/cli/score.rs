@@ -330,7 +330,7 @@ fn backbone(model: &str) -> Result<(String, Value)> {
             .hint("check the path for a typing error")
     };
     let source = Source::parse(model).map_err(|_| missing())?;
-    let (hub, revision) = (source.repo.to_string(), source.revision.clone());
+    let (hub, revision) = (source.repo.to_string(), source.revision().to_owned());
     let name = hub.rsplit('/').next().unwrap_or_default().to_owned();
     Ok((name.clone(), json!({ name: {"hub": hub, "revision": revision} })))
 }

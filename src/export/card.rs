@@ -107,7 +107,7 @@ fn values(facts: &Facts<'_>) -> Result<Values> {
         cell: cell.to_string(),
         backbone: cell.backbone.clone(),
         base_model: hub.map(|of| of.repository.split('@').next().unwrap_or_default().to_owned()),
-        base_revision: hub.and_then(|of| of.commit.clone()),
+        base_revision: hub.and_then(|of| of.commit.clone().map(String::from)),
         content: backbone.content.clone(),
         class: backbone.config.architecture.class,
         layers: result.layers,

@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Range,
     /// It never will.
     Final(Error),
+    /// Nor will anything else of the repository.
+    Closed(Error),
     /// The user said to stop.
     Stopped,
 }
@@ -77,7 +79,10 @@ impl Asked<'_> {
         if later || expired {
             return Err(Failure::Again { why, after: asked_to_wait(headers, SystemTime::now()) });
         }
-        Err(Failure::Final(self.refusal(status, code.as_deref(), &why)))
+        let error = self.refusal(status, code.as_deref(), &why);
+        let of_all = matches!(status.as_u16(), 401 | 403)
+            || matches!(code.as_deref(), Some("RepoNotFound" | "RevisionNotFound"));
+        Err(if at_hub && of_all { Failure::Closed(error) } else { Failure::Final(error) })
     }
 
     fn refusal(&self, status: StatusCode, code: Option<&str>, why: &str) -> Error {
@@ -95,13 +100,13 @@ impl Asked<'_> {
                 .hint(format!("accept it at {page}\n{token}")),
             (401 | 404, Some("RepoNotFound")) => error(format!("there is no {repo} on the hub, or it is private"))
                 .hint(format!("check the name; of a private one:\n{token}")),
-            (404, Some("RevisionNotFound")) => error(format!("{repo} has no revision `{}`", self.source.revision))
+            (404, Some("RevisionNotFound")) => error(format!("{repo} has no revision `{}`", self.source.revision()))
                 .hint(format!("{page}/tree/main lists its branches")),
             (404, Some("EntryNotFound")) => match self.file {
-                Some(file) => error(format!("{repo} has no file `{file}` at `{}`", self.source.revision)),
-                None => error(format!("{repo} has no such folder at `{}`", self.source.revision)),
+                Some(file) => error(format!("{repo} has no file `{file}` at `{}`", self.source.revision())),
+                None => error(format!("{repo} has no such folder at `{}`", self.source.revision())),
             }
-            .hint(format!("{page}/tree/{} lists its files", self.source.revision)),
+            .hint(format!("{page}/tree/{} lists its files", self.source.revision())),
             (404, _) => error("the hub does not have this".to_owned()).hint(format!(
                 "it does not say whether the repository, the revision or the file is missing: see {page}"
             )),
@@ -183,7 +188,11 @@ mod tests {
         ] {
             let of = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
             let status = StatusCode::from_u16(status).unwrap();
-            let Err(Failure::Final(error)) = asked.judge(status, &of, true) else { panic!("{status} {code}") };
+            let error = match asked.judge(status, &of, true) {
+                Err(Failure::Final(error)) if code == "EntryNotFound" => error,
+                Err(Failure::Closed(error)) => error,
+                other => panic!("{status} {code}: {other:?}"),
+            };
             let text = error.to_string();
             assert!(text.contains(message) && error.exit_code() == 3, "{text}");
             assert!(text.contains("your [token] is bad") && !text.contains("hf_secret"), "{text}");

@@ -9,8 +9,9 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::write_atomically;
 use ghostlab_core::files::owner::Owner;
 
+use crate::hash::{BlobName, Commit};
 use crate::name::FileName;
-use crate::repo::{Repo, Source, is_commit};
+use crate::repo::{Repo, Source};
 
 /// A folder with what was fetched, by this program or by Python.
 #[derive(Debug, Clone)]
@@ -30,28 +31,25 @@ impl Cache {
     }
 
     /// The folder of a repository's files as they are at a commit. It need not be there.
-    pub fn snapshot(&self, repo: &Repo, commit: &str) -> PathBuf {
-        self.root.join(repo.folder()).join("snapshots").join(commit)
+    pub fn snapshot(&self, repo: &Repo, commit: &Commit) -> PathBuf {
+        self.root.join(repo.folder()).join("snapshots").join(commit.as_str())
     }
 
     /// A file at a commit, where it is there and has the size that it should have.
-    pub fn file(&self, repo: &Repo, commit: &str, name: &FileName, bytes: Option<u64>) -> Option<PathBuf> {
+    pub fn file(&self, repo: &Repo, commit: &Commit, name: &FileName, bytes: Option<u64>) -> Option<PathBuf> {
         let path = self.snapshot(repo, commit).join(name.path());
         let about = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
         (bytes.is_none() || bytes == Some(about.len())).then_some(path)
     }
 
     /// The commit that a revision was when it was last fetched.
-    pub fn commit(&self, source: &Source) -> Option<String> {
-        if is_commit(&source.revision) {
-            return Some(source.revision.clone());
-        }
-        let text = fs::read_to_string(self.reference(source)).ok()?;
-        Some(text.trim().to_owned()).filter(|text| is_commit(text))
+    pub fn commit(&self, source: &Source) -> Option<Commit> {
+        let known = || Commit::new(fs::read_to_string(self.reference(source)).ok()?.trim()).ok();
+        source.commit().or_else(known)
     }
 
     fn reference(&self, source: &Source) -> PathBuf {
-        self.root.join(source.repo.folder()).join("refs").join(&source.revision)
+        self.root.join(source.repo.folder()).join("refs").join(source.revision())
     }
 
     pub(crate) fn blobs(&self, repo: &Repo) -> PathBuf {
@@ -59,34 +57,34 @@ impl Cache {
     }
 
     /// The lock that Python takes, too, while it brings a blob.
-    pub(crate) fn lock(&self, repo: &Repo, etag: &str) -> PathBuf {
-        self.root.join(".locks").join(repo.folder()).join(format!("{etag}.lock"))
+    pub(crate) fn lock(&self, repo: &Repo, blob: &BlobName) -> PathBuf {
+        self.root.join(".locks").join(repo.folder()).join(format!("{blob}.lock"))
     }
 
     /// Keeps which commit a revision is. A commit that is known already stays where `newest` does not say that this is the
     /// branch's head: a pinned one may be older.
-    pub(crate) fn remember(&self, source: &Source, commit: &str, newest: bool) -> Result<()> {
+    pub(crate) fn remember(&self, source: &Source, commit: &Commit, newest: bool) -> Result<()> {
         let path = self.reference(source);
-        if is_commit(&source.revision) || self.commit(source).is_some_and(|known| !newest || known == commit) {
+        if source.commit().is_some() || self.commit(source).is_some_and(|known| !newest || known == *commit) {
             return Ok(());
         }
         make_folder(path.parent().unwrap_or(&self.root))?;
         write_atomically(&path, |file| {
-            std::io::Write::write_all(file, commit.as_bytes()).map_err(|error| refused("write", &path, &error))
+            std::io::Write::write_all(file, commit.as_str().as_bytes()).map_err(|error| refused("write", &path, &error))
         })
     }
 
     /// Shows a blob as a file at a commit. `new` tells that no other snapshot can be showing it.
-    pub(crate) fn show(&self, repo: &Repo, commit: &str, name: &FileName, etag: &str, new: bool) -> Result<()> {
+    pub(crate) fn show(&self, repo: &Repo, commit: &Commit, name: &FileName, blob: &BlobName, new: bool) -> Result<()> {
         let snapshot = self.snapshot(repo, commit);
         let path = snapshot.join(name.path());
         let folder = path.parent().unwrap_or(&snapshot);
         self.stays_below(repo, folder)?;
         make_folder(folder)?;
-        let blob = self.blobs(repo).join(etag);
+        let content = self.blobs(repo).join(blob.as_str());
         // One step up for each part of the name but the last, and two out of `snapshots/COMMIT`.
         let ups = name.as_str().split('/').count() + 1;
-        let target: PathBuf = std::iter::repeat_n("..", ups).chain(["blobs", etag]).collect();
+        let target: PathBuf = std::iter::repeat_n("..", ups).chain(["blobs", blob.as_str()]).collect();
         if fs::read_link(&path).is_ok_and(|known| known == target) {
             return Ok(());
         }
@@ -96,8 +94,8 @@ impl Cache {
         }
         // Without links the file itself lies there, once if nobody else needs the blob.
         match new {
-            true => fs::rename(&blob, &path).map_err(failed),
-            false => fs::copy(&blob, &path).map(drop).map_err(failed),
+            true => fs::rename(&content, &path).map_err(failed),
+            false => fs::copy(&content, &path).map(drop).map_err(failed),
         }
     }
 
@@ -170,11 +168,18 @@ pub(crate) fn refused(verb: &str, path: &Path, error: &std::io::Error) -> Error 
     })
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
 
-    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+    fn commit() -> Commit {
+        Commit::new("0123456789abcdef0123456789abcdef01234567").unwrap()
+    }
+
+    fn blob(name: &str) -> BlobName {
+        BlobName::new(name).unwrap()
+    }
 
     #[test]
     fn a_file_is_shown_by_a_relative_link_and_only_where_it_is_whole() {
@@ -184,16 +189,16 @@ mod tests {
         fs::write(cache.blobs(&source.repo).join("abc"), "12345").unwrap();
         for (name, link) in [("a", "../../blobs/abc"), ("b/c/d", "../../../../blobs/abc")] {
             let name = FileName::new(name).unwrap();
-            assert_eq!(cache.file(&source.repo, COMMIT, &name, None), None);
+            assert_eq!(cache.file(&source.repo, &commit(), &name, None), None);
             for _ in 0..2 {
-                cache.show(&source.repo, COMMIT, &name, "abc", true).unwrap();
+                cache.show(&source.repo, &commit(), &name, &blob("abc"), true).unwrap();
             }
-            let path = cache.file(&source.repo, COMMIT, &name, Some(5)).unwrap();
+            let path = cache.file(&source.repo, &commit(), &name, Some(5)).unwrap();
             assert_eq!(fs::read_link(&path).unwrap(), Path::new(link));
-            assert_eq!(cache.file(&source.repo, COMMIT, &name, Some(6)), None, "of another size");
+            assert_eq!(cache.file(&source.repo, &commit(), &name, Some(6)), None, "of another size");
         }
         fs::remove_file(cache.blobs(&source.repo).join("abc")).unwrap();
-        assert_eq!(cache.file(&source.repo, COMMIT, &FileName::new("a").unwrap(), None), None, "leads nowhere");
+        assert_eq!(cache.file(&source.repo, &commit(), &FileName::new("a").unwrap(), None), None, "leads nowhere");
     }
 
     #[test]
@@ -207,19 +212,19 @@ mod tests {
                 let (cache, source) = (&cache, &source);
                 scope.spawn(move || {
                     for index in (part..400).step_by(4) {
-                        let blob = index.to_string();
-                        fs::write(cache.blobs(&source.repo).join(&blob), &blob).unwrap();
-                        cache.show(&source.repo, COMMIT, &file(index), &blob, true).unwrap();
+                        let name = index.to_string();
+                        fs::write(cache.blobs(&source.repo).join(&name), &name).unwrap();
+                        cache.show(&source.repo, &commit(), &file(index), &blob(&name), true).unwrap();
                     }
                 });
             }
         });
         for index in 0..400 {
-            let path = cache.file(&source.repo, COMMIT, &file(index), None).unwrap();
+            let path = cache.file(&source.repo, &commit(), &file(index), None).unwrap();
             assert_eq!(fs::read_to_string(path).unwrap(), index.to_string());
         }
         assert_eq!(
-            fs::read_dir(cache.snapshot(&source.repo, COMMIT)).unwrap().count(),
+            fs::read_dir(cache.snapshot(&source.repo, &commit())).unwrap().count(),
             400,
             "no temporary link is left"
         );
@@ -229,10 +234,11 @@ mod tests {
     fn a_link_inside_a_snapshot_is_not_written_through() {
         let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (cache, source) = (Cache::new(root.path().to_owned(), true), Source::parse("o/n").unwrap());
-        let snapshot = cache.snapshot(&source.repo, COMMIT);
+        let snapshot = cache.snapshot(&source.repo, &commit());
         fs::create_dir_all(&snapshot).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), snapshot.join("sub")).unwrap();
-        let error = cache.show(&source.repo, COMMIT, &FileName::new("sub/x").unwrap(), "abc", true).unwrap_err();
+        let error =
+            cache.show(&source.repo, &commit(), &FileName::new("sub/x").unwrap(), &blob("abc"), true).unwrap_err();
         assert!(error.to_string().contains("sub") && error.exit_code() == 2, "{error}");
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
@@ -242,14 +248,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("datasets/o/n@refs/convert/parquet").unwrap();
-        let other = COMMIT.replace('0', "f");
+        let other = Commit::new(&"f".repeat(40)).unwrap();
         assert_eq!(cache.commit(&source), None);
-        cache.remember(&source, COMMIT, false).unwrap();
+        cache.remember(&source, &commit(), false).unwrap();
         cache.remember(&source, &other, false).unwrap();
-        assert_eq!(cache.commit(&source).as_deref(), Some(COMMIT));
+        assert_eq!(cache.commit(&source), Some(commit()));
         cache.remember(&source, &other, true).unwrap();
         let file = root.path().join("datasets--o--n/refs/refs/convert/parquet");
-        assert_eq!(fs::read_to_string(file).unwrap(), other, "as Python writes it, without a line's end");
+        assert_eq!(fs::read_to_string(file).unwrap(), other.as_str(), "as Python writes it, without a line's end");
     }
 
     #[test]
@@ -257,11 +263,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (cache, source) = (Cache::new(root.path().to_owned(), false), Source::parse("o/n").unwrap());
         fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
-        let blob = cache.blobs(&source.repo).join("abc");
-        fs::write(&blob, "12345").unwrap();
+        let content = cache.blobs(&source.repo).join("abc");
+        fs::write(&content, "12345").unwrap();
         let name = FileName::new("a/b").unwrap();
-        cache.show(&source.repo, COMMIT, &name, "abc", true).unwrap();
-        let path = cache.file(&source.repo, COMMIT, &name, Some(5)).unwrap();
-        assert!(!blob.exists() && fs::symlink_metadata(path).unwrap().is_file());
+        cache.show(&source.repo, &commit(), &name, &blob("abc"), true).unwrap();
+        let path = cache.file(&source.repo, &commit(), &name, Some(5)).unwrap();
+        assert!(!content.exists() && fs::symlink_metadata(path).unwrap().is_file());
     }
 }

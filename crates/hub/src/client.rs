@@ -1,5 +1,6 @@
 //! Requests to the hub. Redirects are followed by hand, so that the token goes to the hub's own host and to nobody else.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +13,8 @@ use tokio::runtime::Runtime;
 use crate::answer::{Asked, Failure};
 use crate::cache::Cache;
 use crate::event::{Event, Reporter};
+use crate::hash::BlobName;
+use crate::repo::Source;
 use crate::settings::Settings;
 use crate::wait::{Cut, pause, within};
 
@@ -24,6 +27,8 @@ pub struct Hub {
     pub(crate) cache: Cache,
     /// Made when something is asked for: what is cached needs no network.
     connection: OnceLock<Connection>,
+    /// Repositories of which the hub gives nothing: what is refused for one file of them is for all.
+    pub(crate) closed: Mutex<BTreeSet<Source>>,
     /// Until when the hub has asked to be left alone.
     quiet: Mutex<Option<Instant>>,
 }
@@ -48,7 +53,7 @@ pub(crate) struct Request<'a> {
     pub(crate) from: u64,
     /// The ETag that the hub gives the file, and the one that the host which serves it gave its first bytes: each is asked
     /// by its own.
-    pub(crate) etag: Option<&'a str>,
+    pub(crate) etag: Option<&'a BlobName>,
     pub(crate) elsewhere: Option<&'a str>,
     pub(crate) asked: Asked<'a>,
 }
@@ -71,7 +76,7 @@ impl Reply {
 impl Hub {
     pub fn new(settings: Settings) -> Self {
         let cache = Cache::new(settings.cache.clone(), settings.symlinks);
-        Self { settings, cache, connection: OnceLock::new(), quiet: Mutex::default() }
+        Self { settings, cache, connection: OnceLock::new(), closed: Mutex::default(), quiet: Mutex::default() }
     }
 
     pub fn cache(&self) -> &Cache {
@@ -110,7 +115,7 @@ impl Hub {
         Ok(self.connection.get_or_init(|| connection))
     }
 
-    pub(crate) fn asked<'a>(&'a self, source: &'a crate::Source, file: Option<&'a crate::FileName>) -> Asked<'a> {
+    pub(crate) fn asked<'a>(&'a self, source: &'a Source, file: Option<&'a crate::FileName>) -> Asked<'a> {
         Asked { source, file, endpoint: &self.settings.endpoint, token: self.settings.token.as_ref() }
     }
 
@@ -121,7 +126,8 @@ impl Hub {
             .map_err(|error| Error::bad_input("this makes no address").at(path).found(error.to_string()))
     }
 
-    fn is_own(&self, url: &Url) -> bool {
+    /// Whether an address is the hub's own: only there the token goes.
+    pub(crate) fn is_own(&self, url: &Url) -> bool {
         let endpoint = &self.settings.endpoint;
         url.scheme() == endpoint.scheme()
             && url.host_str() == endpoint.host_str()
@@ -217,6 +223,10 @@ impl Hub {
             Failure::Again { why, after } => (why, after),
             Failure::Range => ("the host has no such part".to_owned(), None),
             Failure::Final(error) => return Err(error),
+            Failure::Closed(error) => {
+                self.closed.lock().unwrap_or_else(PoisonError::into_inner).insert(asked.source.clone());
+                return Err(error);
+            }
             Failure::Stopped => return Err(stopped()),
         };
         *tries += 1;
@@ -275,6 +285,6 @@ fn jittered(time: Duration) -> Duration {
 }
 
 /// The file's name in messages and events, shared by the tasks that bring it.
-pub(crate) fn shown(source: &crate::Source, name: &crate::FileName) -> Arc<str> {
+pub(crate) fn shown(source: &Source, name: &crate::FileName) -> Arc<str> {
     format!("{}/{name}", source.repo).into()
 }

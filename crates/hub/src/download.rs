@@ -7,10 +7,11 @@ use ghostlab_core::error::{Error, Result};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
 use reqwest::{Method, StatusCode};
 
-use crate::answer::Failure;
+use crate::answer::{Asked, Failure};
 use crate::cache::{make_folder, refused};
 use crate::client::{Hub, Reply, Request, Watch, again, shown, stopped};
 use crate::event::Event;
+use crate::hash::{BlobName, bare};
 use crate::listing::encoded;
 use crate::part::{Expected, Part};
 use crate::plan::{PlannedFile, PlannedRepo};
@@ -18,7 +19,7 @@ use crate::wait::{Cut, until, within};
 
 /// What the hub says of a file.
 struct About {
-    etag: String,
+    etag: BlobName,
     bytes: Option<u64>,
 }
 
@@ -30,6 +31,9 @@ struct Stream<'a> {
     file: &'a str,
     /// The ETag of the host that serves it, where that is not the hub.
     elsewhere: Option<String>,
+    /// Whether the last answer began anew with other bytes than came: once that is somebody in between, who knows nothing
+    /// of the file.
+    doubted: bool,
 }
 
 impl Hub {
@@ -44,36 +48,38 @@ impl Hub {
         let asked = self.asked(source, Some(&file.name));
         let path: Vec<String> = file.name.as_str().split('/').map(encoded).collect();
         let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
-        let about = match &file.etag {
-            Some(etag) => About { etag: etag.clone(), bytes: file.bytes },
+        let about = match &file.blob {
+            Some(blob) => About { etag: blob.clone(), bytes: file.bytes },
             None => {
                 let head =
                     Request { method: Method::HEAD, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
                 let reply = self.ask(&head, watch).await?;
-                self.about(repo, &reply)?
+                self.about(repo, &asked, &reply)?
             }
         };
         let expected = expected(repo, file, &about)?;
+        let name = about.etag.of_file(&file.name);
 
-        let blob = self.cache.blobs(&source.repo).join(&about.etag);
+        let blob = self.cache.blobs(&source.repo).join(name.as_str());
         make_folder(&self.cache.blobs(&source.repo))?;
-        let _lock = self.locked(&self.cache.lock(&source.repo, &about.etag), &shown, watch).await?;
+        let _lock = self.locked(&self.cache.lock(&source.repo, &name), &shown, watch).await?;
         let whole = |blob: &Path| {
             let about = fs::metadata(blob).ok().filter(fs::Metadata::is_file);
             about.is_some_and(|about| expected.bytes.is_none_or(|bytes| bytes == about.len()))
         };
         let (mut came, new) = (0, !whole(&blob));
         if new {
-            let part = Part::open(&self.cache.blobs(&source.repo), &about.etag, expected.clone())?;
+            let part = Part::open(&self.cache.blobs(&source.repo), &name, expected.clone())?;
             let here = part.bytes();
             watch.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
             let request =
                 Request { method: Method::GET, url, from: 0, etag: Some(&about.etag), elsewhere: None, asked };
-            let mut stream = Stream { request, part, expected: expected.clone(), file: &shown, elsewhere: None };
+            let mut stream =
+                Stream { request, part, expected: expected.clone(), file: &shown, elsewhere: None, doubted: false };
             came = self.stream(&mut stream, watch).await?;
             stream.part.publish(&blob)?;
         }
-        self.cache.show(&source.repo, &repo.commit, &file.name, &about.etag, new)?;
+        self.cache.show(&source.repo, &repo.commit, &file.name, &name, new)?;
         self.cache.remember(source, &repo.commit, !repo.locked)?;
         let bytes = expected.bytes.unwrap_or(came);
         watch.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
@@ -82,18 +88,19 @@ impl Hub {
         Ok((path, came))
     }
 
-    fn about(&self, repo: &PlannedRepo, reply: &Reply) -> Result<About> {
-        if reply.said("x-repo-commit").is_some_and(|commit| commit != repo.commit) {
+    fn about(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<About> {
+        if reply.said("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
             return Err(self.no_hub(&repo.source, "the file of another commit than was asked for"));
         }
         let etag = reply.said("x-linked-etag").or_else(|| reply.said(ETAG.as_str()));
-        let etag = etag.map(|etag| etag.trim_start_matches("W/").trim_matches('"')).filter(|etag| is_name(etag));
         let Some(etag) = etag else { return Err(self.no_hub(&repo.source, "a file without an ETag")) };
+        let blob = BlobName::of_etag(etag);
+        let blob = blob.map_err(|_| self.no_hub(&repo.source, &format!("the ETag {}", asked.quoted(etag))))?;
         let bytes = reply.said("x-linked-size").or_else(|| {
             let own = reply.at_hub && reply.response.status().is_success();
             reply.response.headers().get(CONTENT_LENGTH).filter(|_| own)?.to_str().ok()
         });
-        Ok(About { etag: etag.to_owned(), bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
+        Ok(About { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
     /// The lock that keeps two programs from bringing the same. It only saves work: where the file system has no locks,
@@ -153,6 +160,17 @@ impl Hub {
         Ok(())
     }
 
+    /// An answer that is of no use, though nothing says that the part is: the part is kept once.
+    fn doubt(&self, stream: &mut Stream<'_>, from: u64, why: String, watch: Watch<'_>) -> Failure {
+        if std::mem::replace(&mut stream.doubted, from > 0) || from == 0 {
+            stream.doubted = false;
+            if let Err(error) = self.restart(stream, &why, watch) {
+                return Failure::Final(error);
+            }
+        }
+        Failure::Again { why, after: None }
+    }
+
     /// One request for what is missing.
     async fn attempt(&self, stream: &mut Stream<'_>, came: &mut u64, watch: Watch<'_>) -> Result<(), Failure> {
         let from = stream.part.bytes();
@@ -176,17 +194,18 @@ impl Hub {
             }
             reply => reply?,
         };
-        let anew = match fits(&reply, from, stream) {
-            Ok(()) => None,
-            Err(Unfit::WholeFile) => Some("the host sends it from its beginning"),
+        // Bytes of the answer that are here already.
+        let mut known = match fits(&reply, from, stream) {
+            Ok(()) => 0,
+            Err(Unfit::WholeFile) => from,
+            Err(Unfit::Useless(why)) if reply.response.status() == StatusCode::OK => {
+                return Err(self.doubt(stream, from, why, watch));
+            }
             Err(Unfit::Useless(why)) => {
                 self.restart(stream, &why, watch).map_err(Failure::Final)?;
                 return Err(Failure::Again { why, after: None });
             }
         };
-        if let Some(why) = anew {
-            self.restart(stream, why, watch).map_err(Failure::Final)?;
-        }
         if !reply.at_hub {
             let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
             stream.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
@@ -199,17 +218,31 @@ impl Hub {
                 Err(Cut::TooLong) => return Err(Failure::Again { why: "it stalled".to_owned(), after: None }),
                 Err(Cut::Stopped) => return Err(Failure::Stopped),
             };
+            let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(known).unwrap_or(usize::MAX)));
+            if !stream
+                .part
+                .has(from - known, same)
+                .map_err(|error| Failure::Final(refused("read", stream.part.path(), &error)))?
+            {
+                return Err(self.doubt(stream, from, "it begins with other bytes than came".to_owned(), watch));
+            }
+            known -= same.len() as u64;
+            if chunk.is_empty() {
+                continue;
+            }
             let all = stream.part.bytes() + chunk.len() as u64;
             if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
                 let why = format!("more than its {bytes} bytes came");
                 self.restart(stream, &why, watch).map_err(Failure::Final)?;
                 return Err(Failure::Again { why, after: None });
             }
-            stream.part.write(&chunk).map_err(|error| Failure::Final(refused("write", stream.part.path(), &error)))?;
+            stream.doubted = false;
+            stream.part.write(chunk).map_err(|error| Failure::Final(refused("write", stream.part.path(), &error)))?;
             *came += chunk.len() as u64;
             watch.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
         }
         match stream.expected.bytes {
+            _ if known > 0 => Err(Failure::Again { why: format!("it ended before byte {from}"), after: None }),
             Some(bytes) if stream.part.bytes() < bytes => {
                 let why = format!("it ended after {} of {bytes} bytes", stream.part.bytes());
                 Err(Failure::Again { why, after: None })
@@ -253,8 +286,7 @@ fn fits(reply: &Reply, from: u64, stream: &Stream<'_>) -> Result<(), Unfit> {
     {
         return Err(other("its length is", expected, found));
     }
-    let known = if reply.at_hub { stream.request.etag } else { stream.elsewhere.as_deref() };
-    let bare = |etag: &str| etag.trim_start_matches("W/").trim_matches('"').to_owned();
+    let known = if reply.at_hub { stream.request.etag.map(BlobName::as_str) } else { stream.elsewhere.as_deref() };
     match (known.map(bare), text(ETAG).map(bare)) {
         (Some(known), Some(now)) if known != now => {
             Err(Unfit::Useless("the file changed between two parts".to_owned()))
@@ -265,7 +297,7 @@ fn fits(reply: &Reply, from: u64, stream: &Stream<'_>) -> Result<(), Unfit> {
 
 /// What the lock, the list and the hub say that a file is; they have to agree.
 fn expected(repo: &PlannedRepo, file: &PlannedFile, about: &About) -> Result<Expected> {
-    let of_hub = Expected::of_etag(&about.etag, about.bytes);
+    let of_hub = Expected::of(&about.etag, about.bytes);
     let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };
     let differs = |expected: String, found: String| {
         Error::damaged("the hub has another file than the one that is wanted")
@@ -287,10 +319,4 @@ fn expected(repo: &PlannedRepo, file: &PlannedFile, about: &About) -> Result<Exp
         _ => {}
     }
     Ok(Expected { bytes: file.bytes.or(of_hub.bytes), sha256: file.sha256.clone().or(of_hub.sha256), git: of_hub.git })
-}
-
-/// Whether an ETag can be the name of a file.
-fn is_name(etag: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !etag.is_empty() && etag.len() <= 128 && !etag.starts_with('.') && etag.chars().all(plain)
 }

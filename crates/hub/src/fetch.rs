@@ -1,6 +1,5 @@
 //! All files of a plan, a few at a time.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -10,6 +9,7 @@ use ghostlab_core::files::disk;
 
 use crate::client::{Hub, Watch, shown};
 use crate::event::{Event, Reporter};
+use crate::hash::ContentHash;
 use crate::lock::{LockedFile, LockedRepo};
 use crate::plan::{Plan, PlannedFile, PlannedRepo};
 use crate::repo::Source;
@@ -22,7 +22,7 @@ pub struct Fetched {
     pub cached: usize,
     /// Bytes that came over the network.
     pub bytes: u64,
-    /// Files that could not be brought; the others were.
+    /// Files that could not be brought; the others were, but for those of a repository that the hub refuses as a whole.
     pub failures: Vec<(String, Error)>,
 }
 
@@ -57,23 +57,24 @@ impl Hub {
         if missing.is_empty() {
             return Ok(fetched);
         }
-        self.check_room(missing.iter().map(|(_, file)| file.left()).sum())?;
+        let all = |bytes: fn(&PlannedFile) -> u64| {
+            missing.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(bytes(file)))
+        };
+        self.check_room(all(PlannedFile::left))?;
+        let (bytes, here) = (all(|file| file.bytes.unwrap_or(0)), all(|file| file.here));
+        reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
         // Small ones first: a licence that was not accepted shows at once.
         missing.sort_by_key(|(_, file)| file.bytes);
-        let bytes = missing.iter().map(|(_, file)| file.bytes.unwrap_or(0)).sum();
-        let here = missing.iter().map(|(_, file)| file.here).sum();
-        reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
 
         let runtime = &self.connection()?.runtime;
-        let (next, refused) = (AtomicUsize::new(0), Mutex::new(BTreeSet::<&Source>::new()));
+        let next = AtomicUsize::new(0);
+        let closed = || self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        closed().clear();
         let outcome = Mutex::new(fetched);
-        let open = |set: &Mutex<BTreeSet<&Source>>, source: &Source| {
-            !set.lock().unwrap_or_else(PoisonError::into_inner).contains(source)
-        };
         let work = || {
             while !stop.load(Relaxed) {
                 let Some((repo, file)) = missing.get(next.fetch_add(1, Relaxed)) else { return };
-                if !open(&refused, &repo.source) {
+                if closed().contains(&repo.source) {
                     continue;
                 }
                 let brought = runtime.block_on(self.bring(repo, file, watch));
@@ -87,8 +88,6 @@ impl Hub {
                     Err(error) => {
                         let file = shown(&repo.source, &file.name).to_string();
                         reporter.event(Event::FetchFailed { file: file.clone(), why: error.one_line() });
-                        // What is refused for one file of a repository is for all.
-                        refused.lock().unwrap_or_else(PoisonError::into_inner).insert(&repo.source);
                         outcome.failures.push((file, error));
                     }
                 }
@@ -110,7 +109,7 @@ impl Hub {
         let Some(path) = &file.cached else { return Ok(false) };
         let (Some(hash), Some(expected)) = (hash, &file.sha256) else { return Ok(true) };
         let found = hash(path)?;
-        if found == *expected {
+        if found == expected.as_str() {
             return Ok(true);
         }
         let name = shown(&repo.source, &file.name);
@@ -136,9 +135,10 @@ impl Hub {
             return Ok(());
         }
         let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+        let (all, spare) = (gigabytes(needed.saturating_add(SPARE)), gigabytes(SPARE));
         Err(Error::missing("the disk has no room for what is to be fetched")
             .at(root.display().to_string())
-            .expected(format!("{} free", gigabytes(needed)))
+            .expected(format!("{all} free: {} to come, and {spare} that are left free", gigabytes(needed)))
             .found(gigabytes(free))
             .hint("free some room, or name a folder on another disk with HF_HUB_CACHE"))
     }
@@ -166,7 +166,7 @@ impl Hub {
             let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(lost)?;
             let (sha256, bytes) =
                 ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
-            Ok(LockedFile { bytes, sha256 })
+            Ok(LockedFile { bytes, sha256: ContentHash::new(&sha256)? })
         };
         let pin = |repo: &PlannedRepo| {
             let file = |file: &PlannedFile| -> Result<_> { Ok((file.name.clone(), locked(repo, file)?)) };

@@ -8,8 +8,9 @@ use serde::de::DeserializeOwned;
 
 use crate::answer::Failure;
 use crate::client::{Hub, Request, Watch, again, stopped};
+use crate::hash::{BlobName, Commit, ContentHash};
 use crate::name::FileName;
-use crate::repo::{Source, is_commit};
+use crate::repo::Source;
 use crate::wait::{Cut, within};
 
 /// What stands in an address as it is: the rest is written as `%2F`.
@@ -24,32 +25,34 @@ pub(crate) struct ListedFile {
     pub(crate) name: FileName,
     pub(crate) bytes: u64,
     /// Of a large file.
-    pub(crate) sha256: Option<String>,
+    pub(crate) sha256: Option<ContentHash>,
     /// What the cache calls it: the SHA-256, or git's hash.
-    pub(crate) etag: String,
+    pub(crate) blob: BlobName,
 }
 
 #[derive(Deserialize)]
 struct Revision {
-    sha: String,
+    sha: Commit,
 }
 
 #[derive(Deserialize)]
-struct Entry {
-    #[serde(rename = "type")]
-    kind: String,
-    path: String,
-    #[serde(default)]
-    size: u64,
-    #[serde(default)]
-    oid: String,
-    #[serde(default)]
-    lfs: Option<LargeFile>,
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Entry {
+    File {
+        path: FileName,
+        size: u64,
+        oid: BlobName,
+        #[serde(default)]
+        lfs: Option<LargeFile>,
+    },
+    /// A folder, or what a newer hub may list.
+    #[serde(other)]
+    Other,
 }
 
 #[derive(Deserialize)]
 struct LargeFile {
-    oid: String,
+    oid: ContentHash,
     size: u64,
 }
 
@@ -59,20 +62,19 @@ pub(crate) fn encoded(part: &str) -> String {
 
 impl Hub {
     /// The commit that a revision is now.
-    pub(crate) async fn commit(&self, source: &Source, watch: Watch<'_>) -> Result<String> {
-        if is_commit(&source.revision) {
-            return Ok(source.revision.clone());
+    pub(crate) async fn commit(&self, source: &Source, watch: Watch<'_>) -> Result<Commit> {
+        if let Some(commit) = source.commit() {
+            return Ok(commit);
         }
-        let url = self.url(&format!("api/{}/revision/{}", source.repo.api(), encoded(&source.revision)))?;
-        let (revision, _) = self.json::<Revision>(source, url, watch).await?;
-        if is_commit(&revision.sha) { Ok(revision.sha) } else { Err(self.no_hub(source, "a commit that is none")) }
+        let url = self.url(&format!("api/{}/revision/{}", source.repo.api(), encoded(source.revision())))?;
+        Ok(self.json::<Revision>(source, url, watch).await?.0.sha)
     }
 
     /// The files in a folder of a commit; with `deep`, in the folders below too. An empty folder is the repository's.
     pub(crate) async fn files(
         &self,
         source: &Source,
-        commit: &str,
+        commit: &Commit,
         folder: &str,
         deep: bool,
         watch: Watch<'_>,
@@ -84,15 +86,15 @@ impl Hub {
         let mut files = Vec::new();
         for _ in 0..MOST_PAGES {
             let (entries, next) = self.json::<Vec<Entry>>(source, url.clone(), watch).await?;
-            for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
-                let name = FileName::new(&entry.path).map_err(|error| error.at(source.to_string()))?;
-                files.push(match entry.lfs {
-                    Some(LargeFile { oid, size }) => {
-                        ListedFile { name, bytes: size, sha256: Some(oid.clone()), etag: oid }
-                    }
-                    None => ListedFile { name, bytes: entry.size, sha256: None, etag: entry.oid },
-                });
-            }
+            files.extend(entries.into_iter().filter_map(|entry| match entry {
+                Entry::File { path: name, lfs: Some(LargeFile { oid, size }), .. } => {
+                    Some(ListedFile { name, bytes: size, sha256: Some(oid.clone()), blob: oid.into() })
+                }
+                Entry::File { path: name, size, oid, lfs: None } => {
+                    Some(ListedFile { name, bytes: size, sha256: None, blob: oid })
+                }
+                Entry::Other => None,
+            }));
             match next {
                 Some(next) if next != url => url = next,
                 _ => return Ok(files),
@@ -101,7 +103,7 @@ impl Hub {
         Err(self.no_hub(source, "a list of files without end"))
     }
 
-    /// An answer in JSON, and the address of the page after it. (An address of another host would get no token.)
+    /// An answer in JSON, and the address of the page after it. What in it becomes part of a path, its types have checked.
     async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
         let asked = self.asked(source, None);
         let request = Request { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
@@ -110,6 +112,9 @@ impl Hub {
             let mut reply = self.ask(&request, watch).await?;
             let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
             let next = link.and_then(next_page).and_then(|next| url.join(next).ok());
+            if next.as_ref().is_some_and(|next| !self.is_own(next)) {
+                return Err(self.no_hub(source, "a list that goes on at another host"));
+            }
             let (mut body, mut failure) = (Vec::new(), None);
             loop {
                 let chunk = within(watch.stop, self.settings.patience.stall, reply.response.chunk()).await;
@@ -130,9 +135,12 @@ impl Hub {
                 Some(failure) => self.back_off(failure, &mut tries, &asked, watch).await?,
             }
         };
-        let value = serde_json::from_slice(&body).map_err(|_| {
-            let begin = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
-            self.no_hub(source, &format!("`{}`", asked.quoted(&begin)))
+        let value = serde_json::from_slice(&body).map_err(|error| match error.is_data() {
+            true => self.no_hub(source, &asked.quoted(&error.to_string())),
+            false => {
+                let begin = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
+                self.no_hub(source, &format!("`{}`", asked.quoted(&begin)))
+            }
         })?;
         Ok((value, next))
     }

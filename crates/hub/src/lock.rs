@@ -9,8 +9,9 @@ use ghostlab_core::files::atomic::write_atomically;
 use ghostlab_core::files::regular;
 use serde::{Deserialize, Serialize};
 
+use crate::hash::{Commit, ContentHash};
 use crate::name::FileName;
-use crate::repo::{Source, is_commit};
+use crate::repo::Source;
 
 /// The form of the file.
 const VERSION: u32 = 1;
@@ -29,7 +30,7 @@ pub struct Lock {
 #[serde(deny_unknown_fields)]
 pub struct LockedRepo {
     /// The whole commit that the revision was.
-    pub commit: String,
+    pub commit: Commit,
     /// Those of its files that are used.
     pub files: BTreeMap<FileName, LockedFile>,
 }
@@ -38,8 +39,7 @@ pub struct LockedRepo {
 #[serde(deny_unknown_fields)]
 pub struct LockedFile {
     pub bytes: u64,
-    /// In hexadecimal.
-    pub sha256: String,
+    pub sha256: ContentHash,
 }
 
 impl Default for Lock {
@@ -64,22 +64,14 @@ impl Lock {
             Error::bad_input("the lock of the hub's files cannot be read")
                 .at(path.display().to_string())
                 .found(found)
-                .hint("a program writes it: take it from the repository again, or make it anew with `ghostlab fetch --lock`")
+                .hint("a program writes it: take it from the repository again, or make it anew with `ghostlab fetch … --lock`")
         };
         let lock: Self = serde_json::from_slice(&regular::read(path)?).map_err(|error| bad(error.to_string()))?;
         if lock.version != VERSION {
             return Err(bad(format!("version {}, and this program reads version {VERSION}", lock.version)));
         }
-        for (source, repo) in &lock.repositories {
+        for source in lock.repositories.keys() {
             Source::parse(source).map_err(|error| error.at(path.display().to_string()))?;
-            if !is_commit(&repo.commit) {
-                return Err(bad(format!("{source}: `{}` is no commit of 40 digits", repo.commit)));
-            }
-            let hash =
-                |file: &LockedFile| file.sha256.len() == 64 && file.sha256.bytes().all(|b| b.is_ascii_hexdigit());
-            if let Some((name, file)) = repo.files.iter().find(|(_, file)| !hash(file)) {
-                return Err(bad(format!("{source}, {name}: `{}` is no SHA-256", file.sha256)));
-            }
         }
         Ok(lock)
     }
@@ -117,9 +109,9 @@ mod tests {
     use super::*;
 
     fn repo(digit: &str, names: &[&str]) -> LockedRepo {
-        let file = || LockedFile { bytes: 5, sha256: digit.repeat(64) };
+        let file = || LockedFile { bytes: 5, sha256: ContentHash::new(&digit.repeat(64)).unwrap() };
         let files = names.iter().map(|name| (FileName::new(name).unwrap(), file()));
-        LockedRepo { commit: digit.repeat(40), files: files.collect() }
+        LockedRepo { commit: Commit::new(&digit.repeat(40)).unwrap(), files: files.collect() }
     }
 
     #[test]
@@ -159,9 +151,13 @@ mod tests {
                 "{\"version\":1,\"repositories\":{\"o/n@main\":{\"commit\":\"main\",\"files\":{}}}}".to_owned(),
                 "no commit",
             ),
-            ("{\"version\":1,\"repositories\":{\"../x\":{\"commit\":\"main\",\"files\":{}}}}".to_owned(), "no name"),
+            (
+                format!("{{\"version\":1,\"repositories\":{{\"../x\":{{\"commit\":\"{commit}\",\"files\":{{}}}}}}}}"),
+                "no name",
+            ),
             (file("../a", &"a".repeat(64)), "climbs"),
             (file("a", "abc"), "no SHA-256"),
+            (file("a", &"g".repeat(64)), "no SHA-256"),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = Lock::read(&path).unwrap_err();

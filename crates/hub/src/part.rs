@@ -17,6 +17,7 @@ use sha1::{Digest, Sha1};
 use sha2::Sha256;
 
 use crate::cache::refused;
+use crate::hash::{BlobName, ContentHash};
 
 const ENDING: &str = ".incomplete";
 
@@ -24,17 +25,15 @@ const ENDING: &str = ".incomplete";
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
     pub(crate) bytes: Option<u64>,
-    pub(crate) sha256: Option<String>,
+    pub(crate) sha256: Option<ContentHash>,
     /// Git's hash of a blob: SHA-1 of `blob SIZE`, a zero byte, and the content.
     pub(crate) git: Option<String>,
 }
 
 impl Expected {
     /// What the hub's ETag says: the SHA-256 of a large file, git's hash of another.
-    pub(crate) fn of_etag(etag: &str, bytes: Option<u64>) -> Self {
-        let hexadecimal = etag.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let of_length = |length| (hexadecimal && etag.len() == length).then(|| etag.to_ascii_lowercase());
-        Self { bytes, sha256: of_length(64), git: of_length(40) }
+    pub(crate) fn of(blob: &BlobName, bytes: Option<u64>) -> Self {
+        Self { bytes, sha256: blob.sha256(), git: blob.git() }
     }
 }
 
@@ -61,13 +60,13 @@ pub(crate) struct Part {
 
 impl Part {
     /// The longest part of a blob that nobody else writes, or a new one. What is there is read, for its hash.
-    pub(crate) fn open(blobs: &Path, etag: &str, expected: Expected) -> Result<Self> {
+    pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: Expected) -> Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let shared = blobs.join(format!("{etag}{ENDING}"));
-        let own = format!("{etag}.{}.{}{ENDING}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
+        let shared = blobs.join(format!("{blob}{ENDING}"));
+        let own = format!("{blob}.{}.{}{ENDING}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
         let own = blobs.join(own);
         let failed = |error: std::io::Error| refused("write", &own, &error);
-        let mut left = abandoned(blobs, etag);
+        let mut left = abandoned(blobs, blob);
         left.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let taken = left.iter().position(|(_, path)| fs::rename(path, &own).is_ok());
         // Shorter ones are of no more use.
@@ -129,6 +128,18 @@ impl Part {
         &self.own
     }
 
+    /// Whether these bytes stand at a place of what is there.
+    pub(crate) fn has(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<bool> {
+        if bytes.is_empty() {
+            return Ok(true);
+        }
+        let mut own = vec![0; bytes.len()];
+        self.file.seek(SeekFrom::Start(at))?;
+        self.file.read_exact(&mut own)?;
+        self.file.seek(SeekFrom::Start(self.bytes))?;
+        Ok(own == bytes)
+    }
+
     /// Adds bytes at the end. What could be written of them before an error is no part of it.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         if let Err(error) = self.file.write_all(bytes) {
@@ -163,7 +174,7 @@ impl Part {
             _ => Ok(()),
         };
         same(&bytes.map(|bytes| bytes.to_string()), self.bytes.to_string(), "bytes")?;
-        same(sha256, self.sha256(), "SHA-256")?;
+        same(&sha256.clone().map(String::from), self.sha256(), "SHA-256")?;
         match &self.git {
             Some(hash) => same(git, hex(hash.clone().finalize()), "git's SHA-1"),
             None => Ok(()),
@@ -171,9 +182,9 @@ impl Part {
     }
 
     /// Gives a whole file its name for good.
-    pub(crate) fn publish(mut self, blob: &Path) -> Result<()> {
+    pub(crate) fn publish(mut self, path: &Path) -> Result<()> {
         self.file.sync_all().map_err(|error| refused("write", &self.own, &error))?;
-        fs::rename(&self.own, blob).map_err(|error| refused("write", blob, &error))?;
+        fs::rename(&self.own, path).map_err(|error| refused("write", path, &error))?;
         self.done = true;
         Ok(())
     }
@@ -193,17 +204,17 @@ impl Drop for Part {
 }
 
 /// How many bytes of a blob an abandoned part holds.
-pub(crate) fn abandoned_bytes(blobs: &Path, etag: &str) -> u64 {
-    abandoned(blobs, etag).iter().map(|(bytes, _)| *bytes).max().unwrap_or(0)
+pub(crate) fn abandoned_bytes(blobs: &Path, blob: &BlobName) -> u64 {
+    abandoned(blobs, blob).iter().map(|(bytes, _)| *bytes).max().unwrap_or(0)
 }
 
 /// The parts of a blob that nobody writes, with their sizes: those that were left, and those of dead processes. Others'
 /// parts have names of their own and are left alone: their bytes need not begin at the beginning.
-fn abandoned(blobs: &Path, etag: &str) -> Vec<(u64, PathBuf)> {
+fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
     let listing = fs::read_dir(blobs).into_iter().flatten().flatten();
     let found = listing.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        let middle = name.strip_prefix(etag)?.strip_suffix(ENDING)?;
+        let middle = name.strip_prefix(blob.as_str())?.strip_suffix(ENDING)?;
         let path = entry.path();
         let about = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
         let free = match middle.strip_prefix('.') {
@@ -230,16 +241,21 @@ mod tests {
     const SHA256: &str = "5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5";
     const GIT: &str = "bd41cba781d8349272bf3eb92568285b411c027c";
 
+    fn name(etag: &str) -> BlobName {
+        BlobName::new(etag).unwrap()
+    }
+
     #[test]
     fn a_part_goes_on_where_it_was_and_is_checked_by_either_hash() {
         for etag in [SHA256, GIT] {
+            let blob = &name(etag);
             let blobs = tempfile::tempdir().unwrap();
-            let open = || Part::open(blobs.path(), etag, Expected::of_etag(etag, Some(5))).unwrap();
+            let open = || Part::open(blobs.path(), blob, Expected::of(blob, Some(5))).unwrap();
             let mut part = open();
             part.write(b"123").unwrap();
             assert!(part.check().is_err());
             drop(part);
-            assert_eq!(abandoned_bytes(blobs.path(), etag), 3);
+            assert_eq!(abandoned_bytes(blobs.path(), blob), 3);
             let mut part = open();
             assert_eq!(part.bytes(), 3);
             part.write(b"46").unwrap();
@@ -262,10 +278,10 @@ mod tests {
         fs::write(blobs.path().join(format!("{SHA256}.{dead}.0{ENDING}")), "1234").unwrap();
         fs::write(blobs.path().join(format!("{SHA256}.{}.999{ENDING}", Owner::this().tag())), "12").unwrap();
         fs::write(blobs.path().join(format!("{SHA256}.0a1b2c3d{ENDING}")), "Python's").unwrap();
-        let expected = || Expected::of_etag(SHA256, Some(5));
-        let one = Part::open(blobs.path(), SHA256, expected()).unwrap();
+        let (blob, expected) = (&name(SHA256), || Expected::of(&name(SHA256), Some(5)));
+        let one = Part::open(blobs.path(), blob, expected()).unwrap();
         assert_eq!(one.bytes(), 4);
-        let two = Part::open(blobs.path(), SHA256, expected()).unwrap();
+        let two = Part::open(blobs.path(), blob, expected()).unwrap();
         assert_eq!(two.bytes(), 0, "each has its own");
         drop((one, two));
         assert_eq!(fs::read_dir(blobs.path()).unwrap().count(), 3);
@@ -278,7 +294,7 @@ mod tests {
         let target = elsewhere.path().join("precious");
         fs::write(&target, "mine").unwrap();
         std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{ENDING}"))).unwrap();
-        let mut part = Part::open(blobs.path(), SHA256, Expected::of_etag(SHA256, Some(5))).unwrap();
+        let mut part = Part::open(blobs.path(), &name(SHA256), Expected::of(&name(SHA256), Some(5))).unwrap();
         part.write(b"12345").unwrap();
         part.publish(&blobs.path().join(SHA256)).unwrap();
         assert_eq!(fs::read_to_string(target).unwrap(), "mine");

@@ -10,6 +10,7 @@ use glob::{MatchOptions, Pattern};
 use crate::answer::page;
 use crate::client::{Hub, Watch};
 use crate::event::Reporter;
+use crate::hash::{BlobName, Commit, ContentHash};
 use crate::listing::ListedFile;
 use crate::lock::Lock;
 use crate::name::FileName;
@@ -40,7 +41,7 @@ pub struct Plan {
 #[derive(Debug, Clone)]
 pub struct PlannedRepo {
     pub source: Source,
-    pub commit: String,
+    pub commit: Commit,
     /// Whether the lock says so. Otherwise the revision is what the hub, or the cache, says that it is today.
     pub locked: bool,
     pub files: Vec<PlannedFile>,
@@ -50,9 +51,9 @@ pub struct PlannedRepo {
 pub struct PlannedFile {
     pub name: FileName,
     pub bytes: Option<u64>,
-    pub sha256: Option<String>,
+    pub sha256: Option<ContentHash>,
     /// What the cache calls its content, where that is known already.
-    pub(crate) etag: Option<String>,
+    pub(crate) blob: Option<BlobName>,
     /// Where it lies, if it does.
     pub cached: Option<PathBuf>,
     /// Bytes that came earlier.
@@ -125,7 +126,7 @@ impl Plan {
 
     /// Bytes that are still to come.
     pub fn left(&self) -> u64 {
-        self.files().map(|(_, file)| file.left()).sum()
+        self.files().fold(0, |sum: u64, (_, file)| sum.saturating_add(file.left()))
     }
 
     /// Whether everything is cached.
@@ -183,7 +184,7 @@ impl Hub {
         let none = || {
             Error::missing("a file is not pinned, though others of its repository are")
                 .at(format!("{source} in {}", Lock::FILE))
-                .hint("`ghostlab fetch --lock` pins it, too")
+                .hint("`ghostlab fetch … --lock` of what needs it pins it, too")
         };
         let file = |name: &FileName| {
             let pin = &locked.files[name];
@@ -238,11 +239,11 @@ impl Hub {
             let page = page(&self.settings.endpoint, &source.repo);
             Error::missing(format!("{source} has no such file"))
                 .at(format!("commit {commit}"))
-                .hint(format!("{page}/tree/{} lists its files", source.revision))
+                .hint(format!("{page}/tree/{} lists its files", source.revision()))
         };
         let file = |name: &FileName| {
-            let ListedFile { bytes, sha256, etag, .. } = &listed[name];
-            self.file(source, &commit, name, Some(*bytes), sha256.clone(), Some(etag.clone()))
+            let ListedFile { bytes, sha256, blob, .. } = &listed[name];
+            self.file(source, &commit, name, Some(*bytes), sha256.clone(), Some(blob.clone()))
         };
         let files = want.chosen(&names, &none)?.into_iter().map(file).collect();
         Ok(PlannedRepo { source: source.clone(), commit, locked: false, files })
@@ -251,23 +252,24 @@ impl Hub {
     fn file(
         &self,
         source: &Source,
-        commit: &str,
+        commit: &Commit,
         name: &FileName,
         bytes: Option<u64>,
-        sha256: Option<String>,
-        etag: Option<String>,
+        sha256: Option<ContentHash>,
+        blob: Option<BlobName>,
     ) -> PlannedFile {
         let cached = self.cache.file(&source.repo, commit, name, bytes);
-        let blob = etag.as_ref().or(sha256.as_ref()).filter(|_| cached.is_none());
-        let here = blob.map_or(0, |etag| abandoned_bytes(&self.cache.blobs(&source.repo), etag));
+        let sought = blob.clone().or_else(|| sha256.clone().map(BlobName::from)).filter(|_| cached.is_none());
+        let blobs = self.cache.blobs(&source.repo);
+        let here = sought.map_or(0, |blob| abandoned_bytes(&blobs, &blob.of_file(name)));
         let here = if bytes.is_some_and(|bytes| here > bytes) { 0 } else { here };
-        PlannedFile { name: name.clone(), bytes, sha256, etag, cached, here }
+        PlannedFile { name: name.clone(), bytes, sha256, blob, cached, here }
     }
 }
 
 fn not_fetched(source: &Source, place: &Path) -> Error {
     let error = Error::missing(format!("{source} is not in the hub's cache")).at(place.display().to_string());
-    error.hint("where HF_HUB_OFFLINE is not set, `ghostlab fetch` brings it")
+    error.hint("without HF_HUB_OFFLINE, `ghostlab fetch …` of what needs it brings it")
 }
 
 #[cfg(test)]

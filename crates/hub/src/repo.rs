@@ -4,6 +4,8 @@ use std::fmt;
 
 use ghostlab_core::error::{Error, Result};
 
+use crate::hash::Commit;
+
 /// The two sorts of repositories that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RepoKind {
@@ -22,7 +24,7 @@ pub struct Repo {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source {
     pub repo: Repo,
-    pub revision: String,
+    revision: String,
 }
 
 /// The revision where none is named.
@@ -105,6 +107,16 @@ impl Source {
         Ok(Self { repo, revision: revision.to_owned() })
     }
 
+    /// A branch, a tag or a commit: parts that a path may have, with `/` between them.
+    pub fn revision(&self) -> &str {
+        &self.revision
+    }
+
+    /// The commit, where the revision is one.
+    pub(crate) fn commit(&self) -> Option<Commit> {
+        Commit::new(&self.revision).ok()
+    }
+
     /// `org/name`, `org/name@revision`, `datasets/org/name@revision`.
     ///
     /// # Errors
@@ -123,11 +135,6 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.repo, self.revision)
     }
-}
-
-/// Whether a revision is a whole commit, which never moves.
-pub(crate) fn is_commit(revision: &str) -> bool {
-    revision.len() == 40 && revision.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]

@@ -6,126 +6,21 @@
 )]
 
 mod common;
+#[path = "common/fetching.rs"]
+mod fetching;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use common::{Answer, COMMIT, FakeHub, Fault, Request, Served, TOKEN, content, large, no_fault, small};
+use fetching::{REPO, Told, cached, fetch, files_below, hash, lock, settings, want};
 use ghostlab_core::error::Error;
-use ghostlab_hub::{
-    Event, Fetched, Hub, Lock, LockedFile, LockedRepo, Patience, Reporter, Settings, Source, Want, Wanted,
-};
+use ghostlab_hub::{Event, Hub, Lock, Settings};
 use tempfile::TempDir;
-
-const REPO: &str = "o/n";
-
-/// Keeps everything that is told.
-#[derive(Default)]
-struct Told(Mutex<Vec<Event>>);
-
-impl Reporter for Told {
-    fn event(&self, event: Event) {
-        self.0.lock().unwrap().push(event);
-    }
-}
-
-/// Patience of a test: what takes seconds takes milliseconds.
-fn settings(endpoint: &str, cache: &Path) -> Settings {
-    let variable = |name: &str| match name {
-        "HF_ENDPOINT" => Some(endpoint.into()),
-        "HF_HUB_CACHE" => Some(cache.into()),
-        "HF_TOKEN" => Some(TOKEN.into()),
-        _ => None,
-    };
-    let millis = Duration::from_millis;
-    let patience = Patience {
-        answer: millis(2000),
-        stall: millis(300),
-        attempts: 4,
-        first: millis(10),
-        longest: millis(40),
-        asked: millis(5000),
-    };
-    Settings { patience, ..Settings::of(&variable).unwrap() }
-}
-
-fn want(names: &[&str]) -> Want {
-    Want { source: Source::parse(REPO).unwrap(), files: names.iter().map(|name| Wanted::needed(*name)).collect() }
-}
-
-fn lock(files: &[Served]) -> Lock {
-    let pin = |file: &Served| {
-        let name = ghostlab_hub::FileName::new(&file.name).unwrap();
-        (name, LockedFile { bytes: file.content.len() as u64, sha256: file.sha256() })
-    };
-    let mut lock = Lock::default();
-    let files = files.iter().map(pin).collect();
-    lock.pin(&Source::parse(REPO).unwrap(), LockedRepo { commit: COMMIT.into(), files });
-    lock
-}
-
-fn hash(path: &Path) -> ghostlab_core::error::Result<String> {
-    Ok(ghostlab_core::files::sha256::of_file(path).map_err(|error| Error::io("read", path, &error))?.0)
-}
-
-struct Outcome {
-    fetched: Result<Fetched, Error>,
-    told: Vec<Event>,
-}
-
-impl Outcome {
-    /// The error of the call, or of its first file.
-    fn error(&self) -> Option<&Error> {
-        match &self.fetched {
-            Ok(fetched) => fetched.failures.first().map(|(_, error)| error),
-            Err(error) => Some(error),
-        }
-    }
-}
-
-/// Plans and fetches, and looks for the token in everything that came out and in everything that was asked.
-fn fetch(server: &FakeHub, cache: &Path, names: &[&str], lock: &Lock) -> Outcome {
-    let (hub, told, stop) = (Hub::new(settings(&server.address, cache)), Told::default(), AtomicBool::new(false));
-    let plan = hub.plan(&[want(names)], lock, &told, &stop);
-    let fetched = plan.and_then(|plan| hub.fetch(&plan, Some(&hash), &told, &stop));
-    let outcome = Outcome { fetched, told: told.0.into_inner().unwrap() };
-    let mut said = format!("{:?} {:?}", outcome.told, outcome.fetched);
-    said += &serde_json::to_string(&outcome.told).unwrap();
-    if let Some(error) = outcome.error() {
-        said += &format!("{error} {}", error.one_line());
-    }
-    assert!(!said.contains(TOKEN), "{said}");
-    for path in files_below(cache) {
-        let text = fs::read(&path).unwrap();
-        assert!(!text.windows(TOKEN.len()).any(|part| part == TOKEN.as_bytes()), "{}", path.display());
-    }
-    for request in server.requests() {
-        let sent = request.headers.values().any(|value| value.contains(TOKEN)) || request.path.contains(TOKEN);
-        assert_eq!(sent, !request.elsewhere, "the hub gets the token, and nobody else: {request:?}");
-    }
-    outcome
-}
-
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        match entry.file_type().unwrap() {
-            kind if kind.is_dir() => files.extend(files_below(&entry.path())),
-            kind if kind.is_file() => files.push(entry.path()),
-            _ => {}
-        }
-    }
-    files
-}
-
-fn cached(cache: &Path, name: &str) -> Option<Vec<u8>> {
-    fs::read(cache.join("models--o--n/snapshots").join(COMMIT).join(name)).ok()
-}
 
 /// The requests for the content of a file, on whatever host.
 fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
@@ -239,6 +134,42 @@ fn every_fault_of_a_download_ends_in_the_right_file_or_in_an_error() {
                 _ => a,
             },
             Whole(&[None, Some(70)]),
+        ),
+        (
+            "a login page in answer to a Range, once",
+            |_, n, a| match n {
+                0 => Answer { cut: Some(70), ..a },
+                1 => Answer::new(200).body("<html>Log in</html>"),
+                _ => a,
+            },
+            Whole(&[None, Some(70), Some(70)]),
+        ),
+        (
+            "other bytes of the right length in answer to a Range, once",
+            |_, n, a| match n {
+                0 => Answer { cut: Some(70), ..a },
+                1 => Answer::new(200).body(vec![7; 100]),
+                _ => a,
+            },
+            Whole(&[None, Some(70), Some(70)]),
+        ),
+        (
+            "other bytes of the right length in answer to a Range, twice",
+            |_, n, a| match n {
+                0 => Answer { cut: Some(70), ..a },
+                1 | 2 => Answer::new(200).body(vec![7; 100]),
+                _ => a,
+            },
+            Whole(&[None, Some(70), Some(70), None]),
+        ),
+        (
+            "200 in answer to a Range, cut before what came",
+            |_, n, a| match n {
+                0 => Answer { cut: Some(70), ..a },
+                1 => Answer { cut: Some(30), ..Answer::new(200).body(content(100)) },
+                _ => a,
+            },
+            Whole(&[None, Some(70), Some(70)]),
         ),
         (
             "206 from another byte",
@@ -526,6 +457,34 @@ fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
 }
 
 #[test]
+fn a_file_that_fails_leaves_the_others_of_its_repository_and_a_refusal_of_all_is_asked_once() {
+    let files: Vec<Served> = (0..6).map(|at| small(&format!("f{at}"), &"x".repeat(at + 1))).collect();
+    let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
+    // The smallest is the first: the hub lists it and does not have it.
+    let fault: Fault = Box::new(|request, _, answer| match request.path.ends_with("/f0") {
+        true => Answer::new(404).with("x-error-code", "EntryNotFound"),
+        false => answer,
+    });
+    let (server, cache) = (FakeHub::start(REPO, files.clone(), fault), TempDir::new().unwrap());
+    let fetched = fetch(&server, cache.path(), &names, &Lock::default()).fetched.unwrap();
+    assert_eq!((fetched.brought, fetched.failures.len()), (5, 1), "{:?}", fetched.failures);
+    assert!((1..6).all(|at| cached(cache.path(), &format!("f{at}")).is_some()));
+
+    let gated: Fault = Box::new(|request, _, answer| match request.path.contains("/resolve/") {
+        true => Answer::new(403).with("x-error-code", "GatedRepo"),
+        false => answer,
+    });
+    let (server, cache) = (FakeHub::start(REPO, files.clone(), gated), TempDir::new().unwrap());
+    let mut one = settings(&server.address, cache.path());
+    one.parallel = 1;
+    let (hub, told, stop) = (Hub::new(one), Told::default(), AtomicBool::new(false));
+    let plan = hub.plan(&[want(&names)], &Lock::default(), &told, &stop).unwrap();
+    let fetched = hub.fetch(&plan, None, &told, &stop).unwrap();
+    assert_eq!(fetched.failures.len(), 1, "{:?}", fetched.failures);
+    assert_eq!(server.requests().iter().filter(|request| request.path.contains("/resolve/")).count(), 1);
+}
+
+#[test]
 fn two_fetches_of_one_file_bring_it_once() {
     let file = large("f", content(5000));
     let fault = of_content(&file, |_, _, answer| Answer { stall: Some((2500, Duration::from_millis(150))), ..answer });
@@ -655,6 +614,8 @@ fn a_disk_without_room_is_refused_before_and_named_in_the_middle() {
     let server = FakeHub::start(REPO, vec![file.clone()], no_fault());
     let Some(said) = in_own_file_system(&mount(80), &server, cache.path()) else { return };
     assert!(said.contains("ENDED 3") && said.contains("the disk has no room"), "{said}");
+    // Both are said, so that what is expected is more than what is found.
+    assert!(said.contains("0.10 GB free: 0.03 GB to come, and 0.07 GB that are left free"), "{said}");
     assert!(gets(&server, &file).is_empty());
 
     // There is room, and then somebody else takes it.

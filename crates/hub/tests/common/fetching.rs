@@ -1,0 +1,127 @@
+//! The program's side of a test: what it is told to fetch, how patient it is, and what came of it.
+
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    reason = "each test program uses a part of it, and stops at what it lacks"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use ghostlab_core::error::Error;
+use ghostlab_hub::{
+    Commit, ContentHash, Event, Fetched, Hub, Lock, LockedFile, LockedRepo, Patience, Reporter, Settings, Source, Want,
+    Wanted,
+};
+
+use crate::common::{COMMIT, FakeHub, Served, TOKEN};
+
+pub const REPO: &str = "o/n";
+
+/// Keeps everything that is told.
+#[derive(Default)]
+pub struct Told(pub Mutex<Vec<Event>>);
+
+impl Reporter for Told {
+    fn event(&self, event: Event) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+/// Patience of a test: what takes seconds takes milliseconds.
+pub fn settings(endpoint: &str, cache: &Path) -> Settings {
+    let variable = |name: &str| match name {
+        "HF_ENDPOINT" => Some(endpoint.into()),
+        "HF_HUB_CACHE" => Some(cache.into()),
+        "HF_TOKEN" => Some(TOKEN.into()),
+        _ => None,
+    };
+    let millis = Duration::from_millis;
+    let patience = Patience {
+        answer: millis(2000),
+        stall: millis(300),
+        attempts: 4,
+        first: millis(10),
+        longest: millis(40),
+        asked: millis(5000),
+    };
+    Settings { patience, ..Settings::of(&variable).unwrap() }
+}
+
+pub fn want(names: &[&str]) -> Want {
+    Want { source: Source::parse(REPO).unwrap(), files: names.iter().map(|name| Wanted::needed(*name)).collect() }
+}
+
+pub fn lock(files: &[Served]) -> Lock {
+    let pin = |file: &Served| {
+        let name = ghostlab_hub::FileName::new(&file.name).unwrap();
+        (name, LockedFile { bytes: file.content.len() as u64, sha256: ContentHash::new(&file.sha256()).unwrap() })
+    };
+    let mut lock = Lock::default();
+    let files = files.iter().map(pin).collect();
+    lock.pin(&Source::parse(REPO).unwrap(), LockedRepo { commit: Commit::new(COMMIT).unwrap(), files });
+    lock
+}
+
+pub fn hash(path: &Path) -> ghostlab_core::error::Result<String> {
+    Ok(ghostlab_core::files::sha256::of_file(path).map_err(|error| Error::io("read", path, &error))?.0)
+}
+
+pub struct Outcome {
+    pub fetched: Result<Fetched, Error>,
+    pub told: Vec<Event>,
+}
+
+impl Outcome {
+    /// The error of the call, or of its first file.
+    pub fn error(&self) -> Option<&Error> {
+        match &self.fetched {
+            Ok(fetched) => fetched.failures.first().map(|(_, error)| error),
+            Err(error) => Some(error),
+        }
+    }
+}
+
+/// Plans and fetches, and looks for the token in everything that came out and in everything that was asked.
+pub fn fetch(server: &FakeHub, cache: &Path, names: &[&str], lock: &Lock) -> Outcome {
+    let (hub, told, stop) = (Hub::new(settings(&server.address, cache)), Told::default(), AtomicBool::new(false));
+    let plan = hub.plan(&[want(names)], lock, &told, &stop);
+    let fetched = plan.and_then(|plan| hub.fetch(&plan, Some(&hash), &told, &stop));
+    let outcome = Outcome { fetched, told: told.0.into_inner().unwrap() };
+    let mut said = format!("{:?} {:?}", outcome.told, outcome.fetched);
+    said += &serde_json::to_string(&outcome.told).unwrap();
+    if let Some(error) = outcome.error() {
+        said += &format!("{error} {}", error.one_line());
+    }
+    assert!(!said.contains(TOKEN), "{said}");
+    for path in files_below(cache) {
+        let text = fs::read(&path).unwrap();
+        assert!(!text.windows(TOKEN.len()).any(|part| part == TOKEN.as_bytes()), "{}", path.display());
+    }
+    for request in server.requests() {
+        let sent = request.headers.values().any(|value| value.contains(TOKEN)) || request.path.contains(TOKEN);
+        assert_eq!(sent, !request.elsewhere, "the hub gets the token, and nobody else: {request:?}");
+    }
+    outcome
+}
+
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => files.extend(files_below(&entry.path())),
+            kind if kind.is_file() => files.push(entry.path()),
+            _ => {}
+        }
+    }
+    files
+}
+
+pub fn cached(cache: &Path, name: &str) -> Option<Vec<u8>> {
+    fs::read(cache.join("models--o--n/snapshots").join(COMMIT).join(name)).ok()
+}

@@ -1,0 +1,216 @@
+//! A hub that puts paths and nonsense into every field of every reply: nothing is ever written outside the cache, nor under
+//! a name that a reply made up.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+#[path = "common/fetching.rs"]
+mod fetching;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use common::{Answer, COMMIT, FakeHub, Request, content, large, small};
+use fetching::{REPO, fetch, files_below};
+use ghostlab_hub::Lock;
+use tempfile::TempDir;
+
+/// Puts a text into one field of one reply, where a reply has it.
+type Alter = fn(&Request, Answer, &str) -> Answer;
+
+/// The answer of the API with a text of its JSON replaced.
+fn replaced(answer: Answer, from: &str, to: &str) -> Answer {
+    let text = String::from_utf8(answer.body.clone()).unwrap();
+    let quoted = serde_json::to_string(to).unwrap();
+    answer.body(text.replace(&format!("\"{from}\""), &quoted))
+}
+
+fn header(answer: Answer, when: bool, name: &str, value: &str) -> Answer {
+    // What no server can send ends the header, and the connection with it.
+    if when { answer.with(name, value.replace(['\0', '\n'], "?")) } else { answer }
+}
+
+fn number(answer: Answer, field: &str, value: &str) -> Answer {
+    let text = String::from_utf8(answer.body.clone()).unwrap();
+    let field = format!("\"{field}\":");
+    let mut parts = text.split(&field);
+    let mut out = parts.next().unwrap().to_owned();
+    for part in parts {
+        let end = part.find([',', '}']).unwrap();
+        out += &format!(
+            "{field}{}{}",
+            if value.parse::<f64>().is_ok() { value.to_owned() } else { serde_json::to_string(value).unwrap() },
+            &part[end..]
+        );
+    }
+    answer.body(out)
+}
+
+fn listing(r: &Request) -> bool {
+    r.path.contains("/tree/")
+}
+
+fn resolving(r: &Request) -> bool {
+    !r.elsewhere && r.path.contains("/resolve/")
+}
+
+/// Every field of every reply that the program looks at, and those beside them that it might come to look at.
+const FIELDS: &[(&str, Alter)] = &[
+    ("revision: sha", |r, a, v| if r.path.contains("/revision/") { replaced(a, COMMIT, v) } else { a }),
+    ("revision: id", |r, a, v| if r.path.contains("/revision/") { replaced(a, REPO, v) } else { a }),
+    ("tree: path of a large file", |r, a, v| if listing(r) { replaced(a, "big", v) } else { a }),
+    ("tree: path of a small file", |r, a, v| if listing(r) { replaced(a, "sub/small", v) } else { a }),
+    ("tree: path of a folder", |r, a, v| if listing(r) { replaced(a, "sub", v) } else { a }),
+    ("tree: oid", |r, a, v| if listing(r) { replaced(a, &small("sub/small", "text").etag(), v) } else { a }),
+    ("tree: lfs.oid", |r, a, v| if listing(r) { replaced(a, &large("big", content(100)).etag(), v) } else { a }),
+    ("tree: type", |r, a, v| if listing(r) { replaced(a, "file", v) } else { a }),
+    ("tree: size", |r, a, v| if listing(r) { number(a, "size", v) } else { a }),
+    ("tree: xetHash", |r, a, v| {
+        if listing(r) { replaced(a, "oid", "xetHash").with("x-xet-hash", v.replace(['\0', '\n'], "?")) } else { a }
+    }),
+    ("tree: link", |r, a, v| header(a, listing(r), "link", &format!("<{v}>; rel=\"next\""))),
+    ("resolve: x-repo-commit", |r, a, v| header(a, resolving(r), "x-repo-commit", v)),
+    ("resolve: x-linked-etag", |r, a, v| header(a, resolving(r), "x-linked-etag", &format!("\"{v}\""))),
+    ("resolve: etag", |r, a, v| header(a, resolving(r), "etag", v)),
+    ("resolve: x-linked-size", |r, a, v| header(a, resolving(r), "x-linked-size", v)),
+    ("resolve: location", |r, a, v| header(a, resolving(r) && r.path.ends_with("big"), "location", v)),
+    ("resolve: x-error-code", |r, _, v| {
+        Answer::new(if resolving(r) { 404 } else { 403 }).with("x-error-code", v.replace(['\0', '\n'], "?"))
+    }),
+    ("resolve: x-error-message", |_, _, v| Answer::new(403).with("x-error-message", v.replace(['\0', '\n'], "?"))),
+    ("content: content-disposition", |r, a, v| {
+        header(a, r.elsewhere, "content-disposition", &format!("attachment; filename=\"{v}\""))
+    }),
+    ("content: etag", |r, a, v| header(a, r.elsewhere, "etag", v)),
+    ("content: content-range", |r, a, v| header(a, r.elsewhere, "content-range", v)),
+    ("content: retry-after", |r, a, v| if r.elsewhere { header(Answer::new(429), true, "retry-after", v) } else { a }),
+    ("content: ratelimit", |r, a, v| {
+        if r.elsewhere { header(Answer::new(429), true, "ratelimit", &format!("r=0;t={v}")) } else { a }
+    }),
+];
+
+/// What a name must not be: ways out of a folder, and what a file system or an address reads otherwise than it is written.
+fn values(outside: &Path) -> Vec<String> {
+    let mut values = [
+        "",
+        ".",
+        "..",
+        "/",
+        "../escaped",
+        "../../escaped",
+        "../../../escaped",
+        "../../../../../escaped",
+        "a/../../../../escaped",
+        "..\\..\\escaped",
+        "C:escaped",
+        "C:\\escaped",
+        "\\\\host\\share",
+        "~/escaped",
+        "$HOME/escaped",
+        "%2e%2e%2fescaped",
+        "..%2f..%2fescaped",
+        "a\0b",
+        "a\nb",
+        "é🦀",
+        "-rf",
+        "sub",
+        "sub/small",
+        "big",
+        "refs/main",
+        ".incomplete",
+        "x.incomplete",
+        "file:///etc/passwd",
+        "-1",
+        "0",
+        "1",
+        "18446744073709551615",
+        "1e400",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    values.push(outside.join("escaped").display().to_string());
+    values.push("x".repeat(5000));
+    values
+}
+
+/// What lies below a folder, links as what they point to.
+fn below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    files_below(folder).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}
+
+#[test]
+fn no_field_of_a_reply_names_a_file_outside_the_cache() {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((field, alter)) = FIELDS.get(next.fetch_add(1, Relaxed)) {
+            no_value_of_a_field_escapes(field, *alter);
+        }
+    };
+    std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(work))));
+}
+
+fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
+    let outside = TempDir::new().unwrap();
+    fs::write(outside.path().join("precious"), "mine").unwrap();
+    for locked in [false, true] {
+        for value in values(outside.path()) {
+            let files = vec![large("big", content(100)), small("sub/small", "text")];
+            let sent = value.clone();
+            let server = FakeHub::start(REPO, files.clone(), Box::new(move |r, _, a| alter(r, a, &sent)));
+            let around = TempDir::new_in(outside.path()).unwrap();
+            let cache = around.path().join("a/b/hub");
+            let lock = if locked { fetching::lock(&files) } else { Lock::default() };
+            let outcome = fetch(&server, &cache, &["big", "sub/*"], &lock);
+            let shown = format!("{field} = {value:?} (locked: {locked}): {:?}", outcome.fetched);
+            let all = below(outside.path());
+            let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|(path, _)| path.starts_with(&cache));
+            assert_eq!(others, [(&outside.path().join("precious"), &b"mine".to_vec())], "{shown}");
+            let repo = cache.join("models--o--n");
+            for (path, bytes) in own {
+                let known = match path.strip_prefix(&repo) {
+                    Ok(inside) => {
+                        let inside: Vec<&str> = inside.iter().map(|part| part.to_str().unwrap()).collect();
+                        match inside.as_slice() {
+                            ["blobs", name] => files.iter().any(|file| {
+                                // A whole one has its content; a part has the beginning of one.
+                                let whole = file.content == *bytes;
+                                whole || name.ends_with(".incomplete") && file.content.starts_with(bytes)
+                            }),
+                            ["refs", "main"] => bytes == COMMIT.as_bytes(),
+                            _ => false,
+                        }
+                    }
+                    // Python's locks.
+                    Err(_) => path.starts_with(cache.join(".locks/models--o--n")) && bytes.is_empty(),
+                };
+                assert!(known, "{}: {shown}", path.display());
+            }
+            for (name, file) in [("big", &files[0]), ("sub/small", &files[1])] {
+                let path = repo.join("snapshots").join(COMMIT).join(name);
+                assert!(fs::read(&path).map_or(true, |bytes| bytes == file.content), "{shown}");
+            }
+            if let Some(error) = outcome.error() {
+                assert!((2..=5).contains(&error.exit_code()), "{shown}");
+                assert!(!error.to_string().contains('\0'), "{shown}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_listed_hash_that_is_a_path_is_refused_by_name() {
+    for (field, file) in [("oid", small("f", "text")), ("lfs", large("f", content(100)))] {
+        let hash = file.etag();
+        for value in ["../../x", "/abs", "..", "a/b"] {
+            let hash = hash.clone();
+            let alter = move |r: &Request, _, a| if listing(r) { replaced(a, &hash, value) } else { a };
+            let server = FakeHub::start(REPO, vec![file.clone()], Box::new(alter));
+            let cache = TempDir::new().unwrap();
+            let outcome = fetch(&server, &cache.path().join("hub"), &["f"], &Lock::default());
+            let error = outcome.error().unwrap_or_else(|| panic!("{field} {value}"));
+            assert!(error.to_string().contains(&format!("`{value}`")) && error.exit_code() == 3, "{error}");
+            assert!(files_below(cache.path()).is_empty(), "{value}");
+        }
+    }
+}
