@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use polars::prelude::{Column, CsvWriter, DataFrame, DataType, IntoColumn, NamedFrom, PolarsError, SerWriter, Series};
+use csv::{QuoteStyle, WriterBuilder};
+use polars::prelude::{AnyValue, DataFrame, PolarsError};
+use serde::{Serialize, Serializer};
 
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -12,20 +14,48 @@ use crate::files::atomic::write_atomically;
 /// # Errors
 /// Exit code 3 when the file cannot be written.
 pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
-    let columns = frame.columns().iter().map(guarded).collect::<Result<Vec<Column>>>()?;
-    let mut frame = DataFrame::new(frame.height(), columns).map_err(|error| failed(&error))?;
-    write_atomically(path, |file| CsvWriter::new(file).finish(&mut frame).map_err(|error| unwritten(path, &error)))
+    write_atomically(path, |file| {
+        let unwritten = |error: csv::Error| match error.into_kind() {
+            csv::ErrorKind::Io(error) => Error::io("write", path, &error),
+            other => Error::job("the results make no table").at(path.display().to_string()).found(format!("{other:?}")),
+        };
+        // Fields come quoted: a text that is empty is not one that is absent.
+        let mut writer = WriterBuilder::new().quote_style(QuoteStyle::Never).from_writer(file);
+        let heads = frame.columns().iter().map(|column| Field(AnyValue::String(column.name())));
+        writer.serialize(heads.collect::<Vec<_>>()).map_err(unwritten)?;
+        for row in 0..frame.height() {
+            let fields = frame.columns().iter().map(|column| column.get(row).map(Field));
+            let fields = fields.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
+            writer.serialize(fields).map_err(unwritten)?;
+        }
+        writer.flush().map_err(|error| Error::io("write", path, &error))
+    })
 }
 
-fn guarded(column: &Column) -> Result<Column> {
-    let name = guard(column.name()).unwrap_or_else(|| column.name().to_string());
-    if *column.dtype() != DataType::String {
-        return Ok(column.clone().with_name(name.into()));
+/// A value as it stands between two commas.
+struct Field<'a>(AnyValue<'a>);
+
+impl Serialize for Field<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            AnyValue::Null => serializer.serialize_none(),
+            AnyValue::Boolean(value) => serializer.serialize_bool(*value),
+            AnyValue::Int64(value) => serializer.serialize_i64(*value),
+            AnyValue::UInt64(value) => serializer.serialize_u64(*value),
+            AnyValue::Float64(value) => serializer.serialize_f64(*value),
+            other => {
+                let text = other.get_str().map_or_else(|| other.to_string(), str::to_owned);
+                serializer.serialize_str(&quoted(guard(&text).unwrap_or(text)))
+            }
+        }
     }
-    let texts = column.str().map_err(|error| failed(&error))?;
-    let texts: Vec<Option<String>> =
-        texts.iter().map(|text| text.map(|text| guard(text).unwrap_or_else(|| text.to_owned()))).collect();
-    Ok(Series::new(name.into(), texts).into_column())
+}
+
+fn quoted(text: String) -> String {
+    match text.is_empty() || text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    }
 }
 
 /// The text as no formula, where it begins like one and is no number.
@@ -47,7 +77,33 @@ pub(super) fn unwritten(path: &Path, error: &PolarsError) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use polars::prelude::{Column, CsvWriter, IntoColumn, NamedFrom, SerWriter, Series};
+
     use super::*;
+
+    fn written(columns: Vec<Column>) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        write_csv(&path, &DataFrame::new(columns[0].len(), columns).unwrap()).unwrap();
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn values_stand_as_polars_writes_them() {
+        let texts = [Some("a,b"), Some("say \"x\""), Some("two\nlines"), Some(""), None, Some("é ±")];
+        let numbers = [Some(0.1 + 0.2), Some(1e-7), Some(1e21), Some(-0.0), None, Some(f64::INFINITY)];
+        let small = [Some(0.000_012_5), Some(123_456_789.0), Some(1e16), Some(f64::NAN), Some(5e-324), Some(100.0)];
+        let counts = [Some(3_u64), None, Some(0), Some(u64::MAX), Some(1), Some(2)];
+        let columns = vec![
+            Series::new("text".into(), texts).into_column(),
+            Series::new("number, all".into(), numbers).into_column(),
+            Series::new("small".into(), small).into_column(),
+            Series::new("count".into(), counts).into_column(),
+        ];
+        let mut expected = Vec::new();
+        CsvWriter::new(&mut expected).finish(&mut DataFrame::new(6, columns.clone()).unwrap()).unwrap();
+        assert_eq!(written(columns), String::from_utf8(expected).unwrap());
+    }
 
     #[test]
     fn a_text_is_never_a_formula_and_a_negative_number_stays_one() {
@@ -55,10 +111,7 @@ mod tests {
             Series::new("name".into(), ["=1+1", "-cmd", "@x", "+a", "-3.5", "a=b", ""]).into_column(),
             Series::new("=value".into(), [-1.5, 2.0, -0.25, 1.0, 1.0, 1.0, 1.0]).into_column(),
         ];
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.csv");
-        write_csv(&path, &DataFrame::new(7, columns).unwrap()).unwrap();
-        let text = std::fs::read_to_string(path).unwrap();
+        let text = written(columns);
         let expected = "name,'=value\n'=1+1,-1.5\n'-cmd,2.0\n'@x,-0.25\n'+a,1.0\n-3.5,1.0\na=b,1.0\n\"\",1.0\n";
         assert_eq!(text, expected);
     }

@@ -1,13 +1,44 @@
 //! One printed number.
 
-use crate::error::{Error, Result};
+use serde::Deserialize;
+
+use crate::error::Result;
+use crate::files::csv::{self, wrong};
 use crate::metric;
 use crate::recovery;
 use crate::results::record::{Condition, DENSE, Record};
 
 /// The columns of the files.
-const HEAD: &str =
-    "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
+const HEAD: [&str; 11] = [
+    "artifact",
+    "backbone",
+    "total_layers",
+    "pruned_layers",
+    "criterion",
+    "recovery",
+    "finetuned",
+    "calibration",
+    "metric",
+    "value",
+    "std",
+];
+
+/// A line of them.
+#[derive(Deserialize)]
+struct Row {
+    artifact: String,
+    backbone: String,
+    total_layers: usize,
+    pruned_layers: usize,
+    criterion: String,
+    recovery: String,
+    finetuned: bool,
+    calibration: String,
+    metric: String,
+    /// As printed.
+    value: String,
+    std: String,
+}
 
 /// A number of the paper, where it stands, and how it is printed.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,68 +60,51 @@ impl PaperNumber {
     /// it should. The file and the line are named.
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
         let file = format!("{artifact}.csv");
-        let mut lines = text.lines().zip(1..);
-        let head = lines.next().map_or("", |(head, _)| head);
-        if head != HEAD {
-            return Err(Error::damaged("the table has other columns")
-                .at(format!("{file}:1"))
-                .expected(HEAD)
-                .found(head));
-        }
-        lines
-            .map(|(line, number)| {
-                Self::of_line(artifact, number, line).map_err(|error| error.at(format!("{file}:{number}")))
-            })
-            .collect()
+        let rows = csv::rows::<Row>(&file, &HEAD, text)?;
+        let number = |(line, row)| Self::of(artifact, line, row).map_err(|error| error.at(format!("{file}:{line}")));
+        rows.into_iter().map(number).collect()
     }
 
-    fn of_line(artifact: &str, number: usize, line: &str) -> Result<Self> {
-        // No field of these files has a comma or a quote in it.
-        let fields: Vec<&str> = line.split(',').collect();
-        let [table, backbone, layers, depth, criterion, recovery, finetuned, calibration, metric, value, deviation] =
-            fields[..]
-        else {
-            return Err(Error::damaged("the line has another number of columns")
-                .expected(HEAD.split(',').count().to_string())
-                .found(fields.len().to_string()));
-        };
-        if table != artifact {
-            return Err(wrong("artifact", &format!("`{artifact}`"), table));
+    fn of(artifact: &str, line: usize, row: Row) -> Result<Self> {
+        if row.artifact != artifact {
+            return Err(wrong("artifact", &format!("`{artifact}`"), &row.artifact));
         }
         for (name, field) in [
-            ("backbone", backbone),
-            ("criterion", criterion),
-            ("recovery", recovery),
-            ("calibration", calibration),
-            ("metric", metric),
+            ("backbone", &row.backbone),
+            ("criterion", &row.criterion),
+            ("recovery", &row.recovery),
+            ("calibration", &row.calibration),
+            ("metric", &row.metric),
         ] {
             if field.is_empty() || field.contains('"') || field.trim() != field {
                 return Err(wrong(name, "a word", field));
             }
         }
         let condition = Condition {
-            backbone: backbone.to_owned(),
-            layers: count("total_layers", layers)?,
-            depth: count("pruned_layers", depth)?,
-            criterion: criterion.to_owned(),
-            recovery: recovery.to_owned(),
-            finetuned: finetuned.parse().map_err(|_| wrong("finetuned", "`true` or `false`", finetuned))?,
-            calibration: calibration.to_owned(),
+            backbone: row.backbone,
+            layers: row.total_layers,
+            depth: row.pruned_layers,
+            criterion: row.criterion,
+            recovery: row.recovery,
+            finetuned: row.finetuned,
+            calibration: row.calibration,
         };
-        if condition.depth >= condition.layers {
-            return Err(wrong("pruned_layers", &format!("less than the {layers} layers"), depth));
+        let (depth, layers) = (condition.depth, condition.layers);
+        if depth >= layers {
+            return Err(wrong("pruned_layers", &format!("less than the {layers} layers"), &depth.to_string()));
         }
-        if (condition.depth == 0) != (criterion == DENSE) || (criterion == DENSE && recovery != recovery::NONE) {
-            return Err(wrong("criterion", "`dense` without a recovery where no layer is removed", criterion));
+        let dense = condition.criterion == DENSE;
+        if (depth == 0) != dense || dense && condition.recovery != recovery::NONE {
+            return Err(wrong(
+                "criterion",
+                "`dense` without a recovery where no layer is removed",
+                &condition.criterion,
+            ));
         }
-        let metric = if metric == "average" { metric::ACCURACY.id } else { metric };
-        let record = Record {
-            condition,
-            metric: metric.to_owned(),
-            value: decimal("value", value)?,
-            error: decimal("std", deviation)?,
-        };
-        Ok(Self { artifact: artifact.to_owned(), line: number, printed: value.to_owned(), record })
+        let metric = if row.metric == "average" { metric::ACCURACY.id.to_owned() } else { row.metric };
+        let (value, error) = (decimal("value", &row.value)?, decimal("std", &row.std)?);
+        let record = Record { condition, metric, value, error };
+        Ok(Self { artifact: artifact.to_owned(), line, printed: row.value, record })
     }
 
     /// Digits after the point, as printed.
@@ -107,14 +121,6 @@ impl PaperNumber {
     pub fn place(&self) -> String {
         format!("{}.csv:{}", self.artifact, self.line)
     }
-}
-
-fn wrong(column: &str, expected: &str, found: &str) -> Error {
-    Error::damaged(format!("the column `{column}` is wrong")).expected(expected).found(format!("`{found}`"))
-}
-
-fn count(column: &str, field: &str) -> Result<usize> {
-    field.parse().map_err(|_| wrong(column, "a whole number", field))
 }
 
 /// Digits with at most one point among them; nothing for a cell without a number.
@@ -135,7 +141,7 @@ mod tests {
     use super::*;
 
     fn parse(lines: &str) -> Result<Vec<PaperNumber>> {
-        PaperNumber::parse("t", &format!("{HEAD}\n{lines}"))
+        PaperNumber::parse("t", &format!("{}\n{lines}", HEAD.join(",")))
     }
 
     #[test]
@@ -163,10 +169,10 @@ mod tests {
         for (line, found) in [
             ("t,b,32,7,shortgpt,none,false,c4,boolq,50.00", "10"),
             ("t,b,32,7,shortgpt,none,false,c4,boolq,50.00,,", "12"),
-            ("", "1"),
+            ("t", "1"),
             ("u,b,32,7,shortgpt,none,false,c4,boolq,50.00,", "`u`"),
             ("t,,32,7,shortgpt,none,false,c4,boolq,50.00,", "``"),
-            ("t,b,32,7,\"shortgpt\",none,false,c4,boolq,50.00,", "`\"shortgpt\"`"),
+            ("t,b,32,7, shortgpt,none,false,c4,boolq,50.00,", "` shortgpt`"),
             ("t,b,32,x,shortgpt,none,false,c4,boolq,50.00,", "`x`"),
             ("t,b,32,32,shortgpt,none,false,c4,boolq,50.00,", "`32`"),
             ("t,b,32,0,shortgpt,none,false,c4,boolq,50.00,", "`shortgpt`"),

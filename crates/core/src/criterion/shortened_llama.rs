@@ -1,10 +1,12 @@
 //! Shortened LLaMA: the layers whose removal, one at a time, raises the perplexity least (design §6).
 
 use schemars::JsonSchema;
+use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
 use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
 use crate::error::{Error, Result};
+use crate::files::csv;
 use crate::options::{self, Options};
 
 const NAME: &str = "shortened-llama";
@@ -79,23 +81,35 @@ pub(super) fn build(options: &Options) -> Result<Box<dyn Criterion>> {
     }))
 }
 
-/// `(backbone, score, layers in the order in which they go)`
-fn released() -> impl Iterator<Item = (&'static str, &'static str, Vec<usize>)> {
-    // The only quotes are those around an order, the last field.
-    RELEASED.lines().skip(1).filter_map(|line| {
-        let mut fields = line.splitn(3, ',');
-        let (backbone, score, order) = (fields.next()?, fields.next()?, fields.next()?);
-        let order = order.trim_matches('"').split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-        Some((backbone, score, order))
-    })
+/// A released order.
+#[derive(Deserialize)]
+struct Released {
+    backbone: String,
+    score: String,
+    /// The layers in the order in which they go.
+    #[serde(deserialize_with = "layers")]
+    order: Vec<usize>,
+}
+
+/// Numbers with blanks between them.
+fn layers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let layers = text.split(' ').map(str::parse).collect::<Result<_, _>>();
+    layers.map_err(|_| de::Error::custom("`order`: layers with blanks between them"))
+}
+
+fn released(text: &str) -> Result<Vec<Released>> {
+    let rows = csv::rows("released_orders.csv", &["backbone", "score", "order"], text)?;
+    Ok(rows.into_iter().map(|(_, row)| row).collect())
 }
 
 /// The released order for a cut.
 fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec<usize>> {
     let name = backbone.unwrap_or(cut.backbone);
-    let found = released().find(|(known, of, _)| known.eq_ignore_ascii_case(name) && *of == score);
-    let Some((known, _, order)) = found else {
-        let known: Vec<String> = released().map(|(backbone, score, _)| format!("{backbone} ({score})")).collect();
+    let released = released(RELEASED)?;
+    let found = released.iter().find(|of| of.backbone.eq_ignore_ascii_case(name) && of.score == score);
+    let Some(Released { backbone: known, order, .. }) = found else {
+        let known: Vec<String> = released.iter().map(|of| format!("{} ({})", of.backbone, of.score)).collect();
         return Err(Error::bad_input(format!("`{NAME}` has no released order for this backbone"))
             .expected(format!("one of {}", known.join(", ")))
             .found(format!("`{name}`"))
@@ -106,7 +120,7 @@ fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec
             .expected(format!("layers below {}, those of `{}`", cut.layers, cut.backbone))
             .found(format!("layers up to {}", order.iter().max().unwrap_or(&0))));
     }
-    Ok(order)
+    Ok(order.clone())
 }
 
 impl Criterion for ShortenedLlama {
@@ -147,20 +161,27 @@ impl Criterion for ShortenedLlama {
 
 #[cfg(test)]
 mod tests {
-    use super::released;
+    use super::{RELEASED, released};
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
     fn released_orders_rank_distinct_layers() {
-        assert_eq!(released().count(), 4);
-        for (backbone, score, order) in released() {
-            let mut sorted = order.clone();
+        let all = released(RELEASED).unwrap();
+        assert_eq!(all.len(), 4);
+        for of in all {
+            let mut sorted = of.order.clone();
             sorted.sort_unstable();
             sorted.dedup();
-            assert_eq!(sorted.len(), order.len(), "{backbone} {score}");
+            assert_eq!(sorted.len(), of.order.len(), "{} {}", of.backbone, of.score);
         }
+    }
+
+    #[test]
+    fn a_damaged_order_is_named_and_not_left_out() {
+        let error = released(&RELEASED.replacen(" 24 ", " x ", 1)).err().unwrap().to_string();
+        assert!(error.contains("released_orders.csv:2") && error.contains("`order`"), "{error}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub mod atomic;
 pub mod caught;
+pub mod csv;
 pub mod disk;
 pub mod gzip;
 pub mod limit;

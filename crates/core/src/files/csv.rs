@@ -1,0 +1,100 @@
+//! Small tables of values between commas, each row a struct.
+
+use csv::{DeserializeErrorKind, ErrorKind, Reader, StringRecord};
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result};
+
+/// The rows of a table that the program carries, each with its line, counted from 1; `file` is what messages call it. The
+/// columns have to be `head`.
+///
+/// # Errors
+/// Another head; a line with too few or too many fields, or with one that does not hold what the row has there: with file,
+/// line and column.
+pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Result<Vec<(usize, T)>> {
+    let mut reader = Reader::from_reader(text.as_bytes());
+    let found = reader.headers().map_err(|error| broken(file, &error))?.clone();
+    if !found.iter().eq(head.iter().copied()) {
+        return Err(Error::damaged("the table has other columns")
+            .at(format!("{file}:1"))
+            .expected(head.join(","))
+            .found(found.iter().collect::<Vec<_>>().join(",")));
+    }
+    let row = |record: csv::Result<StringRecord>| {
+        let record = record.map_err(|error| broken(file, &error))?;
+        let line = record.position().map_or(0, |position| position.line() as usize);
+        let row = record.deserialize(Some(&found)).map_err(|error| {
+            let ErrorKind::Deserialize { err, .. } = error.kind() else { return broken(file, &error) };
+            // What a row's own reader refuses has no column.
+            let Some(field) = err.field().map(|field| field as usize) else {
+                let found = record.iter().collect::<Vec<_>>().join(",");
+                let error = Error::damaged("the line is wrong").expected(reason(err.kind())).found(found);
+                return error.at(format!("{file}:{line}"));
+            };
+            wrong(head.get(field).unwrap_or(&""), &reason(err.kind()), record.get(field).unwrap_or_default())
+                .at(format!("{file}:{line}"))
+        })?;
+        Ok((line, row))
+    };
+    reader.records().map(row).collect()
+}
+
+fn reason(kind: &DeserializeErrorKind) -> String {
+    match kind {
+        DeserializeErrorKind::ParseInt(_) => "a whole number".to_owned(),
+        DeserializeErrorKind::ParseBool(_) => "`true` or `false`".to_owned(),
+        DeserializeErrorKind::Message(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn broken(file: &str, error: &csv::Error) -> Error {
+    let line = error.position().map_or(1, csv::Position::line);
+    match error.kind() {
+        ErrorKind::UnequalLengths { expected_len, len, .. } => Error::damaged("the line has another number of columns")
+            .expected(expected_len.to_string())
+            .found(len.to_string()),
+        _ => Error::damaged("the table cannot be read").found(error.to_string()),
+    }
+    .at(format!("{file}:{line}"))
+}
+
+/// The error for a field that does not hold what it should.
+pub fn wrong(column: &str, expected: &str, found: &str) -> Error {
+    Error::damaged(format!("the column `{column}` is wrong")).expected(expected).found(format!("`{found}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Row {
+        name: String,
+        count: usize,
+    }
+
+    #[test]
+    fn rows_have_their_lines_and_a_quoted_field_may_hold_a_comma() {
+        let read = rows::<Row>("a.csv", &["name", "count"], "name,count\n\"a,b\",1\nc,2\n").unwrap();
+        let row = |name: &str, count| Row { name: name.into(), count };
+        assert_eq!(read, [(2, row("a,b", 1)), (3, row("c", 2))]);
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_with_file_line_and_column() {
+        for (text, found) in [
+            ("name,count\na,1\nb,x\n", "a.csv:3"),
+            ("name,count\na,1\nb,x\n", "the column `count` is wrong"),
+            ("name,count\na,1\nb\n", "a.csv:3"),
+            ("name,count\na,1,2\n", "another number of columns"),
+            ("name\na\n", "other columns"),
+            ("", "a.csv:1"),
+        ] {
+            let error = rows::<Row>("a.csv", &["name", "count"], text).unwrap_err();
+            assert!(error.to_string().contains(found) && error.exit_code() == 5, "{text:?}: {error}");
+        }
+    }
+}
