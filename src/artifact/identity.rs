@@ -1,12 +1,12 @@
 //! Whether a backbone that is called like one of the paper's is that one: by its number of layers, and by the hashes that
 //! `hub.lock` has of its config, tokenizer and weights.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::paper::{self, backbone_label};
 use crate::error::{Error, Result};
-use crate::grid::{Around, EntryKind, Found, Grid, Need};
-use crate::hub::{Hub, Lock, LockedFile, LockedRepo, Settings};
+use crate::grid::{Around, EntryKind, Found, Grid, HubSource, Need};
+use crate::hub::{Lock, LockedFile, LockedRepo};
 use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
 use crate::results::record::Condition;
@@ -18,14 +18,68 @@ const WEIGHTS: &str = ".safetensors";
 /// The profile in which a name of the paper's means the paper's model.
 const PROFILE: &str = "paper";
 
-/// In the profile `paper`: holds the paper's backbones among those of a grid against what is known of them. One that is not pinned is marked: no
-/// verdict is given on its numbers. `hash` gives the SHA-256 of a file.
+/// SHA-256 of a file.
+type Hash<'a> = &'a dyn Fn(&Path) -> Result<String>;
+
+/// Holds what a grid reads of the hub against the hashes of `hub.lock`; what has them is marked as pinned.
+///
+/// # Errors
+/// A file of the hub's cache that is not the one that is pinned.
+pub fn hold(grid: &mut Grid, hash: Hash<'_>) -> Result<()> {
+    let lock = Lock::read(&grid.lock_file)?;
+    let profile = grid.profile.as_ref().map_or(String::new(), |name| format!(" --profile {name}"));
+    let fetch = format!("ghostlab fetch {}{profile}", grid.file.display());
+    for of in grid.backbones.values_mut() {
+        let files = || files_of(EntryKind::Backbone, &of.path);
+        mark(&mut of.hub, &of.path, files, (&lock, &fetch, hash))?;
+    }
+    for of in grid.corpora.values_mut() {
+        let (files, path) = (of.files(), of.path.clone());
+        mark(&mut of.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
+    }
+    for of in grid.tasks.values_mut() {
+        let files = || files_of(EntryKind::Task, &of.path);
+        mark(&mut of.hub, &of.path, files, (&lock, &fetch, hash))?;
+    }
+    Ok(())
+}
+
+fn mark(
+    hub: &mut Option<HubSource>,
+    path: &Path,
+    files: impl FnOnce() -> Result<Vec<PathBuf>>,
+    (lock, fetch, hash): (&Lock, &str, Hash<'_>),
+) -> Result<()> {
+    let Some(hub) = hub else { return Ok(()) };
+    hub.pinned = match lock.get(&hub.want.source) {
+        Some(pinned) => as_pinned(hub, path, &files()?, pinned, hash)
+            .map_err(|error| error.hint(format!("`{fetch}` brings it anew")))?,
+        None => false,
+    };
+    Ok(())
+}
+
+/// What is read of a backbone's folder, or of a task's data.
+fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
+    if path.is_file() {
+        return Ok(vec![path.to_owned()]);
+    }
+    if kind == EntryKind::Backbone {
+        let beside = NAMED.iter().map(|name| path.join(name)).filter(|file| file.is_file());
+        return Ok(beside.chain(Weights::files(path)?).collect());
+    }
+    let entries = std::fs::read_dir(path).map_err(|error| Error::io("list", path, &error))?;
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|file| file.is_file()).collect())
+}
+
+/// In the profile `paper`: holds the paper's backbones among those of a grid against what is known of them, beside what
+/// [`hold`] does. One that is not pinned is marked: no verdict is given on its numbers.
 ///
 /// # Errors
 /// A folder of another model under the name of one of the paper's.
-pub fn identify(grid: &mut Grid, hash: &dyn Fn(&Path) -> Result<String>) -> Result<()> {
+pub fn identify(grid: &mut Grid, hash: Hash<'_>) -> Result<()> {
     if grid.profile.as_deref() != Some(PROFILE) {
-        return Ok(());
+        return hold(grid, hash);
     }
     let paper = paper::all()?;
     let lock = Lock::read(&grid.lock_file)?;
@@ -49,20 +103,11 @@ pub fn identify(grid: &mut Grid, hash: &dyn Fn(&Path) -> Result<String>) -> Resu
             }
         }
     }
-    // Texts and tasks of the cache: what was altered there is not what is pinned.
-    let corpora = grid.corpora.values().map(|of| (&of.path, &of.hub));
-    for (path, hub) in corpora.chain(grid.tasks.values().map(|of| (&of.path, &of.hub))) {
-        let Some(hub) = hub.as_ref().filter(|hub| hub.commit.is_some()) else { continue };
-        if let Some(pinned) = lock.get(&hub.want.source) {
-            let snapshot = Hub::new(Settings::from_env()?).cache().snapshot(&hub.want.source.repo, &pinned.commit);
-            as_pinned(path, &snapshot, pinned, hash).map_err(|error| error.hint("`ghostlab fetch` brings it anew"))?;
-        }
-    }
-    Ok(())
+    hold(grid, hash)
 }
 
 /// Small files first: of another model they tell at once.
-fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: &dyn Fn(&Path) -> Result<String>) -> Result<()> {
+fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: Hash<'_>) -> Result<()> {
     let matters = |file: &str| NAMED.contains(&file) || file.ends_with(WEIGHTS);
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| matters(file)).collect();
@@ -79,7 +124,7 @@ fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: &dyn Fn(&P
     }
     for (file, pin) in files {
         let found = hash(&path(file))?;
-        if !found.eq_ignore_ascii_case(&pin.sha256) {
+        if !found.eq_ignore_ascii_case(pin.sha256.as_str()) {
             let (expected, found) = (format!("{file} with SHA-256 {}", pin.sha256), format!("SHA-256 {found}"));
             return Err(another(name, folder).expected(expected).found(found));
         }
@@ -101,8 +146,8 @@ pub struct Seen {
 ///
 /// # Errors
 /// What lacks or is wrong, with what to do.
-pub fn examine(need: &Need, around: &Around<'_>, hash: &dyn Fn(&Path) -> Result<String>) -> Result<Seen> {
-    let Found { path, hub } = need.find(around)?;
+pub fn examine(need: &Need, around: &Around<'_>, hash: Hash<'_>) -> Result<Seen> {
+    let Found { path, hub, stream } = need.find(around)?;
     let (mut found, lock) = (path.display().to_string(), around.lock()?);
     let pinned = hub.as_ref().and_then(|hub| lock.get(&hub.want.source));
     if need.kind == EntryKind::Backbone {
@@ -119,29 +164,56 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: &dyn Fn(&Path) -> Result<
         if let Some(pinned) = pinned {
             held_against(&need.name, &path, pinned, hash)?;
         }
-    } else if let (Some(pinned), Some(hub)) = (pinned, hub.as_ref().filter(|hub| hub.commit.is_some())) {
-        as_pinned(&path, &around.hub()?.cache().snapshot(&hub.want.source.repo, &pinned.commit), pinned, hash)
-            .map_err(|error| error.hint(format!("`{}` brings it anew", around.command())))?;
     }
-    if let Some(pinned) = pinned {
-        found = format!("{found}, commit {} with the hashes of hub.lock", &pinned.commit[..12]);
+    let files = match &stream {
+        Some(stream) => stream.files.values().map(|name| path.join(name)).collect(),
+        None => files_of(need.kind, &path)?,
+    };
+    let held = pinned.zip(hub.as_ref()).map(|(pinned, hub)| as_pinned(hub, &path, &files, pinned, hash));
+    let held = held.transpose().map_err(|error| error.hint(format!("`{}` brings it anew", around.command())))?;
+    if let (Some(pinned), Some(true)) = (pinned, held) {
+        found = format!("{found}, commit {} with the hashes of hub.lock", pinned.commit.short());
+    }
+    if held == Some(false) {
+        found = format!("{found}, which is another one than hub.lock has");
     }
     let unpinned = hub.filter(|_| pinned.is_none()).map(|hub| hub.repository);
     Ok(Seen { found, unpinned })
 }
 
-/// A cached file is the one that is pinned.
-fn as_pinned(path: &Path, snapshot: &Path, pinned: &LockedRepo, hash: &dyn Fn(&Path) -> Result<String>) -> Result<()> {
-    let pin = pinned.files.iter().find(|(name, _)| snapshot.join(name.path()) == path);
-    let Some((_, pin)) = pin else { return Ok(()) };
-    let found = hash(path)?;
-    if found.eq_ignore_ascii_case(&pin.sha256) {
-        return Ok(());
+/// Whether files have the hashes that the lock has of them: those of the cache by their names, a copy elsewhere by what it
+/// holds.
+///
+/// # Errors
+/// A file of the cache that has another hash than the lock says. A copy may be another one.
+fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRepo, hash: Hash<'_>) -> Result<bool> {
+    for file in files {
+        // In the cache a name is a path below the snapshot's folder, which is called after the commit.
+        let below = hub.commit.as_ref().and_then(|commit| {
+            let mut parts = file.components();
+            parts.by_ref().any(|part| part.as_os_str() == commit.as_str()).then(|| parts.as_path().to_owned())
+        });
+        let pin = below.and_then(|name| pinned.files.iter().find(|(known, _)| known.path() == name));
+        let found = hash(file)?;
+        match pin {
+            Some((_, pin)) if found == pin.sha256.as_str() => {}
+            Some((_, pin)) => {
+                return Err(Error::damaged("a cached file is not the one that is pinned")
+                    .at(file.display().to_string())
+                    .expected(format!("SHA-256 {}", pin.sha256))
+                    .found(format!("SHA-256 {found}")));
+            }
+            None if hub.commit.is_some() => return Ok(false),
+            None => {
+                let name = file.strip_prefix(path).ok().filter(|_| path.is_dir());
+                let mut alike = pinned.files.iter().filter(|(_, pin)| found == pin.sha256.as_str());
+                if !alike.any(|(known, _)| name.is_none_or(|name| known.path().ends_with(name))) {
+                    return Ok(false);
+                }
+            }
+        }
     }
-    Err(Error::damaged("a cached file is not the one that is pinned")
-        .at(path.display().to_string())
-        .expected(format!("SHA-256 {}", pin.sha256))
-        .found(format!("SHA-256 {found}")))
+    Ok(true)
 }
 
 /// Bytes of the weight files in a folder; none where there are none.

@@ -38,6 +38,6 @@ pub use catalogue::{Artifact, all, chosen, order};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, write_run};
 pub use folder::{ResultsFolder, Staging};
-pub use identity::{Seen, examine, identify, weight_bytes};
+pub use identity::{Seen, examine, hold, identify, weight_bytes};
 pub use pipeline::{Executor, Gated, Made, Runner, gated, list, make};
 pub use sheet::PageSheet;

@@ -21,6 +21,7 @@ use crate::exec::Methods;
 use crate::files::sha256;
 use crate::grid::{Grid, Need, Needs, Shown};
 use crate::hub::{Hub, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Settings, Source, Want, Wanted};
+use crate::installed;
 use crate::store::Store;
 
 #[derive(Args)]
@@ -88,7 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         told.files.extend(hub_files(&plan));
         if arguments.dry_run {
             show_listed(&plan, &hub);
-            tell_unpinned(&plan, lock_file);
+            tell_unpinned(&plan, lock_file, "the same command with --lock");
         } else if let Some(failed) =
             fetched(&hub, &plan, lock_file, store.as_ref(), (arguments.events, &mut told), &stop)?
         {
@@ -129,9 +130,7 @@ fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
             None => vec![Grid::needs(file, profile, overrides, &Methods, &ALL)?],
         }
     } else if target.contains('/') && !target.ends_with(".yaml") {
-        let lock = home::below(None, "experiments", None).join(Lock::FILE);
-        let lock = if lock.is_file() { lock } else { Lock::FILE.into() };
-        return Ok(vec![(lock, named(target, &arguments.files)?)]);
+        return Ok(vec![(lock_in_use(arguments), named(target, &arguments.files)?)]);
     } else if target.ends_with(".yaml") {
         return Err(Error::missing("the grid is not there").at(target).hint("check the path for a typing error"));
     } else {
@@ -142,11 +141,20 @@ fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
     };
     // What lies at its path is not fetched; but it is pinned, so that a copy can be told from another model.
     let want = |need: &Need| if arguments.lock { need.want.clone() } else { need.to_fetch().cloned() };
+    let in_use = (arguments.lock && !file.is_file()).then(|| lock_in_use(arguments));
     let of = |needs: &Needs| {
-        let lock = needs.lock_file.clone();
+        let lock = in_use.clone().unwrap_or_else(|| needs.lock_file.clone());
         needs.needs.iter().filter_map(want).map(move |want| (lock.clone(), want)).collect::<Vec<_>>()
     };
     Ok(needs.iter().flat_map(of).collect())
+}
+
+/// The lock of the experiments in use, be it there or not; of the current folder where there are none. What is installed
+/// with the program is not written to.
+fn lock_in_use(arguments: &Arguments) -> PathBuf {
+    let folder = home::experiments(arguments.experiments.as_ref()).ok();
+    let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));
+    folder.unwrap_or_default().join(Lock::FILE)
 }
 
 const ALL: Shown<'static> = Shown { text: &|_| true, task: &|_| true, latency: true };
@@ -194,7 +202,7 @@ fn fetched(
         fetched.cached,
         hub.cache().root().display()
     );
-    tell_unpinned(plan, lock_file);
+    tell_unpinned(plan, lock_file, "the same command with --lock");
     (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
     for (file, error) in &fetched.failures {
         eprintln!("{file}: {error}");
@@ -203,15 +211,12 @@ fn fetched(
     Ok(fetched.failures.first().map(|(_, error)| ExitCode::from(error.exit_code())))
 }
 
-/// Says which repositories were taken as they are today.
-fn tell_unpinned(plan: &Plan, lock_file: &Path) {
+/// Says which repositories were taken as they are today, and what pins them.
+fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
-        note!(
-            "not pinned in {lock}, so taken as they are today: {}; `ghostlab fetch --lock …` pins them",
-            unpinned.join(", ")
-        );
+        note!("not pinned in {lock}, so taken as they are today: {}; {pins} pins them", unpinned.join(", "));
     }
 }
 
@@ -230,7 +235,7 @@ fn listed(plan: &Plan, hub: &Hub) -> String {
             format!("{}/{}", repo.source.repo, file.name),
             size,
             state,
-            format!("{}{pinned}", &repo.commit[..12]),
+            format!("{}{pinned}", repo.commit.short()),
         ]);
     }
     let all: u64 = plan.files().filter_map(|(_, file)| file.bytes).sum();
@@ -278,7 +283,7 @@ pub(super) fn bring(needs: &[Needs], store: &Store, events: bool, stop: &AtomicB
         let hash = |path: &Path| store.input(path).map(|input| input.sha256().to_owned());
         let fetched = hub.fetch(&plan, Some(&hash), &*reporter, stop)?;
         drop(reporter);
-        tell_unpinned(&plan, &needs.lock_file);
+        tell_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.around().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {
             return Err(error.at(file));
         }

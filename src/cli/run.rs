@@ -67,13 +67,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Runs; the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let (started, clock) = (SystemTime::now(), Instant::now());
-    let grid = arguments.asked.grid()?;
+    let mut grid = arguments.asked.grid()?;
     let results = home::below(arguments.results.as_ref(), "results", Some(arguments.asked.file()));
     arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
     let submission = Some(arguments.asked.file()).filter(|file| Submission::is_one(file)).map(Submission::read);
     let submission = submission.transpose()?;
-    submission.as_ref().map_or(Ok(()), |of| of.check(&store))?;
+    match &submission {
+        Some(submission) => submission.check(&store)?,
+        None => artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned()))?,
+    }
     let overrides = submission.as_ref().map_or(arguments.asked.overrides(), |of| &of.overrides);
     // Two profiles of a grid are two results.
     let target = ResultsFolder::new(&results, &grid.name, grid.profile.as_deref(), overrides);

@@ -30,8 +30,9 @@ impl Work {
             return Self::frozen(&Submission::read(asked.file())?, store);
         }
         let Some(artifact) = Artifact::read(asked.file())?.filter(|of| of.description.list.is_none()) else {
-            let overrides = asked.overrides().to_vec();
-            return Ok(Self { artifact: None, grid: asked.grid()?, gated: Gated::No, overrides });
+            let (mut grid, overrides) = (asked.grid()?, asked.overrides().to_vec());
+            artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned()))?;
+            return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
         };
         Self::of_artifact(artifact, asked.profile(), asked.overrides(), no_gate, store)
     }
