@@ -188,6 +188,168 @@ fn a_corpus_is_one_file_of_a_dataset_at_a_branch() {
     assert!(run(&["run", "grid.yaml"], 2).contains("says not which file of the hub's it is"));
 }
 
+#[test]
+fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
+    let (world, files) = world_of_a_hub_model();
+    let server = FakeHub::start(MODEL, files, no_fault());
+    let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
+    run(&["fetch", "grid.yaml"], 0);
+    run(&["fetch", "grid.yaml", "--lock"], 0);
+    run(&["run", "grid.yaml"], 0);
+    let pinned = || json(&world.path("results/grid/run.json"))["grid"]["backbones"]["tiny"]["hub"]["pinned"].clone();
+    assert_eq!(pinned(), Value::Bool(true));
+
+    // What was altered in the cache is refused by all that compute, with a command that mends it.
+    let weights = world.path("cache/models--meta--tiny/snapshots").join(COMMIT).join("model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&weights, &bytes).unwrap();
+    for command in [&["run", "grid.yaml"][..], &["worker", "grid.yaml"], &["submit", "slurm", "grid.yaml", "--dry-run"]]
+    {
+        let refused = run(command, 5);
+        assert!(refused.contains("not the one that is pinned") && refused.contains("model.safetensors"), "{refused}");
+        assert!(refused.contains("`ghostlab fetch grid.yaml` brings it anew"), "{refused}");
+    }
+    run(&["fetch", "grid.yaml"], 0);
+    run(&["run", "grid.yaml"], 0);
+
+    // A copy elsewhere is pinned where it is the same, and only there.
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("tiny: {", "tiny: {path: copy, "));
+    fs::create_dir(world.path("copy")).unwrap();
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(weights.with_file_name(name), world.path("copy").join(name)).unwrap();
+    }
+    run(&["run", "grid.yaml"], 0);
+    assert_eq!(pinned(), Value::Bool(true));
+    fs::write(world.path("copy/model.safetensors"), &bytes).unwrap();
+    run(&["run", "grid.yaml"], 0);
+    assert_eq!(pinned(), Value::Bool(false));
+    assert!(run(&["doctor", "grid.yaml"], 0).contains("another one than hub.lock has"));
+}
+
+#[test]
+fn the_lock_of_the_experiments_in_use_is_written() {
+    let world = World::new();
+    let server = FakeHub::start(MODEL, files(&world), no_fault());
+    let experiments = |name: &str| {
+        fs::create_dir_all(world.path(name).join("backbones")).unwrap();
+        world.write(&format!("{name}/backbones/tiny.yaml"), format!("hub: {MODEL}\n"));
+        world.write(
+            &format!("{name}/table3.yaml"),
+            "artifact:\n  title: A table\n  table:\n    lead: [backbone]\n    dense: true\n    rows: []\n    metrics: [ppl_wikitext2]\n\
+             backbone: tiny\ncorpora:\n  wikitext2: {path: ../test.jsonl, rule: wikitext2}\n\
+             evaluate:\n  perplexity: [{corpus: wikitext2, length: 64}]\n",
+        );
+    };
+    experiments("experiments");
+    experiments("others");
+    world.write("experiments/hub.lock", "{\"version\": 1, \"repositories\": {}}\n");
+    let before = fs::read(world.path("experiments/hub.lock")).unwrap();
+    let run = |arguments: &[&str], more: &[(&str, &str)]| {
+        ended(&world, &ghostlab(&world, &server.address, arguments, more), 0)
+    };
+    for (target, named, more) in [
+        ("table3", &["--experiments", "others"][..], &[][..]),
+        ("table3", &[], &[("GHOSTLAB_EXPERIMENTS", "others")]),
+        (MODEL, &["--experiments", "others"], &[]),
+    ] {
+        fs::remove_file(world.path("others/hub.lock")).ok();
+        let said = run(&[&["fetch", target, "--lock"], named].concat(), more);
+        assert!(said.contains("written: others/hub.lock"), "{target} {named:?}: {said}");
+        assert!(fs::read_to_string(world.path("others/hub.lock")).unwrap().contains(COMMIT));
+        assert_eq!(fs::read(world.path("experiments/hub.lock")).unwrap(), before);
+    }
+    assert!(run(&["fetch", "table3", "--lock"], &[]).contains("written: experiments/hub.lock"));
+}
+
+/// Eight shards of a text: of 10,400 documents, 400 more than the stream holds before the first comes out, every tenth is long
+/// enough for a window.
+fn shards() -> Vec<Served> {
+    let shard = |shard: usize| {
+        let row = |row: usize| {
+            let count = if row % 10 == 0 { 70 + row % 7 } else { 2 };
+            let words: Vec<String> = (0..count).map(|at| format!("w{}", (at * at + 7 * shard + row) % 200)).collect();
+            format!("{}\n", serde_json::json!({"text": words.join(" ")}))
+        };
+        large(&format!("en/part-{shard}-of-8.jsonl"), (0..10_400).map(row).collect::<String>().into_bytes())
+    };
+    (0..8).map(shard).collect()
+}
+
+#[test]
+fn of_a_streamed_text_the_shards_that_are_read_are_brought_and_no_others() {
+    let world = World::new();
+    let server = FakeHub::start("datasets/org/texts", shards(), no_fault());
+    let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
+    let entry = "hub: org/texts, files: \"en/part-{0..7}-of-8.jsonl\", rule: c4-stream";
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones:\n  tiny: {{path: backbone}}\ncorpora:\n  train: {{{entry}}}\n  test: {{{entry}, limit: 5}}\n\
+             backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [1]\nrecovery: [none, ghosted]\n\
+             calibration:\n  - {{corpus: train, sequences: 8, length: 64}}\n\
+             evaluate:\n  perplexity:\n    - {{corpus: test, length: 64}}\n"
+        ),
+    );
+    let cached = || {
+        let folder = world.path("cache/datasets--org--texts/snapshots").join(COMMIT).join("en");
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert!(run(&["run", "grid.yaml"], 3).contains("`ghostlab fetch grid.yaml`"));
+    run(&["fetch", "grid.yaml"], 0);
+    // datasets' order of eight shards for seed 0 begins with 2 (the oracle c4_stream).
+    assert_eq!(cached(), ["part-2-of-8.jsonl"]);
+    server.forget();
+    run(&["run", "grid.yaml"], 0);
+    assert!(server.requests().is_empty());
+    let record = json(&world.path("results/grid/run.json"));
+    let stream = &record["grid"]["corpora"]["train"]["stream"];
+    let files = serde_json::json!({"shards": "one-by-one", "of": 8, "read": 1, "files": {"2": "part-2-of-8.jsonl"}});
+    assert_eq!(*stream, files);
+    let notes = fs::read_to_string(world.path("results/grid/results.md")).unwrap();
+    assert!(notes.contains("streamed with its shards one by one"), "{notes}");
+    let first = fs::read(world.path("results/grid/results.csv")).unwrap();
+
+    // Another seed begins with another shard (5), and by turns each of the eight groups is read.
+    let seed = ["--set", "calibration.seed=1"];
+    assert!(run(&[&["run", "grid.yaml"][..], &seed].concat(), 3).contains("the corpus `train` is not here"));
+    run(&[&["fetch", "grid.yaml"][..], &seed].concat(), 0);
+    assert_eq!(cached(), ["part-2-of-8.jsonl", "part-5-of-8.jsonl"]);
+    let turns = ["--set", "corpora.train.shards=by-turns", "--set", "corpora.test.shards=by-turns"];
+    run(&[&["fetch", "grid.yaml"][..], &turns].concat(), 0);
+    assert_eq!(cached().len(), 8);
+    run(&[&["run", "grid.yaml", "--results", "turns"][..], &turns].concat(), 0);
+
+    // Who wants more documents than the first shard lets out says so, and gets them in their order.
+    let more = ["--set", "calibration.sequences=100"];
+    let ended_early = run(&[&["run", "grid.yaml"][..], &more].concat(), 3);
+    assert!(ended_early.contains("`shards_read: 2`") && ended_early.contains("shard 4 of 8"), "{ended_early}");
+    run(&[&["run", "grid.yaml"][..], &more, &["--set", "corpora.train.shards_read=2"]].concat(), 0);
+    run(&["run", "grid.yaml", "--stored"], 0);
+    assert_eq!(fs::read(world.path("results/grid/results.csv")).unwrap(), first, "of the same shards the same numbers");
+
+    // A folder of the same files is the same text: nothing is computed again.
+    fs::create_dir(world.path("text")).unwrap();
+    for file in shards() {
+        world.write(&format!("text/{}", file.name.trim_start_matches("en/")), &file.content);
+    }
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap().replace(entry, "path: text, rule: c4-stream");
+    world.write("grid.yaml", grid.replace("test: {path", "test: {generated: true, path"));
+    run(&["run", "grid.yaml", "--stored"], 0);
+    for (set, found) in [
+        ("corpora.test.rule=c4", "the corpus is not there"),
+        ("corpora.test.shards=sideways", "sideways"),
+        ("corpora.test.shards_read=0", "a stream without a shard"),
+    ] {
+        let said = said(&ghostlab(&world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
+        assert!(said.contains(found) && said.contains("error:"), "{set}: {said}");
+    }
+}
+
 /// The world's backbone with so many layers.
 fn with_layers(world: &World, layers: usize) {
     let bytes = fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();

@@ -1,6 +1,7 @@
 //! The paper's value beside ours, and the gate.
 
 use super::*;
+use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, Metric};
@@ -23,7 +24,8 @@ fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Recor
 fn text(length: usize, windows: usize) -> Protocol {
     Protocol::Windows {
         corpus: "c4".into(),
-        rule: "c4".into(),
+        rule: "c4-stream".into(),
+        shards: Some(ShardOrder::OneByOne),
         length,
         limit: Some(windows),
         windows: Some(windows),
@@ -55,7 +57,14 @@ fn number(record: Record) -> Measurement {
     let scored = vec![if record.metric == "rte" { task("rte", 277) } else { text(2048, 256) }];
     let calibration =
         Calibration { corpus: "c4-train".into(), sequences: 128, length: 2048, seed: 0, operator_sequences: 32 };
-    let calibrated = Calibrated { calibration, rule: "c4".into(), generated: false, repaired: true, finetune: None };
+    let calibrated = Calibrated {
+        calibration,
+        rule: "c4-stream".into(),
+        shards: Some(ShardOrder::ByTurns),
+        generated: false,
+        repaired: true,
+        finetune: None,
+    };
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
     let (cell, column) = (String::new(), metric.id.clone());
@@ -152,6 +161,16 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
             "computed in bf16, not in float16 or f32",
         ),
         ("rte", &|setup| setup.variant = with("solver", "svd"), "ghosted with solver svd, not solver normal"),
+        // LinearPatch's loader, which is not the paper's.
+        ("rte", &calibrated(|of| of.rule = "c4".into()), "c4-train cut by the rule c4"),
+        (
+            "ppl_c4",
+            &|setup| {
+                let Protocol::Windows { rule, .. } = &mut setup.scored[0] else { return };
+                *rule = "c4".into();
+            },
+            "c4 cut by the rule c4",
+        ),
     ] {
         assert_eq!(ours(metric, change), differs);
     }

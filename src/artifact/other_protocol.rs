@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::corpus::Rule;
 use crate::distill::Finetune;
 use crate::error::Result;
 use crate::grid::Calibration;
@@ -26,8 +27,8 @@ const DTYPES: [&str; 2] = ["f16", "f32"];
 const OPEN: [&str; 2] = ["recovery.boundary", "criterion.order"];
 /// Of a fine-tuned operator: appendix D.
 const TRAINING_SEQUENCES: usize = 5000;
-/// The rule by which each of the paper's texts is cut is called like the text.
-const RULES: [&str; 3] = ["wikitext2", "c4", "ptb"];
+/// The rule by which each of the paper's texts is cut. Either order of a stream's shards may be the authors'.
+const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C4Stream), ("ptb", Rule::Ptb)];
 
 /// In what a number's protocol differs from that of the paper's number; empty where it is the paper's.
 pub(super) fn differences(of: &Measurement) -> Vec<String> {
@@ -79,10 +80,11 @@ fn other_options(of: &Measurement, found: &mut Vec<String>) {
 /// `named` tells that the number's condition names the size, so that the paper's value has the same.
 fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &of.calibration;
-    if of.generated {
-        found.push(format!("calibrated on generated text ({corpus})"));
+    match of.generated {
+        // By whatever rule it is cut.
+        true => found.push(format!("calibrated on generated text ({corpus})")),
+        false => rule(corpus, &of.rule, found),
     }
-    rule(corpus, &of.rule, found);
     if *sequences != SEQUENCES {
         found.push(format!("{sequences} calibration sequences, not {SEQUENCES}"));
     }
@@ -113,7 +115,7 @@ fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut 
 
 fn rule(corpus: &str, rule: &str, found: &mut Vec<String>) {
     let text = stem(corpus);
-    if RULES.contains(&text) && rule != text {
+    if RULES.iter().any(|(known, needed)| *known == text && rule != needed.name()) {
         found.push(format!("{corpus} cut by the rule {rule}"));
     }
 }
@@ -121,11 +123,11 @@ fn rule(corpus: &str, rule: &str, found: &mut Vec<String>) {
 /// In what a protocol differs from the paper's.
 fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
     match protocol {
-        Protocol::Windows { corpus, rule: by, length, windows, all, limit, generated } => {
-            if *generated {
-                found.push(format!("generated text ({corpus})"));
+        Protocol::Windows { corpus, rule: by, length, windows, all, limit, generated, .. } => {
+            match generated {
+                true => found.push(format!("generated text ({corpus})")),
+                false => rule(corpus, by, found),
             }
-            rule(corpus, by, found);
             if *length != LENGTH {
                 found.push(format!("windows of {length} tokens, not {LENGTH}"));
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use super::context::Context;
 use super::event::{Event, Reporter};
 use super::tokens::{TaskTokens, Text, read_windows, store_requests, store_windows};
 use super::wait;
-use crate::corpus::{self, Tokenizer, Windows};
+use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::TaskEncoder;
 use crate::files::limit::TextLimit;
@@ -185,8 +185,12 @@ impl Sources {
                     continue;
                 }
             };
+            let entry = &plan.grid.corpora[corpus];
+            // A stream is read as far as it is drawn from.
+            if entry.stream.is_some() {
+                continue;
+            }
             if let Entry::Vacant(free) = sources.rows.entry(corpus.to_string()) {
-                let entry = &plan.grid.corpora[corpus];
                 // What memory does not hold is refused, and not read until the system kills the process.
                 let limit = TextLimit::current().within(machine::free_memory());
                 let read = || corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit);
@@ -215,12 +219,24 @@ fn tokenise(
     let started = Instant::now();
     let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
         let entry = &plan.grid.corpora[corpus];
-        let (rule, rows) = (entry.rule.parse()?, &sources.rows[corpus]);
-        match calibration {
-            Some((sequences, seed)) => corpus::calibration(rule, rows, tokenizer, sequences, length, seed),
-            None => corpus::evaluation(rule, rows, tokenizer, length, entry.limit),
-        }
-        .map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
+        let windows = || {
+            let Some(stream) = &entry.stream else {
+                let (rule, rows) = (entry.rule.parse()?, &sources.rows[corpus]);
+                return match calibration {
+                    Some((sequences, seed)) => corpus::calibration(rule, rows, tokenizer, sequences, length, seed),
+                    None => corpus::evaluation(rule, rows, tokenizer, length, entry.limit),
+                };
+            };
+            let open = |shard: usize| corpus::rows(&entry.shard(shard)?, entry.column.as_deref());
+            let shards = Shards { count: stream.of, order: stream.shards, open: &open };
+            let files = entry.files();
+            let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+            plan.inputs.guarded(&files, || match calibration {
+                Some((sequences, seed)) => corpus::streamed_calibration(&shards, tokenizer, sequences, length, seed),
+                None => corpus::streamed_evaluation(&shards, tokenizer, length, entry.limit),
+            })
+        };
+        windows().map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
     };
     let windows = match wanted.what {
         What::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,

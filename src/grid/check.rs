@@ -1,6 +1,6 @@
 //! What the types cannot say: complaints point at the line that holds the value.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::at::{At, Placed};
@@ -9,6 +9,7 @@ use super::cell::{AXES, CUT_AXES};
 use super::definitions::{Definers, Definitions};
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse};
 use super::many::Many;
+use super::method::WrittenMethod;
 use super::named::Library;
 use super::need::Need;
 use super::node::Node;
@@ -18,6 +19,7 @@ use super::schema::{IncludeEntry, Schema};
 use super::{Shown, limits, list};
 use crate::error::{Error, Result};
 use crate::tasks::DocumentLimit;
+use crate::{corpus, recovery};
 
 /// A grid each of whose values is sound by itself. Nothing is filled in, and nothing was looked for on disk.
 #[derive(Debug)]
@@ -67,13 +69,36 @@ pub(super) fn check(
     let backbones = every().filter_map(|axes| axes.backbone.as_ref()).flatten();
     let calibrations = every().filter_map(|axes| axes.calibration.as_ref()).flatten();
     let corpora = calibrations.map(|calibration| &calibration.value.corpus).chain(&used.corpora);
+    let seeds = seeds(every(), &evaluate);
     let definers = Definers { schema, root: &root, library };
     let definitions = Definitions {
         backbones: definers.backbones(backbones)?,
-        corpora: definers.corpora(corpora, &registry.rules())?,
+        corpora: definers.corpora(corpora, &registry.rules(), &seeds)?,
         tasks: definers.tasks(used.tasks.iter(), &registry.tasks())?,
     };
     Ok(Checked { name, axes, includes, excludes, evaluate, definitions })
+}
+
+/// By corpus the seeds by which its shards are shuffled: of calibrations, of what operators are trained on, and that of every
+/// evaluation.
+fn seeds<'a>(
+    axes: impl Iterator<Item = &'a WrittenAxes> + Clone,
+    evaluate: &'a Evaluate,
+) -> BTreeMap<&'a str, BTreeSet<u64>> {
+    let recoveries = axes.clone().filter_map(|axes| axes.recovery.as_ref()).flatten();
+    // What is wrong with a method is told where its options are read.
+    let trained = |of: &Placed<WrittenMethod>| recovery::finetune(&of.value.name, &of.value.options).ok().flatten();
+    let trained: BTreeSet<u64> = recoveries.filter_map(trained).map(|training| training.seed).collect();
+    let mut seeds: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    for calibration in axes.filter_map(|axes| axes.calibration.as_ref()).flatten() {
+        let own = seeds.entry(&calibration.value.corpus.value).or_default();
+        own.insert(calibration.value.seed.unwrap_or_default());
+        own.extend(&trained);
+    }
+    for text in &evaluate.perplexity {
+        seeds.entry(&text.corpus).or_default().insert(corpus::EVALUATION_SEED);
+    }
+    seeds
 }
 
 fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {

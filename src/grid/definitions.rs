@@ -1,13 +1,14 @@
 //! What the names of a grid stand for, as it is defined. Whether that is there is looked for later, and only where it is
 //! used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::at::{At, Placed};
 use super::limits;
 use super::named::{self, EntryKind, Library};
 use super::need::{Need, Written};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
+use super::shards::WrittenShards;
 use crate::error::{Error, Result, nearest};
 
 /// Definitions by name.
@@ -40,23 +41,29 @@ impl Definers<'_> {
     ) -> Result<BTreeMap<String, Defined<BackboneEntry>>> {
         self.each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
             let BackboneEntry { path, hub, revision, files, .. } = entry;
-            Ok(Written { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files })
+            let (path, hub, revision) = (path.as_deref(), hub.as_deref(), revision.as_deref());
+            Ok(Written { path, hub, revision, files, shards: None })
         })
     }
 
-    /// The corpora of these names, each cut by one of `rules`.
+    /// The corpora of these names, each cut by one of `rules`; `seeds` are those by which a grid shuffles their shards.
     pub(super) fn corpora<'n>(
         &self,
         used: impl Iterator<Item = &'n Placed<String>>,
         rules: &[&str],
+        seeds: &BTreeMap<&str, BTreeSet<u64>>,
     ) -> Result<BTreeMap<String, Defined<CorpusEntry>>> {
-        self.each(EntryKind::Corpus, &self.schema.corpora, used, |at, corpus: &CorpusEntry| {
+        self.each(EntryKind::Corpus, &self.schema.corpora, used, |(name, at), corpus: &CorpusEntry| {
             known("window rule", &corpus.rule, rules, &at.key("rule"))?;
             if let Some(limit) = corpus.limit {
                 limits::count(1, limit, "the limit on evaluation windows", &at.key("limit").place())?;
             }
-            let CorpusEntry { path, hub, revision, files, .. } = corpus;
-            Ok(Written { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files })
+            let CorpusEntry { path, hub, revision, files, rule, shards, shards_read, .. } = corpus;
+            let seeds = seeds.get(name).cloned().unwrap_or_default();
+            let shards = WrittenShards::read(at, rule, (*shards, *shards_read), files, seeds)?;
+            let written =
+                Written { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files, shards };
+            Ok(written)
         })
     }
 
@@ -69,7 +76,8 @@ impl Definers<'_> {
         let used: Vec<&Placed<String>> = used.collect();
         let mut tasks = self.each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, data: &TaskEntry| {
             let TaskEntry { path, hub, revision, files, .. } = data;
-            Ok(Written { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files })
+            let (path, hub, revision) = (path.as_deref(), hub.as_deref(), revision.as_deref());
+            Ok(Written { path, hub, revision, files, shards: None })
         })?;
         for (name, Defined { entry, .. }) in &mut tasks {
             let task = entry.task.get_or_insert_with(|| name.clone());
@@ -84,7 +92,7 @@ impl Definers<'_> {
         kind: EntryKind,
         defined: &BTreeMap<String, T>,
         used: impl Iterator<Item = &'n Placed<String>>,
-        read: impl for<'e> Fn(&At<'_>, &'e T) -> Result<Written<'e>>,
+        read: impl for<'e> Fn((&str, &At<'_>), &'e T) -> Result<Written<'e>>,
     ) -> Result<BTreeMap<String, Defined<T>>> {
         let mut all = BTreeMap::new();
         for Placed { value: name, place } in used {
@@ -97,7 +105,7 @@ impl Definers<'_> {
                 return Err(named::unknown(self.library, kind, name, inline, place.to_string()));
             };
             let at = self.root.key(kind.key()).key(name);
-            let need = Need::read(kind, name, &at, &read(&at, definition)?)?;
+            let need = Need::read(kind, name, &at, read((name, &at), definition)?)?;
             all.insert(name.clone(), Defined { entry: definition.clone(), need });
         }
         Ok(all)

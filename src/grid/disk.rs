@@ -9,6 +9,7 @@ use super::definitions::Defined;
 use super::need::{Around, Found, HubSource, Need};
 use super::registry::Registry;
 use super::schema::{BackboneEntry, CorpusEntry, TaskEntry};
+use super::shards::Stream;
 use crate::error::{Error, ErrorKind, ErrorParts, Result};
 
 /// A backbone that the grid uses.
@@ -30,7 +31,7 @@ pub struct Backbone {
 /// A text collection and the rule that cuts windows from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corpus {
-    /// The file, absolute or relative to the current folder.
+    /// The file, or the folder of the shards of a stream; absolute or relative to the current folder.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
     /// What of the hub it is, or stands in for.
@@ -38,6 +39,9 @@ pub struct Corpus {
     pub hub: Option<HubSource>,
     /// How its rows are joined and its windows drawn.
     pub rule: String,
+    /// Its shards, where it has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<Stream>,
     /// Evaluate on at most this many windows, the first ones. Calibration is not bounded by it.
     pub limit: Option<usize>,
     /// The column or field that holds the text, where it is not the usual one.
@@ -68,7 +72,7 @@ pub(super) fn backbones(
     registry: &dyn Registry,
 ) -> Result<BTreeMap<String, Backbone>> {
     let found = |(name, Defined { entry, need }): (String, Defined<BackboneEntry>)| {
-        let Found { path, hub } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
+        let Found { path, hub, .. } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
             (Some(source), None) => error.hint(format!("it can be had at {source}")),
             _ => error,
         })?;
@@ -112,9 +116,9 @@ pub(super) fn corpora(
     around: &Around<'_>,
 ) -> Result<BTreeMap<String, Corpus>> {
     let found = |(name, Defined { entry, need }): (String, Defined<CorpusEntry>)| {
-        let Found { path, hub } = need.find(around)?;
+        let Found { path, hub, stream } = need.find(around)?;
         let CorpusEntry { rule, limit, column, generated, .. } = entry;
-        Ok((name, Corpus { path, hub, rule, limit, column, generated }))
+        Ok((name, Corpus { path, hub, rule, stream, limit, column, generated }))
     };
     defined.into_iter().map(found).collect()
 }
@@ -125,7 +129,7 @@ pub(super) fn tasks(
     around: &Around<'_>,
 ) -> Result<BTreeMap<String, TaskData>> {
     let found = |(name, Defined { entry, need }): (String, Defined<TaskEntry>)| {
-        let Found { path, hub } = need.find(around)?;
+        let Found { path, hub, .. } = need.find(around)?;
         Ok((name, TaskData { path, hub, task: entry.task, generated: entry.generated }))
     };
     defined.into_iter().map(found).collect()

@@ -34,6 +34,7 @@ mod registry;
 mod resolve;
 mod schema;
 mod schema_json;
+mod shards;
 mod source;
 mod typed;
 mod yaml;
@@ -52,6 +53,7 @@ pub use named::{BackboneFile, EntryKind, backbone_files, names_around};
 pub use need::{Around, Found, HubSource, Need};
 pub use registry::Registry;
 pub use schema_json::json_schema;
+pub use shards::Stream;
 
 use crate::error::{Error, Result};
 

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::at::{At, Placed};
 use super::named::EntryKind;
 use super::node::Place;
+use super::shards::{Stream, WrittenShards};
 use crate::error::{Error, Result};
-use crate::hub::{Hub, Lock, PlannedRepo, Repo, RepoKind, Settings, Source, Want, Wanted};
+use crate::hub::{Commit, Hub, Lock, PlannedRepo, Repo, RepoKind, Settings, Source, Want, Wanted};
 
 /// What an entry says of its files.
 pub(super) struct Written<'a> {
@@ -18,6 +19,7 @@ pub(super) struct Written<'a> {
     pub(super) hub: Option<&'a str>,
     pub(super) revision: Option<&'a str>,
     pub(super) files: &'a [String],
+    pub(super) shards: Option<WrittenShards>,
 }
 
 /// A backbone, text or task that a grid names. Whether it is there was not looked for.
@@ -33,6 +35,8 @@ pub struct Need {
     place: Place,
     /// Whether path and hub stand in one file: then the hub's is as good where the path leads nowhere.
     either: bool,
+    /// Of a text in shards.
+    shards: Option<WrittenShards>,
 }
 
 /// The repository that an entry means, and what it was taken as.
@@ -41,11 +45,17 @@ pub struct HubSource {
     /// `org/name@main`
     pub repository: String,
     /// The commit in the cache; none where a path was taken.
-    pub commit: Option<String>,
-    /// Whether `hub.lock` has it.
+    pub commit: Option<Commit>,
+    /// Whether it has the hashes of `hub.lock`: false until that was looked into.
     pub pinned: bool,
     #[serde(skip)]
     pub want: Want,
+}
+
+impl HubSource {
+    fn of(want: &Want, commit: Option<Commit>) -> Self {
+        Self { repository: want.source.to_string(), commit, pinned: false, want: want.clone() }
+    }
 }
 
 /// As a grid's frozen form has it, which knows the repository but not what of it was wanted.
@@ -55,7 +65,7 @@ impl<'de> Deserialize<'de> for HubSource {
         #[serde(deny_unknown_fields)]
         struct Fields {
             repository: String,
-            commit: Option<String>,
+            commit: Option<Commit>,
             pinned: bool,
         }
         let Fields { repository, commit, pinned } = Fields::deserialize(deserializer)?;
@@ -69,6 +79,8 @@ impl<'de> Deserialize<'de> for HubSource {
 pub struct Found {
     pub path: PathBuf,
     pub hub: Option<HubSource>,
+    /// Of a text in shards: those below the path.
+    pub stream: Option<Stream>,
 }
 
 /// The cache and the lock, looked into when something of them is needed.
@@ -125,7 +137,7 @@ impl<'a> Around<'a> {
 }
 
 impl Need {
-    pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: &Written<'_>) -> Result<Self> {
+    pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: Written<'_>) -> Result<Self> {
         let [path_at, hub_at] = ["path", "hub"].map(|key| at.key(key));
         let Some(hub) = written.hub else {
             let Some(path) = written.path else {
@@ -135,12 +147,21 @@ impl Need {
                     .found("neither")
                     .hint("docs/grid.md begins with a complete example"));
             };
-            if written.revision.is_some() || !written.files.is_empty() {
+            if written.revision.is_some() || !written.files.is_empty() && written.shards.is_none() {
                 let key = if written.revision.is_some() { "revision" } else { "files" };
                 return Err(at.key(key).bad(format!("`{key}` belongs to `hub`, which is not there")));
             }
             let Placed { value, place } = from_here(path, &path_at);
-            return Ok(Self { kind, name: name.to_owned(), want: None, path: Some(value), place, either: false });
+            let name = name.to_owned();
+            return Ok(Self {
+                kind,
+                name,
+                want: None,
+                path: Some(value),
+                place,
+                either: false,
+                shards: written.shards,
+            });
         };
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
         let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));
@@ -153,12 +174,16 @@ impl Need {
                     .expected("`files: PATH`, as the hub lists it")
                     .found("no `files`"));
             }
-            (_, files) => Want { source, files: files.iter().map(Wanted::needed).collect() },
+            (_, files) => {
+                let shards = written.shards.as_ref().map(WrittenShards::wanted);
+                Want { source, files: shards.as_deref().unwrap_or(files).iter().map(Wanted::needed).collect() }
+            }
         };
         let path = written.path.map(|path| from_here(path, &path_at));
         let place = path.as_ref().map_or_else(|| hub_at.place(), |path| path.place.clone());
         let either = same_file(&place, &hub_at.place());
-        Ok(Self { kind, name: name.to_owned(), want: Some(want), path: path.map(|path| path.value), place, either })
+        let (name, path) = (name.to_owned(), path.map(|path| path.value));
+        Ok(Self { kind, name, want: Some(want), path, place, either, shards: written.shards })
     }
 
     /// The place of the entry, for messages.
@@ -175,7 +200,9 @@ impl Need {
     fn fits(&self, path: &Path) -> bool {
         match self.kind {
             EntryKind::Backbone => path.is_dir(),
-            EntryKind::Corpus => path.is_file(),
+            EntryKind::Corpus => {
+                path.is_file() || self.shards.as_ref().is_some_and(|shards| shards.below(path).is_ok())
+            }
             EntryKind::Task => path.exists(),
         }
     }
@@ -187,20 +214,23 @@ impl Need {
     pub fn find(&self, around: &Around<'_>) -> Result<Found> {
         let (what, kind) = match self.kind {
             EntryKind::Backbone => ("the backbone's folder", "a folder"),
+            EntryKind::Corpus if self.shards.is_some() => ("the corpus", "a file, or a folder with its shards,"),
             EntryKind::Corpus => ("the corpus", "a file"),
             EntryKind::Task => ("the task's data", "a file or a folder"),
         };
         if let Some(path) = self.path.as_ref().filter(|path| self.fits(path)) {
             // A path from elsewhere stands for itself; of a backbone it is asked all the same whether it is the published one.
             let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
-            let hub = want.map(|want| -> Result<HubSource> {
-                let pinned = around.lock()?.get(&want.source).is_some();
-                Ok(HubSource { repository: want.source.to_string(), commit: None, pinned, want: want.clone() })
-            });
-            return Ok(Found { path: path.clone(), hub: hub.transpose()? });
+            let hub = want.map(|want| HubSource::of(want, None));
+            let shards = self.shards.as_ref().filter(|_| path.is_dir());
+            let stream = shards.map(|shards| shards.below(path)).transpose()?;
+            return Ok(Found { path: path.clone(), hub, stream });
         }
         let Some(want) = self.to_fetch() else {
             let path = self.path.clone().unwrap_or_default();
+            if let Some(shards) = self.shards.as_ref().filter(|_| path.is_dir()) {
+                shards.below(&path).map_err(|error| error.at(self.place()))?;
+            }
             return Err(absent(what, kind, &path, &self.place, around.grid));
         };
         let missing = |found: String| {
@@ -214,22 +244,24 @@ impl Need {
         };
         let pinned = around.lock()?.get(&want.source).is_some();
         let repo = around.hub()?.cached(want, around.lock()?);
-        let repo = repo.map_err(|error| if pinned { error } else { missing("nothing of it".to_owned()) })?;
+        let repo = repo.map_err(|error| match pinned {
+            true => error.hint(format!("`{} --lock` pins it, too", around.command())),
+            false => missing("nothing of it".to_owned()),
+        })?;
         let here = repo.files.iter().filter(|file| file.cached.is_some()).count();
         if here < repo.files.len() {
             return Err(missing(format!("{here} of its {} files", repo.files.len())));
         }
         let path = self.path_of(&repo, around)?;
-        let PlannedRepo { source, commit, locked, .. } = repo;
-        let hub =
-            HubSource { repository: source.to_string(), commit: Some(commit), pinned: locked, want: want.clone() };
-        Ok(Found { path, hub: Some(hub) })
+        let stream = self.shards.as_ref().map(|shards| shards.below(&path)).transpose()?;
+        Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
     }
 
-    /// The folder of a backbone's files, or the one file of anything else.
+    /// The folder of a backbone's files or of a text's shards, or the one file of anything else.
     fn path_of(&self, repo: &PlannedRepo, around: &Around<'_>) -> Result<PathBuf> {
-        if self.kind == EntryKind::Backbone {
-            return Ok(around.hub()?.cache().snapshot(&repo.source.repo, &repo.commit));
+        if self.kind == EntryKind::Backbone || self.shards.is_some() {
+            let below = self.shards.as_ref().map_or("", WrittenShards::folder);
+            return Ok(around.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below));
         }
         let mut files = repo.files.iter().filter_map(|file| file.cached.clone());
         match (files.next(), files.next()) {

@@ -15,6 +15,7 @@ use super::evaluate::EvaluateEntry;
 use super::many::Many;
 use super::method::MethodEntry;
 use super::references;
+use crate::corpus::ShardOrder;
 
 /// A grid of ghostlab: backbone × criterion × depth × recovery × calibration. Every axis takes a single value or a list.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -94,19 +95,27 @@ pub(super) struct BackboneEntry {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Corpus")]
 pub(super) struct CorpusEntry {
-    /// The file (.txt .jsonl .jsonl.gz .parquet); from the folder of the file that says so. It wins over `hub` where it is
-    /// there.
+    /// The file (.txt .jsonl .jsonl.gz .parquet), or of the rule `c4-stream` the folder of its shards; from the folder of the
+    /// file that says so. It wins over `hub` where it is there.
     pub(super) path: Option<PathBuf>,
     /// The dataset on the Hugging Face hub: `org/name`. `ghostlab fetch` brings the file.
     pub(super) hub: Option<String>,
     /// Its branch, tag or commit; `main` by default. `hub.lock` says which commit that is taken as.
     pub(super) revision: Option<String>,
-    /// The one file that is read.
+    /// The one file that is read; of the rule `c4-stream` all shards, as `part.{00000..01023}.json.gz`.
     #[serde(default)]
     pub(super) files: Many<String>,
     /// How its rows are joined and its windows drawn.
     #[schemars(schema_with = "references::rule")]
     pub(super) rule: String,
+    /// Of the rule `c4-stream`: the order of its shards' rows; `one-by-one` by default.
+    #[serde(default)]
+    pub(super) shards: Option<ShardOrder>,
+    /// Of the rule `c4-stream`: how many of the shuffled shards are brought and read at most, by turns of each of the ten
+    /// groups; 1 by default.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub(super) shards_read: Option<usize>,
     /// Evaluate on at most this many windows, the first ones. Calibration is not bounded by it.
     #[serde(default)]
     #[schemars(range(min = 1))]

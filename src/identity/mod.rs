@@ -14,6 +14,7 @@ use serde_json::Value;
 pub use aspect::{Aspect, Difference, Leaves, aspects, differs, leaves};
 pub use canonical::Canonical;
 
+use crate::corpus::ShardOrder;
 use crate::model::{self, EngineRequest};
 use crate::store::About;
 
@@ -135,7 +136,7 @@ pub struct CalibrationId {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextId {
-    /// SHA-256 of its file.
+    /// SHA-256 of its file, or over those of the shards that are read.
     pub bytes: String,
     pub format: String,
     /// The column that is read, where it is not the usual one.
@@ -143,6 +144,21 @@ pub struct TextId {
     pub column: Option<String>,
     /// How windows are cut from it.
     pub rule: String,
+    /// Its shards, where it is streamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards: Option<ShardsId>,
+}
+
+/// The shards of a text that is streamed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShardsId {
+    /// In which order their rows come.
+    pub order: ShardOrder,
+    /// How many there are, which decides in which order they are opened.
+    pub of: usize,
+    /// SHA-256 of those that are read, in that order.
+    pub read: Vec<String>,
 }
 
 /// What is measured. `batch` is there where the last digits depend on it.

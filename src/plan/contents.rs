@@ -7,13 +7,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::inputs::{BackboneFiles, Inputs};
-use crate::corpus;
+use crate::corpus::{self, EVALUATION_SEED};
 use crate::criterion::{self, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
+use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
 use crate::identity::{
-    CalibrationId, Canonical, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, TextId, TrainingId,
+    CalibrationId, Canonical, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, TextId, TrainingId,
 };
 use crate::latency::Rounds;
 use crate::model::EngineChoice;
@@ -49,30 +50,40 @@ impl<'a> Contents<'a> {
         &self.dense
     }
 
-    fn text(&self, corpus: &str) -> Result<TextId> {
+    /// A text, whose shards are shuffled by `seed` where it is streamed.
+    fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
-        Ok(TextId {
-            bytes: self.inputs.of(&entry.path)?.to_owned(),
-            format: corpus::format(&entry.path)?.to_owned(),
-            column: entry.column.clone(),
-            rule: entry.rule.clone(),
+        let files = entry.files_of(seed)?;
+        let read = files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
+        let (column, rule) = (entry.column.clone(), entry.rule.clone());
+        let format = files.first().map_or(Ok(""), |file| corpus::format(file))?.to_owned();
+        Ok(match &entry.stream {
+            None => TextId { bytes: read.concat(), format, column, rule, shards: None },
+            Some(stream) => {
+                let bytes = sha256::of_bytes(read.concat());
+                let shards = Some(ShardsId { order: stream.shards, of: stream.of, read });
+                TextId { bytes, format, column, rule, shards }
+            }
         })
     }
 
     /// The key of a text's windows.
     fn tokens(&self, corpus: &str, text: &TextId, windows: &Value) -> Key {
-        let TextId { bytes, format, column, rule } = text;
-        let of = json!({
+        let TextId { bytes, format, column, rule, shards } = text;
+        let mut of = json!({
             "corpus": bytes, "format": format, "column": column, "rule": rule, "tokenizer": self.files.tokenizer,
             "windows": windows,
         });
+        if let Some(shards) = shards {
+            of["shards"] = json!(shards);
+        }
         Key::new(ArtifactKind::Tokens, of, []).named(corpus)
     }
 
     /// A calibration, and the key of its windows.
     pub(super) fn calibration(&self, of: &Calibration) -> Result<(CalibrationId, Key)> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = of;
-        let text = self.text(corpus)?;
+        let text = self.text(corpus, seed)?;
         let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
         let tokens = self.tokens(corpus, &text, &windows);
         Ok((CalibrationId { text, sequences, length, seed }, tokens))
@@ -81,7 +92,7 @@ impl<'a> Contents<'a> {
     /// What is measured of a text, and the key of its windows.
     pub(super) fn windows(&self, of: &Perplexity) -> Result<(MeasureId, Key)> {
         let &Perplexity { ref corpus, length } = of;
-        let (text, limit) = (self.text(corpus)?, self.grid.corpora[corpus].limit);
+        let (text, limit) = (self.text(corpus, EVALUATION_SEED)?, self.grid.corpora[corpus].limit);
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
         let tokens = self.tokens(corpus, &text, &windows);
         Ok((MeasureId::Windows { text, length, limit, batch: self.batch_tokens }, tokens))

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::files::sha256;
-use crate::grid::{Grid, TaskUse};
+use crate::grid::{Corpus, Grid, TaskUse};
 use crate::model::weights::Weights;
 use crate::store::{Input, Store};
 use crate::tasks::{DocumentLimit, Task, read_rows};
@@ -44,7 +44,7 @@ impl Inputs {
             files.extend(Weights::files(&backbone.path)?);
             files.extend(Some(backbone.path.join("tokenizer_config.json")).filter(|file| file.exists()));
         }
-        files.extend(grid.corpora.values().map(|corpus| corpus.path.clone()));
+        files.extend(grid.corpora.values().flat_map(Corpus::files));
         for (name, data) in &grid.tasks {
             let task = Task::find(data.task.as_deref().unwrap_or(name))?;
             files.extend(task.files(&data.path)?);
@@ -120,8 +120,11 @@ impl Inputs {
 /// inputs, by path.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let content = |corpus: &str| {
-        let path = grid.corpora.get(corpus)?.path.display().to_string();
-        Some(hashes.get(&path).cloned().unwrap_or(path))
+        let hash = |file: PathBuf| {
+            let file = file.display().to_string();
+            hashes.get(&file).cloned().unwrap_or(file)
+        };
+        Some(grid.corpora.get(corpus)?.files().into_iter().map(hash).collect::<Vec<_>>())
     };
     let mut warnings = Vec::new();
     for calibration in &grid.calibration {

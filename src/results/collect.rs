@@ -69,6 +69,7 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
     let corpus = grid.corpora.get(&calibration.corpus);
     Some(Calibrated {
         rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
+        shards: corpus.and_then(|corpus| corpus.stream.as_ref()).map(|stream| stream.shards),
         generated: corpus.is_some_and(|corpus| corpus.generated),
         repaired: cell.recovery.as_ref().is_some_and(|recovery| recovery.name != recovery::NONE),
         finetune: cell.recovery.as_ref().and_then(|of| recovery::finetune(&of.name, &of.options).ok().flatten()),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::record::Record;
 use super::{Factors, OfSeed, Protocol};
+use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::Metric;
@@ -108,6 +109,8 @@ pub struct Setup {
 pub struct Calibrated {
     pub calibration: Calibration,
     pub rule: String,
+    /// The order of its shards, where it is streamed.
+    pub shards: Option<ShardOrder>,
     pub generated: bool,
     /// Whether something was computed for the cut.
     pub repaired: bool,

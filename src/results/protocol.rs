@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::corpus::ShardOrder;
 use crate::exec::{GridOutcome, TaskProtocol, TextProtocol};
 use crate::grid::{Grid, Latency, Perplexity, TaskUse};
 use crate::latency::Rounds;
@@ -18,6 +19,9 @@ pub enum Protocol {
         corpus: String,
         /// The rule that joins its rows and draws its windows.
         rule: String,
+        /// The order of its shards, where it is streamed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        shards: Option<ShardOrder>,
         /// Tokens of a window.
         length: usize,
         /// Only so many windows, the first ones.
@@ -117,6 +121,7 @@ impl Protocol {
         Self::Windows {
             corpus: text.corpus.clone(),
             rule: corpus.rule.clone(),
+            shards: corpus.stream.as_ref().map(|stream| stream.shards),
             length: text.length,
             limit: corpus.limit,
             windows: read.map(|read| read.windows),
@@ -214,7 +219,7 @@ impl Protocol {
     /// How much of what is scored, and what is not the published text or split, in a few words.
     pub fn amount(&self) -> String {
         match self {
-            Self::Windows { length, limit, windows, all, generated, .. } => {
+            Self::Windows { length, limit, windows, all, generated, shards, .. } => {
                 let of = match (windows.zip(*all), limit) {
                     (Some((windows, all)), Some(limit)) if windows == all => {
                         format!("all {all} windows (a limit of {limit} leaves none out)")
@@ -223,7 +228,8 @@ impl Protocol {
                     (None, Some(limit)) => format!("the first {limit} windows"),
                     _ => "all windows".to_owned(),
                 };
-                format!("{of} of {length} tokens{}", if *generated { " of generated text" } else { "" })
+                let generated = if *generated { " of generated text" } else { "" };
+                format!("{of} of {length} tokens{generated}{}", streamed(*shards))
             }
             Self::MultipleChoice { documents, original, whole, generated, limit, max_length, .. } => {
                 let of = match (documents < original, limit) {
@@ -273,6 +279,15 @@ impl Protocol {
     }
 }
 
+/// What is to be said of a text that is streamed.
+pub(super) fn streamed(shards: Option<ShardOrder>) -> &'static str {
+    match shards {
+        None => "",
+        Some(ShardOrder::OneByOne) => ", streamed with its shards one by one",
+        Some(ShardOrder::ByTurns) => ", streamed with its shards by turns",
+    }
+}
+
 /// `c4` of `c4-train`: the paper names a text, whichever of its splits is used for what.
 pub fn stem(corpus: &str) -> &str {
     ["-train", "-validation", "-test"].iter().find_map(|split| corpus.strip_suffix(split)).unwrap_or(corpus)
@@ -292,6 +307,7 @@ mod tests {
         let text = |limit, windows| Protocol::Windows {
             corpus: "c4".into(),
             rule: "c4".into(),
+            shards: None,
             length: 2048,
             limit,
             windows: Some(windows),

@@ -2,6 +2,7 @@
 
 use super::Protocol;
 use super::measurement::{Calibrated, Measurement, Sample};
+use super::protocol::streamed;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 
@@ -41,6 +42,12 @@ pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Me
     if !calibrations.is_empty() {
         parts.push(format!("calibration: {}", calibrations.join(", or ")));
     }
+    let of_text = |protocol: &Protocol| matches!(protocol, Protocol::Windows { shards: Some(_), .. });
+    let of_calibration =
+        |number: &&Measurement| number.setup.calibration.as_ref().is_some_and(|of| of.shards.is_some());
+    if protocols().any(of_text) || numbers.iter().any(of_calibration) {
+        parts.push("which order of the shards the authors had is not known".to_owned());
+    }
     parts.join("; ")
 }
 
@@ -77,5 +84,6 @@ fn line(of: &Calibrated, sample: &Sample) -> String {
     let trained = of.finetune.map_or(String::new(), |Finetune { sequences, length, .. }| {
         format!(", operators trained on {sequences} sequences of {length} tokens")
     });
-    format!("{sequences} sequences of {length} tokens of {corpus}{generated}{seed}{operators}{trained}")
+    let streamed = streamed(of.shards);
+    format!("{sequences} sequences of {length} tokens of {corpus}{generated}{streamed}{seed}{operators}{trained}")
 }

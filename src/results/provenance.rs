@@ -87,6 +87,7 @@ mod tests {
             protocols: vec![Protocol::Windows {
                 corpus: "c4".into(),
                 rule: "c4".into(),
+                shards: None,
                 length: 512,
                 limit: Some(100),
                 windows: Some(100),

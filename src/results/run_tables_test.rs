@@ -13,6 +13,7 @@ use super::{Protocol, Table, long, markdown, run_frame, screen, wide, write_fram
 
 fn text(corpus: &str) -> Protocol {
     Protocol::Windows {
+        shards: None,
         corpus: corpus.to_owned(),
         rule: corpus.to_owned(),
         length: 512,

@@ -13,6 +13,7 @@ use super::Factors;
 use super::measurement::{Measurement, Results, Sample, Setup};
 use super::record::Record;
 use super::{Protocol, stem};
+use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
@@ -217,10 +218,17 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         |corpus: &str| grid.evaluate.perplexity.iter().filter(|text| stem(&text.corpus) == stem(corpus)).count();
     for text in &grid.evaluate.perplexity {
         let corpus = &grid.corpora[&text.corpus];
-        let protocol = json!({
-            "data": data(&corpus.path), "column": corpus.column, "rule": corpus.rule, "length": text.length,
-            "limit": corpus.limit,
+        let files = match &corpus.stream {
+            None => corpus.files(),
+            Some(_) => corpus.files_of(EVALUATION_SEED).unwrap_or_default(),
+        };
+        let mut protocol = json!({
+            "data": files.iter().flat_map(|file| data(file)).collect::<Vec<_>>(), "column": corpus.column,
+            "rule": corpus.rule, "length": text.length, "limit": corpus.limit,
         });
+        if let Some(stream) = &corpus.stream {
+            protocol["shards"] = json!({"order": stream.shards, "of": stream.of});
+        }
         let (part, name) = match texts_of(&text.corpus) {
             1 => (text.corpus.clone(), Metric::perplexity(stem(&text.corpus)).id),
             _ => (text.to_string(), Protocol::text(grid, text, None).column()),

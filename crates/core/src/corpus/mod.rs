@@ -6,15 +6,18 @@
 
 mod documents;
 mod draw;
+mod numpy;
 mod parquet;
 mod rule;
+mod stream;
 mod text;
 mod tokenizer;
 mod tokenizer_file;
 mod windows;
 
 pub use draw::PythonRandom;
-pub use rule::{Rule, calibration, evaluation};
-pub use text::{format, read_rows, read_rows_within};
+pub use rule::{EVALUATION_SEED, Rule, calibration, evaluation, streamed_calibration, streamed_evaluation};
+pub use stream::{ShardOrder, Shards};
+pub use text::{Rows, format, read_rows, read_rows_within, rows};
 pub use tokenizer::Tokenizer;
 pub use windows::{Start, Windows};

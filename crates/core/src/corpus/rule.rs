@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::documents::Documents;
+use super::stream::{ShardOrder, Shards, draw_windows};
+use super::text::Rows;
 use super::windows::{Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{self, Error, Result};
@@ -11,8 +13,8 @@ use crate::error::{self, Error, Result};
 /// Windows of a C4 perplexity text.
 const C4_WINDOWS: usize = 256;
 
-/// Seed of the draws of a C4 perplexity text.
-const C4_SEED: u64 = 0;
+/// Seed of the draws of a C4 perplexity text, and of the shuffle of its stream.
+pub const EVALUATION_SEED: u64 = 0;
 
 /// How windows are cut from a corpus; each is named after the corpus for which the reference code has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,10 +25,12 @@ pub enum Rule {
     Ptb,
     /// Each row is a document, tokenised on its own; a window lies within one document.
     C4,
+    /// The same documents in the order in which they are streamed, as the paper's own loader does it.
+    C4Stream,
 }
 
 impl Rule {
-    pub const ALL: [Self; 3] = [Self::Wikitext2, Self::Ptb, Self::C4];
+    pub const ALL: [Self; 4] = [Self::Wikitext2, Self::Ptb, Self::C4, Self::C4Stream];
 
     /// Its name in a grid file.
     pub fn name(self) -> &'static str {
@@ -34,6 +38,7 @@ impl Rule {
             Self::Wikitext2 => "wikitext2",
             Self::Ptb => "ptb",
             Self::C4 => "c4",
+            Self::C4Stream => "c4-stream",
         }
     }
 
@@ -41,7 +46,7 @@ impl Rule {
     pub fn windows(self, corpus_tokens: usize, length: usize) -> usize {
         match self {
             Self::Wikitext2 | Self::Ptb => corpus_tokens / length.max(1),
-            Self::C4 => C4_WINDOWS,
+            Self::C4 | Self::C4Stream => C4_WINDOWS,
         }
     }
 }
@@ -77,6 +82,8 @@ impl FromStr for Rule {
 /// - [`Rule::C4`]: document randint(0, int(0.9·documents) − 1), drawn again until it has at least T + 1 tokens; then
 ///   token randint(0, its tokens − T − 1).
 ///
+/// - [`Rule::C4Stream`]: the rows are the only shard of [`streamed_calibration`].
+///
 /// Windows may overlap. Source: the data loaders of the paper's reference code.
 ///
 /// # Errors
@@ -90,10 +97,13 @@ pub fn calibration(
     seed: u64,
 ) -> Result<Windows> {
     check_length(length)?;
-    if sequences == 0 {
-        return Err(Error::bad_input("no calibration sequences were asked for").expected("at least 1").found("0"));
-    }
+    check_sequences(sequences)?;
     let mut random = PythonRandom::new(seed);
+    if rule == Rule::C4Stream {
+        let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
+        let shards = Shards { count: 1, order: ShardOrder::default(), open: &open };
+        return streamed_calibration(&shards, tokenizer, sequences, length, seed);
+    }
     if rule == Rule::C4 {
         let part = nine_tenths(rows.len());
         return Documents::new(&rows[..part], tokenizer, length).draw_windows(sequences, &mut random);
@@ -121,6 +131,7 @@ pub fn calibration(
 /// - [`Rule::Wikitext2`], [`Rule::Ptb`]: all windows side by side from the first token on; a shorter rest is dropped.
 /// - [`Rule::C4`]: 256 windows after `random.seed(0)`: document randint(0, documents − 1), drawn again until it has
 ///   more than T tokens; then token randint(0, its tokens − T − 1).
+/// - [`Rule::C4Stream`]: the rows are the only shard of [`streamed_evaluation`].
 ///
 /// # Errors
 /// When `length` is below 2, `limit` is 0, the corpus is too short for one window, or the text cannot be tokenised.
@@ -132,15 +143,19 @@ pub fn evaluation(
     limit: Option<usize>,
 ) -> Result<Windows> {
     check_length(length)?;
-    if limit == Some(0) {
-        return Err(Error::bad_input("the limit leaves no windows to evaluate")
-            .expected("at least 1 window")
-            .found("0")
-            .hint("leave the limit out to take all windows"));
+    check_limit(limit)?;
+    if rule == Rule::C4Stream {
+        let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
+        return streamed_evaluation(
+            &Shards { count: 1, order: ShardOrder::default(), open: &open },
+            tokenizer,
+            length,
+            limit,
+        );
     }
     if rule == Rule::C4 {
         let count = limit.map_or(C4_WINDOWS, |limit| limit.min(C4_WINDOWS));
-        let mut random = PythonRandom::new(C4_SEED);
+        let mut random = PythonRandom::new(EVALUATION_SEED);
         return Documents::new(rows, tokenizer, length).draw_windows(count, &mut random);
     }
 
@@ -157,6 +172,42 @@ pub fn evaluation(
     Ok(Windows { ids, length, starts, corpus_tokens, bytes })
 }
 
+/// `sequences` windows of `length` tokens of a text in shards, by [`Rule::C4Stream`]: of each next document of the stream of
+/// `seed` that has at least T + 1 tokens a window, from token randint(0, its tokens − T − 1) on, after `random.seed(seed)`.
+///
+/// Source: the official repository's loader of C4.
+///
+/// # Errors
+/// As [`calibration`]; a shard that cannot be read.
+pub fn streamed_calibration(
+    shards: &Shards<'_>,
+    tokenizer: &Tokenizer,
+    sequences: usize,
+    length: usize,
+    seed: u64,
+) -> Result<Windows> {
+    check_length(length)?;
+    check_sequences(sequences)?;
+    draw_windows(shards, seed, tokenizer, (sequences, length), &mut PythonRandom::new(seed))
+}
+
+/// The 256 windows of a text in shards that a perplexity is taken over, by [`Rule::C4Stream`]: those of
+/// [`streamed_calibration`] with seed 0. `limit` keeps only the first so many.
+///
+/// # Errors
+/// As [`evaluation`]; a shard that cannot be read.
+pub fn streamed_evaluation(
+    shards: &Shards<'_>,
+    tokenizer: &Tokenizer,
+    length: usize,
+    limit: Option<usize>,
+) -> Result<Windows> {
+    check_length(length)?;
+    check_limit(limit)?;
+    let count = limit.map_or(C4_WINDOWS, |limit| limit.min(C4_WINDOWS));
+    draw_windows(shards, EVALUATION_SEED, tokenizer, (count, length), &mut PythonRandom::new(EVALUATION_SEED))
+}
+
 /// Python's `int(0.9 * count)`, in doubles as there.
 fn nine_tenths(count: usize) -> usize {
     (0.9 * count as f64) as usize
@@ -169,6 +220,23 @@ fn check_length(length: usize) -> Result<()> {
     Err(Error::bad_input("a window is too short to predict a token in it")
         .expected("at least 2 tokens in a window")
         .found(length.to_string()))
+}
+
+fn check_sequences(sequences: usize) -> Result<()> {
+    if sequences > 0 {
+        return Ok(());
+    }
+    Err(Error::bad_input("no calibration sequences were asked for").expected("at least 1").found("0"))
+}
+
+fn check_limit(limit: Option<usize>) -> Result<()> {
+    if limit != Some(0) {
+        return Ok(());
+    }
+    Err(Error::bad_input("the limit leaves no windows to evaluate")
+        .expected("at least 1 window")
+        .found("0")
+        .hint("leave the limit out to take all windows"))
 }
 
 fn too_short(found: usize, needed: usize, rule: Rule, length: usize) -> Error {

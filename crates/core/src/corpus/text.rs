@@ -10,7 +10,7 @@ use super::parquet::read_parquet;
 use crate::error::{self, Error, Result};
 use crate::files::gzip;
 use crate::files::limit::{HeldRows, TextLimit};
-use crate::files::rows::{RowFiles, RowForm, bad, describe, not_utf8};
+use crate::files::rows::{JsonLines, RowFiles, RowForm, bad, describe, not_utf8};
 
 /// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
@@ -59,14 +59,35 @@ pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<Str
 /// As [`read_rows`].
 pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: TextLimit) -> Result<Vec<String>> {
     let path = path.as_ref();
+    let (mut all, mut held) = (Vec::new(), HeldRows::new(limit, path));
+    for row in rows_within(path, column, limit)? {
+        let row = row?;
+        held.add(row.len())?;
+        all.push(row);
+    }
+    if all.is_empty() { Err(FILES.empty(path)) } else { Ok(all) }
+}
+
+/// Rows of text, one after the other. After an error there are no more.
+pub type Rows<'a> = Box<dyn Iterator<Item = Result<String>> + 'a>;
+
+/// The same rows one by one: those of JSON are read when they are asked for, and no more of them are held.
+///
+/// # Errors
+/// As [`read_rows`]; what is wrong in a line is told when it is its turn.
+pub fn rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
+    rows_within(path, column, TextLimit::current())
+}
+
+fn rows_within(path: &Path, column: Option<&str>, limit: TextLimit) -> Result<Rows<'static>> {
     let (file, form) = FILES.open(path, limit)?;
-    let rows = match form {
-        RowForm::Text => read_text(file, path, column)?,
-        RowForm::Json { zipped: false } => read_json(BufReader::new(file), (path, false), column, limit)?,
-        RowForm::Json { zipped: true } => read_json(gzip::reader(file, limit), (path, true), column, limit)?,
-        RowForm::Parquet => read_parquet(file, path, limit, |names| pick(column, names.iter().copied()))?,
-    };
-    if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
+    let all = |rows: Vec<String>| -> Rows<'static> { Box::new(rows.into_iter().map(Ok)) };
+    Ok(match form {
+        RowForm::Text => all(read_text(file, path, column)?),
+        RowForm::Json { zipped: false } => read_json(BufReader::new(file), (path, false), column),
+        RowForm::Json { zipped: true } => read_json(gzip::reader(file, limit), (path, true), column),
+        RowForm::Parquet => all(read_parquet(file, path, limit, |names| pick(column, names.iter().copied()))?),
+    })
 }
 
 fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
@@ -85,20 +106,19 @@ fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<St
     Ok(vec![text])
 }
 
-fn read_json(lines: impl BufRead, file: (&Path, bool), column: Option<&str>, limit: TextLimit) -> Result<Vec<String>> {
-    let (mut rows, mut held) = (Vec::new(), HeldRows::new(limit, file.0));
-    let mut column = column.map(str::to_owned);
-    FILES.json_lines(lines, file, |row, _| {
-        let name = match &column {
-            Some(name) => name.as_str(),
-            None => column.insert(pick(None, row.keys().map(String::as_str))?),
+fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<&str>) -> Rows<'static> {
+    let (mut lines, mut column) = (JsonLines::new(&FILES, lines, file), column.map(str::to_owned));
+    Box::new(std::iter::from_fn(move || {
+        let row = match lines.next_row() {
+            Ok(row) => row?,
+            Err(error) => return Some(Err(error)),
         };
-        let text = take_text(row, name)?;
-        held.add(text.len())?;
-        rows.push(text);
-        Ok(())
-    })?;
-    Ok(rows)
+        let name = match &column {
+            Some(name) => Ok(name.clone()),
+            None => pick(None, row.keys().map(String::as_str)).inspect(|name| column = Some(name.clone())),
+        };
+        Some(name.and_then(|name| take_text(row, &name)).map_err(|error| error.at(lines.place())))
+    }))
 }
 
 fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {

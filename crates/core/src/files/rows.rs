@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -79,41 +79,19 @@ impl RowFiles {
         bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
 
-    /// Gives every line's object to `each`, with what says its place. Blank lines are skipped. Only `\n` ends a line: a
-    /// string of JSON may hold any other of Unicode's line ends.
+    /// Gives every line's object to `each`, with what says its place, as [`JsonLines`] reads them.
     ///
     /// # Errors
-    /// A line that is too long, cannot be read, is not UTF-8 or no JSON object, and what `each` refuses: with its number.
+    /// As there, and what `each` refuses, with its line.
     pub fn json_lines(
         &self,
-        mut lines: impl BufRead,
+        lines: impl BufRead,
         (path, zipped): (&Path, bool),
         mut each: impl FnMut(Map<String, Value>, &dyn Fn() -> String) -> Result<()>,
     ) -> Result<()> {
-        let most = TextLimit::current().of_json();
-        let mut line = Vec::new();
-        for number in 1.. {
-            line.clear();
-            // One byte more than a row may have tells that it is too long.
-            let mut bounded = lines.by_ref().take(most.bytes() + 1);
-            let size = bounded.read_until(b'\n', &mut line).map_err(|error| {
-                let damage = if zipped { gzip::damage(path, TextLimit::current(), &error) } else { None };
-                let found = format!("{error}, at line {number} of the text");
-                damage.map_or_else(|| Error::io("read", path, &error), |damage| damage.found(found))
-            })?;
-            most.check(path, line.len() as u64).map_err(|error| error.at(format!("line {number}")))?;
-            if size == 0 {
-                break;
-            }
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            let place = || format!("{}:{number}", path.display());
-            // The parser's own line number counts within this one line, which would mislead.
-            self.json(&line, "line", |error| format!("column {}", error.column()))
-                .and_then(|value| self.object(value))
-                .and_then(|row| each(row, &place))
-                .map_err(|error| error.at(place()))?;
+        let mut lines = JsonLines::new(self, lines, (path, zipped));
+        while let Some(row) = lines.next_row()? {
+            each(row, &|| lines.place()).map_err(|error| error.at(lines.place()))?;
         }
         Ok(())
     }
@@ -147,6 +125,59 @@ impl RowFiles {
             Value::Object(fields) => Ok(fields),
             other => Err(Error::bad_input("this is not a row").expected("a JSON object").found(describe(&other))),
         }
+    }
+}
+
+/// The objects of a file of JSON, a line each. Blank lines are skipped. Only `\n` ends a line: a string of JSON may hold any
+/// other of Unicode's line ends.
+pub struct JsonLines<'a, R> {
+    files: &'a RowFiles,
+    lines: R,
+    path: PathBuf,
+    zipped: bool,
+    line: Vec<u8>,
+    /// Of the line that was read last, from one on.
+    number: usize,
+}
+
+impl<'a, R: BufRead> JsonLines<'a, R> {
+    /// `zipped`: what reads `lines` unpacks them.
+    pub fn new(files: &'a RowFiles, lines: R, (path, zipped): (&Path, bool)) -> Self {
+        Self { files, lines, path: path.to_owned(), zipped, line: Vec::new(), number: 0 }
+    }
+
+    /// The next object; none after the last.
+    ///
+    /// # Errors
+    /// A line that is too long, cannot be read, is not UTF-8 or no JSON object: with its number.
+    pub fn next_row(&mut self) -> Result<Option<Map<String, Value>>> {
+        let (path, most) = (&self.path, TextLimit::current().of_json());
+        loop {
+            self.number += 1;
+            self.line.clear();
+            // One byte more than a row may have tells that it is too long.
+            let mut bounded = self.lines.by_ref().take(most.bytes() + 1);
+            let size = bounded.read_until(b'\n', &mut self.line).map_err(|error| {
+                let damage = if self.zipped { gzip::damage(path, TextLimit::current(), &error) } else { None };
+                let found = format!("{error}, at line {} of the text", self.number);
+                damage.map_or_else(|| Error::io("read", path, &error), |damage| damage.found(found))
+            })?;
+            most.check(path, self.line.len() as u64).map_err(|error| error.at(format!("line {}", self.number)))?;
+            if size == 0 {
+                return Ok(None);
+            }
+            if self.line.trim_ascii().is_empty() {
+                continue;
+            }
+            // The parser's own line number counts within this one line, which would mislead.
+            let value = self.files.json(&self.line, "line", |error| format!("column {}", error.column()));
+            return value.and_then(|value| self.files.object(value)).map(Some).map_err(|error| error.at(self.place()));
+        }
+    }
+
+    /// File and line of what was read last.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.path.display(), self.number)
     }
 }
 

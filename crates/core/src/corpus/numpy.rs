@@ -1,0 +1,154 @@
+//! The draws of NumPy's `default_rng`.
+
+/// The generator behind `numpy.random.default_rng(seed)`: PCG64 (XSL-RR) seeded by `SeedSequence`, draw for draw.
+///
+/// The streaming shuffle of Hugging Face's `datasets` draws with it, so that the same seed must name the same rows. Source:
+/// NumPy 2, `bit_generator.pyx` (`SeedSequence`), `pcg64.c`, `distributions.c` (Lemire's bounded draws, and `random_interval`
+/// in `Generator.shuffle` of a list).
+#[derive(Debug, Clone)]
+pub(super) struct NumpyRandom {
+    state: u128,
+    increment: u128,
+    /// The upper half of a draw whose lower half was given out.
+    half: Option<u32>,
+}
+
+const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
+
+impl NumpyRandom {
+    pub(super) fn new(seed: u64) -> Self {
+        let [a, b, c, d] = SeedSequence::new(seed).words();
+        let wide = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
+        let mut new = Self { state: 0, increment: wide(c, d) << 1 | 1, half: None };
+        new.step();
+        new.state = new.state.wrapping_add(wide(a, b));
+        new.step();
+        new
+    }
+
+    fn step(&mut self) {
+        self.state = self.state.wrapping_mul(MULTIPLIER).wrapping_add(self.increment);
+    }
+
+    fn next64(&mut self) -> u64 {
+        self.step();
+        let folded = (self.state >> 64) as u64 ^ self.state as u64;
+        folded.rotate_right((self.state >> 122) as u32)
+    }
+
+    /// The lower half of a draw, then its upper one.
+    fn next32(&mut self) -> u32 {
+        self.half.take().unwrap_or_else(|| {
+            let both = self.next64();
+            self.half = Some((both >> 32) as u32);
+            both as u32
+        })
+    }
+
+    /// One of `integers(0, count, size=…)`: a whole number below `count`, which is 1 or more.
+    pub(super) fn below(&mut self, count: u32) -> u32 {
+        // Of one value nothing is drawn.
+        if count <= 1 {
+            return 0;
+        }
+        let mut product = u64::from(self.next32()) * u64::from(count);
+        if (product as u32) < count {
+            let refused = count.wrapping_neg() % count;
+            while (product as u32) < refused {
+                product = u64::from(self.next32()) * u64::from(count);
+            }
+        }
+        (product >> 32) as u32
+    }
+
+    /// `shuffle` of a list.
+    pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            let other = self.up_to(last as u32) as usize;
+            list.swap(last, other);
+        }
+    }
+
+    /// `random_interval`: a whole number up to `last`, by rejection under a mask, and not as [`below`](Self::below) draws it.
+    fn up_to(&mut self, last: u32) -> u32 {
+        let mask = u32::MAX >> last.leading_zeros().min(31);
+        loop {
+            let value = self.next32() & mask;
+            if value <= last {
+                return value;
+            }
+        }
+    }
+}
+
+/// NumPy's hash of a seed into a pool of four words.
+struct SeedSequence([u32; 4]);
+
+/// A multiplier that changes with every word that it hashes.
+struct Hasher {
+    constant: u32,
+    multiplier: u32,
+}
+
+impl Hasher {
+    fn hash(&mut self, value: u32) -> u32 {
+        let value = value ^ self.constant;
+        self.constant = self.constant.wrapping_mul(self.multiplier);
+        folded(value.wrapping_mul(self.constant))
+    }
+}
+
+fn folded(value: u32) -> u32 {
+    value ^ value >> 16
+}
+
+impl SeedSequence {
+    fn new(seed: u64) -> Self {
+        let mut hasher = Hasher { constant: 0x43b0_d7e5, multiplier: 0x931e_8875 };
+        // The seed's words, lowest first; what is missing of four is zero.
+        let mut pool = [seed as u32, (seed >> 32) as u32, 0, 0].map(|word| hasher.hash(word));
+        for from in 0..pool.len() {
+            for to in (0..pool.len()).filter(|to| *to != from) {
+                let (one, other) =
+                    (pool[to].wrapping_mul(0xca01_f9dd), hasher.hash(pool[from]).wrapping_mul(0x4973_f715));
+                pool[to] = folded(one.wrapping_sub(other));
+            }
+        }
+        Self(pool)
+    }
+
+    /// `generate_state(4, uint64)`.
+    fn words(&self) -> [u64; 4] {
+        let mut hasher = Hasher { constant: 0x8b51_f9dd, multiplier: 0x58f3_8ded };
+        let mut word = 0;
+        let mut next = || {
+            word += 1;
+            u64::from(hasher.hash(self.0[(word - 1) % 4]))
+        };
+        std::array::from_fn(|_| next() | next() << 32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected numbers: `g = numpy.random.default_rng(seed)`, NumPy 2.4.6 as the oracle c4_stream shows it: the order of
+    /// eight shards.
+    #[test]
+    fn a_shuffled_list_is_numpys() {
+        let shuffled = |seed, count: u32| {
+            let mut list: Vec<u32> = (0..count).collect();
+            NumpyRandom::new(seed).shuffle(&mut list);
+            list
+        };
+        assert_eq!(shuffled(0, 8), [2, 4, 3, 6, 5, 0, 1, 7]);
+        assert_eq!(shuffled(1, 8), [5, 0, 1, 4, 2, 6, 3, 7]);
+        assert_eq!(shuffled(0, 1024)[..12], [84, 752, 296, 982, 863, 470, 986, 2, 357, 643, 356, 36]);
+        assert_eq!(shuffled(3, 1024)[..12], [200, 103, 733, 228, 425, 750, 229, 351, 105, 839, 646, 401]);
+        assert_eq!(NumpyRandom::new(7).below(1), 0);
+        // numpy.random.default_rng(0).integers(0, 10, 5)
+        let mut random = NumpyRandom::new(0);
+        assert_eq!([0; 5].map(|_| random.below(10)), [8, 6, 5, 2, 3]);
+    }
+}

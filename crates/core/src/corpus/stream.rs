@@ -1,0 +1,389 @@
+//! Windows of a text that is too large to be read whole: its rows as a streaming shuffle brings them, of each long one a
+//! window.
+//!
+//! The shuffle is that of Hugging Face's `datasets` (`load_dataset(…, streaming=True).shuffle(seed, buffer_size=10_000)`),
+//! which the paper's loader of C4 reads: the shards are shuffled, and their rows go through a buffer.
+
+use std::collections::VecDeque;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::numpy::NumpyRandom;
+use super::text::Rows;
+use super::windows::{Start, Windows, last_start, predicted_bytes};
+use super::{PythonRandom, Tokenizer};
+use crate::error::{Error, Result};
+
+/// Rows that the shuffle holds, as in the paper's loader.
+const BUFFER: usize = 10_000;
+/// Draws of its places at a time: what is left of them is lost when the rows end.
+const BLOCK: usize = 1000;
+/// Most groups of shards that are read by turns.
+const GROUPS: usize = 10;
+
+/// In which order the rows of shuffled shards come into the buffer. Which one a program had depends on its version of
+/// `datasets`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShardOrder {
+    /// One shard after the other: up to 4.8.
+    #[default]
+    OneByOne,
+    /// A tenth of the buffer each of up to ten groups of shards by turns; of a full buffer half comes out: as 5.2.
+    ByTurns,
+}
+
+impl ShardOrder {
+    /// The shards as `seed` shuffles them, in groups that are read by turns.
+    fn groups(self, shards: usize, seed: u64) -> Vec<VecDeque<usize>> {
+        let mut shuffled: Vec<usize> = (0..shards).collect();
+        NumpyRandom::new(seed).shuffle(&mut shuffled);
+        let groups = match self {
+            Self::OneByOne => 1,
+            Self::ByTurns => GROUPS.min(shards),
+        };
+        let mut rest = shuffled.into_iter();
+        // The first groups have one more where the shards do not go up.
+        let size = |group: usize| shards / groups + usize::from(group < shards % groups);
+        (0..groups).map(|group| rest.by_ref().take(size(group)).collect()).collect()
+    }
+
+    /// Which of so many shards are read where of each group no more than the first `read` are, in the order in which they
+    /// are opened.
+    pub fn first(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
+        let groups = self.groups(shards, seed);
+        (0..read).flat_map(|place| groups.iter().filter_map(move |group| group.get(place).copied())).collect()
+    }
+}
+
+/// A text in shards.
+pub struct Shards<'a> {
+    pub count: usize,
+    pub order: ShardOrder,
+    /// The rows of a shard, which is opened when it is its turn.
+    pub open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
+}
+
+/// The rows of all shards in the order in which they come into the buffer, each with its shard.
+struct Interleaved<'a> {
+    open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
+    groups: Vec<Group<'a>>,
+    turn: usize,
+}
+
+struct Group<'a> {
+    waiting: VecDeque<usize>,
+    /// The shard that is read.
+    opened: Option<(usize, Rows<'a>)>,
+}
+
+type Row = (usize, String);
+
+impl<'a> Interleaved<'a> {
+    fn new(shards: &Shards<'a>, seed: u64) -> Self {
+        let group = |waiting| Group { waiting, opened: None };
+        Self {
+            open: shards.open,
+            groups: shards.order.groups(shards.count, seed).into_iter().map(group).collect(),
+            turn: 0,
+        }
+    }
+
+    /// Up to `most` rows of the group whose turn it is; none when all have ended.
+    fn next(&mut self, most: usize) -> Result<Vec<Row>> {
+        while !self.groups.is_empty() {
+            let mut rows = Vec::new();
+            while rows.len() < most
+                && let Some(row) = self.groups[self.turn].next(self.open)?
+            {
+                rows.push(row);
+            }
+            // Whose rows have ended has no more turns.
+            match rows.is_empty() {
+                false => self.turn = (self.turn + 1) % self.groups.len(),
+                true => {
+                    self.groups.remove(self.turn);
+                    self.turn %= self.groups.len().max(1);
+                    continue;
+                }
+            }
+            return Ok(rows);
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl<'a> Group<'a> {
+    fn next(&mut self, open: &dyn Fn(usize) -> Result<Rows<'a>>) -> Result<Option<Row>> {
+        loop {
+            if let Some((shard, rows)) = &mut self.opened
+                && let Some(row) = rows.next()
+            {
+                return Ok(Some((*shard, row?)));
+            }
+            let Some(shard) = self.waiting.pop_front() else { return Ok(None) };
+            self.opened = Some((shard, open(shard)?));
+        }
+    }
+}
+
+/// Rows out of a buffer that is filled before the first of them comes out.
+struct Shuffled<'a> {
+    rows: Interleaved<'a>,
+    order: ShardOrder,
+    size: usize,
+    buffer: Vec<Row>,
+    random: NumpyRandom,
+    /// Places in the buffer that are drawn already.
+    places: VecDeque<u32>,
+    /// Rows that come out next, the last one first.
+    out: Vec<Row>,
+    ended: bool,
+}
+
+impl<'a> Shuffled<'a> {
+    fn new(shards: &Shards<'a>, seed: u64, size: usize) -> Self {
+        Self {
+            rows: Interleaved::new(shards, seed),
+            order: shards.order,
+            size,
+            buffer: Vec::new(),
+            random: NumpyRandom::new(seed),
+            places: VecDeque::new(),
+            out: Vec::new(),
+            ended: false,
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<Row>> {
+        while self.out.is_empty() && !self.ended {
+            let rows = self.rows.next(match self.order {
+                ShardOrder::OneByOne => 1,
+                ShardOrder::ByTurns => (self.size / GROUPS).max(1),
+            })?;
+            self.ended = rows.is_empty();
+            match self.order {
+                ShardOrder::OneByOne => rows.into_iter().for_each(|row| self.replace(row)),
+                ShardOrder::ByTurns => {
+                    self.buffer.extend(rows);
+                    if self.buffer.len() >= self.size {
+                        self.give(self.buffer.len() - self.size / 2);
+                    }
+                }
+            }
+            if self.ended {
+                self.give(self.buffer.len());
+            }
+        }
+        Ok(self.out.pop())
+    }
+
+    /// A new row takes the place of one that comes out, once the buffer is full.
+    fn replace(&mut self, row: Row) {
+        if self.buffer.len() < self.size {
+            return self.buffer.push(row);
+        }
+        if self.places.is_empty() {
+            self.places.extend((0..BLOCK).map(|_| self.random.below(self.size as u32)));
+        }
+        let place = self.places.pop_front().unwrap_or(0) as usize;
+        self.out.push(std::mem::replace(&mut self.buffer[place], row));
+    }
+
+    /// The buffer is shuffled, and the first rows of it come out.
+    fn give(&mut self, rows: usize) {
+        self.random.shuffle(&mut self.buffer);
+        self.out = self.buffer.drain(..rows).rev().collect();
+    }
+}
+
+/// One window each of the next `count` documents that have more than `length` tokens, of the stream of seed `stream`; where
+/// in it a window begins is the only draw of `random`.
+///
+/// # Errors
+/// A shard that cannot be read, or a document that cannot be tokenised; the stream ends before so many were found.
+pub(super) fn draw_windows(
+    shards: &Shards<'_>,
+    stream: u64,
+    tokenizer: &Tokenizer,
+    (count, length): (usize, usize),
+    random: &mut PythonRandom,
+) -> Result<Windows> {
+    let mut windows = Windows { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 };
+    let mut rows = Shuffled::new(shards, stream, BUFFER);
+    let (mut document, mut longest) = (0, 0);
+    while windows.starts.len() < count {
+        let Some((_, text)) = rows.next()? else {
+            return Err(Error::bad_input("the corpus has too few documents that are long enough")
+                .expected(format!(
+                    "{count} documents of at least {} tokens, for windows of {length}",
+                    length.saturating_add(1)
+                ))
+                .found(format!("{} of {document} documents, the longest of {longest} tokens", windows.starts.len()))
+                .hint("ask for shorter windows or fewer of them, or take a corpus with longer documents"));
+        };
+        let (ids, ends) = tokenizer
+            .encode_with_ends(&text)
+            .map_err(|error| error.at(format!("document {} of the stream", document + 1)))?;
+        windows.corpus_tokens += ids.len();
+        longest = longest.max(ids.len());
+        if let Some(last) = last_start(ids.len(), length) {
+            let token = random.randint(0, last)? as usize;
+            windows.ids.extend_from_slice(&ids[token..token + length]);
+            windows.bytes += predicted_bytes(&ends[token..token + length]);
+            windows.starts.push(Start { document, token });
+        }
+        document += 1;
+    }
+    Ok(windows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use serde_json::Value;
+
+    use super::super::tokenizer::sample;
+    use super::*;
+    use crate::files::sha256;
+
+    #[expect(clippy::disallowed_macros, reason = "a test says what it skips")]
+    /// What `datasets` 4.8.5 and 5.2.0 gave; none where the folder beside the checkout is absent.
+    fn oracle(order: ShardOrder) -> Option<Value> {
+        let name = match order {
+            ShardOrder::OneByOne => "classic.json",
+            ShardOrder::ByTurns => "interleaved.json",
+        };
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/oracles/c4_stream").join(name);
+        match std::fs::read(&path) {
+            Ok(bytes) => Some(serde_json::from_slice(&bytes).unwrap()),
+            Err(_) if std::env::var_os("CI").is_none() => {
+                eprintln!("skipped: there is no {}", path.display());
+                None
+            }
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
+    }
+
+    const ORDERS: [ShardOrder; 2] = [ShardOrder::OneByOne, ShardOrder::ByTurns];
+
+    /// The words of row `row` of shard `shard`, as the oracle's README has them.
+    fn words(shard: usize, row: usize) -> Vec<usize> {
+        (0..3 + (row * 7919 + shard * 104_729) % 40).map(|k| (row * 31 + shard * 17 + k * k) % 16).collect()
+    }
+
+    /// The whole order, as `shard/row`.
+    fn order(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
+        let open =
+            |shard: usize| -> Result<Rows<'_>> { Ok(Box::new((0..rows).map(move |row| Ok(format!("{shard}/{row}"))))) };
+        let mut shuffled = Shuffled::new(&Shards { count, order, open: &open }, seed, buffer);
+        let mut all = Vec::new();
+        while let Some((shard, name)) = shuffled.next().unwrap() {
+            assert!(name.starts_with(&format!("{shard}/")));
+            all.push(name);
+        }
+        all
+    }
+
+    fn texts(value: &Value) -> Vec<&str> {
+        value.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn shards_and_rows_come_in_the_order_of_datasets() {
+        for of in ORDERS {
+            let Some(oracle) = oracle(of) else { return };
+            for count in [8, 1024] {
+                for seed in 0..4 {
+                    let expected = &oracle["shard_order"][format!("{count} shards, seed {seed}")];
+                    let expected = expected.as_array().unwrap().iter().map(|shard| format!("{shard}/0"));
+                    let expected: Vec<String> = expected.collect();
+                    assert_eq!(order(of, (count, 1), seed, 1)[..expected.len()], expected, "{of:?} {count} {seed}");
+                }
+            }
+            for (name, expected) in oracle["order"].as_object().unwrap() {
+                let numbers: Vec<u64> =
+                    name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+                let all = order(of, (8, 3000), numbers[0], numbers[1] as usize);
+                assert_eq!(all[..40], texts(&expected["first"]), "{of:?} {name}");
+                assert_eq!(all[all.len() - 10..], texts(&expected["last"]), "{of:?} {name}");
+                let hash = sha256::of_bytes(all.join("\n"));
+                assert_eq!(expected["sha256_of_all_joined_by_newline"], hash, "{of:?} {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn windows_are_the_official_loaders() {
+        // Words are letters here, and the sample tokenizer begins a text with a token of its own: so each row goes one word
+        // short, and a window of the same length has the same start.
+        let tokenizer = sample::words();
+        let letter = |word: usize| char::from(b'a' + word as u8).to_string();
+        for of in ORDERS {
+            let Some(oracle) = oracle(of) else { return };
+            let open = |shard: usize| -> Result<Rows<'_>> {
+                let text =
+                    move |row: usize| words(shard, row).into_iter().skip(1).map(letter).collect::<Vec<_>>().join(" ");
+                Ok(Box::new((0..3000).map(move |row| Ok(text(row)))))
+            };
+            let shards = Shards { count: 8, order: of, open: &open };
+            let mut checked = 0;
+            for (name, expected) in oracle["windows"].as_object().unwrap() {
+                let numbers: Vec<u64> =
+                    name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+                let (stream, seed, length, count) = (numbers[0], numbers[1], numbers[2] as usize, numbers[3] as usize);
+                let mut random = PythonRandom::new(seed);
+                let windows = draw_windows(&shards, stream, &tokenizer, (count, length), &mut random).unwrap();
+                assert_eq!(windows.count(), count);
+                let names = order(of, (8, 3000), stream, BUFFER);
+                let expected = expected.as_array().unwrap();
+                for (start, pair) in windows.starts.iter().zip(expected) {
+                    let found = serde_json::json!([names[start.document], start.token]);
+                    assert_eq!(found, *pair, "{of:?} {name}");
+                    checked += 1;
+                }
+            }
+            assert_eq!(checked, 72);
+        }
+    }
+
+    #[test]
+    fn no_shard_is_opened_before_its_turn() {
+        for (of, opened_first) in [(ShardOrder::OneByOne, vec![2]), (ShardOrder::ByTurns, vec![2, 4, 3, 6, 5, 0, 1, 7])]
+        {
+            let opened = RefCell::new(Vec::new());
+            let open = |shard: usize| -> Result<Rows<'_>> {
+                opened.borrow_mut().push(shard);
+                Ok(Box::new((0..300).map(move |row| Ok(format!("{shard}/{row}")))))
+            };
+            let shards = Shards { count: 8, order: of, open: &open };
+            let mut rows = Shuffled::new(&shards, 0, 100);
+            (0..20).for_each(|_| drop(rows.next().unwrap()));
+            assert_eq!(*opened.borrow(), opened_first);
+            assert_eq!(of.first(8, 0, 1), opened_first);
+        }
+        // 1,024 shards in ten groups: of four 103, of the others 102.
+        assert_eq!(ShardOrder::OneByOne.first(1024, 0, 3), [84, 752, 296]);
+        assert_eq!(ShardOrder::ByTurns.first(1024, 0, 1), [84, 264, 671, 290, 20, 705, 793, 669, 843, 217]);
+        assert_eq!(ShardOrder::OneByOne.first(8, 0, 99).len(), 8);
+    }
+
+    #[test]
+    fn a_stream_that_ends_too_early_says_what_it_had() {
+        let open = |_| -> Result<Rows<'_>> { Ok(Box::new((0..5).map(|_| Ok("a b c d e f g h".to_owned())))) };
+        let shards = Shards { count: 2, order: ShardOrder::ByTurns, open: &open };
+        let draw = |count| draw_windows(&shards, 0, &sample::words(), (count, 4), &mut PythonRandom::new(0));
+        assert_eq!(draw(10).unwrap().count(), 10);
+        let error = draw(11).unwrap_err();
+        assert!(error.to_string().contains("10 of 10 documents, the longest of 9 tokens"), "{error}");
+        let open = |_| -> Result<Rows<'_>> { Err(Error::missing("this shard is not here")) };
+        let shards = Shards { count: 2, order: ShardOrder::OneByOne, open: &open };
+        assert_eq!(
+            draw_windows(&shards, 0, &sample::words(), (1, 4), &mut PythonRandom::new(0)).unwrap_err().exit_code(),
+            3
+        );
+    }
+}

@@ -1,0 +1,229 @@
+//! A text in shards, of which a grid reads the first ones of a shuffled list: which files those are is known from the seeds,
+//! before any of them is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::at::At;
+use super::disk::Corpus;
+use crate::corpus::{Rule, ShardOrder};
+use crate::error::{Error, Result};
+
+/// Shards of each group that are brought and read where an entry does not say how many: of C4 one is enough for all that the
+/// paper draws.
+const READ: usize = 1;
+/// Most shards that a pattern may name.
+const MOST: usize = 100_000;
+
+/// What an entry says of its shards, and the seeds by which a grid shuffles them.
+#[derive(Debug, Clone)]
+pub(super) struct WrittenShards {
+    order: ShardOrder,
+    read: usize,
+    /// As the hub lists them, in order; empty where all files of a folder are meant.
+    names: Vec<String>,
+    seeds: BTreeSet<u64>,
+}
+
+/// The shards of a text that is streamed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stream {
+    /// In which order their rows come.
+    pub shards: ShardOrder,
+    /// How many there are.
+    pub of: usize,
+    /// How many of each group are read at most.
+    pub read: usize,
+    /// The files of those that are read, by their place among all; below the corpus' path.
+    pub files: BTreeMap<usize, String>,
+}
+
+impl WrittenShards {
+    /// None for a rule that reads one file.
+    pub(super) fn read(
+        at: &At<'_>,
+        rule: &str,
+        (order, read): (Option<ShardOrder>, Option<usize>),
+        files: &[String],
+        seeds: BTreeSet<u64>,
+    ) -> Result<Option<Self>> {
+        if rule != Rule::C4Stream.name() {
+            for (key, written) in [("shards", order.is_some()), ("shards_read", read.is_some())] {
+                if written {
+                    let error = at.key(key).bad(format!("`{key}` belongs to the rule {}", Rule::C4Stream));
+                    return Err(error.found(format!("rule {rule}")));
+                }
+            }
+            return Ok(None);
+        }
+        let files_at = at.key("files");
+        let mut names = Vec::new();
+        for pattern in files {
+            names.extend(expanded(pattern).map_err(|error| error.at(files_at.place().to_string()))?);
+        }
+        if names.iter().any(|name| folder(name) != folder(&names[0])) {
+            return Err(files_at.bad("the shards of a text lie in several folders").expected("one folder"));
+        }
+        if read == Some(0) {
+            return Err(at
+                .key("shards_read")
+                .bad("a stream without a shard has no rows")
+                .expected("1 or more")
+                .found("0"));
+        }
+        Ok(Some(Self { order: order.unwrap_or_default(), read: read.unwrap_or(READ), names, seeds }))
+    }
+
+    /// Those of the names that are read.
+    pub(super) fn wanted(&self) -> Vec<String> {
+        self.of(self.names.len()).into_iter().map(|shard| self.names[shard].clone()).collect()
+    }
+
+    fn of(&self, count: usize) -> BTreeSet<usize> {
+        self.seeds.iter().flat_map(|seed| self.order.first(count, *seed, self.read)).collect()
+    }
+
+    /// The folder of the shards, below that of the repository.
+    pub(super) fn folder(&self) -> &str {
+        self.names.first().map_or("", |name| folder(name))
+    }
+
+    /// The shards as they lie in a folder.
+    ///
+    /// # Errors
+    /// The folder cannot be listed, or one that is read is not there.
+    pub(super) fn below(&self, path: &Path) -> Result<Stream> {
+        let names = match self.names.as_slice() {
+            [] => listed(path)?,
+            names => names.iter().map(|name| name.rsplit('/').next().unwrap_or(name).to_owned()).collect(),
+        };
+        let files: BTreeMap<usize, String> =
+            self.of(names.len()).into_iter().map(|shard| (shard, names[shard].clone())).collect();
+        if let Some(absent) = files.values().find(|name| !path.join(name).is_file()) {
+            return Err(Error::missing("a shard of the text is not there")
+                .at(path.display().to_string())
+                .expected(absent));
+        }
+        if files.is_empty() {
+            return Err(Error::missing("the folder has no shards").at(path.display().to_string()).expected("files"));
+        }
+        Ok(Stream { shards: self.order, of: names.len(), read: self.read, files })
+    }
+}
+
+fn folder(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// The files of a folder by name, without hidden ones.
+fn listed(folder: &Path) -> Result<Vec<String>> {
+    let entries = std::fs::read_dir(folder).map_err(|error| Error::io("list", folder, &error))?;
+    let names = entries.filter_map(|entry| {
+        let entry = entry.ok().filter(|entry| entry.path().is_file())?;
+        entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'))
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The names that a pattern stands for: `part.{00000..01023}.gz` is 1,024 of them, each number as long as the first.
+fn expanded(pattern: &str) -> Result<Vec<String>> {
+    let bad = |found: &str| {
+        Error::bad_input("this does not name the shards one by one")
+            .expected("names with a range of numbers, such as `en/c4-train.{00000..01023}-of-01024.json.gz`")
+            .found(format!("`{pattern}`: {found}"))
+            .hint("how many there are decides in which order they are read, so it is not left to what happens to be there")
+    };
+    if pattern.contains(['*', '?', '[', ']']) {
+        return Err(bad("a pattern"));
+    }
+    let Some((before, rest)) = pattern.split_once('{') else { return Ok(vec![pattern.to_owned()]) };
+    let (range, after) = rest.split_once('}').ok_or_else(|| bad("no `}`"))?;
+    let (first, last) = range.split_once("..").ok_or_else(|| bad("no `..`"))?;
+    let number = |text: &str| text.parse::<usize>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let (Some(from), Some(to)) = (number(first), number(last)) else { return Err(bad("no numbers")) };
+    if from > to || to - from >= MOST || after.contains(['{', '}']) {
+        return Err(bad("no range from a lower to a higher number"));
+    }
+    Ok((from..=to).map(|number| format!("{before}{number:0width$}{after}", width = first.len())).collect())
+}
+
+impl Corpus {
+    /// The files that are read of it.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match &self.stream {
+            None => vec![self.path.clone()],
+            Some(stream) => stream.files.values().map(|name| self.path.join(name)).collect(),
+        }
+    }
+
+    /// Those that the stream of a seed reads, in the order in which it opens them.
+    ///
+    /// # Errors
+    /// One that was not among those that the grid's seeds open.
+    pub fn files_of(&self, seed: u64) -> Result<Vec<PathBuf>> {
+        let Some(stream) = &self.stream else { return Ok(self.files()) };
+        let first = stream.shards.first(stream.of, seed, stream.read);
+        first.into_iter().map(|shard| self.shard(shard)).collect()
+    }
+
+    /// The file of a shard.
+    ///
+    /// # Errors
+    /// A shard that is not among those that are read: the stream goes on after them.
+    pub fn shard(&self, number: usize) -> Result<PathBuf> {
+        let stream = self.stream.as_ref();
+        let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
+        file.ok_or_else(|| {
+            let (of, read) = stream.map_or((1, 1), |stream| (stream.of, stream.read));
+            Error::missing("the stream goes on in a shard that is not read")
+                .expected(format!("shard {number} of {of}"))
+                .found(format!("`shards_read: {read}`, and those have ended"))
+                .hint(format!("`shards_read: {}` reads more of them; `ghostlab fetch` brings those then", read + 1))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_names_every_shard() {
+        let names = expanded("en/c4-train.{00000..01023}-of-01024.json.gz").unwrap();
+        assert_eq!((names.len(), names[84].as_str()), (1024, "en/c4-train.00084-of-01024.json.gz"));
+        assert_eq!(expanded("a{8..11}").unwrap(), ["a8", "a9", "a10", "a11"]);
+        assert_eq!(expanded("one").unwrap(), ["one"]);
+        for bad in ["a*", "a{1..", "a{1}", "a{2..1}", "a{x..y}", "a{0..99999999999}", "a{1..2}{1..2}", "a{+1..2}"] {
+            assert_eq!(expanded(bad).unwrap_err().exit_code(), 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_folder_has_the_shards_that_its_seeds_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = |names: &[String], seeds: &[u64], read| WrittenShards {
+            order: ShardOrder::OneByOne,
+            read,
+            names: names.to_vec(),
+            seeds: seeds.iter().copied().collect(),
+        };
+        for shard in 0..8 {
+            std::fs::write(folder.path().join(format!("part-{shard}.json.gz")), "x").unwrap();
+        }
+        std::fs::write(folder.path().join(".hidden"), "x").unwrap();
+        // The oracle's orders of eight shards: 2, 4, 3, … of seed 0, and 5, 0, 1, … of seed 1.
+        let stream = written(&[], &[0, 1], 1).below(folder.path()).unwrap();
+        assert_eq!((stream.of, stream.files.keys().copied().collect::<Vec<_>>()), (8, vec![2, 5]));
+        assert_eq!(stream.files[&5], "part-5.json.gz");
+        let names = expanded("x/part-{0..7}.json.gz").unwrap();
+        assert_eq!(written(&names, &[0], 2).wanted(), ["x/part-2.json.gz", "x/part-4.json.gz"]);
+        assert_eq!(written(&names, &[0], 1).below(folder.path()).unwrap().files.len(), 1);
+        std::fs::remove_file(folder.path().join("part-2.json.gz")).unwrap();
+        let error = written(&names, &[0], 1).below(folder.path()).unwrap_err();
+        assert!(error.exit_code() == 3 && error.to_string().contains("part-2.json.gz"), "{error}");
+    }
+}
