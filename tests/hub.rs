@@ -237,8 +237,11 @@ fn the_lock_of_the_experiments_in_use_is_written() {
         world.write(&format!("{name}/backbones/tiny.yaml"), format!("hub: {MODEL}\n"));
         world.write(
             &format!("{name}/table3.yaml"),
-            "artifact:\n  title: A table\n  table:\n    lead: [backbone]\n    dense: true\n    rows: []\n    metrics: [ppl_wikitext2]\n\
-             backbone: tiny\ncorpora:\n  wikitext2: {path: ../test.jsonl, rule: wikitext2}\n\
+            "artifact:\n  title: A table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
+             - {criterion: llm-streamline, recovery: [none]}\n    metrics: [ppl_wikitext2]\n\
+             backbone: tiny\ncriterion: llm-streamline\ndepth: 1\nrecovery: [none]\n\
+             corpora:\n  wikitext2: {path: ../test.jsonl, rule: wikitext2}\n\
+             calibration: {corpus: wikitext2, sequences: 4, length: 64}\n\
              evaluate:\n  perplexity: [{corpus: wikitext2, length: 64}]\n",
         );
     };
@@ -268,7 +271,7 @@ fn the_lock_of_the_experiments_in_use_is_written() {
 fn shards() -> Vec<Served> {
     let shard = |shard: usize| {
         let row = |row: usize| {
-            let count = if row % 10 == 0 { 70 + row % 7 } else { 2 };
+            let count = if row.is_multiple_of(10) { 70 + row % 7 } else { 2 };
             let words: Vec<String> = (0..count).map(|at| format!("w{}", (at * at + 7 * shard + row) % 200)).collect();
             format!("{}\n", serde_json::json!({"text": words.join(" ")}))
         };

@@ -161,7 +161,7 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: Hash<'_>) -> Result<Seen>
             let (expected, found) = (format!("{} layers", of.layers), format!("{} layers", config.layers));
             return Err(another(&need.name, &path).expected(expected).found(found));
         }
-        if let Some(pinned) = pinned {
+        if let (Some(pinned), Some(_)) = (pinned, of_paper) {
             held_against(&need.name, &path, pinned, hash)?;
         }
     }
