@@ -75,7 +75,7 @@ impl Bench {
         let text = format!(
             "artifact:\n  title: Perplexity\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
              - {{criterion: llm-streamline, recovery: [none, ghosted]}}\n    metrics: [ppl_c4]\n\
-             backbones:\n  llama-3-8b: {{path: {}}}\ncorpora:\n  c4: {{path: text.jsonl, rule: c4}}\n\
+             backbones:\n  llama-3-8b: {{path: {}}}\ncorpora:\n  c4: {{path: text.jsonl, rule: c4-stream}}\n\
              \x20 other: {{path: nowhere.jsonl, rule: c4}}\ntasks:\n  rte: {{path: nowhere}}\nbackbone: llama-3-8b\n\
              criterion: llm-streamline\ndepth: [1, 2]\nrecovery: [none, ghosted]\n\
              calibration: {{corpus: c4, sequences: 8, length: 64}}\n\

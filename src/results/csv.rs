@@ -42,6 +42,10 @@ impl Serialize for Field<'_> {
             AnyValue::Boolean(value) => serializer.serialize_bool(*value),
             AnyValue::Int64(value) => serializer.serialize_i64(*value),
             AnyValue::UInt64(value) => serializer.serialize_u64(*value),
+            // A power of ten has its sign, as in the tables of before.
+            AnyValue::Float64(value) if value.is_finite() && value.abs() >= 1e16 => {
+                serializer.serialize_str(&format!("{value:e}").replace('e', "e+"))
+            }
             AnyValue::Float64(value) => serializer.serialize_f64(*value),
             other => {
                 let text = other.get_str().map_or_else(|| other.to_string(), str::to_owned);
