@@ -114,7 +114,7 @@ fn hub_files(plan: &Plan) -> Vec<HubFile> {
         file: format!("{}/{}", repo.source.repo, file.name),
         bytes: file.bytes,
         cached: file.cached.is_some(),
-        commit: repo.commit.clone(),
+        commit: repo.commit.to_string(),
         pinned: repo.locked,
     };
     plan.files().map(file).collect()
