@@ -122,7 +122,7 @@ macro_rules! attacks {
     };
 }
 
-attacks!(grid config tokenizer weights corpus task race meta journal command plan);
+attacks!(grid config tokenizer weights corpus task race meta pack journal command plan);
 
 fn zipped(text: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -6,6 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::world::{World, table};
+use ghostlab::store::{Found, InventoryItem, Store};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -258,11 +259,13 @@ fn only_methods_that_read_the_operator_s_sequences_depend_on_their_number() {
 fn a_key_names_the_versions_of_all_that_it_is_made_from() {
     let world = World::new();
     world.runs(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
-    let key = |path: PathBuf| common::json(&path)["key"].clone();
+    let stored = Store::look_at(&world.path("data/store")).unwrap().entries();
     let made_from = |kind: &str, of: &str| {
-        let mut found = Vec::new();
-        find(&world.path(&format!("data/store/{kind}")), "meta.json", &mut found);
-        let keys = found.into_iter().map(key).filter(|key| {
+        let key = |entry: &InventoryItem| match &entry.found {
+            Found::Whole(artifact) => artifact.meta().key.clone(),
+            Found::Damaged(error) => panic!("{error}"),
+        };
+        let keys = stored.iter().filter(|entry| entry.stage == kind).map(key).filter(|key| {
             let selection = if kind.starts_with("selection") { key } else { &key["of"]["selection"] };
             selection["of"]["criterion"] == of
         });

@@ -5,26 +5,15 @@ mod common;
 
 use std::path::Path;
 
+use common::checkout;
 use common::world::World;
+use ghostlab::store::{InventoryItem, Store};
 
 /// Bytes and number of what is stored of one kind.
 fn stored(world: &World, kind: &str) -> (u64, usize) {
-    fn below(folder: &Path, sum: &mut (u64, usize)) {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
-            if entry.path().is_dir() {
-                below(&entry.path(), sum);
-            } else if entry.file_name() != "meta.json" {
-                *sum = (sum.0 + entry.metadata().unwrap().len(), sum.1 + 1);
-            }
-        }
-    }
-    let mut sum = (0, 0);
-    for entry in std::fs::read_dir(world.path("data/store")).unwrap().map(Result::unwrap) {
-        if entry.file_name().to_string_lossy().starts_with(&format!("{kind}-v")) {
-            below(&entry.path(), &mut sum);
-        }
-    }
-    sum
+    let entries = Store::look_at(&world.path("data/store")).unwrap().entries();
+    let own = || entries.iter().filter(|entry| entry.stage.starts_with(&format!("{kind}-v")));
+    (own().map(InventoryItem::bytes).sum(), own().count())
 }
 
 fn all(world: &World) -> u64 {
@@ -54,7 +43,7 @@ fn a_limit_takes_what_is_cheap_to_make_again_and_nothing_that_the_grid_needs() {
     assert!(world.tables() == unlimited.tables());
     assert_eq!(stored(&world, "activations").1, 0, "its operators are made");
     for kind in ["tokens", "selection", "operator", "scores"] {
-        // Files, not bytes: an operator's record has its seconds.
+        // Not bytes: an operator's figures have its seconds.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
     }
     // Nothing is made again.
@@ -89,4 +78,50 @@ fn with_room_for_all_everything_stays() {
     let log = world.runs(&[&THIS[..], &["--store-limit", "1"]].concat());
     assert!(!log.contains("the store's limit"), "{log}");
     assert!(stored(&world, "activations").0 >= others.0);
+}
+
+/// Files and folders that the store has of what cells are.
+fn inodes(world: &World) -> usize {
+    fn below(folder: &Path) -> usize {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().map(Result::unwrap);
+        entries.map(|entry| 1 + below(&entry.path())).sum()
+    }
+    // Activations are at work: a limit of the store takes them when their operators are made.
+    let kinds = std::fs::read_dir(world.path("data/store")).unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    kinds
+        .filter(|path| name(path).contains("-v") && !name(path).starts_with("activations-v"))
+        .map(|path| below(&path))
+        .sum()
+}
+
+#[test]
+fn a_cell_with_nine_tasks_and_three_texts_takes_four_files_at_most() {
+    let world = World::new();
+    let tiny = checkout().join("data/tiny");
+    let tiny = tiny.display();
+    let tasks = ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
+    let texts = [("wiki-test", "wikitext2"), ("web-validation", "c4"), ("news-validation", "ptb")];
+    let mut grid = format!("backbones:\n  tiny: {{path: {tiny}/llama}}\ncorpora:\n");
+    for (name, rule) in texts {
+        grid += &format!("  {name}: {{path: {tiny}/corpora/{name}.jsonl.gz, rule: {rule}, limit: 2}}\n");
+    }
+    grid += &format!("  train: {{path: {tiny}/corpora/web-train.jsonl.gz, rule: c4}}\ntasks:\n");
+    for name in tasks {
+        grid += &format!("  {name}: {{path: {tiny}/tasks/{name}.jsonl.gz}}\n");
+    }
+    grid += "backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [2, 4, 6]\n\
+             recovery: [none, prune-and-comp, linearpatch-diag, ghosted, replaceme-ls]\n\
+             calibration: [{corpus: train, sequences: 8, length: 64}]\nevaluate:\n  perplexity:\n";
+    texts.iter().for_each(|(name, _)| grid += &format!("    - {{corpus: {name}, length: 64}}\n"));
+    grid += "  tasks:\n";
+    tasks.iter().for_each(|name| grid += &format!("    - {{name: {name}, limit: 4}}\n"));
+    world.write("grid.yaml", grid);
+    world.runs(&["--set", "recovery=none"]);
+    let before = inodes(&world);
+    world.runs(&[]);
+    // Twelve more cells: an operator each (and a folder that some share), and a file of scores for each task and text.
+    let added = inodes(&world) - before;
+    assert!(added <= 4 * 12, "{added} files and folders for 12 cells");
+    assert_eq!(stored(&world, "scores").1, 12 * 16);
 }

@@ -41,6 +41,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "task", seeds: task_seeds, run: task },
     FuzzTarget { name: "race", seeds: race_seeds, run: race },
     FuzzTarget { name: "meta", seeds: meta_seeds, run: meta },
+    FuzzTarget { name: "pack", seeds: pack_seeds, run: pack },
     FuzzTarget { name: "journal", seeds: journal_seeds, run: journal },
     FuzzTarget { name: "command", seeds: commands::command_seeds, run: commands::command },
     FuzzTarget { name: "plan", seeds: commands::plan_seeds, run: commands::plan },
@@ -376,8 +377,10 @@ const PAYLOADS: [(&str, &[u8]); 2] = [("a.json", b"[1, 2]"), ("values.f64", b"12
 
 fn stored(folder: &Path) -> (Store, Key, PathBuf) {
     let store = Store::open(folder).unwrap();
-    let key = Key::new(ArtifactKind::Scores, json!({"of": 1}), []);
-    let artifact = store.put(&key, 0.5, &PAYLOADS).unwrap();
+    let key = Key::new(ArtifactKind::Operator, json!({"of": 1}), []);
+    let mut draft = store.draft().unwrap();
+    PAYLOADS.iter().for_each(|(name, bytes)| draft.write(name, bytes).unwrap());
+    let artifact = store.commit(draft, &key, 0.5).unwrap();
     (store, key, artifact.folder().join("meta.json"))
 }
 
@@ -397,6 +400,35 @@ fn meta(data: &[u8]) {
             assert_eq!(Some(artifact.read(name).unwrap().as_slice()), written.map(|(_, bytes)| *bytes), "{name}");
         }
     }
+}
+
+/// Scores of two in one file, which is given back.
+fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
+    let store = Store::open(folder).unwrap();
+    let keys = [1, 2].map(|of| Key::new(ArtifactKind::Scores, json!({"of": of}), []));
+    store.put_all(keys.iter().map(|key| store.packing(key, 0.5, &PAYLOADS)).collect()).unwrap();
+    let file = store.lies(&keys[0]);
+    (keys, file)
+}
+
+fn pack_seeds() -> Vec<Vec<u8>> {
+    let folder = TempDir::new().unwrap();
+    vec![fs::read(packed(folder.path()).1).unwrap()]
+}
+
+/// Of a file of many that was changed nothing is used but what was written.
+fn pack(data: &[u8]) {
+    let folder = TempDir::new().unwrap();
+    let (keys, path) = packed(folder.path());
+    fs::write(path, data).unwrap();
+    let store = Store::look_at(folder.path()).unwrap();
+    for key in &keys {
+        if let Lookup::Whole(artifact) = store.get(key) {
+            let read = |(name, bytes): (&str, &[u8])| assert_eq!(artifact.read(name).unwrap(), bytes, "{name}");
+            PAYLOADS.into_iter().for_each(read);
+        }
+    }
+    store.entries();
 }
 
 fn records() -> Vec<JournalRecord> {

@@ -138,7 +138,7 @@ fn state(state: State) -> &'static str {
 fn verify(store: &Store, repair: bool) -> Result<ExitCode> {
     let (mut verified, damaged) = Verified::of(store);
     if repair {
-        damaged.iter().try_for_each(|entry| store.remove(entry))?;
+        store.remove_all(&damaged)?;
         verified.removed = true;
     }
     let code = if verified.damaged.is_empty() || repair { ExitCode::SUCCESS } else { ExitCode::from(5) };
@@ -195,7 +195,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     for some in going.chunks(64) {
         // A run may have begun since, or gone on to something new.
         let in_use = store.reserved();
-        some.iter().filter(|entry| !in_use.contains(&entry.hash)).try_for_each(|entry| store.remove(entry))?;
+        store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
     clearing.deleted = true;
     answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))?;

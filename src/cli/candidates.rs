@@ -15,7 +15,7 @@ use crate::cluster::Submission;
 use crate::exec::Methods;
 use crate::grid::{EntryKind, Grid, Registry, names_around};
 use crate::results::StoredResults;
-use crate::store::ArtifactKind;
+use crate::store::{ArtifactKind, Store};
 
 /// The words of the line that is completed, without the one under the cursor.
 static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
@@ -201,9 +201,8 @@ pub(super) fn keys() -> ArgValueCompleter {
         };
         let store = said().and_then(|said| one::<PathBuf>(&said, "store"));
         let Some(root) = Place::of(store).root() else { return Vec::new() };
-        let kinds = ArtifactKind::ALL.iter().map(|kind| root.join(kind.folder()).join(&typed[..2]));
-        let hashes = kinds.flat_map(|folder| folders_in(&folder));
-        beginning(current, hashes.filter_map(|folder| Some(folder.file_name()?.to_str()?.to_owned())))
+        let Ok(store) = Store::look_at(&root) else { return Vec::new() };
+        beginning(current, ArtifactKind::ALL.iter().flat_map(|&kind| store.beginning(kind, typed)))
     })
 }
 

@@ -70,7 +70,7 @@ pub struct CellResult {
 #[derive(Debug, Clone, Serialize)]
 pub struct MadeFrom {
     pub kind: &'static str,
-    /// The hash of its key; `ghostlab explain` and the store's `meta.json` have it in words.
+    /// The hash of its key; `ghostlab explain` and the artifact's record in the store have it in words.
     pub key: String,
     pub seconds: f64,
     /// Program, commit, command line, machine.

@@ -99,7 +99,7 @@ pub(super) fn in_store(
         let _clearing = wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
         // A run that has begun since has noted what it needs.
         quota = look()?;
-        quota.going.iter().try_for_each(|entry| store.remove(entry))?;
+        store.remove_all(&quota.going)?;
         let (count, bytes) = (quota.going.len(), quota.going.iter().map(InventoryItem::bytes).sum::<u64>());
         let seconds: f64 = quota.going.iter().map(InventoryItem::seconds).sum();
         let (limit, bytes) = (gigabytes(limit), gigabytes(bytes));

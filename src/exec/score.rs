@@ -4,15 +4,12 @@
 mod parts;
 
 use std::collections::HashMap;
-use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::sync::Arc;
 
 pub(super) use parts::Scoring;
 use parts::{Candidate, Chunk, Group, Pass, Pending, Tries};
 
 use super::context::Context;
-use super::lock::lock;
 use super::models::Models;
 use super::presence::Stored;
 use super::quiet;
@@ -24,9 +21,6 @@ use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
 use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key};
-
-/// So many scores are written to the store at a time.
-const WRITERS: usize = 8;
 
 /// Variants of one backbone on one text or task.
 pub(super) struct ScoringJob<'a> {
@@ -357,21 +351,14 @@ impl ScoringJob<'_> {
     }
 }
 
-/// Stores what some candidates scored. Each waits for the disk four times, and those that wait together wait once.
-fn put(run: &Context<'_>, eval_set: &dyn EvalSet, candidates: Vec<&mut Candidate>) -> Result<()> {
-    let writers = WRITERS.min(candidates.len());
-    let left = Mutex::new(candidates.into_iter());
-    let write = || {
-        loop {
-            let Some(candidate) = lock(&left).next() else { return Ok(()) };
-            let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
-            let bytes = value_bytes(&eval_set.assemble(&chunks));
-            run.store.put(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])?;
-            run.stored_scores(&candidate.key);
-        }
+/// Stores what some candidates scored, together.
+fn put(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mut Candidate>) -> Result<()> {
+    let packing = |candidate: &mut &mut Candidate| {
+        let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
+        let bytes = value_bytes(&eval_set.assemble(&chunks));
+        run.store.packing(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])
     };
-    thread::scope(|scope| {
-        let writers: Vec<_> = (0..writers).map(|_| scope.spawn(write)).collect();
-        writers.into_iter().try_for_each(|of| of.join().unwrap_or_else(|panic| resume_unwind(panic)))
-    })
+    run.store.put_all(candidates.iter_mut().map(packing).collect())?;
+    candidates.iter().for_each(|candidate| run.stored_scores(&candidate.key));
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! A stored artifact: its record and its payloads.
+//! A stored artifact: its record and its payloads, in a folder of its own or in a file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::disk::{Disk, Mapped};
 use super::key::{ABOUT, Key, canonical};
+use super::packed::{self, Member, Packs};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
@@ -39,6 +40,11 @@ impl Meta {
         self.payloads.values().map(|stored| stored.bytes).sum()
     }
 
+    /// Bytes of the payloads that stand before one where they stand one after another.
+    fn before(&self, name: &str) -> u64 {
+        self.payloads.iter().take_while(|(own, _)| own.as_str() < name).map(|(_, stored)| stored.bytes).sum()
+    }
+
     /// The text of `meta.json`.
     pub(super) fn to_text(&self) -> serde_json::Result<Vec<u8>> {
         let mut record = serde_json::to_value(self)?;
@@ -48,7 +54,7 @@ impl Meta {
 
     /// # Errors
     /// What is wrong with the text.
-    fn from_text(text: &[u8]) -> Result<Self, String> {
+    pub(super) fn from_text(text: &[u8]) -> Result<Self, String> {
         let mut record: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         let check = record.as_object_mut().and_then(|fields| fields.remove(CHECK));
         if check != Some(checksum(&record).into()) {
@@ -76,27 +82,59 @@ pub(super) struct StoredFile {
 #[derive(Debug, Clone)]
 pub struct StoredArtifact {
     disk: Arc<dyn Disk>,
-    folder: PathBuf,
+    place: Place,
     meta: Meta,
+}
+
+/// Where an artifact lies.
+#[derive(Debug, Clone)]
+enum Place {
+    Folder(PathBuf),
+    /// A file, where its payloads begin in it, and by what it is found again where it moved.
+    File(PathBuf, u64, Option<Arc<Packs>>),
 }
 
 impl StoredArtifact {
     /// Reads the record and compares the payloads' sizes: what is cheap.
-    pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, key: Option<&Key>) -> Result<Self> {
-        let path = folder.join(META);
+    pub(super) fn open(disk: Arc<dyn Disk>, place: PathBuf, hash: Option<&str>) -> Result<Self> {
+        if let Ok(read) = packed::only(&*disk, &place) {
+            let (member, meta) = read.map_err(|found| damaged(&place).found(found))?;
+            of_key(&place, &meta, hash)?;
+            return Ok(Self::packed(disk, place, member.at, meta, None));
+        }
+        let path = place.join(META);
         let text = disk.read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
         let meta = Meta::from_text(&text).map_err(|found| damaged(&path).found(found))?;
-        if key.is_some_and(|key| Key::hash_of(&meta.key) != key.hash()) {
-            return Err(damaged(&path).expected("the key that its folder is named after").found("another key"));
-        }
+        of_key(&path, &meta, hash)?;
         for (name, stored) in &meta.payloads {
-            let path = folder.join(name);
+            let path = place.join(name);
             let bytes = disk.size(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
             if bytes != stored.bytes {
                 return Err(damaged(&path).expected(format!("{} bytes", stored.bytes)).found(bytes.to_string()));
             }
         }
-        Ok(Self { disk, folder, meta })
+        Ok(Self { disk, place: Place::Folder(place), meta })
+    }
+
+    /// One in a file, with its record.
+    pub(super) fn packed(disk: Arc<dyn Disk>, file: PathBuf, at: u64, meta: Meta, packs: Option<Arc<Packs>>) -> Self {
+        Self { disk, place: Place::File(file, at, packs), meta }
+    }
+
+    /// One in a file of many.
+    pub(super) fn of_pack(
+        disk: &Arc<dyn Disk>,
+        packs: &Arc<Packs>,
+        hash: &str,
+        found: (PathBuf, Member),
+    ) -> Result<Self> {
+        let open = |(file, member): (PathBuf, Member)| {
+            let meta = packed::record(&**disk, &file, &member).map_err(|found| damaged(&file).found(found))?;
+            of_key(&file, &meta, Some(hash))?;
+            Ok(Self::packed(Arc::clone(disk), file, member.at, meta, Some(Arc::clone(packs))))
+        };
+        // Whoever clears up may have moved it at this moment.
+        open(found).or_else(|error| packs.find_again(hash).map_or(Err(error), open))
     }
 
     /// Compares every payload's hash.
@@ -104,8 +142,19 @@ impl StoredArtifact {
     /// # Errors
     /// The first payload that is not what was written.
     pub fn verify(&self) -> Result<()> {
+        if let Place::File(file, ..) = &self.place {
+            return self.in_file(0, self.meta.bytes(), |bytes| {
+                let mut rest = bytes;
+                for (name, stored) in &self.meta.payloads {
+                    let (own, after) = rest.split_at_checked(stored.bytes as usize).unwrap_or((rest, &[]));
+                    same(&file.join(name), stored, &StoredFile::of_bytes(own))?;
+                    rest = after;
+                }
+                Ok(())
+            });
+        }
         let same = |(name, stored): (&String, &StoredFile)| {
-            let path = self.folder.join(name);
+            let path = self.folder().join(name);
             let found = StoredFile::of(&*self.disk, &path).map_err(|error| damaged(&path).found(error.to_string()))?;
             same(&path, stored, &found)
         };
@@ -117,13 +166,27 @@ impl StoredArtifact {
         payloads.into_par_iter().try_for_each(same)
     }
 
+    /// What some of the payloads' bytes in a file come to; where that is damage, they may have moved meanwhile.
+    fn in_file<T>(&self, start: u64, bytes: u64, of: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
+        let read = |file: &Path, at: u64| {
+            let read = self.disk.read_part(file, at.saturating_add(start), bytes);
+            of(&read.map_err(|error| damaged(file).found(error.to_string()))?)
+        };
+        let Place::File(file, at, packs) = &self.place else { return of(&[]) };
+        read(file, *at).or_else(|error| {
+            let moved = packs.as_ref().and_then(|packs| packs.find_again(&Key::hash_of(&self.meta.key)));
+            moved.map_or(Err(error), |(file, member)| read(&file, member.at))
+        })
+    }
+
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// Where it lies.
+    /// Where it lies: its folder, or the file that it is in.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        let (Place::Folder(path) | Place::File(path, ..)) = &self.place;
+        path
     }
 
     /// The names of the payloads, sorted.
@@ -132,23 +195,29 @@ impl StoredArtifact {
     }
 
     fn stored(&self, name: &str) -> Result<&StoredFile> {
-        let missing = || damaged(&self.folder).expected(format!("a payload `{name}`")).found("none of that name");
+        let missing = || damaged(self.folder()).expected(format!("a payload `{name}`")).found("none of that name");
         self.meta.payloads.get(name).ok_or_else(missing)
     }
 
-    /// Where a payload lies; its bytes are not looked at.
+    /// The file that a payload is, or is in; its bytes are not looked at.
     ///
     /// # Errors
     /// There is none of that name.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
-        self.stored(name).map(|_| self.folder.join(name))
+        self.stored(name).map(|_| match &self.place {
+            Place::Folder(folder) => folder.join(name),
+            Place::File(file, ..) => file.clone(),
+        })
     }
 
-    /// A payload to be read as it is used; its bytes are not looked at.
+    /// A payload to be read as it is used; of one that is a file of its own bytes are not looked at.
     ///
     /// # Errors
     /// There is none of that name, or it cannot be read.
     pub fn map(&self, name: &str) -> Result<Mapped> {
+        if matches!(self.place, Place::File(..)) {
+            return self.read(name).map(Mapped::Memory);
+        }
         let path = self.path(name)?;
         self.disk.map(&path).map_err(|error| Error::io("map", &path, &error))
     }
@@ -159,20 +228,38 @@ impl StoredArtifact {
     /// Damage, with what is damaged.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let stored = self.stored(name)?;
-        let path = self.folder.join(name);
+        let path = self.folder().join(name);
+        if let Place::File(..) = self.place {
+            return self.in_file(self.meta.before(name), stored.bytes, |bytes| {
+                same(&path, stored, &StoredFile::of_bytes(bytes)).map(|()| bytes.to_vec())
+            });
+        }
         let bytes = self.disk.read(&path).map_err(|error| damaged(&path).found(error.to_string()))?;
-        same(&path, stored, &StoredFile { bytes: bytes.len() as u64, sha256: sha256::of_bytes(&bytes) })?;
+        same(&path, stored, &StoredFile::of_bytes(&bytes))?;
         Ok(bytes)
     }
 }
 
-fn damaged(path: &Path) -> Error {
+fn of_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
+    match hash {
+        Some(hash) if Key::hash_of(&meta.key) != hash => {
+            Err(damaged(path).expected("the key that it lies under").found("another key"))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn damaged(path: &Path) -> Error {
     Error::damaged("a stored artifact is damaged")
         .at(path.display().to_string())
         .hint("it is not used; a run makes it anew")
 }
 
 impl StoredFile {
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.len() as u64, sha256: sha256::of_bytes(bytes) }
+    }
+
     /// Size and hash of a file as it lies on the disk.
     pub(super) fn of(disk: &dyn Disk, path: &Path) -> std::io::Result<Self> {
         sha256::of_reader(&mut disk.reader(path)?).map(|(sha256, bytes)| Self { bytes, sha256 })

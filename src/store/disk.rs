@@ -32,6 +32,16 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     /// As [`Self::read`].
     fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>>;
 
+    /// So many bytes of a file, or those that there are, after so many.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
+        let mut read = self.read_from(path, start)?;
+        read.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
+        Ok(read)
+    }
+
     /// A file that is too large to be read at once.
     ///
     /// # Errors
@@ -191,6 +201,17 @@ impl Disk for SystemDisk {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
+        self.count(1);
+        let mut file = File::open(path)?;
+        if start > 0 {
+            file.seek(SeekFrom::Start(start))?;
+        }
+        let mut read = Vec::new();
+        file.take(bytes).read_to_end(&mut read)?;
+        Ok(read)
     }
 
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {

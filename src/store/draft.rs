@@ -104,13 +104,36 @@ impl Draft {
         let path = folder.join(META);
         let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
         written.map_err(|error| Error::io("write", &path, &error))?;
+        // Where something as good stood there already, the draft goes.
+        self.committed = self.put(folder, place, &keep)?;
+        Ok(())
+    }
+
+    /// Writes everything as one file, and moves that to its place. What stands there is replaced: it is as good, or damaged.
+    pub(super) fn commit_file(self, place: &Path, bytes: &[u8], keep: impl Fn() -> bool) -> Result<()> {
+        fault::here("draft");
+        fault::here("record");
+        let path = self.folder.join("packed");
+        self.disk.create(&path, bytes).map_err(|error| {
+            Error::missing("cannot write to the store")
+                .at(path.display().to_string())
+                .found(error.to_string())
+                .hint("free some room on its disk, or name another folder with --store")
+        })?;
+        // The folder that it was written in goes.
+        self.put(&path, place, &keep).map(drop)
+    }
+
+    /// Moves what is finished to its place; whether it is there now, or something as good was.
+    fn put(&self, from: &Path, place: &Path, keep: &dyn Fn() -> bool) -> Result<bool> {
+        let disk = &*self.disk;
         let parent = place.parent().unwrap_or(place);
         disk.make_folder(parent).map_err(|error| Error::io("create", parent, &error))?;
         fault::here("commit");
         // Of this draft alone: others may be putting something aside at the same moment.
-        let aside = drafts_name(folder, "old");
+        let aside = drafts_name(&self.folder, "old");
         let mut moved_away = false;
-        let mut put = || disk.rename(folder, place).inspect(|()| moved_away = true);
+        let mut put = || disk.rename(from, place).inspect(|()| moved_away = true);
         let moved = put().or_else(|error| {
             if !disk.exists(place) {
                 return Err(error);
@@ -122,14 +145,12 @@ impl Draft {
             disk.rename(place, &aside)?;
             fault::here("replace");
             let moved = put();
-            disk.remove_folder(&aside).ok();
+            disk.remove_folder(&aside).or_else(|_| disk.remove(&aside)).ok();
             // Somebody else mended it at the same moment.
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
         let moved = moved.and_then(|()| disk.sync(parent));
-        // Where something as good stood there already, the draft goes.
-        self.committed = moved_away;
-        moved.map_err(|error| Error::io("move into its place", place, &error))
+        moved.map(|()| moved_away).map_err(|error| Error::io("move into its place", place, &error))
     }
 }
 

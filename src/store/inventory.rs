@@ -1,5 +1,6 @@
 //! What a store holds: listed, checked, thrown away.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,17 +9,20 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::artifact::StoredArtifact;
+use super::artifact::{StoredArtifact, damaged};
+use super::packed::{self, Packs};
+use super::small::Standing;
 use super::{ArtifactKind, Key, Store};
 use crate::error::{Error, Result};
 
-/// A folder of the store in which an artifact should lie.
+/// A place of the store in which an artifact should lie.
 #[derive(Debug)]
 pub struct InventoryItem {
     /// `scores-v1`; versions that this program does not write are listed too.
     pub stage: String,
-    /// The hash that the folder is named after.
+    /// The hash that it lies under.
     pub hash: String,
+    /// Its folder, or the file that it is in.
     pub folder: PathBuf,
     pub found: Found,
 }
@@ -28,6 +32,19 @@ pub struct InventoryItem {
 pub enum Found {
     Whole(StoredArtifact),
     Damaged(Error),
+}
+
+impl Found {
+    /// What was opened under a hash.
+    fn of(opened: Result<StoredArtifact>, hash: &str, place: &Path) -> Self {
+        match opened {
+            Ok(artifact) if Key::hash_of(&artifact.meta().key) == hash => Self::Whole(artifact),
+            Ok(_) => Self::Damaged(
+                Error::damaged("a stored artifact has another key than it lies under").at(place.display().to_string()),
+            ),
+            Err(error) => Self::Damaged(error),
+        }
+    }
 }
 
 impl InventoryItem {
@@ -81,10 +98,17 @@ impl InventoryItem {
         of_key || of_stage().unwrap_or(true)
     }
 
+    /// Whether it lies in a file of many.
+    fn among_many(&self) -> bool {
+        self.folder.parent().is_some_and(|group| name_of(group) == Packs::FOLDER)
+    }
+
     /// Bytes of its payloads.
     pub fn bytes(&self) -> u64 {
         match &self.found {
             Found::Whole(artifact) => artifact.meta().bytes(),
+            // Of a file of many its own are not known any more.
+            Found::Damaged(_) if self.among_many() => 0,
             Found::Damaged(_) => bytes_below(&self.folder),
         }
     }
@@ -116,35 +140,72 @@ impl Store {
             if !is_stage {
                 continue;
             }
-            for folder in self.folders(&stage).iter().flat_map(|group| self.folders(group)) {
-                let hash = name_of(&folder);
-                let named = |artifact: &StoredArtifact| Key::hash_of(&artifact.meta().key) == hash;
-                let found = match StoredArtifact::open(Arc::clone(&self.disk), folder.clone(), None) {
-                    Ok(artifact) if named(&artifact) => Found::Whole(artifact),
-                    Ok(_) => Found::Damaged(
-                        Error::damaged("a stored artifact has another key than its folder is named after")
-                            .at(folder.display().to_string()),
-                    ),
-                    Err(error) => Found::Damaged(error),
-                };
-                entries.push(InventoryItem { stage: name.clone(), hash, folder, found });
+            for group in self.folders(&stage) {
+                let many = name_of(&group) == Packs::FOLDER;
+                for place in self.folders(&group) {
+                    match many {
+                        true => self.of_many(&name, &place, &mut entries),
+                        false => entries.push(self.of_one(&name, place)),
+                    }
+                }
             }
         }
         entries
     }
 
-    /// Removes an artifact: first out of sight, then from the disk.
-    pub fn remove(&self, entry: &InventoryItem) -> Result<()> {
-        self.take_away(&entry.folder, &entry.hash)
+    /// What lies in a folder of its own, or alone in a file.
+    fn of_one(&self, stage: &str, folder: PathBuf) -> InventoryItem {
+        let hash = name_of(&folder);
+        let opened = StoredArtifact::open(Arc::clone(&self.disk), folder.clone(), None);
+        let found = Found::of(opened, &hash, &folder);
+        InventoryItem { stage: stage.to_owned(), hash, folder, found }
+    }
+
+    /// What lies in a file of many. Where the file itself is damaged, it stands for those that are not told any more.
+    fn of_many(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
+        let item =
+            |hash: String, found| InventoryItem { stage: stage.to_owned(), hash, folder: file.to_owned(), found };
+        let whole = packed::all(&*self.disk, file);
+        if let Err(found) = whole.as_ref().map_err(Clone::clone).and_then(|(_, sound)| {
+            if *sound { Ok(()) } else { Err("a line of its list is not what was written".to_owned()) }
+        }) {
+            entries.push(item(name_of(file), Found::Damaged(damaged(file).found(found))));
+        }
+        for (member, meta) in whole.map(|(members, _)| members).unwrap_or_default() {
+            let opened = meta.map_err(|found| damaged(file).found(found));
+            let packs = Some(Arc::clone(&self.packs));
+            let opened = opened
+                .map(|meta| StoredArtifact::packed(Arc::clone(&self.disk), file.to_owned(), member.at, meta, packs));
+            let found = Found::of(opened, &member.hash, file);
+            entries.push(item(member.hash, found));
+        }
+    }
+
+    /// Removes artifacts: first out of sight, then from the disk.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn remove_all<'e>(&self, entries: impl IntoIterator<Item = &'e InventoryItem>) -> Result<()> {
+        let mut among: BTreeMap<&Path, Vec<&str>> = BTreeMap::new();
+        for entry in entries {
+            match entry.among_many() {
+                true => among.entry(&entry.folder).or_default().push(&entry.hash),
+                false => self.take_away(&entry.folder, &entry.hash)?,
+            }
+        }
+        among.into_iter().try_for_each(|(file, hashes)| self.drop_members(file, &hashes))
     }
 
     /// Removes what stands under a key, if anything does.
     pub fn discard(&self, key: &Key) -> Result<()> {
-        let place = self.place(key);
-        if self.disk.exists(&place) { self.take_away(&place, key.hash()) } else { Ok(()) }
+        match self.standing(key.kind(), key.hash()) {
+            None => Ok(()),
+            Some(Standing::Apart(place)) => self.take_away(&place, key.hash()),
+            Some(Standing::Among(file, _)) => self.drop_members(&file, &[key.hash()]),
+        }
     }
 
-    fn take_away(&self, folder: &Path, hash: &str) -> Result<()> {
+    pub(super) fn take_away(&self, folder: &Path, hash: &str) -> Result<()> {
         let failed = |error: std::io::Error| Error::io("remove", folder, &error);
         let aside = self.drafts().join(format!("{}.{hash}.gone", self.worker()?.id()));
         // What is not there any more somebody else took away, or the answer to the rename got lost.
@@ -152,8 +213,12 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             other => other.map_err(failed),
         };
-        there(self.disk.rename(folder, &aside))?;
-        there(self.disk.remove_folder(&aside))?;
+        // A file goes in one step.
+        let is_file = self.disk.list(folder).is_empty();
+        if !is_file || self.disk.remove(folder).is_err() {
+            there(self.disk.rename(folder, &aside))?;
+            there(self.disk.remove_folder(&aside).or_else(|error| self.disk.remove(&aside).map_err(|_| error)))?;
+        }
         // Only where it is empty.
         folder.parent().map(|parent| self.disk.remove_empty(parent));
         Ok(())
@@ -180,7 +245,8 @@ fn name_of(path: &Path) -> String {
 
 fn bytes_below(folder: &Path) -> u64 {
     let size = |entry: fs::DirEntry| entry.metadata().map_or(0, |data| data.len());
-    fs::read_dir(folder).into_iter().flatten().flatten().map(size).sum()
+    let own = fs::metadata(folder).ok().filter(fs::Metadata::is_file).map_or(0, |data| data.len());
+    own + fs::read_dir(folder).into_iter().flatten().flatten().map(size).sum::<u64>()
 }
 
 #[cfg(test)]
@@ -193,7 +259,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let key = |depth: u32| Key::new(ArtifactKind::Selection, json!({"depth": depth}), []);
-        let [good, bad] = [1, 2].map(|depth| store.put(&key(depth), 2.0, &[("a", b"xyz")]).unwrap());
+        let [good, bad] = [1, 2].map(|depth| {
+            let mut draft = store.draft().unwrap();
+            draft.write("a", b"xyz").unwrap();
+            store.commit(draft, &key(depth), 2.0).unwrap()
+        });
         fs::write(bad.path("a").unwrap(), "x").unwrap();
         // What an earlier version stored.
         let old = folder.path().join("selection-v0/ab").join(key(1).hash());
@@ -207,9 +277,7 @@ mod tests {
         assert_eq!(damaged.len(), 1);
         assert_eq!(damaged[0].folder, bad.folder());
         assert_eq!(entries.iter().filter(|entry| !entry.current()).map(InventoryItem::bytes).collect::<Vec<_>>(), [3]);
-        for entry in &entries {
-            store.remove(entry).unwrap();
-        }
+        store.remove_all(&entries).unwrap();
         assert!(store.entries().is_empty());
         assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
     }

@@ -1,6 +1,7 @@
 //! Floor 0: artifacts stored under the hash of what made them (design §9).
 //!
-//! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` holds `meta.json` and payload files. An artifact is written to a
+//! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` holds `meta.json` and payload files; where they are small, `<sha256>` is one
+//! file, and those that are made by the hundred (scores) share files in `packs/`. An artifact is written to a
 //! private folder and renamed into its place, so that it is whole or not there; a reader checks the hash of every
 //! payload that it uses. Keys hold contents and settings, never a path, a name or a time. Beside the artifacts lie the
 //! journals of unfinished work (`journals/`), what living processes have claimed and read (`claims/`, `uses/`,
@@ -18,9 +19,13 @@ mod journal;
 mod key;
 #[cfg(test)]
 pub(crate) mod network;
+mod packed;
+#[cfg(test)]
+mod packed_tests;
 #[cfg(test)]
 pub(crate) mod played_time;
 mod process;
+mod small;
 mod uses;
 mod worker;
 
@@ -32,6 +37,7 @@ pub use index::Input;
 pub use inventory::{Found, InventoryItem};
 pub use journal::{Journal, JournalRecord};
 pub use key::{About, ArtifactKind, Key, canonical};
+pub use packed::Packing;
 pub use process::Process;
 pub use worker::{CALIBRATING, ClaimResult, Lease};
 
@@ -47,6 +53,8 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use disk::{Disk, SystemDisk};
+use packed::Packs;
+use small::among_many;
 use uses::Uses;
 use worker::Worker;
 
@@ -57,6 +65,10 @@ pub struct Store {
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
     uses: Arc<Uses>,
+    /// Artifacts that lie in files of many.
+    packs: Arc<Packs>,
+    /// Those of the same kind that do not: programs before this one put each apart.
+    apart: Arc<OnceLock<HashSet<String>>>,
     /// Hash every input anew.
     rehash: bool,
     /// What every artifact's record says of who made it.
@@ -121,7 +133,9 @@ impl Store {
             }
         }
         let (worker, uses) = (Arc::default(), Arc::new(Uses::new(Arc::clone(&disk))));
-        Ok(Self { root: root.to_owned(), worker, disk, uses, rehash: false, made: Arc::new(|| Value::Null) })
+        let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(ArtifactKind::Scores.folder())));
+        let (root, made) = (root.to_owned(), Arc::new(|| Value::Null));
+        Ok(Self { root, worker, disk, uses, packs, apart: Arc::default(), rehash: false, made })
     }
 
     /// Whether every input is to be hashed anew, whatever is remembered of it.
@@ -147,8 +161,8 @@ impl Store {
         self.root.join("drafts")
     }
 
-    /// Where a key's artifact lies, or would.
-    pub fn place(&self, key: &Key) -> PathBuf {
+    /// Where a key's artifact lies, or would, that is not in a file of many.
+    fn place(&self, key: &Key) -> PathBuf {
         self.place_of(key.kind(), key.hash())
     }
 
@@ -173,11 +187,8 @@ impl Store {
 
     /// The artifact of a key, with its record and its payloads' sizes checked; [`StoredArtifact::read`] checks hashes.
     pub fn look(&self, key: &Key) -> Lookup {
-        let folder = self.place(key);
-        if !self.disk.exists(&folder) {
-            return Lookup::Absent;
-        }
-        match StoredArtifact::open(Arc::clone(&self.disk), folder, Some(key)) {
+        let Some(standing) = self.standing(key.kind(), key.hash()) else { return Lookup::Absent };
+        match self.opened(key.hash(), &standing) {
             Ok(artifact) => Lookup::Whole(artifact),
             Err(error) => Lookup::Damaged(error),
         }
@@ -185,18 +196,28 @@ impl Store {
 
     /// Whether something stands under a key: what is cheapest to ask.
     pub fn has(&self, key: &Key) -> bool {
-        self.disk.exists(&self.place(key))
+        self.has_hash(key.kind(), key.hash())
     }
 
     /// The hashes of all artifacts of a kind: a few hundred listings, however many are asked for.
     pub fn present(&self, kind: ArtifactKind) -> HashSet<String> {
+        let mut present = self.listed(kind);
+        if among_many(kind) {
+            present.extend(self.packs.hashes());
+        }
+        present
+    }
+
+    /// The same of those that do not lie in files of many.
+    fn listed(&self, kind: ArtifactKind) -> HashSet<String> {
         let folder = self.root.join(kind.folder());
-        self.disk.list(&folder).iter().flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
+        let groups = self.disk.list(&folder).into_iter().filter(|name| name != Packs::FOLDER);
+        groups.flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
     }
 
     /// Whether something stands under the hash of a key.
     pub fn has_hash(&self, kind: ArtifactKind, hash: &str) -> bool {
-        self.disk.exists(&self.place_of(kind, hash))
+        self.standing(kind, hash).is_some()
     }
 
     /// A private folder for the payloads of a new artifact; nothing is visible before [`Store::commit`].
@@ -209,16 +230,7 @@ impl Store {
         let place = self.place(key);
         self.reserve([key.hash()])?;
         draft.commit(&place, key, seconds, (self.made)(), || matches!(self.get(key), Lookup::Whole(_)))?;
-        StoredArtifact::open(Arc::clone(&self.disk), place, Some(key))
-    }
-
-    /// Writes an artifact of one or more small payloads.
-    pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<StoredArtifact> {
-        let mut draft = self.draft()?;
-        for (name, bytes) in payloads {
-            draft.write(name, bytes)?;
-        }
-        self.commit(draft, key, seconds)
+        StoredArtifact::open(Arc::clone(&self.disk), place, Some(key.hash()))
     }
 
     /// Claims a piece of work for this process, so that no other does it at the same time.

@@ -102,6 +102,11 @@ impl Server {
         }
     }
 
+    fn is_folder(&self, path: &Path) -> bool {
+        let (folder, name) = split(path);
+        lock(&self.folders).get(&folder).is_some_and(|names| matches!(names.get(&name), Some(Node::Folder)))
+    }
+
     fn has(&self, path: &Path) -> bool {
         let (folder, name) = split(path);
         lock(&self.folders).get(&folder).is_some_and(|names| names.contains_key(&name))
@@ -263,6 +268,11 @@ impl Client {
     /// What it sees of a file after so many bytes.
     fn look(&self, path: &Path, start: usize) -> Option<Vec<u8>> {
         let after = |bytes: &Vec<u8>| bytes.get(start..).unwrap_or_default().to_vec();
+        // That it is there says nothing of what could be read: a folder cannot be.
+        if self.server.is_folder(path) && !self.is_down() {
+            self.asked("read", path);
+            return None;
+        }
         if let Some(seen) = self.known(path, |seen| seen.as_ref().map(after)) {
             return seen;
         }
@@ -422,6 +432,9 @@ impl Disk for Client {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.change("remove", &[path])?;
+        if self.server.is_folder(path) {
+            return Err(ErrorKind::IsADirectory.into());
+        }
         self.server.take(path).map(drop).ok_or_else(missing)
     }
 

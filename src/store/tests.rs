@@ -14,7 +14,10 @@ fn key(value: u32) -> Key {
 }
 
 fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredArtifact {
-    store.put(key, 1.5, &[("a.bin", bytes)]).unwrap()
+    // In a folder of its own, as what is large.
+    let mut draft = store.draft().unwrap();
+    draft.write("a.bin", bytes).unwrap();
+    store.commit(draft, key, 1.5).unwrap()
 }
 
 #[test]
@@ -186,7 +189,10 @@ fn what_is_stored_is_as_readable_as_the_user_s_other_files() {
 #[test]
 fn a_record_that_lost_an_entry_is_damaged_although_it_is_json() {
     let (_folder, store) = store();
-    let artifact = store.put(&key(1), 1.5, &[("a.bin", b"one"), ("b.bin", b"two")]).unwrap();
+    let mut draft = store.draft().unwrap();
+    draft.write("a.bin", b"one").unwrap();
+    draft.write("b.bin", b"two").unwrap();
+    let artifact = store.commit(draft, &key(1), 1.5).unwrap();
     let meta = artifact.folder().join("meta.json");
     let text = fs::read(&meta).unwrap();
     type Change = fn(&mut Value);

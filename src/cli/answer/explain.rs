@@ -132,5 +132,5 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
     };
     let reason = if stored.is_some() { None } else { Some(reasons.of(key, state)) };
     let of = key.readable()["of"].take();
-    ExplainedArtifact { what, key: key.hash().to_owned(), stored, reason, place: store.place(key), of }
+    ExplainedArtifact { what, key: key.hash().to_owned(), stored, reason, place: store.lies(key), of }
 }

@@ -472,7 +472,7 @@ fn results(stage: &Stage, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     for key in plan.variants().flat_map(|(_, variant)| variant.keys()) {
         let crate::store::Lookup::Whole(artifact) = store.get(key) else { panic!("not whole: {}", key.short()) };
         for name in artifact.payloads().filter(|name| !name.ends_with(".json")) {
-            all.push((artifact.folder().join(name), artifact.read(name).unwrap()));
+            all.push((Path::new(key.hash()).join(name), artifact.read(name).unwrap()));
         }
     }
     all.sort();

@@ -1,0 +1,317 @@
+//! Small artifacts in one file: one, or many that were made together. A file system that counts files, and a server that is
+//! asked for each, have to do with few.
+//!
+//! The file: a line that says how many they are, a line of fixed length for each (the hash of its key, and where it stands), the
+//! payloads of each one after another, and their records, which are what `meta.json` holds of an artifact in a folder of
+//! its own. Lines, records and payloads have checks of their own: what is damaged is named, and all else is used. The payloads
+//! of one artifact stand at the same place whoever writes its file.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::artifact::{Meta, StoredFile};
+use super::disk::Disk;
+use crate::error::{Error, Result};
+use crate::files::sha256;
+
+/// An artifact of so many bytes is small.
+pub(super) const SMALL: usize = 1 << 20;
+
+/// So many go into a file at most: all their lines are read at once.
+const MOST: usize = 400;
+/// And so many bytes of them.
+const MOST_BYTES: usize = 16 << 20;
+
+/// So much of a file is read at first.
+const NEAR: u64 = 1 << 16;
+
+const FORMAT: &str = "ghostlab-pack 1 ";
+/// Bytes of the first line.
+const HEAD: usize = FORMAT.len() + 9;
+/// Bytes of a member's line.
+const LINE: usize = 64 + 3 * 17 + 17 + 1;
+
+/// Where a member stands in its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Member {
+    /// Of its key.
+    pub(super) hash: String,
+    /// Where its payloads begin, in the order of their names.
+    pub(super) at: u64,
+    record: u64,
+    record_bytes: u64,
+}
+
+impl Member {
+    fn line(&self) -> String {
+        let Self { hash, at, record, record_bytes } = self;
+        let text = format!("{hash} {at:016x} {record:016x} {record_bytes:016x}");
+        format!("{text} {}\n", &sha256::of_bytes(&text)[..16])
+    }
+
+    fn parsed(line: &[u8]) -> Option<Self> {
+        let (text, check) = std::str::from_utf8(line).ok()?.strip_suffix('\n')?.rsplit_once(' ')?;
+        if sha256::of_bytes(text)[..16] != *check {
+            return None;
+        }
+        let mut words = text.split(' ');
+        let hash = words.next()?.to_owned();
+        let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+        Some(Self { hash, at: number()?, record: number()?, record_bytes: number()? })
+    }
+}
+
+/// An artifact on its way into a file.
+pub struct Packing {
+    pub(super) hash: String,
+    meta: Meta,
+    /// One after another in the order of their names.
+    payloads: Vec<u8>,
+}
+
+impl Packing {
+    pub(super) fn new(
+        hash: &str,
+        payloads: &[(&str, &[u8])],
+        meta: impl FnOnce(BTreeMap<String, StoredFile>) -> Meta,
+    ) -> Self {
+        let by_name: BTreeMap<&str, &[u8]> = payloads.iter().copied().collect();
+        let files = by_name.iter().map(|(name, bytes)| ((*name).to_owned(), StoredFile::of_bytes(bytes))).collect();
+        let payloads = by_name.into_values().collect::<Vec<_>>().concat();
+        Self { hash: hash.to_owned(), meta: meta(files), payloads }
+    }
+
+    pub(super) fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+/// The same in so many as go into one file each.
+pub(super) fn in_files(all: Vec<Packing>) -> Vec<Vec<Packing>> {
+    let mut files: Vec<Vec<Packing>> = Vec::new();
+    let mut bytes = 0;
+    for one in all {
+        bytes += one.payloads.len();
+        match files.last_mut() {
+            Some(file) if file.len() < MOST && bytes <= MOST_BYTES => file.push(one),
+            _ => {
+                bytes = one.payloads.len();
+                files.push(vec![one]);
+            }
+        }
+    }
+    files
+}
+
+/// The bytes of a file, and where its members stand.
+pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<Member>)> {
+    let mut bytes = vec![0; HEAD + members.len() * LINE];
+    let mut index = Vec::new();
+    for Packing { hash, payloads, .. } in members {
+        index.push(Member { hash: hash.clone(), at: bytes.len() as u64, record: 0, record_bytes: 0 });
+        bytes.extend_from_slice(payloads);
+    }
+    for (member, Packing { meta, .. }) in index.iter_mut().zip(members) {
+        let text = meta
+            .to_text()
+            .map_err(|error| Error::job("an artifact's record has no JSON form").found(error.to_string()))?;
+        (member.record, member.record_bytes) = (bytes.len() as u64, text.len() as u64);
+        bytes.extend_from_slice(&text);
+    }
+    let head = format!("{FORMAT}{:08}\n", members.len());
+    let lines = [head].into_iter().chain(index.iter().map(Member::line)).collect::<String>();
+    bytes[..lines.len()].copy_from_slice(lines.as_bytes());
+    Ok((bytes, index))
+}
+
+/// The members that the beginning of a file tells, and whether it tells them all.
+///
+/// # Errors
+/// It is none.
+fn index(near: &[u8]) -> Result<(Vec<Member>, bool), String> {
+    let head =
+        near.get(..HEAD).and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
+    let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("its first line says nothing")?;
+    let lines = near[HEAD..].chunks(LINE).take(count);
+    let members: Vec<Member> = lines.filter_map(Member::parsed).collect();
+    let all = members.len() == count;
+    Ok((members, all))
+}
+
+/// A part of a file.
+struct Part {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Part {
+    fn get(&self, start: u64, bytes: u64) -> Option<&[u8]> {
+        let place = |at: u64| usize::try_from(at.checked_sub(self.start)?).ok();
+        self.bytes.get(place(start)?..place(start.checked_add(bytes)?)?)
+    }
+
+    fn record(&self, of: &Member) -> Result<Meta, String> {
+        Meta::from_text(self.get(of.record, of.record_bytes).ok_or("its record is missing")?)
+    }
+}
+
+/// The record of a member.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn record(disk: &dyn Disk, path: &Path, of: &Member) -> Result<Meta, String> {
+    let bytes = disk.read_part(path, of.record, of.record_bytes).map_err(|error| error.to_string())?;
+    Part { start: of.record, bytes }.record(of)
+}
+
+/// The only member of a file, with its record.
+///
+/// # Errors
+/// The file cannot be read; or what is wrong with it.
+pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(Member, Meta), String>> {
+    let near = Part { start: 0, bytes: disk.read_part(path, 0, NEAR)? };
+    let whole = (near.bytes.len() as u64) < NEAR;
+    let read = || match index(&near.bytes)? {
+        (members, true) if members.len() == 1 => {
+            let member = members[0].clone();
+            let meta = if whole { near.record(&member) } else { record(disk, path, &member) };
+            meta.map(|meta| (member, meta))
+        }
+        _ => Err("its first lines do not tell of one artifact".to_owned()),
+    };
+    Ok(read())
+}
+
+/// A member with its record, or what is wrong with that.
+pub(super) type Read = (Member, Result<Meta, String>);
+
+/// All members of a file, and whether its lines are all whole.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), String> {
+    let whole = Part { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
+    let (members, sound) = index(&whole.bytes)?;
+    let with_record = |member: Member| {
+        let meta = whole.record(&member);
+        (member, meta)
+    };
+    Ok((members.into_iter().map(with_record).collect(), sound))
+}
+
+/// What stays of a file when some members go. A damaged one goes too.
+pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<Packing>> {
+    let whole = Part { start: 0, bytes: disk.read(path)? };
+    let members = index(&whole.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
+    let packing = |member: Member| {
+        let meta = whole.record(&member).ok()?;
+        let payloads = whole.get(member.at, meta.bytes())?.to_vec();
+        Some(Packing { hash: member.hash, meta, payloads })
+    };
+    Ok(members.into_iter().filter(|member| !hashes.contains(&&*member.hash)).filter_map(packing).collect())
+}
+
+/// The files of a kind of artifact that hold many, as far as they were seen.
+#[derive(Debug)]
+pub(super) struct Packs {
+    disk: Arc<dyn Disk>,
+    folder: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    files: HashSet<String>,
+    /// File and place, by the hash of the key.
+    members: HashMap<String, (String, Member)>,
+}
+
+impl Packs {
+    /// The folder of these files, in that of their kind.
+    pub(super) const FOLDER: &str = "packs";
+
+    pub(super) fn new(disk: Arc<dyn Disk>, of_kind: &Path) -> Self {
+        Self { disk, folder: of_kind.join(Self::FOLDER), known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// File and place of a member. What is not known is looked for.
+    pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, Member)> {
+        let mut known = self.known();
+        if !known.members.contains_key(hash) {
+            self.look(&mut known);
+        }
+        known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
+    }
+
+    /// The same when it is not, or not any more, what was found.
+    pub(super) fn find_again(&self, hash: &str) -> Option<(PathBuf, Member)> {
+        let mut known = self.known();
+        if let Some((file, _)) = known.members.remove(hash) {
+            known.files.remove(&file);
+        }
+        drop(known);
+        self.find(hash)
+    }
+
+    /// Looks for what others have put there.
+    pub(super) fn refresh(&self) {
+        self.look(&mut self.known());
+    }
+
+    /// The hashes of all members.
+    pub(super) fn hashes(&self) -> Vec<String> {
+        let mut known = self.known();
+        self.look(&mut known);
+        known.members.keys().cloned().collect()
+    }
+
+    /// Looks for files that came, and forgets those that went.
+    fn look(&self, known: &mut Known) {
+        let there: HashSet<String> = self.disk.list(&self.folder).into_iter().collect();
+        known.files.retain(|file| there.contains(file));
+        known.members.retain(|_, (file, _)| there.contains(file));
+        for file in there {
+            if known.files.contains(&file) {
+                continue;
+            }
+            let near = self.disk.read_part(&self.folder.join(&file), 0, NEAR).unwrap_or_default();
+            // One that says nothing is looked at again; whoever verifies the store is told of it.
+            let Ok((members, _)) = index(&near) else { continue };
+            known.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
+            known.files.insert(file);
+        }
+    }
+
+    /// The folder of the files.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// File and place of a member, as far as is known; nobody is asked.
+    pub(super) fn seen(&self, hash: &str) -> Option<(PathBuf, Member)> {
+        let known = self.known();
+        known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
+    }
+
+    /// A file was put in its place.
+    pub(super) fn added(&self, path: &Path, members: Vec<Member>) {
+        let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
+        let mut known = self.known();
+        known.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
+        known.files.insert(file);
+    }
+
+    /// A file is gone.
+    pub(super) fn gone(&self, path: &Path) {
+        let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
+        let mut known = self.known();
+        known.members.retain(|_, (of, _)| *of != file);
+        known.files.remove(&file);
+    }
+}

@@ -1,0 +1,220 @@
+//! Small artifacts in one file: found whole, damage named, and nothing of an older store lost.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+
+fn key(value: u32) -> Key {
+    Key::new(ArtifactKind::Scores, json!({"variant": value}), [])
+}
+
+fn values(value: u32) -> Vec<u8> {
+    vec![value as u8; 40 + value as usize]
+}
+
+fn store() -> (tempfile::TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    (folder, store)
+}
+
+fn put(store: &Store, which: impl IntoIterator<Item = u32>) {
+    let packing = |value| store.packing(&key(value), 1.5, &[("values.f64", &values(value)), ("a", b"x")]);
+    store.put_all(which.into_iter().map(packing).collect()).unwrap();
+}
+
+fn whole(store: &Store, value: u32) -> bool {
+    match store.get(&key(value)) {
+        Lookup::Whole(artifact) => {
+            assert_eq!(artifact.read("values.f64").unwrap(), values(value));
+            assert_eq!(artifact.read("a").unwrap(), b"x");
+            true
+        }
+        Lookup::Absent | Lookup::Damaged(_) => false,
+    }
+}
+
+/// Files and folders below a folder.
+fn inodes(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| 1 + inodes(&entry.path())).sum()
+}
+
+fn packs(root: &Path) -> Vec<PathBuf> {
+    let folder = root.join(ArtifactKind::Scores.folder()).join("packs");
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Damaged ones of all that the store lists.
+fn damaged(store: &Store) -> usize {
+    let sound = |found: &Found| matches!(found, Found::Whole(artifact) if artifact.verify().is_ok());
+    store.entries().iter().filter(|entry| !sound(&entry.found)).count()
+}
+
+#[test]
+fn scores_by_the_hundred_lie_in_one_file_and_each_is_found_by_every_process() {
+    let (folder, store) = store();
+    let before = Store::look_at(folder.path()).unwrap();
+    assert!(!before.has(&key(0)), "it has looked before anything was there");
+    put(&store, 0..100);
+    assert_eq!(packs(folder.path()).len(), 1);
+    for store in [&store, &before, &Store::look_at(folder.path()).unwrap()] {
+        assert!((0..100).all(|value| whole(store, value)) && !store.has(&key(100)));
+        assert_eq!((store.present(ArtifactKind::Scores).len(), store.entries().len()), (100, 100));
+        assert!(store.entries().iter().all(InventoryItem::current));
+        assert_eq!(store.beginning(ArtifactKind::Scores, &key(7).hash()[..9]), [key(7).hash()]);
+    }
+    // What is there already is not written again.
+    put(&store, 0..101);
+    assert_eq!((packs(folder.path()).len(), store.entries().len()), (2, 101));
+    assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
+    // More than go into one file.
+    put(&store, 200..1100);
+    assert!(packs(folder.path()).len() == 5 && (200..1100).all(|value| whole(&before, value)));
+}
+
+#[test]
+fn a_small_artifact_is_one_file_and_a_large_one_a_folder() {
+    let (folder, store) = store();
+    let key = |depth: u32| Key::new(ArtifactKind::Operator, json!({"depth": depth}), []);
+    let large = vec![7; packed::SMALL];
+    for (depth, matrix, files) in [(1, &large[..99], 1), (2, &large, 4)] {
+        let place = store.place(&key(depth));
+        let stored = store.put(&key(depth), 1.5, &[("matrix", matrix), ("figures", b"{}")]).unwrap();
+        assert_eq!(1 + inodes(&place), files);
+        let Lookup::Whole(found) = store.get(&key(depth)) else { panic!("not found") };
+        for artifact in [stored, found] {
+            assert_eq!(artifact.read("matrix").unwrap(), matrix);
+            assert_eq!(
+                (artifact.read("figures").unwrap(), artifact.meta().bytes()),
+                (b"{}".to_vec(), matrix.len() as u64 + 2)
+            );
+            assert_eq!(artifact.payloads().collect::<Vec<_>>(), ["figures", "matrix"]);
+        }
+    }
+    store.discard(&key(1)).unwrap();
+    assert!(!store.has(&key(1)) && store.has(&key(2)));
+    store.remove_all(&store.entries()).unwrap();
+    assert!(store.entries().is_empty() && fs::read_dir(folder.path().join("drafts")).unwrap().count() == 0);
+}
+
+#[test]
+fn no_byte_of_a_file_can_change_unseen_and_writing_again_mends_it() {
+    let (folder, store) = store();
+    let single = Key::new(ArtifactKind::Selection, json!({"depth": 1}), []);
+    let write = || {
+        put(&store, 0..3);
+        store.put(&single, 1.5, &[("selection.json", b"[1, 2]")]).unwrap();
+    };
+    write();
+    for place in [packs(folder.path()).remove(0), store.place(&single)] {
+        let sound = fs::read(&place).unwrap();
+        let looked = || Store::look_at(folder.path()).unwrap();
+        let spoilt = |bytes: &[u8]| {
+            fs::write(&place, bytes).unwrap();
+            let store = looked();
+            assert!(damaged(&store) > 0, "nobody sees it");
+            // Whatever is found is what was written.
+            for value in 0..3 {
+                whole(&store, value);
+            }
+            if let Lookup::Whole(found) = store.get(&single) {
+                assert_eq!(found.read("selection.json").unwrap(), b"[1, 2]");
+            }
+        };
+        for at in (0..sound.len()).step_by(7).chain(0..30) {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 4;
+            spoilt(&bytes);
+        }
+        for length in [0, 1, 24, 30, 200, sound.len() / 2, sound.len() - 1] {
+            spoilt(&sound[..length]);
+        }
+        // By whoever knew it before, and by whoever did not.
+        for store in [&store, &looked()] {
+            let mut bytes = sound.clone();
+            let last = bytes.len() - 9;
+            bytes[last] ^= 4;
+            fs::write(&place, &bytes).unwrap();
+            assert!(
+                matches!(store.get(&key(2)), Lookup::Damaged(_)) || matches!(store.get(&single), Lookup::Damaged(_))
+            );
+            write();
+            assert_eq!(damaged(&looked()), 0);
+            assert!((0..3).all(|value| whole(&looked(), value)) && matches!(looked().get(&single), Lookup::Whole(_)));
+            if place.exists() {
+                continue;
+            }
+            // The others of a file of many stand in another one now.
+            store.remove_all(&store.entries()).unwrap();
+            write();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_read_of_a_file_of_many_is_removed_and_the_rest_stays() {
+    let (folder, store) = store();
+    put(&store, 0..5);
+    let file = packs(folder.path()).remove(0);
+    let mut bytes = fs::read(&file).unwrap();
+    // In the second line of its list.
+    bytes[25 + 133 + 3] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let bad: Vec<InventoryItem> =
+        store.entries().into_iter().filter(|entry| matches!(entry.found, Found::Damaged(_))).collect();
+    assert_eq!(bad.len(), 1);
+    store.remove_all(&bad).unwrap();
+    assert_eq!((damaged(&store), store.entries().len()), (0, 4));
+    fs::write(&packs(folder.path())[0], "none").unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    store.remove_all(&store.entries()).unwrap();
+    assert!(store.entries().is_empty() && packs(folder.path()).is_empty());
+}
+
+#[test]
+fn some_of_a_file_go_and_who_reads_the_others_is_not_disturbed() {
+    let (folder, store) = store();
+    put(&store, 0..10);
+    let reader = Store::look_at(folder.path()).unwrap();
+    let Lookup::Whole(held) = reader.look(&key(3)) else { panic!("not found") };
+    let going = |entry: &InventoryItem| [1, 2].iter().any(|&value| key(value).hash() == entry.hash);
+    let entries = store.entries();
+    store.remove_all(entries.iter().filter(|entry| going(entry))).unwrap();
+    store.discard(&key(4)).unwrap();
+    assert_eq!(held.read("values.f64").unwrap(), values(3), "it has moved meanwhile");
+    held.verify().unwrap();
+    for store in [&store, &reader] {
+        let there: Vec<u32> = (0..10).filter(|&value| whole(store, value)).collect();
+        assert_eq!(there, [0, 3, 5, 6, 7, 8, 9]);
+    }
+    assert_eq!((packs(folder.path()).len(), damaged(&store)), (1, 0));
+    // As it was listed before any of it went.
+    store.remove_all(&entries).unwrap();
+    assert!(store.entries().is_empty() && !store.has(&key(9)) && packs(folder.path()).is_empty());
+}
+
+#[test]
+fn scores_that_an_earlier_program_stored_apart_are_used_listed_mended_and_removed() {
+    let (folder, store) = store();
+    for value in 0..3 {
+        let mut draft = store.draft().unwrap();
+        draft.write("values.f64", &values(value)).unwrap();
+        draft.write("a", b"x").unwrap();
+        store.commit(draft, &key(value), 1.5).unwrap();
+    }
+    let store = Store::open(folder.path()).unwrap();
+    assert!((0..3).all(|value| whole(&store, value)) && store.present(ArtifactKind::Scores).len() == 3);
+    put(&store, 0..4);
+    assert_eq!(store.entries().len(), 4, "they are not written again");
+    fs::write(store.place(&key(1)).join("values.f64"), "x").unwrap();
+    assert!(matches!(store.get(&key(1)), Lookup::Damaged(_)));
+    put(&store, 0..4);
+    assert!((0..4).all(|value| whole(&store, value)) && damaged(&store) == 0 && store.entries().len() == 4);
+    store.discard(&key(0)).unwrap();
+    assert!(!store.has(&key(0)) && store.has(&key(1)));
+}

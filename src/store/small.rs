@@ -1,0 +1,182 @@
+//! Small artifacts in the store: each in a file of its own under its key, and those that are made by the hundred in files of
+//! many.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::packed::{self, Member, Packing, Packs, SMALL};
+use super::{ArtifactKind, Key, Lookup, Meta, Store, StoredArtifact};
+use crate::error::{Error, Result};
+use crate::fault;
+
+/// Where an artifact stands.
+pub(super) enum Standing {
+    /// Under its key: a folder, or a file.
+    Apart(PathBuf),
+    /// In a file of many.
+    Among(PathBuf, Member),
+}
+
+/// Whether artifacts of a kind lie in files of many.
+pub(super) fn among_many(kind: ArtifactKind) -> bool {
+    kind == ArtifactKind::Scores
+}
+
+impl Store {
+    /// Where something stands under the hash of a key; none where nothing does.
+    pub(super) fn standing(&self, kind: ArtifactKind, hash: &str) -> Option<Standing> {
+        if among_many(kind) {
+            if let Some((file, member)) = self.packs.find(hash) {
+                return Some(Standing::Among(file, member));
+            }
+            // Programs before this one put each apart. Nobody else does: one listing tells of all.
+            if !self.apart.get_or_init(|| self.listed(kind)).contains(hash) {
+                return None;
+            }
+        }
+        let place = self.place_of(kind, hash);
+        self.disk.exists(&place).then_some(Standing::Apart(place))
+    }
+
+    /// What stands somewhere, as far as record and sizes tell.
+    pub(super) fn opened(&self, hash: &str, standing: &Standing) -> Result<StoredArtifact> {
+        match standing {
+            Standing::Apart(place) => StoredArtifact::open(Arc::clone(&self.disk), place.clone(), Some(hash)),
+            Standing::Among(file, member) => {
+                StoredArtifact::of_pack(&self.disk, &self.packs, hash, (file.clone(), member.clone()))
+            }
+        }
+    }
+
+    /// Where a key's artifact lies, or would: a folder, or the file that it is in.
+    pub fn lies(&self, key: &Key) -> PathBuf {
+        match self.standing(key.kind(), key.hash()) {
+            Some(Standing::Among(file, _)) => file,
+            _ => self.place(key),
+        }
+    }
+
+    /// The hashes of a kind that begin so; two digits at least.
+    pub fn beginning(&self, kind: ArtifactKind, digits: &str) -> Vec<String> {
+        let Some(prefix) = digits.get(..2) else { return Vec::new() };
+        let apart = self.disk.list(&self.root.join(kind.folder()).join(prefix));
+        let among = if among_many(kind) { self.packs.hashes() } else { Vec::new() };
+        apart.into_iter().chain(among).filter(|hash| hash.starts_with(digits)).collect()
+    }
+
+    /// An artifact for [`Self::put_all`].
+    pub fn packing(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Packing {
+        let made = (self.made)();
+        Packing::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, made, payloads })
+    }
+
+    /// Writes an artifact of one or more small payloads.
+    pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<StoredArtifact> {
+        if payloads.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > SMALL {
+            let mut draft = self.draft()?;
+            for (name, bytes) in payloads {
+                draft.write(name, bytes)?;
+            }
+            return self.commit(draft, key, seconds);
+        }
+        let one = self.packing(key, seconds, payloads);
+        if among_many(key.kind()) {
+            self.put_all(vec![one])?;
+            return match self.look(key) {
+                Lookup::Whole(artifact) => Ok(artifact),
+                Lookup::Damaged(error) => Err(error),
+                Lookup::Absent => Err(Error::job("what was stored is not there").at(key.short().to_owned())),
+            };
+        }
+        self.reserve([key.hash()])?;
+        let (place, meta) = (self.place(key), one.meta().clone());
+        let (bytes, members) = packed::file_of(&[one])?;
+        self.draft()?.commit_file(&place, &bytes, || matches!(self.get(key), Lookup::Whole(_)))?;
+        Ok(StoredArtifact::packed(Arc::clone(&self.disk), place, members[0].at, meta, None))
+    }
+
+    /// Writes many small artifacts of a kind that lies in files of many. What stands there whole already stays.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn put_all(&self, all: Vec<Packing>) -> Result<()> {
+        self.reserve(all.iter().map(|one| &*one.hash))?;
+        // One listing for all of them.
+        self.packs.refresh();
+        let apart = self.apart.get_or_init(|| self.listed(ArtifactKind::Scores));
+        let (mut new, mut damaged) = (Vec::new(), Vec::new());
+        for one in all {
+            let standing = match self.packs.seen(&one.hash) {
+                Some((file, member)) => Some(Standing::Among(file, member)),
+                None if apart.contains(&one.hash) => {
+                    Some(Standing::Apart(self.place_of(ArtifactKind::Scores, &one.hash)))
+                }
+                None => None,
+            };
+            let whole = |standing: &Standing| self.opened(&one.hash, standing).and_then(|there| there.verify()).is_ok();
+            if standing.as_ref().is_some_and(whole) {
+                continue;
+            }
+            damaged.extend(standing.map(|standing| (one.hash.clone(), standing)));
+            new.push(one);
+        }
+        for file in packed::in_files(new) {
+            self.put_pack(self.packs.folder(), &file)?;
+        }
+        for (hash, standing) in damaged {
+            fault::here("replace");
+            match standing {
+                Standing::Among(file, _) => self.drop_members(&file, &[&hash])?,
+                Standing::Apart(place) => self.take_away(&place, &hash)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a file of many into a folder of such files; its path.
+    fn put_pack(&self, folder: &Path, members: &[Packing]) -> Result<PathBuf> {
+        let (bytes, index) = packed::file_of(members)?;
+        let place = folder.join(crate::files::sha256::of_bytes(&bytes));
+        self.draft()?.commit_file(&place, &bytes, || self.disk.exists(&place))?;
+        if folder == self.packs.folder() {
+            self.packs.added(&place, index);
+        }
+        Ok(place)
+    }
+
+    /// Takes members out of a file of many, and damaged ones with them: a file of the others takes its place.
+    pub(super) fn drop_members(&self, file: &Path, hashes: &[&str]) -> Result<()> {
+        let failed = |error: std::io::Error| Error::io("remove", file, &error);
+        let folder = file.parent().unwrap_or(file);
+        let kept = match packed::without(&*self.disk, file, hashes) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.drop_moved(folder, hashes),
+            kept => kept.map_err(failed)?,
+        };
+        let same = !kept.is_empty() && self.put_pack(folder, &kept)? == file;
+        if same {
+            return Ok(());
+        }
+        match self.disk.remove(file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+            _ => self.packs.gone(file),
+        }
+        // Only where they are empty.
+        self.disk.remove_empty(folder).and_then(|()| self.disk.remove_empty(folder.parent().unwrap_or(folder))).ok();
+        Ok(())
+    }
+
+    /// The same of members that were moved when others of their file went.
+    fn drop_moved(&self, folder: &Path, hashes: &[&str]) -> Result<()> {
+        let packs = Packs::new(Arc::clone(&self.disk), folder.parent().unwrap_or(folder));
+        packs.refresh();
+        let mut moved: BTreeMap<PathBuf, Vec<&str>> = BTreeMap::new();
+        for hash in hashes {
+            if let Some((file, _)) = packs.seen(hash) {
+                moved.entry(file).or_default().push(hash);
+            }
+        }
+        moved.into_iter().try_for_each(|(file, hashes)| self.drop_members(&file, &hashes))
+    }
+}
