@@ -148,13 +148,23 @@ fn matrix_bytes(backbone: &BackbonePlan) -> u64 {
     4 * (backbone.config.hidden * backbone.config.hidden) as u64
 }
 
-/// Files and folders of an artifact at the most: its folder and that of its hash's first digits, its record, its payloads.
-fn inodes(kind: ArtifactKind) -> u64 {
-    3 + match kind {
-        ArtifactKind::Tokens => 4,
-        ArtifactKind::Selection | ArtifactKind::Latency | ArtifactKind::Scores => 1,
-        ArtifactKind::Operator | ArtifactKind::Activations | ArtifactKind::Teacher | ArtifactKind::Distilled => 3,
+/// Files and folders of an artifact at the most, with the folder of its hash's first digits: one file where it is small, else a
+/// folder with its record and payloads. Scores lie in files of many.
+fn inodes(kind: ArtifactKind, backbone: &BackbonePlan) -> u64 {
+    // As many regions of a cut as there may well be.
+    let small = 4 * matrix_bytes(backbone) <= Store::SMALL;
+    match kind {
+        ArtifactKind::Scores => 0,
+        ArtifactKind::Selection | ArtifactKind::Latency => 2,
+        ArtifactKind::Operator | ArtifactKind::Distilled if small => 2,
+        ArtifactKind::Operator | ArtifactKind::Distilled | ArtifactKind::Activations | ArtifactKind::Teacher => 6,
+        ArtifactKind::Tokens => 7,
     }
+}
+
+/// Files of so many scores that are stored together.
+fn score_files(scores: usize) -> u64 {
+    scores.div_ceil(Store::TOGETHER) as u64
 }
 
 fn of_backbone(
@@ -184,6 +194,7 @@ fn of_backbone(
         if !missing.is_empty() {
             total.left += Trie::scoring(&missing).flops(config, &load).shared;
             total.disk += missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
+            total.inodes += score_files(missing.len());
         }
     }
     for (place, prompt) in backbone.latencies.iter().enumerate() {
@@ -215,6 +226,8 @@ fn of_backbone(
         total.naive += own.len() as f64 * (pass + solve) + trial_cost;
         total.shared += pass + own.len() as f64 * solve + trial_cost;
         total.left += trials.iter().filter(|(left, _)| *left).map(|(_, cost)| cost).sum::<f64>();
+        // What a step of a search scores is stored together.
+        total.inodes += trials.iter().filter(|(left, _)| *left).count() as u64 * score_files(backbone.config.layers);
         // What one pass gives is kept once for all methods of a boundary.
         let mut read = BTreeSet::new();
         for (variant, trained) in own.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
@@ -232,7 +245,7 @@ fn of_backbone(
                     total.disk += (4 * config.hidden + 8 * Finetune::LIKELIEST) as u64 * tokens as u64;
                     let shape =
                         ActivationShape { sequences: text.sequences, length: text.length, channels: config.hidden };
-                    total.inodes += 2 * shape.shard_count() as u64 * inodes(ArtifactKind::Teacher);
+                    total.inodes += 2 * shape.shard_count() as u64 * inodes(ArtifactKind::Teacher, backbone);
                 }
             }
         }
@@ -251,7 +264,7 @@ fn of_backbone(
         let Calibration { sequences, length, .. } = calibration.calibration;
         let shape = ActivationShape { sequences, length, channels: config.hidden };
         let shards = shape.shard_count() as u64;
-        total.inodes += (kept + spooled) as u64 * shards * inodes(ArtifactKind::Activations);
+        total.inodes += (kept + spooled) as u64 * shards * inodes(ArtifactKind::Activations, backbone);
         mapped = mapped.max(kept as u64 * site_bytes);
         total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
     }
@@ -264,7 +277,9 @@ fn of_backbone(
         .filter(|key| !state.has(key))
         .map(|key| (key.kind(), key.hash()))
         .collect();
-    total.inodes += lacking.iter().map(|(kind, _)| inodes(*kind)).sum::<u64>();
+    total.inodes += lacking.iter().map(|(kind, _)| inodes(*kind, backbone)).sum::<u64>();
+    // The folders of kinds, and that of the files of many.
+    total.inodes += if lacking.is_empty() { 0 } else { ArtifactKind::ALL.len() as u64 + 1 };
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
         // Four matrices in f64 are the most that solving holds, beside the activations that it maps.

@@ -20,7 +20,7 @@ use crate::files::sha256;
 pub(super) const SMALL: usize = 1 << 20;
 
 /// So many go into a file at most: all their lines are read at once.
-const MOST: usize = 400;
+pub(super) const MOST: usize = 400;
 /// And so many bytes of them.
 const MOST_BYTES: usize = 16 << 20;
 

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::packed::{self, Member, Packing, Packs, SMALL};
+use super::packed::{self, MOST, Member, Packing, Packs, SMALL};
 use super::{ArtifactKind, Key, Lookup, Meta, Store, StoredArtifact};
 use crate::error::{Error, Result};
 use crate::fault;
@@ -25,6 +25,12 @@ pub(super) fn among_many(kind: ArtifactKind) -> bool {
 }
 
 impl Store {
+    /// An artifact of so many bytes of payloads is a file and no folder.
+    pub const SMALL: u64 = SMALL as u64;
+
+    /// So many scores share a file at most.
+    pub const TOGETHER: usize = MOST;
+
     /// Where something stands under the hash of a key; none where nothing does.
     pub(super) fn standing(&self, kind: ArtifactKind, hash: &str) -> Option<Standing> {
         if among_many(kind) {
