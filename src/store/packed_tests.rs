@@ -156,6 +156,25 @@ fn no_byte_of_a_file_can_change_unseen_and_writing_again_mends_it() {
 }
 
 #[test]
+fn all_that_a_cut_file_lost_is_written_again_and_stays() {
+    let (folder, store) = store();
+    for which in [0..4, 0..8] {
+        put(&store, which);
+    }
+    for file in packs(folder.path()) {
+        let bytes = fs::read(&file).unwrap();
+        fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    }
+    let lost = (0..8).filter(|&value| !whole(&store, value)).count();
+    assert!(lost > 3, "{lost} of two files");
+    put(&store, 0..8);
+    for store in [&store, &Store::look_at(folder.path()).unwrap()] {
+        assert!((0..8).all(|value| whole(store, value)));
+        assert_eq!((damaged(store), store.entries().len()), (0, 8));
+    }
+}
+
+#[test]
 fn what_cannot_be_read_of_a_file_of_many_is_removed_and_the_rest_stays() {
     let (folder, store) = store();
     put(&store, 0..5);

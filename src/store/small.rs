@@ -131,12 +131,17 @@ impl Store {
         for file in packed::in_files(new) {
             self.put_pack(self.packs.folder(), &file)?;
         }
+        let mut among: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
         for (hash, standing) in damaged {
             fault::here("replace");
             match standing {
-                Standing::Among(file, _) => self.drop_members(&file, &[&hash])?,
+                Standing::Among(file, _) => among.entry(file).or_default().push(hash),
                 Standing::Apart(place) => self.take_away(&place, &hash)?,
             }
+        }
+        for (file, hashes) in among {
+            // Where it is gone, somebody else took it away: what was written here is not looked for.
+            self.drop_from(&file, &hashes.iter().map(String::as_str).collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -152,29 +157,12 @@ impl Store {
         Ok(place)
     }
 
-    /// Takes members out of a file of many, and damaged ones with them: a file of the others takes its place.
+    /// Takes members out of a file of many, or out of those that they were moved to since it was looked at.
     pub(super) fn drop_members(&self, file: &Path, hashes: &[&str]) -> Result<()> {
-        let failed = |error: std::io::Error| Error::io("remove", file, &error);
-        let folder = file.parent().unwrap_or(file);
-        let kept = match packed::without(&*self.disk, file, hashes) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return self.drop_moved(folder, hashes),
-            kept => kept.map_err(failed)?,
-        };
-        let same = !kept.is_empty() && self.put_pack(folder, &kept)? == file;
-        if same {
+        if self.drop_from(file, hashes)? {
             return Ok(());
         }
-        match self.disk.remove(file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
-            _ => self.packs.gone(file),
-        }
-        // Only where they are empty.
-        self.disk.remove_empty(folder).and_then(|()| self.disk.remove_empty(folder.parent().unwrap_or(folder))).ok();
-        Ok(())
-    }
-
-    /// The same of members that were moved when others of their file went.
-    fn drop_moved(&self, folder: &Path, hashes: &[&str]) -> Result<()> {
+        let folder = file.parent().unwrap_or(file);
         let packs = Packs::new(Arc::clone(&self.disk), folder.parent().unwrap_or(folder));
         packs.refresh();
         let mut moved: BTreeMap<PathBuf, Vec<&str>> = BTreeMap::new();
@@ -184,5 +172,26 @@ impl Store {
             }
         }
         moved.into_iter().try_for_each(|(file, hashes)| self.drop_members(&file, &hashes))
+    }
+
+    /// Takes members out of a file of many, and damaged ones with them: a file of the others takes its place. Whether it was
+    /// there.
+    fn drop_from(&self, file: &Path, hashes: &[&str]) -> Result<bool> {
+        let failed = |error: std::io::Error| Error::io("remove", file, &error);
+        let folder = file.parent().unwrap_or(file);
+        let kept = match packed::without(&*self.disk, file, hashes) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            kept => kept.map_err(failed)?,
+        };
+        if !kept.is_empty() && self.put_pack(folder, &kept)? == file {
+            return Ok(true);
+        }
+        match self.disk.remove(file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+            _ => self.packs.gone(file),
+        }
+        // Only where they are empty.
+        self.disk.remove_empty(folder).and_then(|()| self.disk.remove_empty(folder.parent().unwrap_or(folder))).ok();
+        Ok(true)
     }
 }
