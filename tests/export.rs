@@ -62,8 +62,15 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
         assert_eq!(config["architectures"], dense["architectures"]);
         assert!(!world.path(recovery).join("modeling_ghostlab.py").exists());
     }
-    let files =
-        ["README.md", "config.json", "generation_config.json", "ghostlab.json", "model.safetensors", "tokenizer.json"];
+    let files = [
+        ".ghostlab.sha256",
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "ghostlab.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ];
     assert_eq!(names(&world.path("none")), files.map(str::to_owned).into());
     let card = fs::read_to_string(world.path("replaceme-ls/README.md")).unwrap();
     for said in ["ReplaceMe (LS)", "mlp.down_proj", "8 sequences of 64 tokens", "convert_hf_to_gguf.py", "test@64"] {

@@ -216,6 +216,7 @@ fn sample() -> Page {
             found: "49.39".into(),
             note: String::new(),
         }],
+        left_out: vec![("results/table2/tiny+cpu-bf16-1a2b3c4d".into(), "with cpu-bf16".into())],
         cells,
     }
 }

@@ -392,6 +392,62 @@ fn settings_from_outside_make_an_artifact_of_their_own() {
 }
 
 #[test]
+fn an_artifact_that_is_run_has_another_folder_and_the_page_says_what_it_leaves_out() {
+    let world = experiments("mine");
+    // `run` scores a text that the table does not show.
+    let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
+    let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
+    world.write("experiments/profiles/tiny.yaml", more);
+    made(&world, &["reproduce", "mini"]);
+    let csv = || fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
+    let before = csv();
+    // All that the table shows is stored; of what `run` scores besides nothing is.
+    let output = world.ghostlab(&["run", "experiments/mini.yaml", "--stored"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    let names = || -> Vec<String> {
+        let all = fs::read_dir(world.path("results/mini")).unwrap();
+        let mut all: Vec<String> = all.map(|item| item.unwrap().file_name().into_string().unwrap()).collect();
+        all.sort();
+        all
+    };
+    let [plain, own] = names().try_into().unwrap();
+    assert!(plain == "tiny" && own.starts_with("tiny+run-"), "{plain} {own}");
+    let rows = table(&world.path("results/mini").join(&own).join("results.csv"));
+    let place = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
+    assert!(rows[1..].iter().all(|row| row[place].parse::<f64>().is_ok()), "{rows:?}");
+    made(&world, &["run", "experiments/mini.yaml"]);
+    let said = made(&world, &["reproduce", "mini", "--dtype", "bf16"]);
+    assert!(said.contains("(cpu-bf16): neither on the page nor held against the paper's claims"), "{said}");
+    assert_eq!(csv(), before);
+    assert_eq!(names().len(), 3, "{:?}", names());
+    let said = made(&world, &["report"]);
+    let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
+    assert!(page.contains("A small table"));
+    for (folder, reason) in
+        [(own.as_str(), "as it is described: run"), ("tiny+cpu-bf16-", "as it is described: cpu-bf16")]
+    {
+        let line =
+            said.lines().find(|line| line.contains(&format!("mini/{folder}"))).unwrap_or_else(|| panic!("{said}"));
+        assert!(line.contains(reason), "{line}");
+        assert!(page.contains(&format!("mini/{folder}")), "the page says it too");
+    }
+}
+
+#[test]
+fn a_page_of_a_users_own_is_not_replaced() {
+    let world = experiments("mine");
+    fs::create_dir(world.path("reports")).unwrap();
+    world.write("reports/index.html", "mine");
+    for command in [&["reproduce", "mini"][..], &["report", "--results", "experiments"]] {
+        let output = world.ghostlab(command);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains("reports/index.html"), "{}", text(&output));
+    }
+    assert!(!world.path("results").exists(), "nothing was run");
+    assert_eq!(fs::read_to_string(world.path("reports/index.html")).unwrap(), "mine");
+}
+
+#[test]
 fn an_artifact_with_tasks_leaves_every_choice_beside_its_table() {
     let world = experiments("mine");
     let row = |i: usize| {

@@ -150,7 +150,7 @@ impl Drawer<'_> {
             axis: self.axis(),
             series: series.collect(),
             groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
-            missing: "failed".into(),
+            missing: if self.outcome.failed() > 0 { "failed" } else { "–" }.into(),
         })
     }
 
@@ -170,7 +170,7 @@ impl Drawer<'_> {
             axis: self.axis(),
             series: series.collect(),
             groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
-            missing: "failed".into(),
+            missing: if self.outcome.failed() > 0 { "failed" } else { "–" }.into(),
         })
     }
 

@@ -5,17 +5,20 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::folder::{ResultsFolder, Staging};
+use super::folder::ResultsFolder;
 use super::provenance;
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
+use crate::files::name;
+use crate::files::output::Draft;
 use crate::grid::{Grid, Over};
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
-    Answers, Provenance, Results, StoredResults, collect, engine_notes, latency_notes, long, markdown, run_frame,
-    screen, wide, write_channels, write_documents, write_frame, write_latencies, write_lm_eval,
+    Answers, CHANNELS, DOCUMENTS, LATENCY, LM_EVAL, Provenance, Results, RunDescription, StoredResults, collect,
+    engine_notes, latency_notes, long, markdown, run_frame, screen, wide, write_channels, write_documents, write_frame,
+    write_latencies, write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -29,6 +32,32 @@ pub enum TableShape {
     Long,
     /// A row for each method, a column for each backbone and depth: one metric, or the usual one.
     Wide { metric: Option<String> },
+}
+
+/// That something is not there because nobody has made it, as a line under a table.
+pub(super) fn unmade(outcome: &GridOutcome) -> Vec<String> {
+    let (unmade, all) = (outcome.unmade(), outcome.cells.len());
+    Vec::from_iter((unmade > 0).then(|| format!("Not made yet, or not wholly: {unmade} of {all} cells.")))
+}
+
+/// The files that a run of a grid may leave, by name, as far as they are known before.
+pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
+    let mut names: Vec<String> = ["csv", "parquet", "md"].map(|ending| format!("{RESULTS}.{ending}")).into();
+    names.extend(matches!(shape, TableShape::Wide { .. }).then(|| WIDE.to_owned()));
+    [names, files_beside(grid)].concat()
+}
+
+/// What lies beside a table or figure.
+pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
+    let mut names: Vec<String> = [Provenance::FILE, StoredResults::FILE].map(str::to_owned).into();
+    if !grid.evaluate.tasks.is_empty() {
+        names.push(DOCUMENTS.to_owned());
+        names.extend(grid.cells.iter().map(|cell| format!("{LM_EVAL}/{}.json", name::of(&cell.to_string()))));
+    }
+    let repaired = grid.cells.iter().any(|cell| cell.recovery.is_some());
+    names.extend(repaired.then(|| CHANNELS.to_owned()));
+    names.extend((!grid.evaluate.latency.is_empty()).then(|| LATENCY.to_owned()));
+    names
 }
 
 /// Writes the table of a grid's run, and everything beside it, into its folder; the table for a terminal of so many
@@ -49,9 +78,14 @@ pub fn write_run(
     // What is kept of the run are its own numbers, whatever the tables show.
     let tabled = results.over(over);
     let profile = grid.profile.as_deref().unwrap_or_default();
-    let besides =
-        [warnings(grid, &outcome.inputs), engine_notes(&outcome.engines), latency_notes(grid, outcome), tabled.notes()]
-            .concat();
+    let besides = [
+        warnings(grid, &outcome.inputs),
+        engine_notes(&outcome.engines),
+        latency_notes(grid, outcome),
+        tabled.notes(),
+        unmade(outcome),
+    ]
+    .concat();
     let table = long(&tabled, profile, besides.clone());
     let staging = target.stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;
@@ -64,7 +98,7 @@ pub fn write_run(
             screen(&table, width)
         }
     };
-    let (files, _) = finish(&grid.name, grid, outcome, false, &results, files, &staging, started)?;
+    let (files, _) = finish(target.description(), grid, outcome, false, &results, files, &staging, started)?;
     staging.publish()?;
     Ok((shown, files))
 }
@@ -72,21 +106,21 @@ pub fn write_run(
 /// Writes what lies beside a table or figure, and last the record of all files; where all of them will be found.
 #[allow(clippy::too_many_arguments, reason = "what a record is made of")]
 pub(super) fn finish(
-    name: &str,
+    description: &RunDescription,
     grid: &Grid,
     outcome: &GridOutcome,
     gated: bool,
     results: &Results,
     mut files: Vec<PathBuf>,
-    staging: &Staging,
+    staging: &Draft,
     started: SystemTime,
 ) -> Result<(Vec<PathBuf>, Provenance)> {
     files.extend(write_tasks(staging.path(), outcome)?);
     files.extend(write_channels(staging.path(), &outcome.cells)?);
     files.extend(write_latencies(staging.path(), grid, &outcome.cells)?);
-    let stored = StoredResults::of(name, grid, outcome, gated, results, &machine::program())?;
+    let stored = StoredResults::of(&description.name, grid, outcome, gated, results, &machine::program())?;
     files.push(stored.write(staging.path())?);
-    let record = provenance::provenance(grid, outcome, results.protocols.clone(), &files, started)?;
+    let record = provenance::provenance(description, grid, outcome, results.protocols.clone(), &files, started)?;
     record.write(staging.path())?;
     files.push(staging.path().join(Provenance::FILE));
     Ok((files.iter().map(|file| staging.published(file)).collect(), record))

@@ -282,7 +282,7 @@ fn shown(number: &Arc<Measurement>, table: &TableEntry) -> Shown {
     // Of a latency a second decimal is noise.
     let is_latency = number.metric.is_latency();
     let decimals = if is_latency { number.metric.decimals } else { table.decimals };
-    Shown::printed(number, decimals, if is_latency && number.failure.is_none() { "—" } else { "failed" })
+    Shown::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
 }
 
 fn head(lead: Lead) -> &'static str {

@@ -36,8 +36,8 @@ mod size_test;
 
 pub use catalogue::{Artifact, all, chosen, order};
 pub use comparison::{Gate, GateFailure};
-pub use files::{TableShape, write_run};
-pub use folder::{ResultsFolder, Staging};
+pub use files::{TableShape, run_files, write_run};
+pub use folder::ResultsFolder;
 pub use identity::{Seen, examine, hold, identify, weight_bytes};
 pub use pipeline::{Executor, Gated, Made, Runner, gated, list, make};
 pub use sheet::PageSheet;

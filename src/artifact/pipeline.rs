@@ -8,8 +8,8 @@ use std::time::SystemTime;
 use super::Artifact;
 use super::comparison::{Gate, GateFailure, beside_paper};
 use super::draw::{draw, losses};
-use super::files::{finish, put};
-use super::folder::{ResultsFolder, Staging};
+use super::files::{files_beside, finish, put, unmade};
+use super::folder::ResultsFolder;
 use super::gate::{gate, open, stopped_by, with_stopped};
 use super::layout::{layout, noted};
 use super::lists::{self, List};
@@ -19,7 +19,7 @@ use crate::artifact::page::FigureView;
 use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings};
-use crate::files::atomic::ensure_writable;
+use crate::files::output::Draft;
 use crate::grid::{Cell, Description, Grid, ListEntry};
 use crate::plan::warnings;
 use crate::results::{
@@ -90,8 +90,10 @@ pub struct Made {
     pub unknown: Vec<(String, String)>,
     /// Cells that were tried and failed, with their reasons.
     pub failures: Vec<(String, String)>,
-    /// Cells without a result, for whatever reason.
+    /// Cells that failed or were stopped.
     pub failed: usize,
+    /// Cells that are not made, or not wholly.
+    pub unmade: usize,
 }
 
 /// Whether dense backbones have to show the paper's dense numbers before anything is pruned from them.
@@ -115,7 +117,7 @@ pub fn make(
     executor: &dyn Executor,
 ) -> Result<Made> {
     let started = SystemTime::now();
-    target.check()?;
+    target.check(&files_of(artifact, grid))?;
     let description = &artifact.description;
     let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
     let before = |dense: &Grid| executor.run_before(dense, target.path());
@@ -132,8 +134,13 @@ pub fn make(
         // Only the paper's own backbones have its numbers.
         let paper = paper::records(&artifact.name).unwrap_or_default();
         let profile = grid.profile.as_deref().unwrap_or_default();
-        let notes =
-            [warnings(grid, &outcome.inputs), engine_notes(&outcome.engines), latency_notes(grid, &outcome)].concat();
+        let notes = [
+            warnings(grid, &outcome.inputs),
+            engine_notes(&outcome.engines),
+            latency_notes(grid, &outcome),
+            unmade(&outcome),
+        ]
+        .concat();
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
         let order = order_notes(entry, &tabled.measurements, &order);
         let notes = [notes, tabled.notes(), order].concat();
@@ -146,8 +153,16 @@ pub fn make(
     let drawn = figures(artifact, &outcome, &tabled, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
-    let (files, record) =
-        finish(&artifact.name, grid, &outcome, matches!(gated, Gated::Yes(_)), &results, files, &staging, started)?;
+    let (files, record) = finish(
+        target.description(),
+        grid,
+        &outcome,
+        matches!(gated, Gated::Yes(_)),
+        &results,
+        files,
+        &staging,
+        started,
+    )?;
     // The page shows artifacts as they are described, not every trial with other settings.
     if target.as_described() {
         page(artifact, grid, &outcome, table.as_ref(), figures, &record, &staging)?;
@@ -157,7 +172,13 @@ pub fn make(
     let tried = |cell: &Cell| open.cells.contains(cell);
     let failed = outcome.cells.iter().filter(|result| tried(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
-    Ok(Made { table, beside, files, misses, unknown, failures, failed: outcome.failed() })
+    Ok(Made { table, beside, files, misses, unknown, failures, failed: outcome.failed(), unmade: outcome.unmade() })
+}
+
+/// The files that an artifact may leave, by name, as far as they are known before.
+fn files_of(artifact: &Artifact, grid: &Grid) -> Vec<String> {
+    let own = ["csv", "parquet", "md", "tex", "svg", "png"].map(|ending| format!("{}.{ending}", artifact.name));
+    own.into_iter().chain([PageSheet::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
 /// What the gate says of an artifact's dense backbones, which `run` runs, and the grid without what it stopped.
@@ -179,7 +200,7 @@ pub fn gated(
 }
 
 /// All forms of a table.
-fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Staging) -> Result<Vec<PathBuf>> {
+fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) -> Result<Vec<PathBuf>> {
     let (folder, name) = (staging.path(), &artifact.name);
     let mut files = write_frame(folder, name, tidy_frame(Origin { artifact: name, profile }, table)?)?;
     files.push(put(&folder.join(format!("{name}.md")), markdown(table).as_bytes())?);
@@ -192,7 +213,7 @@ fn figures(
     artifact: &Artifact,
     outcome: &GridOutcome,
     results: &Results,
-    staging: &Staging,
+    staging: &Draft,
 ) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
     let description = &artifact.description;
     let (mut files, mut figures) = (Vec::new(), Vec::new());
@@ -225,7 +246,7 @@ fn page(
     table: Option<&Table>,
     figures: Vec<FigureView>,
     record: &Provenance,
-    staging: &Staging,
+    staging: &Draft,
 ) -> Result<()> {
     let made = sheet::Made {
         name: &artifact.name,
@@ -277,10 +298,13 @@ pub fn list(
         ListEntry::Methods => lists::methods(),
         ListEntry::Checkpoints => lists::checkpoints(experiments)?,
     };
-    let folder = results.join(&artifact.name);
-    ensure_writable(&folder, &[])?;
-    put(&folder.join(format!("{}.md", artifact.name)), list.markdown().as_bytes())?;
-    write_csv(&folder.join(format!("{}.csv", artifact.name)), &list.frame()?)?;
-    write_sheet(&folder, &sheet::list_sheet(&artifact.name, &artifact.description, &list))?;
+    let target = ResultsFolder::of_list(results, &artifact.name);
+    let (table, csv) = (format!("{}.md", artifact.name), format!("{}.csv", artifact.name));
+    target.check(&[table.clone(), csv.clone(), PageSheet::FILE.to_owned()])?;
+    let draft = target.stage()?;
+    put(&draft.path().join(table), list.markdown().as_bytes())?;
+    write_csv(&draft.path().join(csv), &list.frame()?)?;
+    write_sheet(draft.path(), &sheet::list_sheet(&artifact.name, &artifact.description, &list))?;
+    draft.publish()?;
     Ok(list.screen(width))
 }

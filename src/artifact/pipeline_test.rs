@@ -13,7 +13,8 @@ use super::{Artifact, Executor, Gated, Made, ResultsFolder, make};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TextProtocol};
 use crate::grid::{Cell, Grid};
-use crate::results::{StoredResults, factors};
+use crate::model::EngineRequest;
+use crate::results::{By, RunDescription, StoredResults, factors};
 
 /// Gives each cell the perplexity that it is told to, and remembers which cells it was asked for.
 struct Fake {
@@ -106,7 +107,9 @@ impl Bench {
     }
 
     fn target(&self, overrides: &[String]) -> ResultsFolder {
-        ResultsFolder::new(&self.root.path().join("results"), &self.artifact.name, None, overrides)
+        let (grid, asked) = (self.grid(overrides), EngineRequest::default());
+        let description = RunDescription::of(&grid, &self.artifact.name, By::Reproduce, true, overrides, asked);
+        ResultsFolder::new(&self.root.path().join("results"), description.unwrap())
     }
 
     fn make(&self, overrides: &[&str], gated: bool, executor: &dyn Executor) -> (Result<Made>, PathBuf) {

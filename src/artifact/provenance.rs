@@ -12,10 +12,11 @@ use crate::exec::{CellResult, GridOutcome};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine::{self, Machine};
-use crate::results::{Protocol, Provenance};
+use crate::results::{Protocol, Provenance, RunDescription};
 
 /// The record of a grid's outcome and the files that show it.
 pub(super) fn provenance(
+    description: &RunDescription,
     grid: &Grid,
     outcome: &GridOutcome,
     protocols: Vec<Protocol>,
@@ -28,6 +29,7 @@ pub(super) fn provenance(
         commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
         dirty: env!("GHOSTLAB_DIRTY") == "true",
         command: machine::command(),
+        description: description.clone(),
         grid: grid.resolved()?,
         protocols,
         inputs: outcome.inputs.clone(),

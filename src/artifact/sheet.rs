@@ -56,9 +56,13 @@ pub(super) struct Made<'a> {
 /// What the page shows of an artifact: its table, or its figures with what tells them apart.
 pub(super) fn sheet(made: Made<'_>, laid: Option<&Table>, figures: Vec<FigureView>) -> PageSheet {
     let Made { name, profile, file, description, outcome } = made;
-    let failed = outcome.failed();
-    let status =
-        if failed == 0 { "complete".to_owned() } else { format!("{failed} of {} cells failed", outcome.cells.len()) };
+    let all = outcome.cells.len();
+    let status = match (outcome.failed(), outcome.unmade()) {
+        (0, 0) => "complete".to_owned(),
+        (0, unmade) => format!("{unmade} of {all} cells are not made yet"),
+        (failed, 0) => format!("{failed} of {all} cells failed"),
+        (failed, unmade) => format!("{failed} of {all} cells failed, {unmade} are not made yet"),
+    };
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status,
@@ -162,6 +166,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     let mut lines = vec![("layers removed".to_owned(), format!("{:?}", result.removed))];
     lines.extend(outcome.engines.get(&result.cell.backbone).map(|engine| ("engine".to_owned(), engine.to_string())));
     lines.extend(result.failure.iter().map(|reason| ("failed".to_owned(), reason.clone())));
+    lines.extend(result.missing.iter().map(|what| ("not made yet".to_owned(), what.clone())));
     lines.extend(result.notes().into_iter().map(|note| ("note".to_owned(), note)));
     for boundary in &result.boundaries {
         let place = format!("boundary of layer {}", boundary.region.0);

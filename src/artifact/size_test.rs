@@ -12,6 +12,7 @@ use super::{ResultsFolder, TableShape, write_run};
 use crate::exec::{BoundaryResult, CellResult, GridOutcome, MadeFrom, Methods, TaskProtocol, TaskScores, TextProtocol};
 use crate::grid::{Cell, Description, Grid};
 use crate::machine;
+use crate::results::{By, RunDescription};
 use crate::tasks::{AnswerKey, AnswerSheet, Bos, Score, Task};
 
 const CELLS: usize = 129;
@@ -119,7 +120,15 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
     let root = tempfile::tempdir().unwrap();
     let grid = grid(root.path());
     let outcome = outcome(&grid);
-    let target = ResultsFolder::new(root.path(), "large", None, &[]);
+    let description = RunDescription {
+        name: "large".into(),
+        profile: None,
+        by: By::Run,
+        overrides: Vec::new(),
+        engines: BTreeMap::new(),
+        differs: Vec::new(),
+    };
+    let target = ResultsFolder::new(root.path(), description);
     write_run(&grid, &outcome, &target, SystemTime::now(), &TableShape::Long, None, None).unwrap();
     let bytes = |name: &str| fs::metadata(target.path().join(name)).unwrap().len() as usize;
 

@@ -51,7 +51,10 @@ impl Thing {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let store = arguments.place.look_anyway().ok();
+    let looked = arguments.place.look_anyway();
+    // Where none is named and no checkout is around, there is none to look at.
+    let no_store = arguments.place.root().is_none();
+    let store = looked.as_ref().ok();
     let needs = match &arguments.target {
         Some(target) => needs(target, arguments)?,
         None => Vec::new(),
@@ -63,7 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             let key = (need.kind.word(), need.name.clone());
             if !seen.contains(&key) {
                 seen.push(key);
-                lines.push(input(need, of, store.as_ref()));
+                lines.push(input(need, of, store));
             }
         }
     }
@@ -80,7 +83,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Err(error) => lines.push(Thing::of("the hub's variables", error)),
     }
     lines.extend(machine_lines(&needs));
-    lines.push(store_line(store.as_ref()));
+    lines.push(match &looked {
+        Err(error) if !no_store => Thing::of("store", error),
+        _ => store_line(store),
+    });
 
     let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
     answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |of| of.things.iter().for_each(say))?;
@@ -216,7 +222,8 @@ fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
         return Thing::new(Mark::Note, "store", "none here", "run it in a checkout, or name one with --store");
     };
-    let root = store.root();
+    // A path of several folders that are not there yet begins in the current one.
+    let root = &std::path::absolute(store.root()).unwrap_or_else(|_| store.root().to_owned());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         return Thing::new(
             Mark::Lacks,

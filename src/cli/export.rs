@@ -11,10 +11,11 @@ use super::candidates;
 use super::cell_name::find;
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::bytes;
-use super::{progress, stop};
+use super::{home, progress, stop};
 use crate::error::{Error, Result};
-use crate::export::{Exported, Exporter, Form};
+use crate::export::{self, Exported, Exporter, Form};
 use crate::files::name;
+use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::model::{EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
@@ -47,8 +48,13 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.asked.work()?;
     let chosen = chosen(&grids, arguments)?;
-    arguments.asked.start_threads()?;
     let store = arguments.asked.store()?;
+    // Nothing is touched before all places are known to be free.
+    for (grid, _, folder) in &chosen {
+        apart(folder, &home::inputs(grid, &store))?;
+        export::check(folder)?;
+    }
+    arguments.asked.start_threads()?;
     // `--dtype` is that of the folder here.
     let EngineRequest { engine, device, dtype } = arguments.asked.engine();
     let computed = EngineRequest { engine, device, dtype: arguments.compute };

@@ -162,6 +162,11 @@ impl GridArgs {
         Grid::load(&self.grid, self.profile.as_deref(), &self.overrides, &Methods).inspect(detailed)
     }
 
+    /// The same without settings from outside.
+    pub(super) fn plain(&self) -> Result<Grid> {
+        Grid::load(&self.grid, self.profile.as_deref(), &[], &Methods)
+    }
+
     /// What is done with the file, one grid after the other: of an artifact, what `reproduce` runs for it.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
@@ -217,6 +222,11 @@ impl GridArgs {
 
     pub(super) fn start_threads(&self) -> Result<()> {
         self.threads.start()
+    }
+
+    /// The store as it is; nothing may be there yet.
+    pub(super) fn look(&self) -> Result<Store> {
+        self.place.look_near(Some(&self.grid))
     }
 
     /// The store, to be written to.

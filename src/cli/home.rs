@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::error::{Error, Result, nearest};
+use crate::files::output::Input;
+use crate::grid::Grid;
 use crate::installed;
 use crate::machine;
 use crate::store::Store;
@@ -67,6 +69,23 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
             .found("none")
             .hint(format!("run it in a checkout, or name the folder with --experiments or {EXPERIMENTS}"))
     })
+}
+
+/// What a command about a grid reads, and what lies around it: no output may take its place.
+pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
+    let mut inputs = vec![Input::new("the store", store.root())];
+    inputs.extend(grid.backbones.iter().map(|(name, of)| Input::new(format!("the backbone {name}"), &of.path)));
+    inputs.extend(grid.corpora.iter().map(|(name, of)| Input::new(format!("the text {name}"), &of.path)));
+    inputs.extend(grid.tasks.iter().map(|(name, of)| Input::new(format!("the task {name}"), &of.path)));
+    let files = std::iter::once(&grid.file).chain(&grid.entries).filter(|file| file.is_file());
+    inputs.extend(files.map(|file| Input::new("the grid's file", file)));
+    if let Some(folder) = checkout(Some(&grid.file)) {
+        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+        inputs.push(Input::new("the experiments", folder.join("experiments")));
+        inputs.push(Input::around("the checkout", folder));
+    }
+    inputs.retain(|input| input.path.exists());
+    inputs
 }
 
 fn here() -> String {
@@ -135,7 +154,12 @@ impl Place {
 
     /// The store as it is; nothing may be there yet.
     pub(super) fn look_anyway(&self) -> Result<Store> {
-        Ok(Store::look_at(&self.path(None)?)?.rehashing(self.rehash))
+        self.look_near(None)
+    }
+
+    /// The store of the checkout around a file, as it is.
+    pub(super) fn look_near(&self, near: Option<&Path>) -> Result<Store> {
+        Ok(Store::look_at(&self.path(near)?)?.rehashing(self.rehash))
     }
 }
 

@@ -1,6 +1,5 @@
 //! `ghostlab init [FOLDER]`: a grid to begin with, for the models in a folder.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,8 +8,8 @@ use clap::Args;
 use super::answer::done::{Begun, Refused, shown};
 use super::answer::{self, Answer};
 use super::home;
-use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
+use crate::error::Result;
+use crate::files::output::{Input, OutputFile};
 use crate::starter::Starter;
 
 #[derive(Args)]
@@ -26,25 +25,20 @@ pub(super) struct Arguments {
     /// Without one, the invented texts and tasks that come with the program are taken.
     #[arg(long = "corpus", value_name = "FILE")]
     corpora: Vec<PathBuf>,
-    /// Write over a file that is there.
+    /// Write over a file that is there, unless it is one that is read.
     #[arg(long)]
     force: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let target = &arguments.to;
-    let taken = target.symlink_metadata().is_ok();
-    if taken && (!arguments.force || target.is_dir()) {
-        let error = Error::bad_input("something is there already").at(target.display().to_string());
-        return Err(match target.is_dir() {
-            true => error.expected("a file to write").found("a folder").hint("--to names another file"),
-            false => error.expected("nothing").found("a file").hint("--to names another one, --force writes over it"),
-        });
-    }
+    let inputs = arguments.corpora.iter().map(|file| Input::new("a text", file)).collect();
+    let mut output = OutputFile { path: target, inputs, force: arguments.force, is_ours: |_| false };
+    output.check()?;
     let embedded = home::experiments(None).ok().and_then(|folder| Some(folder.parent()?.join("data/tiny")));
     let starter = Starter::of(&arguments.folder, &arguments.corpora, embedded.as_deref(), target)?;
-    let failed = |error: std::io::Error| Error::io("write", target, &error);
-    write_atomically(target, |file| file.write_all(starter.yaml(target).as_bytes()).map_err(failed))?;
+    output.inputs.extend(starter.inputs());
+    output.write(starter.yaml(target).as_bytes())?;
     let mut left_out = Vec::new();
     for (folder, error) in starter.left_out() {
         note!("left out: {}: {}", folder.display(), error.one_line());

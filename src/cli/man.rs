@@ -1,6 +1,6 @@
 //! `ghostlab man --to FOLDER`: manual pages, from the same descriptions as `--help`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
@@ -9,25 +9,27 @@ use clap_mangen::Man;
 use super::answer::done::{Manual, shown};
 use super::answer::{self, Answer};
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
+use crate::files::output::OutputFolder;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The folder that the pages are written to, for example `~/.local/share/man/man1`; pages of the same names are
-    /// replaced.
+    /// The folder that the pages are written to, for example `~/.local/share/man/man1`; pages that were written there
+    /// before are replaced.
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let folder = &arguments.to;
-    std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     let mut command = super::Arguments::command().disable_help_subcommand(true);
     command.build();
-    let pages = write(&command, folder)?;
-    answer::show(Manual { folder: shown(folder), pages }, Answer::Man, |_| {
+    let mut pages = Vec::new();
+    render(&command, &mut pages)?;
+    OutputFolder::new(folder, "manual pages").put(&pages)?;
+    answer::show(Manual { folder: shown(folder), pages: pages.len() }, Answer::Man, |of| {
         println!(
-            "{pages} pages in {}; `man {}` shows the first",
+            "{} pages in {}; `man {}` shows the first",
+            of.pages,
             folder.display(),
             folder.join("ghostlab.1").display()
         );
@@ -35,13 +37,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of a command and those of its own commands; how many.
-fn write(command: &clap::Command, folder: &Path) -> Result<usize> {
+/// The page of a command and those of its own commands, by name.
+fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let page = Man::new(command.clone()).manual("ghostlab");
-    let path = folder.join(page.get_filename());
-    write_atomically(&path, |file| page.render(file).map_err(|error| Error::io("write", &path, &error)))?;
-    let inner = command.get_subcommands().map(|inner| write(inner, folder));
-    Ok(1 + inner.sum::<Result<usize>>()?)
+    let mut text = Vec::new();
+    let failed = |error: std::io::Error| Error::job("a manual page cannot be made").found(error.to_string());
+    page.render(&mut text).map_err(failed)?;
+    pages.push((page.get_filename(), text));
+    command.get_subcommands().try_for_each(|inner| render(inner, pages))
 }
 
 #[cfg(test)]

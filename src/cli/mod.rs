@@ -86,8 +86,8 @@ enum Command {
     /// Run a grid: prune, repair and score every cell, and write the table.
     ///
     /// What is stored already is not computed again; a run that was stopped in any way goes on where it was.
-    /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk), 4 a cell failed, 5 stored data damaged,
-    /// 130 interrupted.
+    /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk; with `--stored` a cell that nobody made yet),
+    /// 4 a cell failed, 5 stored data damaged, 130 interrupted.
     Run(run::Arguments),
     /// Score one model: perplexity of texts, accuracy on tasks.
     ///
@@ -125,7 +125,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Write cells as Hugging Face folders: weights, config, tokenizer and a model card.
     ///
-    /// Layers and operators that are not stored are computed first. What a folder was exported to before is replaced whole.
+    /// Layers and operators that are not stored are computed first. What was exported to a folder before is replaced whole;
+    /// other files in it stay.
     #[command(mut_arg("dtype", |dtype| dtype.help(export::DTYPE)))]
     Export(export::Arguments),
     /// Show runs: how far they are, and what failed. Works while a run goes on and after a crash.

@@ -16,9 +16,9 @@ use crate::artifact::{PageSheet, order};
 use crate::artifact::{audit, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
-use crate::files::atomic::write_atomically;
+use crate::files::output::OutputFolder;
 use crate::machine;
-use crate::results::StoredResults;
+use crate::results::{By, Provenance, RunDescription, StoredResults};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -42,19 +42,47 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             None => error.hint("run it in a checkout, or name the folder with --results"),
         });
     }
-    let path = write(&results, &home::below(arguments.reports.as_ref(), "reports", None))?;
+    let reports = home::below(arguments.reports.as_ref(), "reports", None);
+    check(&reports)?;
+    let path = write(&results, &reports)?;
     answer::show(Reported { page: shown(&path) }, Answer::Report, |of| println!("written: {}", of.page))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes `index.html` from everything that lies in the results' folders.
+/// The page, in the folder of reports.
+const PAGE: &str = "index.html";
+
+/// The folder of reports.
+fn output(reports: &Path) -> OutputFolder {
+    OutputFolder::new(reports, "a report")
+}
+
+/// Proves that the page can be written.
+///
+/// # Errors
+/// Another's file is in the way, or the folder cannot be written to.
+pub(super) fn check(reports: &Path) -> Result<()> {
+    output(reports).check(&[PAGE.to_owned()])
+}
+
+/// Writes `index.html` from everything that lies in the results' folders; what is left out is told.
 pub(super) fn write(results: &Path, reports: &Path) -> Result<PathBuf> {
-    let mut sheets = Vec::new();
+    let (mut sheets, mut left_out) = (Vec::new(), Vec::new());
     for folder in folders(results) {
-        if let Some(mut sheet) = PageSheet::read(&folder)? {
-            sheet.artifact.files = files(&folder, reports);
-            sheets.push(sheet);
+        match PageSheet::read(&folder)? {
+            Some(mut sheet) => {
+                sheet.artifact.files = files(&folder, reports);
+                sheets.push(sheet);
+            }
+            None if folder.join(Provenance::FILE).is_file() => {
+                let shown = folder.strip_prefix(results).unwrap_or(&folder).display().to_string();
+                left_out.push((shown, reason(&folder)));
+            }
+            None => {}
         }
+    }
+    for (folder, reason) in &left_out {
+        note!("not on the page: {folder}: {reason}");
     }
     sheets.sort_by_key(|sheet| (sheet.artifact.profile.clone(), order(&sheet.artifact.name)));
     let profiles: BTreeSet<String> = sheets.iter().map(|sheet| sheet.artifact.profile.clone()).collect();
@@ -80,14 +108,23 @@ pub(super) fn write(results: &Path, reports: &Path) -> Result<PathBuf> {
         artifacts,
         claims: rows,
         findings: findings()?,
+        left_out,
         cells,
     };
-    let (html, path) = (page::render(&page)?, reports.join("index.html"));
-    std::fs::create_dir_all(reports).map_err(|error| Error::io("create", reports, &error))?;
-    write_atomically(&path, |file| {
-        std::io::Write::write_all(file, html.as_bytes()).map_err(|error| Error::io("write", &path, &error))
-    })?;
-    Ok(path)
+    output(reports).put(&[(PAGE.to_owned(), page::render(&page)?.into_bytes())])?;
+    Ok(reports.join(PAGE))
+}
+
+/// Why the page does not show the results in a folder.
+fn reason(folder: &Path) -> String {
+    match Provenance::described(folder) {
+        None => "its record does not say what it belongs to: an earlier version wrote it".into(),
+        Some(of) if !of.differs.is_empty() => format!("not the artifact as it is described: {}", of.differs.join(", ")),
+        Some(RunDescription { by: By::Run, .. }) => "a run of a grid, which is no artifact of the paper".into(),
+        Some(of) => {
+            format!("the folder of the artifact as it is described holds another one than {}", of.parts().join(", "))
+        }
+    }
 }
 
 /// An artifact whose cells' notes are its own: a cell of the same name in another artifact or profile may be made

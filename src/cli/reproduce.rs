@@ -12,17 +12,18 @@ use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, Place};
 use super::units::{self, columns, seconds};
-use super::work::{Work, noted};
+use super::work::{Work, effective, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
 use crate::artifact::{self, Artifact, GateFailure, Made, ResultsFolder, Runner};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{RunRecord, Settings};
+use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::model::EngineRequest;
 use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
-use crate::results::{Provenance, screen};
+use crate::results::{By, Provenance, RunDescription, screen};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -104,6 +105,9 @@ fn ended(arguments: &Arguments) -> Result<u8> {
             .found(format!("{} artifacts", chosen.len())));
     }
     let store = arguments.place.store()?;
+    if arguments.overrides.is_empty() {
+        report::check(&folders.reports)?;
+    }
     let (reporter, stop, clock) =
         (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
     let settings = arguments.limits.settings(arguments.engine.request());
@@ -121,7 +125,8 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         }
     }
     let mut page = None;
-    if arguments.overrides.is_empty() {
+    let mut apart: Vec<String> = made.iter().map(|of| of.differs.join(", ")).filter(|of| !of.is_empty()).collect();
+    if apart.is_empty() {
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
         // Lists have no profile, and where nothing else was made there is nothing to judge.
         let quiet = arguments.events || answer::json();
@@ -132,12 +137,17 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         note!("page of all artifacts: {}", written.display());
         page = Some(shown(&written));
     } else {
-        note!("with --set: neither on the page nor held against the paper's claims");
+        apart.dedup();
+        let apart = apart.join("; ");
+        note!(
+            "not the artifacts as they are described ({apart}): neither on the page nor held against the paper's claims"
+        );
     }
     if chosen.len() > 1 {
         note!("{} artifacts in {}", chosen.len() - errors.len(), seconds(clock.elapsed().as_secs_f64()));
     }
     let failed: usize = made.iter().map(|of| of.failed).sum();
+    let unmade: usize = made.iter().map(|of| of.unmade).sum();
     if !arguments.events {
         let not_made = errors.iter().map(|(name, error)| Refused::new(name.as_str(), error)).collect();
         answer::show(Reproduced { listed: Vec::new(), made, not_made, page }, Answer::Reproduce, |_| {})?;
@@ -149,6 +159,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
             Ok(first.exit_code())
         }
         None if failed > 0 => Ok(4),
+        None if unmade > 0 => Ok(3),
         None => Ok(0),
     }
 }
@@ -179,9 +190,13 @@ fn listed(all: &[Artifact], arguments: &Arguments, folders: &Folders) -> Result<
                         (cells, complete) = (cells + grid.cells.len(), complete + stored);
                         time = time.zip(left).map(|(sum, left)| sum + left);
                     }
-                    let profile = grids.last().and_then(|grid| grid.profile.clone()).unwrap_or_default();
-                    let record = target(artifact, &profile, arguments, folders).path().join(Provenance::FILE);
-                    of.made = std::fs::metadata(record).and_then(|file| file.modified()).ok().map(crate::clock::utc);
+                    let own = grids.last();
+                    let target = own.and_then(|grid| target(artifact, grid, arguments, folders).ok());
+                    let record = target.map(|target| target.path().join(Provenance::FILE));
+                    let made =
+                        record.and_then(|record| std::fs::metadata(record).and_then(|file| file.modified()).ok());
+                    of.made = made.map(crate::clock::utc);
+                    let profile = own.and_then(|grid| grid.profile.clone()).unwrap_or_default();
                     (of.profile, of.cells, of.complete) = (Some(profile), Some(cells), Some(complete));
                     of.seconds_left = if complete == cells { Some(0.0) } else { time };
                 }
@@ -225,9 +240,12 @@ fn progress_of(grid: &Grid, store: &Store, engine: EngineRequest) -> Result<(usi
     Ok((complete, rate.map(|rate| estimate.left / rate)))
 }
 
-fn target(artifact: &Artifact, profile: &str, arguments: &Arguments, folders: &Folders) -> ResultsFolder {
-    let profile = Some(profile).filter(|profile| !profile.is_empty());
-    ResultsFolder::new(&folders.results, &artifact.name, profile, &arguments.overrides)
+fn target(artifact: &Artifact, grid: &Grid, arguments: &Arguments, folders: &Folders) -> Result<ResultsFolder> {
+    let plain = || artifact.grid(grid.profile.as_deref(), &[]);
+    let overrides = effective(&arguments.overrides, grid, plain)?;
+    let engine = arguments.engine.request();
+    let description = RunDescription::of(grid, &artifact.name, By::Reproduce, true, overrides, engine)?;
+    Ok(ResultsFolder::new(&folders.results, description))
 }
 
 /// Makes one artifact and says what came of it.
@@ -258,9 +276,10 @@ fn made_one(
             Work::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
         }
     };
-    let target = target(artifact, grid.profile.as_deref().unwrap_or_default(), arguments, folders);
+    let target = target(artifact, &grid, arguments, folders)?;
+    apart(target.path(), &home::inputs(&grid, runner.store))?;
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
-    let Made { table, beside, files, misses, unknown, failures, failed } = made;
+    let Made { table, beside, files, misses, unknown, failures, failed, unmade } = made;
     if let Some(view) = table.filter(|_| !quiet) {
         println!("{}", screen(&view, out::width()));
         print!("{beside}");
@@ -282,14 +301,20 @@ fn made_one(
         eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them all the same");
     }
     failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
+    if unmade > 0 {
+        let all = units::cells(grid.cells.len());
+        eprintln!("{name}: {unmade} of {all} are not made yet, or not wholly; without --stored they are");
+    }
     let failure = |(cell, reason): &(String, String)| CellFailure { cell: cell.clone(), reason: reason.clone() };
     Ok(MadeArtifact {
         name,
         profile: grid.profile,
         cells: grid.cells.len(),
         failed,
+        unmade,
         failures: failures.iter().map(failure).collect(),
         misses: misses.iter().map(ToString::to_string).collect(),
+        differs: if target.as_described() { Vec::new() } else { target.description().parts() },
         files: all_shown(&files),
     })
 }

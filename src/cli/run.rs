@@ -10,14 +10,16 @@ use super::answer::done::{CellFailure, Ran, all_shown};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
-use super::work::noted;
+use super::work::{effective, noted};
 use super::{home, out, plan, progress, stop, voice};
-use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
+use crate::artifact::{self, Artifact, Executor, ResultsFolder, Runner, TableShape};
 use crate::cluster::Submission;
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, Settings};
+use crate::files::output::apart;
 use crate::grid::{Cell, Grid, Over};
 use crate::plan::{Plan, Reasons, StoreState};
+use crate::results::{By, RunDescription};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -26,8 +28,8 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Where the results' folder is made; `results` of the checkout by default. Settings from outside (`--set`) have a
-    /// folder of their own below it.
+    /// Where the results' folder is made; `results` of the checkout by default. Settings from outside (`--set`), another
+    /// engine or float type, and an artifact that is run have a folder of their own below it.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Compute nothing: the tables of what is stored, and why the rest is not, as far as anybody tried.
@@ -78,9 +80,17 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         None => artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned()))?,
     }
     let overrides = submission.as_ref().map_or(arguments.asked.overrides(), |of| &of.overrides);
-    // Two profiles of a grid are two results.
-    let target = ResultsFolder::new(&results, &grid.name, grid.profile.as_deref(), overrides);
-    target.check()?;
+    let is_artifact = submission.is_none() && Artifact::read(arguments.asked.file())?.is_some();
+    let engine = arguments.asked.engine();
+    let overrides = effective(overrides, &grid, || arguments.asked.plain())?;
+    let description = RunDescription::of(&grid, &grid.name, By::Run, is_artifact, overrides, engine)?;
+    let target = ResultsFolder::new(&results, description);
+    let shape = match arguments.layout {
+        Layout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
+        Layout::Long => TableShape::Long,
+    };
+    apart(target.path(), &home::inputs(&grid, &store))?;
+    target.check(&artifact::run_files(&grid, &shape))?;
     let reporter = progress::reporter(arguments.events);
     if let Some(note) = target.replaces(&grid)? {
         note!("{note}");
@@ -93,10 +103,6 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
     let outcome = runner.run(&grid, target.path())?;
 
-    let shape = match arguments.layout {
-        Layout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
-        Layout::Long => TableShape::Long,
-    };
     let over = arguments.over.map(|OverArg::Seed| Over::Seed);
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, out::width())?;
     let seconds = clock.elapsed().as_secs_f64();
@@ -104,29 +110,39 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
-        failed: failures(&grid, &outcome),
+        failed: lacking(&grid, &outcome, |of| of.failure.as_ref()),
+        unmade: lacking(&grid, &outcome, |of| of.missing.as_ref().filter(|_| of.failure.is_none())),
         files: all_shown(&files),
         seconds,
     };
     if !arguments.events {
         answer::show(ran, Answer::Run, |_| println!("{table}"))?;
     }
+    if !target.as_described() && !target.description().differs.is_empty() {
+        note!("{}: a folder of its own, for {}", target.path().display(), target.description().differs.join(", "));
+    }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     note!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
-    if outcome.failed() > 0 {
-        eprintln!("{} of {} failed; the table tells why", outcome.failed(), cells(grid.cells.len()));
-        return Ok(4);
+    let (failed, unmade, all) = (outcome.failed(), outcome.unmade(), cells(grid.cells.len()));
+    if unmade > 0 {
+        eprintln!("{unmade} of {all} are not made yet, or not wholly; without --stored they are");
     }
-    Ok(0)
+    if failed > 0 {
+        eprintln!("{failed} of {all} failed; the table tells why");
+    }
+    Ok(match (failed, unmade) {
+        (0, 0) => 0,
+        (0, _) => 3,
+        _ => 4,
+    })
 }
 
 /// The cells without a result, with their reasons.
-fn failures(grid: &Grid, outcome: &GridOutcome) -> Vec<CellFailure> {
-    let failed = |(cell, result): (&Cell, &CellResult)| {
-        let reason = result.ok().err()?.one_line();
-        Some(CellFailure { cell: cell.to_string(), reason })
+fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&String>) -> Vec<CellFailure> {
+    let of = |(cell, result): (&Cell, &CellResult)| {
+        Some(CellFailure { cell: cell.to_string(), reason: why(result)?.lines().next().unwrap_or_default().to_owned() })
     };
-    grid.cells.iter().zip(&outcome.cells).filter_map(failed).collect()
+    grid.cells.iter().zip(&outcome.cells).filter_map(of).collect()
 }
 
 /// What of the grid is stored, and why the rest is not, as `plan` has it.

@@ -1,6 +1,5 @@
 //! `ghostlab score MODEL --tasks … --perplexity …`: a grid of one dense backbone, made of the command line.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,13 +11,13 @@ use super::answer::done::{Score, Scored};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::home::Place;
+use super::home::{self, Place};
 use super::units::columns;
-use super::{fetch, home, progress, stop};
+use super::{fetch, progress, stop};
 use crate::corpus::Rule;
 use crate::error::{Error, ErrorKind, Result, nearest};
 use crate::exec::{self, Methods};
-use crate::files::atomic::write_atomically;
+use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 use crate::files::regular;
 use crate::grid::{self, BackboneFile, EntryKind, Grid};
 use crate::hub::Source;
@@ -62,9 +61,12 @@ pub(super) struct Arguments {
     /// default that of the model's entry in `backbones/`, where it names one.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Write a results file as lm-evaluation-harness writes it, too.
+    /// Write a results file as lm-evaluation-harness writes it, too. One that an earlier `score` wrote is replaced.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write it over another file that is there.
+    #[arg(long, requires = "output")]
+    force: bool,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -90,15 +92,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::bring(&[needs], &store, false, &stop)?;
     }
     let grid = grid(arguments)?;
+    let output = arguments.output.as_ref().map(|path| OutputFile {
+        path,
+        inputs: home::inputs(&grid, &store),
+        force: arguments.force,
+        is_ours: is_sealed,
+    });
+    output.as_ref().map_or(Ok(()), OutputFile::check)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
     let scores = ModelScores::of(&grid, &outcome)?;
-    let file = scores.lm_eval(&arguments.model)?;
-    if let Some(path) = &arguments.output {
-        let failed = |error: std::io::Error| Error::io("write", path, &error);
-        let file = serde_json::to_string_pretty(&file)
+    let mut file = scores.lm_eval(&arguments.model)?;
+    if let Some(output) = output {
+        // By its own hash it is known for what was written here.
+        file[SEAL] = json!(UNSEALED);
+        let text = serde_json::to_string_pretty(&file)
             .map_err(|error| Error::job("the results have no JSON form").found(error.to_string()))?;
-        write_atomically(path, |out| out.write_all(format!("{file}\n").as_bytes()).map_err(failed))?;
+        output.write(sealed(&format!("{text}\n")).as_bytes())?;
+        file.as_object_mut().map(|file| file.remove(SEAL));
     }
     let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
     let score = |of: &ModelScore| Score {

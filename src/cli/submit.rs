@@ -20,7 +20,7 @@ use crate::exec::{self, Settings, Where};
 use crate::grid::Grid;
 use crate::model::{CPU, EngineRequest};
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
-use crate::store::{ClaimResult, Store};
+use crate::store::{ClaimResult, Shadow, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -69,11 +69,14 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
     arguments.asked.start_threads()?;
-    let store = arguments.asked.store()?;
-    let work = Work::of(&arguments.asked, arguments.no_gate, &store)?;
+    // Of a dry run nothing is left: what it makes, it makes elsewhere.
+    let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
+    let shadow = if arguments.dry_run { Some(Shadow::of(&store)?) } else { None };
+    let tried = shadow.as_ref().map_or(&store, Shadow::store);
+    let work = Work::of(&arguments.asked, arguments.no_gate, tried)?;
     let engine = settled(arguments.asked.engine(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let preflight = Preflight::of(&work, settings, &store)?;
+    let preflight = Preflight::of(&work, settings, tried)?;
     let submission = &preflight.submission;
     if preflight.complete == submission.cells {
         let said = format!(

@@ -99,6 +99,23 @@ pub(super) fn check(file: &Path, grids: &mut [Grid], of_artifact: bool, store: &
     grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 
+/// The settings from outside, unless the file without them says the same.
+///
+/// # Errors
+/// Never for a loaded grid, unless a path is not UTF-8.
+pub(super) fn effective<'a>(
+    overrides: &'a [String],
+    grid: &Grid,
+    plain: impl FnOnce() -> Result<Grid>,
+) -> Result<&'a [String]> {
+    // Without them the file may be no grid at all.
+    let same = match (!overrides.is_empty()).then(plain) {
+        Some(Ok(plain)) => plain.resolved()? == grid.resolved()?,
+        _ => false,
+    };
+    Ok(if same { &[] } else { overrides })
+}
+
 /// Does what a command is for, which may be a job of a scheduler on a submission's file: then it is noted how it ended.
 pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
     let result = done();

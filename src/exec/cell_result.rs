@@ -59,6 +59,8 @@ pub struct CellResult {
     pub seconds: f64,
     /// Why the cell has no result.
     pub failure: Option<String>,
+    /// What nobody has made yet of a cell that did not fail; what is there of it has its values.
+    pub missing: Option<String>,
     /// The artifacts that it was made from, each with its key and who made it.
     pub made_from: Vec<MadeFrom>,
     /// The paths of the input files that it was made from, which are among [`GridOutcome::inputs`](super::GridOutcome::inputs).
@@ -95,6 +97,7 @@ impl CellResult {
             training: Vec::new(),
             seconds: 0.0,
             failure,
+            missing: None,
             made_from: Vec::new(),
             inputs: BTreeSet::new(),
         }
@@ -147,11 +150,14 @@ impl CellResult {
     }
 
     /// # Errors
-    /// The cell failed, with its reason.
+    /// The cell failed, with its reason, or something of it is not made yet.
     pub fn ok(&self) -> Result<&Self> {
-        match &self.failure {
-            Some(reason) => Err(Error::job("a cell failed").at(self.cell.to_string()).found(reason.clone())),
-            None => Ok(self),
+        match (&self.failure, &self.missing) {
+            (Some(reason), _) => Err(Error::job("a cell failed").at(self.cell.to_string()).found(reason.clone())),
+            (None, Some(what)) => {
+                Err(Error::missing("a cell is not made yet").at(self.cell.to_string()).found(what.clone()))
+            }
+            (None, None) => Ok(self),
         }
     }
 }

@@ -48,6 +48,11 @@ impl GridOutcome {
         self.tasks.iter().find(|of| of.label == used.to_string())
     }
 
+    /// How many cells did not fail and are not made, or not wholly.
+    pub fn unmade(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.failure.is_none() && cell.missing.is_some()).count()
+    }
+
     /// How many cells failed.
     pub fn failed(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_some()).count()

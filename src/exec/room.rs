@@ -19,11 +19,11 @@ use crate::store::{InventoryItem, Store};
 /// Exit code 3: what is wanted, and what is free.
 pub(super) fn on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     let wanted = (estimate.disk.saturating_add(estimate.spool), estimate.inodes);
-    let free = (disk::free(store.root()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.root()));
+    let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
     let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
     let lacks = |of: String, found: String| {
         Err(Error::missing("the store's disk has not enough room for this grid")
-            .at(store.root().display().to_string())
+            .at(store.room().display().to_string())
             .expected(format!("about {of} free"))
             .found(found)
             .hint("`ghostlab cache gc` shows what could go; or name another folder with --store"))

@@ -40,8 +40,8 @@ pub fn run(
 ) -> Result<GridOutcome> {
     Shared { settings, store, reporter, stop, terms: None }.run(grid, |context| {
         let outcome = GridOutcome::read(context.plan, store, &context.failures())?;
-        let failed = outcome.failed();
-        Ok((outcome.cells.len() - failed, failed, outcome))
+        let (failed, unmade) = (outcome.failed(), outcome.unmade());
+        Ok((outcome.cells.len() - failed - unmade, failed, outcome))
     })
 }
 
@@ -89,8 +89,8 @@ pub fn stored(grid: &Grid, settings: Settings, store: &Store, reporter: &dyn Rep
     state.damages().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
     let failures = told_failures(&plan, &state, &store.all_attempts());
     let outcome = GridOutcome::read(&plan, store, &failures)?;
-    let failed = outcome.failed();
-    reporter.event(Event::Ended { complete: outcome.cells.len() - failed, failed, interrupted: false });
+    let (failed, unmade) = (outcome.failed(), outcome.unmade());
+    reporter.event(Event::Ended { complete: outcome.cells.len() - failed - unmade, failed, interrupted: false });
     Ok(outcome)
 }
 

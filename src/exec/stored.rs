@@ -21,7 +21,7 @@ use crate::store::{Key, Lookup, Store, StoredArtifact};
 use crate::tasks::{AnswerKey, AnswerSheet, Score};
 
 impl GridOutcome {
-    /// Reads what is stored of a plan. A cell that lacks something has failed: with the reason given, or for want of it.
+    /// Reads what is stored of a plan. A cell with a reason has failed; another one that lacks something is not made yet.
     ///
     /// # Errors
     /// Damage that appeared since the run looked.
@@ -129,11 +129,16 @@ impl<'a> Reader<'a> {
             result.training = losses(&artifact)?;
             result.seconds += artifact.meta().seconds;
         }
+        // What scores were made from may have gone to make room.
+        if variant.scores.is_empty() && variant.latencies.is_empty() && result.boundaries.is_empty() {
+            let lacks = variant.operator.is_some();
+            result.missing = lacks.then(|| "its operator is not solved".to_owned());
+        }
         for (place, (evaluation, key)) in self.backbone.evaluations.iter().zip(&variant.scores).enumerate() {
             // A variant without operators cannot have been scored: what is under the key is of another time.
             let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
             if artifact.is_none() {
-                result.failure.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
+                result.missing.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
             }
             result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
             let values = artifact.as_ref().map(values).transpose()?;
@@ -158,7 +163,7 @@ impl<'a> Reader<'a> {
         for (prompt, key) in self.backbone.latencies.iter().zip(&variant.latencies) {
             let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
             if artifact.is_none() {
-                result.failure.get_or_insert_with(|| format!("not timed over {prompt}"));
+                result.missing.get_or_insert_with(|| format!("not timed over {prompt}"));
             }
             result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
             result.latencies.push(artifact.map(|artifact| from_json(&artifact, LATENCY)).transpose()?);

@@ -11,12 +11,13 @@ use crate::checkpoint::{self, INDEX, Layout, MODELING, trimmed};
 use crate::error::{Error, Result};
 use crate::exec::CellResult;
 use crate::fault;
-use crate::files::atomic::{put_folder, sweep, temporary_folder, write_atomically};
+use crate::files::atomic::write_atomically;
+use crate::files::output::{Manifest, OutputFolder};
 use crate::files::{disk, regular};
 use crate::machine;
 use crate::model::{Config, FloatType};
 
-/// The record of what a folder was made from. A folder that has one may be replaced.
+/// The record of what a folder was made from.
 pub const MARK: &str = "ghostlab.json";
 /// What is taken over as it is, where the backbone has it.
 const BESIDES: [&str; 12] = [
@@ -66,59 +67,62 @@ pub(super) struct Contents<'a> {
     pub(super) result: &'a CellResult,
 }
 
-/// Refuses a place where something stands that was not exported.
+/// What the folder is for.
+const KIND: &str = "a model";
+
+/// The folder, where nothing stands in its place but what was exported before.
 ///
 /// # Errors
-/// Exit code 2, naming it.
-pub(super) fn check(folder: &Path) -> Result<()> {
+/// Exit code 2, naming what stands there, or the files in it that are not to be replaced.
+pub fn check(folder: &Path) -> Result<OutputFolder> {
     let occupied = match fs::read_dir(folder) {
-        Ok(mut entries) => entries.next().is_some() && !folder.join(MARK).is_file(),
-        Err(_) => folder.exists(),
+        Ok(mut entries) => entries.next().is_some() && Manifest::read(folder).kind().is_none(),
+        Err(_) => folder.symlink_metadata().is_ok(),
     };
-    if !occupied {
-        return Ok(());
+    if occupied {
+        let found = if folder.is_dir() { "a folder that nothing was exported to" } else { "no folder" };
+        let error = Error::bad_input("something else stands in the folder's place").at(folder.display().to_string());
+        let error = error.expected("nothing, or a folder that was exported before").found(found);
+        let earlier = folder.join(MARK).is_file();
+        return Err(match earlier {
+            true => error.hint(
+                "an earlier version kept no list of what it wrote: move the folder away, or name another one with --to",
+            ),
+            false => error.hint("name another folder with --to"),
+        });
     }
-    Err(Error::bad_input("something else stands in the folder's place")
-        .at(folder.display().to_string())
-        .expected("nothing, or a folder that was exported before")
-        .found(if folder.is_dir() { format!("a folder without {MARK}") } else { "a file".to_owned() })
-        .hint("name another folder with --to"))
+    let output = OutputFolder::new(folder, KIND);
+    let own = ["config.json", "generation_config.json", "tokenizer_config.json", "model.safetensors", "README.md"];
+    let names = own.iter().chain(&BESIDES).chain(&[INDEX, MODELING, MARK]);
+    output.check(&names.map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
+    Ok(output)
 }
 
 /// Writes the folder.
 ///
 /// # Errors
-/// No room, a file that cannot be read or written, or that `stop` was set: nothing is left then.
-pub(super) fn write(folder: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -> Result<Exported> {
-    let (parent, name) = place(folder)?;
-    fs::create_dir_all(&parent).map_err(|error| Error::io("create", &parent, &error))?;
-    sweep(&parent);
+/// No room, a file that cannot be read or written, something else in the folder's place, or that `stop` was set: nothing
+/// is left then.
+pub(super) fn write(
+    output: &OutputFolder,
+    contents: &Contents<'_>,
+    form: &Form,
+    stop: &AtomicBool,
+) -> Result<Exported> {
     let bytes = contents.layout.bytes();
-    enough_room(&parent, bytes + BESIDE)?;
-    let draft = temporary_folder(&parent, &name).map_err(|error| Error::io("create", &parent, &error))?;
+    let draft = output.stage()?;
+    enough_room(draft.path(), bytes + BESIDE)?;
     fill(draft.path(), contents, form, stop)?;
-    check(folder)?;
     fault::here("place");
-    put_folder(draft, &parent.join(&name))?;
+    draft.publish()?;
     let (parameters, needs_code) = (contents.layout.parameters(), !contents.layout.attached.is_empty());
-    Ok(Exported { folder: folder.to_owned(), bytes, parameters, needs_code })
+    Ok(Exported { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
-/// The folder above, and the name in it. A link leads where it leads.
-fn place(folder: &Path) -> Result<(PathBuf, String)> {
-    let folder =
-        if folder.is_dir() { fs::canonicalize(folder).ok() } else { None }.unwrap_or_else(|| folder.to_owned());
-    let folder = std::path::absolute(&folder).map_err(|error| Error::io("find", &folder, &error))?;
-    match (folder.parent(), folder.file_name()) {
-        (Some(parent), Some(name)) => Ok((parent.to_owned(), name.to_string_lossy().into_owned())),
-        _ => Err(Error::bad_input("a model needs a folder of its own").at(folder.display().to_string())),
-    }
-}
-
-fn enough_room(parent: &Path, wanted: u64) -> Result<()> {
-    match disk::free(parent) {
+fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
+    match disk::free(folder) {
         Some(free) if free < wanted => Err(Error::missing("the disk has not enough room for the model")
-            .at(parent.display().to_string())
+            .at(folder.display().to_string())
             .expected(format!("{:.1} GB free", wanted as f64 / 1e9))
             .found(format!("{:.1} GB", free as f64 / 1e9))
             .hint("name a folder on another disk, or a smaller float type with --dtype")),

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-pub use folder::{Exported, Form, MARK};
+pub use folder::{Exported, Form, MARK, check};
 
 use crate::checkpoint::Layout;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ impl Exporter<'_> {
     /// A cell that fails, weights that are not those that were hashed, something else in the folder's place, or a disk
     /// that is full: nothing is left then.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
-        folder::check(folder)?;
+        let output = folder::check(folder)?;
         let cell = &grid.cells[cell];
         let own = made_of(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
@@ -63,7 +63,7 @@ impl Exporter<'_> {
         })?;
         let made =
             folder::Contents { layout: &layout, config: &backbone.config, source: &backbone.folder, card, result };
-        let write = || folder::write(folder, &made, &self.form, stop);
+        let write = || folder::write(&output, &made, &self.form, stop);
         plan.inputs.guarded(&[&backbone.folder], write)
     }
 
@@ -78,7 +78,7 @@ impl Exporter<'_> {
         narrow(&mut scored, cell);
         let plan = Plan::new(&scored, self.store, self.settings.engine, self.settings.batch_tokens)?;
         let outcome = GridOutcome::read(&plan, self.store, &BTreeMap::new())?;
-        let complete = outcome.cells.iter().all(|result| result.failure.is_none());
+        let complete = outcome.failed() + outcome.unmade() == 0;
         let profile = grid.profile.as_deref().unwrap_or_default();
         Ok(complete.then(|| markdown(&long(&collect(&scored, &outcome, &[]), profile, Vec::new()))))
     }

@@ -61,6 +61,7 @@ fn summary(result: &CellResult) -> CellSummary {
         seconds: result.seconds,
         notes: result.notes(),
         failure: result.failure.clone(),
+        missing: result.missing.clone(),
     }
 }
 
@@ -196,7 +197,7 @@ fn latencies(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut
 /// has errors without a value: what is missing must not look as if nobody had asked for it.
 fn boundaries(result: &CellResult, none: Option<&CellResult>, push: &mut Push<'_>) {
     if result.boundaries.is_empty() {
-        if result.failure.is_some() && !result.cell.is_dense() {
+        if (result.failure.is_some() || result.missing.is_some()) && !result.cell.is_dense() {
             push(Measured::bare(metric::BOUNDARY_ERROR.metric(), None));
             push(Measured::bare(metric::CHANNEL_ERROR.metric(), None));
         }

@@ -16,6 +16,9 @@ use crate::tasks::{AnswerSheet, DocumentResult};
 /// A results folder's answers.
 pub const DOCUMENTS: &str = "documents.parquet";
 
+/// A results folder's files for other tools.
+pub const LM_EVAL: &str = "lm_eval";
+
 /// The documents of one cell on one task.
 #[derive(Debug, Clone, Copy)]
 pub struct Answers<'a> {
@@ -76,7 +79,7 @@ fn frame(answers: &[Answers<'_>]) -> Result<DataFrame> {
 /// # Errors
 /// Exit code 3 when the folder cannot be written to.
 pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<PathBuf> {
-    let folder = dir.join("lm_eval");
+    let folder = dir.join(LM_EVAL);
     fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
     for (index, (cell, results)) in files.iter().enumerate() {
         let name = name::of(cell);

@@ -138,6 +138,7 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
             Some(match (&number.failure, &number.sample) {
                 (Some(reason), _) => format!("failed: {reason}"),
                 (None, Sample::OutOfMemory) => OUT_OF_MEMORY.to_owned(),
+                (None, _) if number.record.value.is_none() => "no value".to_owned(),
                 (None, _) => "ok".to_owned(),
             })
         }),

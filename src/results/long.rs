@@ -12,6 +12,8 @@ use crate::metric::Nearness;
 
 /// The status of a cell that has a result.
 const OK: &str = "ok";
+/// That of one that nobody has made wholly.
+const UNMADE: &str = "not made yet";
 
 /// All of some results. `besides` are lines that a reader has to know.
 pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
@@ -35,7 +37,11 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
             known.then(|| Shown::printed(of, decimals, ""))
         };
         let said = |text: &Option<String>| text.clone().unwrap_or_default();
-        let status = cell.failure.as_ref().map_or(OK.to_owned(), |reason| format!("failed: {reason}"));
+        let status = match (&cell.failure, &cell.missing) {
+            (Some(reason), _) => format!("failed: {reason}"),
+            (None, Some(what)) => format!("{UNMADE}: {what}"),
+            (None, None) => OK.to_owned(),
+        };
         let notes = noted.then(|| cell.notes.join("; "));
         Row {
             lead: vec![

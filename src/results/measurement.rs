@@ -47,6 +47,8 @@ pub struct CellSummary {
     /// What a reader has to know of this cell.
     pub notes: Vec<String>,
     pub failure: Option<String>,
+    /// What is not made yet.
+    pub missing: Option<String>,
 }
 
 /// A number and where it comes from.

@@ -10,6 +10,7 @@ mod channels;
 mod collect;
 mod comparison;
 mod csv;
+mod description;
 mod differences;
 mod documents;
 mod engines;
@@ -43,10 +44,11 @@ pub use channels::{CHANNELS, write_channels};
 pub use collect::collect;
 pub use comparison::{PaperComparison, PaperVerdict};
 pub use csv::{failed, write_csv};
+pub use description::{By, RunDescription};
 pub use differences::{
     CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, settings_that_differ,
 };
-pub use documents::{Answers, DOCUMENTS, write_documents, write_lm_eval};
+pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval};
 pub use engines::engine_notes;
 pub use factors::Factors;
 pub use frame::{Origin, run_frame, tidy_frame, write_frame};

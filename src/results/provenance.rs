@@ -6,9 +6,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::Protocol;
+use super::{Protocol, RunDescription};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
+use crate::files::regular;
 use crate::machine::Machine;
 use crate::model::EngineId;
 
@@ -25,6 +26,8 @@ pub struct Provenance {
     pub dirty: bool,
     /// The command line, program first.
     pub command: Vec<String>,
+    /// What the folder belongs to.
+    pub description: RunDescription,
     /// The grid as it ran, with overrides and defaults filled in.
     pub grid: serde_json::Value,
     /// How the numbers of each column were made.
@@ -50,6 +53,13 @@ impl Provenance {
     /// The file's name in a results folder.
     pub const FILE: &str = "run.json";
 
+    /// What a results folder belongs to, by its record; none where it has none, or one from before descriptions were kept.
+    pub fn described(folder: &Path) -> Option<RunDescription> {
+        let mut record: serde_json::Value =
+            serde_json::from_slice(&regular::read(&folder.join(Self::FILE)).ok()?).ok()?;
+        serde_json::from_value(record.get_mut("description")?.take()).ok()
+    }
+
     /// Writes `run.json` into `dir`, whole or not at all.
     ///
     /// # Errors
@@ -71,6 +81,7 @@ mod tests {
 
     use crate::clock::utc;
     use crate::model::CPU;
+    use crate::results::By;
 
     use super::*;
 
@@ -83,6 +94,14 @@ mod tests {
             commit: None,
             dirty: true,
             command: vec!["ghostlab".into(), "run".into()],
+            description: RunDescription {
+                name: "grid".into(),
+                profile: None,
+                by: By::Run,
+                overrides: Vec::new(),
+                engines: BTreeMap::new(),
+                differs: Vec::new(),
+            },
             grid: serde_json::json!({"depth": [3]}),
             protocols: vec![Protocol::Windows {
                 corpus: "c4".into(),
@@ -105,6 +124,7 @@ mod tests {
             cells: serde_json::json!([]),
         };
         record.write(dir.path()).unwrap();
+        assert_eq!(Provenance::described(dir.path()), Some(record.description.clone()));
         let text = std::fs::read_to_string(dir.path().join("run.json")).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["commit"], serde_json::Value::Null);

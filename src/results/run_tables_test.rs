@@ -85,6 +85,7 @@ fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
             seconds: 1.25,
             notes: Some(of.notes.to_owned()).filter(|text| !text.is_empty()).into_iter().collect(),
             failure: failure.clone(),
+            missing: None,
         });
         for (protocol, value) in protocols.iter().zip(of.values) {
             let condition = Condition {

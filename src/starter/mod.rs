@@ -10,6 +10,7 @@ use find::{Corpus, Model};
 use crate::corpus::{Rule, read_rows};
 use crate::error::{Error, Result};
 use crate::exec::Methods;
+use crate::files::output::Input;
 use crate::grid::{Grid, Registry};
 
 /// Tokens of a window where texts and models allow it: the reference code's.
@@ -81,6 +82,17 @@ impl Starter {
     /// The models that are used, by name.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(|model| model.name.as_str())
+    }
+
+    /// What was read: the models' files and the texts. A grid may stand beside them.
+    pub fn inputs(&self) -> Vec<Input> {
+        let is_grid = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+        let listed =
+            self.models.iter().flat_map(|model| std::fs::read_dir(&model.path).into_iter().flatten().flatten());
+        let files = listed.map(|entry| entry.path()).filter(|path| path.is_file() && !is_grid(path));
+        let texts = self.corpora.iter().map(|of| Input::new("a text", &of.path));
+        let tasks = self.tasks.iter().map(|(name, file)| Input::new(format!("the task {name}"), file));
+        files.map(|file| Input::new("a model's file", file)).chain(texts).chain(tasks).collect()
     }
 
     /// The folders that are left out, each with the reason.

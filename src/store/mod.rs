@@ -25,6 +25,7 @@ mod packed_tests;
 #[cfg(test)]
 pub(crate) mod played_time;
 mod process;
+mod shadow;
 mod small;
 mod uses;
 mod worker;
@@ -39,6 +40,7 @@ pub use journal::{Journal, JournalRecord};
 pub use key::{About, ArtifactKind, Key, canonical};
 pub use packed::Packing;
 pub use process::Process;
+pub use shadow::Shadow;
 pub use worker::{CALIBRATING, ClaimResult, Lease};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -62,6 +64,8 @@ use worker::Worker;
 #[derive(Clone)]
 pub struct Store {
     root: PathBuf,
+    /// A folder of the disk that is to have room for it, where that is not its own.
+    room: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
     uses: Arc<Uses>,
@@ -135,7 +139,12 @@ impl Store {
         let (worker, uses) = (Arc::default(), Arc::new(Uses::new(Arc::clone(&disk))));
         let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(ArtifactKind::Scores.folder())));
         let (root, made) = (root.to_owned(), Arc::new(|| Value::Null));
-        Ok(Self { root, worker, disk, uses, packs, apart: Arc::default(), rehash: false, made })
+        Ok(Self { root, room: None, worker, disk, uses, packs, apart: Arc::default(), rehash: false, made })
+    }
+
+    /// A folder of the disk that is to have room for what is stored.
+    pub fn room(&self) -> &Path {
+        self.room.as_deref().unwrap_or(&self.root)
     }
 
     /// Whether every input is to be hashed anew, whatever is remembered of it.

@@ -22,6 +22,8 @@ pub struct Page {
     pub artifacts: Vec<PageArtifact>,
     pub claims: Vec<ClaimRow>,
     pub findings: Vec<FindingRow>,
+    /// Results folders that the page does not show, each with the reason.
+    pub left_out: Vec<(String, String)>,
     /// How each cell was made, by the key that [`Cell::key`] refers to.
     pub cells: BTreeMap<String, CellNote>,
 }

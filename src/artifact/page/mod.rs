@@ -57,7 +57,8 @@ pub fn render(page: &Page) -> Result<String> {
     }
     let section = |artifact| section::artifact(artifact, page);
     let artifacts = page.artifacts.iter().map(section).collect::<Result<Vec<_>>>()?;
-    let lists = [section::claims(&page.claims)?, section::findings(&page.findings)?];
+    let lists =
+        [section::claims(&page.claims)?, section::findings(&page.findings)?, section::left_out(&page.left_out)?];
     let values = Values {
         page,
         style: STYLE,

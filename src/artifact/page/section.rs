@@ -194,6 +194,15 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
     list("findings", "Audit", "What the paper's own tables do not agree on.", names, &[0], rows)
 }
 
+/// All folders that are left out as one table; none where there are none.
+///
+/// # Errors
+/// As [`table::table`].
+pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<List>> {
+    let rows = folders.iter().map(|(folder, reason)| [folder.clone(), reason.clone()]);
+    list("left-out", "Left out", "Results that lie beside those of this page.", ["Folder", "Why"], &[1], rows)
+}
+
 fn list<const N: usize>(
     id: &'static str,
     title: &'static str,

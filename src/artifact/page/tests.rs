@@ -76,6 +76,7 @@ fn hostile_page() -> Page {
         artifacts: vec![artifact],
         claims: vec![claim],
         findings: vec![finding],
+        left_out: vec![(hostile(), hostile())],
         cells: [(hostile(), note)].into(),
     }
 }

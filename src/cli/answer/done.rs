@@ -57,8 +57,10 @@ pub(crate) struct Ran {
     pub(crate) profile: Option<String>,
     /// How many cells it has.
     pub(crate) cells: usize,
-    /// Those without a result.
+    /// Those that failed.
     pub(crate) failed: Vec<CellFailure>,
+    /// Those that nobody made yet, or not wholly, and what lacks.
+    pub(crate) unmade: Vec<CellFailure>,
     /// What was written: tables, numbers, documents, the record of the run.
     pub(crate) files: Vec<String>,
     /// How long it took, in seconds.
@@ -206,12 +208,16 @@ pub(crate) struct MadeArtifact {
     pub(crate) profile: Option<String>,
     /// Cells of its grid.
     pub(crate) cells: usize,
-    /// Cells without a result.
+    /// Cells that failed or were stopped.
     pub(crate) failed: usize,
+    /// Cells that nobody made yet, or not wholly.
+    pub(crate) unmade: usize,
     /// Those that were tried and failed.
     pub(crate) failures: Vec<CellFailure>,
     /// What dense backbones miss of the paper's numbers, in words.
     pub(crate) misses: Vec<String>,
+    /// How it differs from the artifact as it is described; then it is neither on the page nor held against the claims.
+    pub(crate) differs: Vec<String>,
     /// What was written.
     pub(crate) files: Vec<String>,
 }

@@ -113,32 +113,6 @@ pub fn temporary_folder(dir: &Path, name: &str) -> std::io::Result<TempDir> {
     named(name, 0o777, |builder| builder.tempdir_in(dir))
 }
 
-/// Moves a finished folder to its place. What stood there goes, at no moment without something whole in the place.
-///
-/// # Errors
-/// Exit code 3, naming the place; the draft is gone then, and what stood there stays.
-pub fn put_folder(draft: TempDir, place: &Path) -> Result<()> {
-    let failed = |error: &std::io::Error| Error::io("replace", place, error);
-    if !place.exists() {
-        fs::rename(draft.path(), place).map_err(|error| failed(&error))?;
-        let _moved = draft.keep();
-    } else if !exchanged(draft.path(), place) {
-        // Not every file system can exchange two folders.
-        let dir = place.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let name = place.file_name().unwrap_or_default().to_string_lossy();
-        let aside = temporary_folder(dir, &name).map_err(|error| failed(&error))?;
-        let old = aside.path().join("old");
-        fs::rename(place, &old).map_err(|error| failed(&error))?;
-        if let Err(error) = fs::rename(draft.path(), place) {
-            fs::rename(&old, place).ok();
-            return Err(failed(&error));
-        }
-        let _moved = draft.keep();
-    }
-    // What stood there is in a temporary folder, which is removed here.
-    Ok(())
-}
-
 /// Lets two folders change places; whether the system could.
 #[cfg(target_os = "linux")]
 pub fn exchanged(one: &Path, other: &Path) -> bool {
@@ -216,20 +190,6 @@ mod tests {
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
         write_atomically(&path, |file| file.write_all(b"new").map_err(|e| Error::io("write", &path, &e))).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
-    }
-
-    #[test]
-    fn a_folder_takes_the_place_of_another_whole() {
-        let root = tempfile::tempdir().unwrap();
-        let place = root.path().join("model");
-        for text in ["one", "two"] {
-            let draft = temporary_folder(root.path(), "model").unwrap();
-            fs::write(draft.path().join(text), text).unwrap();
-            put_folder(draft, &place).unwrap();
-            let names: Vec<_> = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-            assert_eq!(names, [text]);
-            assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing is left beside it");
-        }
     }
 
     #[cfg(target_os = "linux")]

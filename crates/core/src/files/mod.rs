@@ -9,6 +9,7 @@ pub mod gzip;
 pub mod limit;
 pub mod name;
 pub mod number;
+pub mod output;
 pub mod owner;
 pub mod parquet;
 pub mod regular;

@@ -40,11 +40,13 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// What a message calls it.
 #[cfg(unix)]
-fn name_of(kind: FileType) -> &'static str {
+pub(super) fn name_of(kind: FileType) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
     match kind {
         kind if kind.is_dir() => "a folder",
+        kind if kind.is_symlink() => "a link",
         kind if kind.is_fifo() => "a pipe",
         kind if kind.is_socket() => "a socket",
         _ => "a device",
@@ -52,7 +54,7 @@ fn name_of(kind: FileType) -> &'static str {
 }
 
 #[cfg(not(unix))]
-fn name_of(kind: FileType) -> &'static str {
+pub(super) fn name_of(kind: FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { "something else" }
 }
 

@@ -1,0 +1,128 @@
+//! Outputs lie apart from inputs, whatever links lead there.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// What is read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Input {
+    /// As a message calls it: `the backbone llama`.
+    pub what: String,
+    pub path: PathBuf,
+    /// Whether all that lies in this folder is read, so that nothing may be written into it.
+    pub whole: bool,
+}
+
+impl Input {
+    /// A file, or a folder that is read as a whole.
+    pub fn new(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        Self { what: what.into(), path: path.into(), whole: true }
+    }
+
+    /// A folder that is only not to be replaced.
+    pub fn around(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        Self { whole: false, ..Self::new(what, path) }
+    }
+}
+
+/// Refuses a folder to be written that holds an input, is one, or lies in one.
+///
+/// # Errors
+/// Exit code 2, naming both.
+pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
+    let place = real(output);
+    for Input { what, path, whole } in inputs {
+        let input = real(path);
+        let found = match (within(&input, &place), within(&place, &input)) {
+            (true, true) => "the same folder",
+            (true, false) => "a folder that holds it",
+            (false, true) if *whole => "a folder in it",
+            _ => continue,
+        };
+        return Err(Error::bad_input("what is written may not replace what is read, nor lie in it")
+            .at(output.display().to_string())
+            .expected(format!("a folder apart from {what}, {}", path.display()))
+            .found(found)
+            .hint("name another folder"));
+    }
+    Ok(())
+}
+
+/// Whether a path is that of a place, or of something below it.
+pub(super) fn within(path: &Path, place: &Path) -> bool {
+    let id = id(place);
+    path.ancestors().any(|above| above == place || (id.is_some() && self::id(above) == id))
+}
+
+/// Where a path leads, as far as it is there: every link is followed before `..` is.
+pub(super) fn real(path: &Path) -> PathBuf {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut real = PathBuf::new();
+    for part in whole.components() {
+        match part {
+            Component::ParentDir => drop(real.pop()),
+            Component::CurDir => {}
+            part => {
+                real.push(part);
+                real = fs::canonicalize(&real).unwrap_or(real);
+            }
+        }
+    }
+    real
+}
+
+/// One folder may have several paths: a mount shows it elsewhere.
+#[cfg(unix)]
+fn id(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
+}
+
+#[cfg(not(unix))]
+fn id(_: &Path) -> Option<(u64, u64)> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_to_write_is_neither_an_input_nor_around_one_nor_in_one() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        for folder in ["models/llama", "texts", "other"] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        fs::write(at("texts/a.txt"), "a").unwrap();
+        std::os::unix::fs::symlink(at("models/llama"), at("link")).unwrap();
+        std::os::unix::fs::symlink(at("models"), at("above")).unwrap();
+        let inputs = [
+            Input::new("the backbone llama", at("models/llama")),
+            Input::new("the text a", at("texts/a.txt")),
+            Input::around("the checkout", root.path()),
+        ];
+        for (name, found) in [
+            ("models/llama", "the same folder"),
+            ("link", "the same folder"),
+            ("models", "a folder that holds it"),
+            ("above", "a folder that holds it"),
+            ("link/..", "a folder that holds it"),
+            ("models/none/..", "a folder that holds it"),
+            ("models/llama/out/deeper", "a folder in it"),
+            ("link/out", "a folder in it"),
+            ("texts", "a folder that holds it"),
+            ("", "a folder that holds it"),
+            ("..", "a folder that holds it"),
+        ] {
+            let error = apart(&at(name), &inputs).unwrap_err().to_string();
+            assert!(error.contains(&format!("found:    {found}")), "{name}: {error}");
+        }
+        for name in ["other", "out", "models/llama-7", "texts/out", "new/deeper"] {
+            apart(&at(name), &inputs).unwrap();
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A single output file. It replaces nothing but what this program wrote, unless it is told to, and never what is read,
+//! a link or a device.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::apart::{Input, real, within};
+use super::folder::above;
+use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
+use crate::files::regular;
+use crate::files::sha256;
+
+/// A file to be written.
+#[derive(Debug)]
+pub struct OutputFile<'a> {
+    pub path: &'a Path,
+    /// What the command reads.
+    pub inputs: Vec<Input>,
+    /// Whether an ordinary file that is there may be replaced.
+    pub force: bool,
+    /// Tells from its content what this program wrote.
+    pub is_ours: fn(&[u8]) -> bool,
+}
+
+impl OutputFile<'_> {
+    /// Refuses a place where something stands that is not to be replaced.
+    ///
+    /// # Errors
+    /// Exit code 2, naming what stands there. Exit code 3: there is no such folder.
+    pub fn check(&self) -> Result<()> {
+        let Self { path, inputs, force, is_ours } = self;
+        let refused = |expected: &str, found: String, hint: &str| {
+            let error = Error::bad_input("something is there already").at(path.display().to_string());
+            Err(error.expected(expected).found(found).hint(hint))
+        };
+        let Ok(data) = path.symlink_metadata() else {
+            let folder = above(path);
+            let missing =
+                Error::missing("the folder of a file to be written is not there").at(folder.display().to_string());
+            return if folder.is_dir() { Ok(()) } else { Err(missing.hint("make the folder, or name another one")) };
+        };
+        if !data.is_file() {
+            return refused(
+                "nothing, or an ordinary file",
+                regular::name_of(data.file_type()).into(),
+                "name another file",
+            );
+        }
+        let own: PathBuf = real(path);
+        if let Some(input) = inputs.iter().find(|input| input.whole && within(&own, &real(&input.path))) {
+            let found = format!("{}, which is read", input.what);
+            return refused("a file that is not read", found, "name another file");
+        }
+        if *force || regular::read(path).is_ok_and(|bytes| is_ours(&bytes)) {
+            return Ok(());
+        }
+        refused("nothing", "a file".into(), "name another one; --force writes over it")
+    }
+
+    /// # Errors
+    /// As [`Self::check`], and where the file cannot be written.
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        self.check()?;
+        let failed = |error: std::io::Error| Error::io("write", self.path, &error);
+        write_atomically(self.path, |file| file.write_all(bytes).map_err(failed))
+    }
+}
+
+/// The entry of a JSON object that has its own hash, and what stands there before.
+pub const SEAL: &str = "ghostlab_sha256";
+pub const UNSEALED: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// The text of a JSON object whose entry [`SEAL`] is [`UNSEALED`], with the hash of that text in its place.
+pub fn sealed(text: &str) -> String {
+    let entry = |hash: &str| format!("\"{SEAL}\": \"{hash}\"");
+    text.replacen(&entry(UNSEALED), &entry(&sha256::of_bytes(text)), 1)
+}
+
+/// Whether it is as [`sealed`] made it.
+pub fn is_sealed(bytes: &[u8]) -> bool {
+    let hash = |text: &str| {
+        let head = format!("\"{SEAL}\": \"");
+        let start = text.find(&head)? + head.len();
+        let hash = text.get(start..start + UNSEALED.len())?;
+        let plain = [text.get(..start)?, UNSEALED, text.get(start + UNSEALED.len()..)?].concat();
+        Some(sha256::of_bytes(plain) == hash)
+    };
+    std::str::from_utf8(bytes).ok().and_then(hash) == Some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_text_knows_whether_it_was_changed() {
+        let text = sealed(&format!("{{\n  \"{SEAL}\": \"{UNSEALED}\",\n  \"results\": 1\n}}\n"));
+        assert!(is_sealed(text.as_bytes()) && !text.contains(UNSEALED), "{text}");
+        assert!(!is_sealed(text.replace(": 1", ": 2").as_bytes()));
+        assert!(!is_sealed(b"{}") && !is_sealed(b"\xff") && !is_sealed(SEAL.as_bytes()));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_what_was_written_here_is_replaced_and_never_an_input_a_link_or_a_pipe() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir(at("model")).unwrap();
+        for name in ["model/config.json", "text.txt", "mine.json"] {
+            fs::write(at(name), "mine").unwrap();
+        }
+        std::os::unix::fs::symlink(at("mine.json"), at("link")).unwrap();
+        std::os::unix::fs::symlink(at("nowhere"), at("dangling")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        let inputs = vec![Input::new("the model", at("model")), Input::new("the text", at("text.txt"))];
+        let written = |path: &Path, force: bool| {
+            OutputFile { path, inputs: inputs.clone(), force, is_ours: |bytes| bytes == b"ours" }.write(b"ours")
+        };
+        let refused = |path: &Path, force: bool| written(path, force).unwrap_err().to_string();
+        for (name, found) in [
+            ("model/config.json", "the model, which is read"),
+            ("text.txt", "the text, which is read"),
+            ("link", "a link"),
+            ("dangling", "a link"),
+            ("pipe", "a pipe"),
+            ("model", "a folder"),
+        ] {
+            for force in [false, true] {
+                let error = refused(&at(name), force);
+                assert!(error.contains(&format!("found:    {found}")), "{name}: {error}");
+            }
+        }
+        assert!(refused(Path::new("/dev/null"), true).contains("a device"));
+        assert!(refused(&at("none/x.json"), false).contains("none"));
+        let error = refused(&at("mine.json"), false);
+        assert!(error.contains("--force"), "{error}");
+        written(&at("mine.json"), true).unwrap();
+        for name in ["mine.json", "new.json"] {
+            written(&at(name), false).unwrap();
+            assert_eq!(fs::read_to_string(at(name)).unwrap(), "ours");
+        }
+        assert_eq!(fs::read_to_string(at("model/config.json")).unwrap(), "mine");
+    }
+}

@@ -1,0 +1,235 @@
+//! An output folder: what is written goes into a draft beside it, which takes its place whole.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::manifest::{Manifest, Seen, Standing};
+use super::swap;
+use crate::error::{Error, Result};
+use crate::files::atomic::{ensure_writable, exchanged, write_atomically};
+use crate::files::owner::Owner;
+use crate::files::sha256;
+
+/// A folder that results are written to. What else lies in it stays.
+#[derive(Debug, Clone)]
+pub struct OutputFolder {
+    path: PathBuf,
+    kind: &'static str,
+    seen: Arc<Seen>,
+}
+
+/// A folder that is being written. Dropped before it is published, it leaves nothing.
+#[derive(Debug)]
+pub struct Draft {
+    folder: PathBuf,
+    place: PathBuf,
+    shown: PathBuf,
+    kind: &'static str,
+    seen: Arc<Seen>,
+    /// What lies in `folder` is the old one.
+    swapped: bool,
+}
+
+impl OutputFolder {
+    /// One for `results`, a `model`, …: a folder that was written for anything else is not replaced.
+    pub fn new(path: impl Into<PathBuf>, kind: &'static str) -> Self {
+        Self { path: path.into(), kind, seen: Arc::default() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Proves that files of these names can be written there, and that the folder can be put in its place, so that a run
+    /// does not lose its results at its very end.
+    ///
+    /// # Errors
+    /// Exit code 3: the place cannot be written to. Exit code 2: somebody's file has such a name.
+    pub fn check(&self, names: &[String]) -> Result<()> {
+        if !self.path.is_dir() && self.path.symlink_metadata().is_ok() {
+            return Err(Error::missing("the results folder cannot be written to")
+                .at(self.path.display().to_string())
+                .expected("a folder, or nothing")
+                .found("something that is no folder")
+                .hint("move it away, or choose another folder"));
+        }
+        free(&self.path, &self.path, self.kind, names, &self.seen)?;
+        ensure_writable(above(&self.path), &[])
+    }
+
+    /// A folder beside the place, to be filled.
+    ///
+    /// # Errors
+    /// Exit code 3, naming the folder.
+    pub fn stage(&self) -> Result<Draft> {
+        // Whoever made the folder a link wants it where the link leads.
+        let place = if self.path.is_dir() { fs::canonicalize(&self.path).ok() } else { None };
+        let place = place.unwrap_or_else(|| self.path.clone());
+        let parent = above(&place);
+        fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
+        swap::sweep(&place, &self.seen);
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let id = format!("{}.{}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
+        let folder = swap::beside(&place, &id, swap::DRAFT);
+        fs::create_dir(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+        let draft = Draft {
+            folder,
+            place,
+            shown: self.path.clone(),
+            kind: self.kind,
+            seen: Arc::clone(&self.seen),
+            swapped: false,
+        };
+        let mark = draft.folder.join(swap::MARK);
+        fs::write(&mark, "").map_err(|error| Error::io("write", &mark, &error))?;
+        Ok(draft)
+    }
+
+    /// Writes files into the folder, one by one, beside whatever else lies there.
+    ///
+    /// # Errors
+    /// As [`Self::check`], and a file that cannot be written.
+    pub fn put(&self, files: &[(String, Vec<u8>)]) -> Result<()> {
+        let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
+        free(&self.path, &self.path, self.kind, &names, &self.seen)?;
+        fs::create_dir_all(&self.path).map_err(|error| Error::io("create", &self.path, &error))?;
+        let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256::of_bytes(bytes)).collect();
+        let mut manifest = Manifest::read(&self.path).for_kind(self.kind);
+        // Known before it is there: a kill between the two leaves nothing that is nobody's.
+        names.iter().zip(&hashes).for_each(|(name, hash)| manifest.add(name, hash.clone()));
+        manifest.write(&self.path)?;
+        for (name, bytes) in files {
+            let path = self.path.join(name);
+            let failed = |error: std::io::Error| Error::io("write", &path, &error);
+            write_atomically(&path, |file| std::io::Write::write_all(file, bytes).map_err(failed))?;
+        }
+        names.iter().zip(hashes).for_each(|(name, hash)| manifest.settle(name, hash));
+        manifest.write(&self.path)
+    }
+}
+
+impl Draft {
+    /// Where to write.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where a file of the folder will be found.
+    pub fn published(&self, file: &Path) -> PathBuf {
+        file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.shown.join(name))
+    }
+
+    /// Puts the folder in its place, whole. Of what was there the files go that were written before and are as they were
+    /// written; all else stays.
+    ///
+    /// # Errors
+    /// Exit code 2: a file that is not ours is in the way. Exit code 3: the folder cannot be replaced. The old one stays.
+    pub fn publish(mut self) -> Result<()> {
+        let failed = |error: &std::io::Error| Error::io("replace", &self.shown, error);
+        let mut names = Vec::new();
+        list(&self.folder, "", &mut names).map_err(|error| failed(&error))?;
+        Manifest::of(&self.folder, &names, self.kind)?.write(&self.folder)?;
+        names.push(Manifest::FILE.to_owned());
+        free(&self.place, &self.shown, self.kind, &names, &self.seen)?;
+        let mark = self.folder.join(swap::MARK);
+        if !self.place.exists() {
+            fs::remove_file(&mark).map_err(|error| failed(&error))?;
+            fs::rename(&self.folder, &self.place).map_err(|error| failed(&error))?;
+            self.swapped = true;
+            return Ok(());
+        }
+        if let Ok(old) = fs::metadata(&self.place) {
+            fs::set_permissions(&self.folder, old.permissions()).ok();
+        }
+        swap::take_along(&self.place, &self.folder, &self.seen);
+        fs::remove_file(&mark).map_err(|error| failed(&error))?;
+        let old = if exchanged(&self.folder, &self.place) {
+            self.folder.clone()
+        } else {
+            // Not every file system can exchange two folders; what a crash leaves in between is found by `sweep`.
+            let aside = self.folder.with_extension(&swap::OLD[1..]);
+            fs::rename(&self.place, &aside).map_err(|error| failed(&error))?;
+            if let Err(error) = fs::rename(&self.folder, &self.place) {
+                fs::rename(&aside, &self.place).ok();
+                return Err(failed(&error));
+            }
+            aside
+        };
+        self.swapped = true;
+        swap::clear(&old, &self.place, &self.seen);
+        Ok(())
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.swapped {
+            fs::remove_dir_all(&self.folder).ok();
+        }
+    }
+}
+
+/// Refuses where one of the names is taken by what is not ours. `shown` is the folder as messages call it.
+fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) -> Result<()> {
+    let manifest = Manifest::read(folder);
+    if let Some(other) = manifest.kind().filter(|other| *other != kind) {
+        return Err(Error::bad_input("the folder was written for something else")
+            .at(shown.display().to_string())
+            .expected(format!("nothing, or a folder for: {kind}"))
+            .found(format!("a folder for: {other}"))
+            .hint("name another folder"));
+    }
+    let mut taken: Vec<(String, Standing)> = Vec::new();
+    for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
+        // A folder's name may be taken by a file.
+        let above = name.match_indices('/').map(|(end, _)| &name[..end]);
+        let wrong = above.map(|of| (of, manifest.standing(folder, of, seen)));
+        let wrong = wrong.filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Folder));
+        let own = manifest.standing(folder, name, seen);
+        let own = Some((name, own)).filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Ours));
+        let found = wrong.chain(own).next().map(|(name, found)| (name.to_owned(), found));
+        taken.extend(found.filter(|found| !taken.contains(found)));
+    }
+    let [(first, found), rest @ ..] = taken.as_slice() else { return Ok(()) };
+    let place = shown.join(first).display().to_string();
+    let rest: Vec<&str> = rest.iter().map(|(name, _)| name.as_str()).collect();
+    let hint = match manifest.kind().is_some() {
+        true => "move it away or give it another name; only what is as it was written is replaced".to_owned(),
+        false => format!(
+            "move it away, or choose another folder; a folder of an earlier version has no list of what was written \
+             ({}): move it away whole",
+            Manifest::FILE
+        ),
+    };
+    Err(Error::bad_input("what is to be written has the name of a file that is not to be replaced")
+        .at(if rest.is_empty() { place } else { format!("{place}, and {}", rest.join(", ")) })
+        .expected("nothing, or the file as ghostlab wrote it")
+        .found(found.words())
+        .hint(hint))
+}
+
+/// The files below a folder by their names from there, in order; the mark of drafts is none.
+fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> std::io::Result<()> {
+    let mut entries = fs::read_dir(folder.join(below))?.collect::<std::io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let own = entry.file_name().to_string_lossy().into_owned();
+        let name = if below.is_empty() { own } else { format!("{below}/{own}") };
+        match entry.file_type()?.is_dir() {
+            true => list(folder, &name, names)?,
+            false if name == swap::MARK || name == Manifest::FILE => {}
+            false => names.push(name),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn above(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+#[path = "folder_test.rs"]
+mod tests;

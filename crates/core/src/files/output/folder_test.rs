@@ -1,0 +1,180 @@
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use super::*;
+
+/// All files below a folder, with what is in them.
+fn files(folder: &Path) -> BTreeMap<String, String> {
+    let mut names = Vec::new();
+    list(folder, "", &mut names).unwrap();
+    names.into_iter().map(|name| (name.clone(), fs::read_to_string(folder.join(name)).unwrap())).collect()
+}
+
+fn of(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+}
+
+fn publish(output: &OutputFolder, pairs: &[(&str, &str)]) -> Result<()> {
+    let draft = output.stage().unwrap();
+    for (name, text) in pairs {
+        fs::create_dir_all(draft.path().join(name).parent().unwrap()).unwrap();
+        fs::write(draft.path().join(name), text).unwrap();
+    }
+    draft.publish()
+}
+
+/// What lies beside a place, with it.
+fn beside(output: &OutputFolder) -> Vec<String> {
+    let all = fs::read_dir(above(output.path())).unwrap();
+    all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn what_was_written_before_goes_and_what_is_a_users_stays_wherever_it_lies() {
+    let root = tempfile::tempdir().unwrap();
+    let output = OutputFolder::new(root.path().join("a/out"), "results");
+    publish(&output, &[("one", "1"), ("both", "1"), ("lm_eval/old", "1"), ("lm_eval/both", "1")]).unwrap();
+    let at = |name: &str| output.path().join(name);
+    fs::create_dir_all(at("notes/deep")).unwrap();
+    for name in ["mine", "lm_eval/mine", "notes/deep/mine"] {
+        fs::write(at(name), "mine").unwrap();
+    }
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("mine", at("link")).unwrap();
+    // What was changed since is the user's.
+    fs::write(at("one"), "changed").unwrap();
+    publish(&output, &[("both", "2"), ("lm_eval/both", "2"), ("two", "2")]).unwrap();
+    let mut expected = of(&[
+        ("both", "2"),
+        ("two", "2"),
+        ("lm_eval/both", "2"),
+        ("mine", "mine"),
+        ("lm_eval/mine", "mine"),
+        ("notes/deep/mine", "mine"),
+        ("one", "changed"),
+    ]);
+    if cfg!(unix) {
+        expected.insert("link".into(), "mine".into());
+        assert!(at("link").symlink_metadata().unwrap().file_type().is_symlink());
+    }
+    assert_eq!(files(output.path()), expected);
+    assert_eq!(beside(&output), ["out"], "nothing is left beside it");
+}
+
+#[test]
+fn a_name_that_is_taken_is_refused_before_and_after_and_nothing_is_touched() {
+    let root = tempfile::tempdir().unwrap();
+    let output = OutputFolder::new(root.path().join("out"), "results");
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    publish(&output, &[("table", "1"), ("lm_eval/a", "1")]).unwrap();
+    output.check(&names(&["table", "lm_eval/a", "new"])).unwrap();
+    let at = |name: &str| output.path().join(name);
+    fs::write(at("table"), "2").unwrap();
+    fs::write(at("lm_eval/mine"), "mine").unwrap();
+    fs::write(at("file"), "mine").unwrap();
+    fs::create_dir(at("folder")).unwrap();
+    let before = files(output.path());
+    for (name, found) in [
+        ("table", "a file that was changed since ghostlab wrote it"),
+        ("lm_eval/mine", "a file that ghostlab did not write"),
+        ("file/below", "a file that ghostlab did not write"),
+        ("folder", "a folder"),
+    ] {
+        for error in
+            [output.check(&names(&[name])).unwrap_err(), publish(&output, &[(name, "3"), ("new", "3")]).unwrap_err()]
+        {
+            let text = error.to_string();
+            assert!(error.exit_code() == 2 && text.contains(found), "{name}: {text}");
+            assert!(text.contains(name.split("/below").next().unwrap()), "{text}");
+        }
+        assert_eq!(files(output.path()), before, "{name}");
+    }
+    assert_eq!(beside(&output), ["out"]);
+    let model = OutputFolder::new(output.path(), "a model");
+    assert!(model.check(&[]).unwrap_err().to_string().contains("a folder for: results"));
+    // A folder without a list is somebody's.
+    let theirs = OutputFolder::new(root.path().join("theirs"), "results");
+    fs::create_dir(theirs.path()).unwrap();
+    fs::write(theirs.path().join("table"), "mine").unwrap();
+    let error = theirs.check(&names(&["table"])).unwrap_err().to_string();
+    assert!(error.contains("earlier version"), "{error}");
+    publish(&theirs, &[("other", "1")]).unwrap();
+    assert_eq!(files(theirs.path()), of(&[("other", "1"), ("table", "mine")]));
+}
+
+#[test]
+fn single_files_are_put_beside_whatever_lies_there() {
+    let root = tempfile::tempdir().unwrap();
+    let output = OutputFolder::new(root.path().join("reports"), "results");
+    let put = |text: &str| output.put(&[("index.html".to_owned(), text.as_bytes().to_vec())]);
+    put("1").unwrap();
+    fs::write(output.path().join("mine"), "mine").unwrap();
+    put("2").unwrap();
+    assert_eq!(files(output.path()), of(&[("index.html", "2"), ("mine", "mine")]));
+    // Killed between the list and the file, or after both: either is ours.
+    let mut manifest = Manifest::read(output.path());
+    manifest.add("index.html", sha256::of_bytes("3"));
+    manifest.write(output.path()).unwrap();
+    put("4").unwrap();
+    fs::write(output.path().join("index.html"), "changed").unwrap();
+    assert!(put("5").unwrap_err().to_string().contains("was changed since"));
+    assert_eq!(files(output.path())["index.html"], "changed");
+}
+
+#[test]
+fn a_draft_that_is_given_up_leaves_the_folder_as_it_was() {
+    let root = tempfile::tempdir().unwrap();
+    let output = OutputFolder::new(root.path().join("out"), "results");
+    publish(&output, &[("one", "1")]).unwrap();
+    let draft = output.stage().unwrap();
+    fs::write(draft.path().join("two"), "half").unwrap();
+    drop(draft);
+    assert_eq!(files(output.path()), of(&[("one", "1")]));
+    assert_eq!(beside(&output), ["out"]);
+}
+
+#[test]
+fn what_a_crash_left_beside_a_folder_is_cleared_up_and_nothing_of_a_users_goes() {
+    let root = tempfile::tempdir().unwrap();
+    let output = OutputFolder::new(root.path().join("out"), "results");
+    publish(&output, &[("one", "1")]).unwrap();
+    let killed = Owner { pid: 99_999_999, system: Some("another".into()), ..Owner::this() };
+    let place = |count: u32, ending: &str| swap::beside(output.path(), &format!("{}.{count}", killed.tag()), ending);
+    // A half one, with a file of the user's that it had taken along; one that had changed places already.
+    let (half, old) = (place(0, swap::DRAFT), place(1, swap::DRAFT));
+    fs::create_dir(&half).unwrap();
+    fs::write(half.join(swap::MARK), "").unwrap();
+    fs::write(half.join("two"), "half").unwrap();
+    fs::write(output.path().join("mine"), "mine").unwrap();
+    fs::hard_link(output.path().join("mine"), half.join("mine")).unwrap();
+    fs::create_dir_all(old.join("notes")).unwrap();
+    for (name, text) in [("one", "0"), ("notes/mine", "mine"), ("late", "mine")] {
+        fs::write(old.join(name), text).unwrap();
+    }
+    Manifest::of(&old, &["one".to_owned()], "results").unwrap().write(&old).unwrap();
+    // Not of such a name: somebody's.
+    fs::create_dir(root.path().join(".out.5.part")).unwrap();
+    drop(output.stage().unwrap());
+    assert_eq!(beside(&output).len(), 4, "they are young, and nobody knows that they are dead");
+    let long_ago = SystemTime::now() - Duration::from_secs(1200);
+    for folder in [&half, &old] {
+        fs::File::open(folder).unwrap().set_modified(long_ago).unwrap();
+    }
+    drop(output.stage().unwrap());
+    let mut left = beside(&output);
+    left.sort();
+    assert_eq!(left, [".out.5.part", "out"]);
+    assert_eq!(files(output.path()), of(&[("one", "1"), ("mine", "mine"), ("notes/mine", "mine"), ("late", "mine")]));
+    // Between two renames nothing stands in the place.
+    fs::rename(output.path(), place(2, swap::OLD)).unwrap();
+    drop(output.stage().unwrap());
+    assert_eq!(files(output.path()).len(), 4, "it is back");
+}
+
+#[test]
+fn a_file_in_a_folders_place_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("out"), "").unwrap();
+    let error = OutputFolder::new(root.path().join("out"), "results").check(&[]).unwrap_err();
+    assert!(error.exit_code() == 3 && error.to_string().contains("no folder"), "{error}");
+}

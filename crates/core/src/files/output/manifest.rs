@@ -1,0 +1,205 @@
+//! The list of what this program wrote into a folder. What it lists, as it was written, is the program's to replace; all
+//! else is somebody's. `sha256sum -c` reads it too.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, Metadata};
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
+use crate::files::stamp::Stamp;
+use crate::files::{regular, sha256};
+
+/// Hashes by name. A name has two while its file is being replaced: a kill leaves one or the other.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manifest {
+    files: BTreeMap<String, Vec<String>>,
+    /// What the folder is for; none where there is no list.
+    kind: Option<String>,
+}
+
+/// How a name in a folder stands to the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Nothing,
+    /// As it was written.
+    Ours,
+    Changed,
+    /// Never written by this program.
+    Foreign,
+    Folder,
+    Link,
+}
+
+/// Hashes that were computed already, by the stamps of their files: weights have gigabytes.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<HashMap<(u64, u64), (Stamp, String)>>);
+
+impl Manifest {
+    /// Hidden, so that it is not taken for a result.
+    pub const FILE: &str = ".ghostlab.sha256";
+    const HEAD: &str = "# Written here by ghostlab, which replaces these files while they are so, and no others; for: ";
+
+    /// That of a folder; an empty one where there is none.
+    pub fn read(folder: &Path) -> Self {
+        let path = folder.join(Self::FILE);
+        let ordinary = path.symlink_metadata().is_ok_and(|data| data.is_file());
+        let text = if ordinary { regular::read(&path).ok() } else { None };
+        let text = text.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        let mut lines = text.lines();
+        let Some(kind) = lines.next().and_then(|line| line.strip_prefix(Self::HEAD)) else { return Self::default() };
+        let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (hash, name) in lines.filter_map(|line| line.split_once("  ")) {
+            files.entry(name.to_owned()).or_default().push(hash.to_owned());
+        }
+        Self { files, kind: Some(kind.to_owned()) }
+    }
+
+    /// Of the files of these names in a folder, as they are.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub(super) fn of(folder: &Path, names: &[String], kind: &str) -> Result<Self> {
+        let mut made = Self::default().for_kind(kind);
+        for name in names {
+            let path = folder.join(name);
+            let (hash, _) = sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
+            made.add(name, hash);
+        }
+        Ok(made)
+    }
+
+    #[must_use]
+    pub(super) fn for_kind(self, kind: &str) -> Self {
+        Self { kind: Some(kind.to_owned()), ..self }
+    }
+
+    pub(super) fn add(&mut self, name: &str, hash: String) {
+        let known = self.files.entry(name.to_owned()).or_default();
+        if !known.contains(&hash) {
+            known.push(hash);
+        }
+    }
+
+    /// Of a name only that hash is left.
+    pub(super) fn settle(&mut self, name: &str, hash: String) {
+        self.files.insert(name.to_owned(), vec![hash]);
+    }
+
+    /// What the folder is for; none where it has no list.
+    pub fn kind(&self) -> Option<&str> {
+        self.kind.as_deref()
+    }
+
+    /// Whether something below that folder of the list's is listed.
+    pub(super) fn has_below(&self, folder: &Path) -> bool {
+        self.files.keys().any(|name| Path::new(name).starts_with(folder) && Path::new(name) != folder)
+    }
+
+    /// # Errors
+    /// The folder cannot be written to.
+    pub(super) fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(Self::FILE);
+        let lines = self.files.iter().flat_map(|(name, hashes)| hashes.iter().map(move |hash| (hash, name)));
+        let lines: String = lines.map(|(hash, name)| format!("{hash}  {name}\n")).collect();
+        let text = format!("{}{}\n{lines}", Self::HEAD, self.kind().unwrap_or_default());
+        write_atomically(&path, |file| {
+            file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
+        })
+    }
+
+    /// How a name in the folder of this list stands to it.
+    pub(super) fn standing(&self, folder: &Path, name: &str, seen: &Seen) -> Standing {
+        let path = folder.join(name);
+        let Ok(data) = path.symlink_metadata() else { return Standing::Nothing };
+        if data.is_dir() {
+            return Standing::Folder;
+        }
+        if data.file_type().is_symlink() {
+            return Standing::Link;
+        }
+        match self.files.get(name) {
+            _ if name == Self::FILE => {
+                if self.kind.is_some() {
+                    Standing::Ours
+                } else {
+                    Standing::Foreign
+                }
+            }
+            None => Standing::Foreign,
+            Some(_) if !data.is_file() => Standing::Changed,
+            Some(hashes) => match seen.hash(&path, &data) {
+                Some(hash) if hashes.contains(&hash) => Standing::Ours,
+                _ => Standing::Changed,
+            },
+        }
+    }
+}
+
+impl Standing {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Ours => "a file of ghostlab's",
+            Self::Changed => "a file that was changed since ghostlab wrote it",
+            Self::Foreign => "a file that ghostlab did not write",
+            Self::Folder => "a folder",
+            Self::Link => "a link",
+        }
+    }
+}
+
+impl Seen {
+    fn hash(&self, path: &Path, data: &Metadata) -> Option<String> {
+        let stamp = Stamp::of(data);
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stamp) = &stamp
+            && let Some((known, hash)) = seen.get(&stamp.file)
+            && known == stamp
+        {
+            return Some(hash.clone());
+        }
+        let (hash, _) = sha256::of_file(path).ok()?;
+        if let Some(stamp) =
+            stamp.filter(|stamp| fs::symlink_metadata(path).is_ok_and(|now| Stamp::of(&now).as_ref() == Some(stamp)))
+        {
+            seen.insert(stamp.file, (stamp, hash.clone()));
+        }
+        Some(hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_ours_while_it_is_listed_and_as_it_was_written() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(root.path().join(name), text).unwrap();
+        fs::create_dir(root.path().join("lm_eval")).unwrap();
+        ["a", "b", "lm_eval/c"].iter().for_each(|name| write(name, name));
+        let names = ["a", "b", "lm_eval/c"].map(str::to_owned);
+        let made = Manifest::of(root.path(), &names, "results").unwrap();
+        made.write(root.path()).unwrap();
+        let read = Manifest::read(root.path());
+        assert_eq!(read, made);
+        let has = |folder: &str| read.has_below(Path::new(folder));
+        assert!(has("lm_eval") && !has("lm") && !has("a"));
+        let seen = Seen::default();
+        let standing = |name: &str| Manifest::read(root.path()).standing(root.path(), name, &seen);
+        assert_eq!(standing("a"), Standing::Ours);
+        assert_eq!(standing("lm_eval/c"), Standing::Ours);
+        assert_eq!(standing(Manifest::FILE), Standing::Ours);
+        assert_eq!((standing("none"), standing("lm_eval")), (Standing::Nothing, Standing::Folder));
+        write("mine", "a");
+        assert_eq!(standing("mine"), Standing::Foreign);
+        write("b", "c");
+        assert_eq!(standing("b"), Standing::Changed, "as long as before, and a moment later");
+        // Somebody else's list of that name is no list of ours.
+        write(Manifest::FILE, &format!("{}  a\n", sha256::of_bytes("a")));
+        assert_eq!((standing("a"), standing(Manifest::FILE)), (Standing::Foreign, Standing::Foreign));
+    }
+}

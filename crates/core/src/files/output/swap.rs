@@ -1,0 +1,139 @@
+//! What becomes of an old output folder when a new one takes its place, and of what a crash left beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::folder::above;
+use super::manifest::{Manifest, Seen, Standing};
+use crate::files::atomic::is_temporary;
+use crate::files::name;
+use crate::files::owner::Owner;
+
+/// What the names of drafts, and of old folders on their way out, end in.
+pub(super) const DRAFT: &str = ".part";
+pub(super) const OLD: &str = ".old";
+/// Lies in a draft until it is whole: all that is in there is ours.
+pub(super) const MARK: &str = ".ghostlab.draft";
+/// Filling a folder takes seconds: one that nobody has touched for so long was left by a crash.
+const LEFT: Duration = Duration::from_secs(600);
+/// Longer names would leave no room for the owner's.
+const LONGEST: usize = 120;
+
+/// A hidden folder beside a place.
+pub(super) fn beside(place: &Path, id: &str, ending: &str) -> PathBuf {
+    above(place).join(format!("{}{id}{ending}", prefix(place)))
+}
+
+fn prefix(place: &Path) -> String {
+    let own = place.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if own.len() > LONGEST { format!(".{}.", name::of(&own)) } else { format!(".{own}.") }
+}
+
+/// Puts what is not ours of an old folder into the draft too, under the same names: when the two change places, it is at no
+/// moment away. Folders cannot have two names; nor can files everywhere. Those are moved afterwards ([`clear`]).
+pub(super) fn take_along(old: &Path, draft: &Path, seen: &Seen) {
+    link_below(old, draft, Path::new(""), &Manifest::read(old), seen);
+}
+
+fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen: &Seen) {
+    for (name, is_folder) in entries(old, below) {
+        let to = draft.join(&name);
+        if is_folder {
+            if to.is_dir() {
+                link_below(old, draft, &name, manifest, seen);
+            }
+        } else if !is_ours(old, &name, manifest, seen) && to.symlink_metadata().is_err() {
+            fs::hard_link(old.join(&name), &to).ok();
+        }
+    }
+}
+
+/// Removes a folder that another one has replaced: what is ours, and what is in the other one already. The rest is moved
+/// there.
+pub(super) fn clear(old: &Path, place: &Path, seen: &Seen) {
+    if old.join(MARK).symlink_metadata().is_ok() {
+        fs::remove_dir_all(old).ok();
+        return;
+    }
+    clear_below(old, place, Path::new(""), &Manifest::read(old), seen);
+}
+
+fn clear_below(old: &Path, place: &Path, below: &Path, manifest: &Manifest, seen: &Seen) {
+    for (name, is_folder) in entries(old, below) {
+        // The list goes last: without it nothing is known to be ours.
+        if manifest.kind().is_some() && name == Path::new(Manifest::FILE) {
+            continue;
+        }
+        let (from, to) = (old.join(&name), place.join(&name));
+        let free = to.symlink_metadata().is_err();
+        if is_folder {
+            if free && !manifest.has_below(&name) {
+                fs::rename(&from, &to).ok();
+            } else {
+                clear_below(old, place, &name, manifest, seen);
+            }
+        } else if is_ours(old, &name, manifest, seen) || same(&from, &to) {
+            fs::remove_file(&from).ok();
+        } else if free {
+            fs::create_dir_all(above(&to)).ok();
+            fs::rename(&from, &to).ok();
+        }
+    }
+    if below.as_os_str().is_empty() && manifest.kind().is_some() && entries(old, below).len() == 1 {
+        fs::remove_file(old.join(Manifest::FILE)).ok();
+    }
+    // A folder that holds anything stays.
+    fs::remove_dir(old.join(below)).ok();
+}
+
+fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &Seen) -> bool {
+    // What is no text was never written by us.
+    let text = name.to_str().is_some_and(|name| manifest.standing(folder, name, seen) == Standing::Ours);
+    text || name.file_name().and_then(|own| own.to_str()).is_some_and(is_temporary)
+}
+
+/// What lies in a folder below another one: names from there, and whether each is a folder.
+fn entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
+    let listed = fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
+    listed.map(|entry| (below.join(entry.file_name()), entry.file_type().is_ok_and(|kind| kind.is_dir()))).collect()
+}
+
+/// Whether two names are of one file.
+#[cfg(unix)]
+fn same(one: &Path, other: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |path: &Path| path.symlink_metadata().ok().map(|data| (data.dev(), data.ino()));
+    id(one).is_some() && id(one) == id(other)
+}
+
+#[cfg(not(unix))]
+fn same(_: &Path, _: &Path) -> bool {
+    false
+}
+
+/// Clears up beside a place what a crash has left there.
+pub(super) fn sweep(place: &Path, seen: &Seen) {
+    let prefix = prefix(place);
+    for item in fs::read_dir(above(place)).into_iter().flatten().flatten() {
+        let found = item.file_name().to_string_lossy().into_owned();
+        let Some(rest) = found.strip_prefix(&prefix) else { continue };
+        let id = |ending: &str| {
+            let (tag, count) = rest.strip_suffix(ending)?.split_once('.')?;
+            (Owner::is_tag(tag) && count.parse::<u64>().is_ok()).then_some(tag)
+        };
+        let (draft, old) = (id(DRAFT), id(OLD));
+        let Some(tag) = draft.or(old) else { continue };
+        if old.is_some() && !place.exists() {
+            fs::rename(item.path(), place).ok();
+            continue;
+        }
+        let age = item.metadata().and_then(|data| data.modified()).ok();
+        let age = age.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
+        // Whose process is known to be dead is touched by nobody, however young it is.
+        let left = Owner::of_tag_lives(tag).map_or(age >= LEFT, |lives| !lives);
+        if left {
+            clear(&item.path(), place, seen);
+        }
+    }
+}

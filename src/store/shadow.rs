@@ -1,0 +1,69 @@
+//! A store for a moment: it has what another one has, and what is made in it goes with it. Commands that only try
+//! something work in one, so that nothing is left of them.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::{ArtifactKind, Store};
+use crate::error::{Error, Result};
+
+/// A store in a temporary folder.
+pub struct Shadow {
+    store: Store,
+    _folder: TempDir,
+}
+
+impl Shadow {
+    /// Of a store, which may not be there yet. Its artifacts and remembered hashes are links; tokens, which a preflight
+    /// makes, are links one by one.
+    ///
+    /// # Errors
+    /// No room for temporary files.
+    pub fn of(store: &Store) -> Result<Self> {
+        let failed = |error: io::Error| Error::io("write", &std::env::temp_dir(), &error);
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let root = std::path::absolute(store.root()).map_err(failed)?;
+        let mut shadow = Store::open(folder.path())?.rehashing(store.rehash);
+        shadow.room = Some(root.clone());
+        for kind in ArtifactKind::ALL {
+            let depth = if kind == ArtifactKind::Tokens { 2 } else { 0 };
+            mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth).map_err(failed)?;
+        }
+        mirror(&root.join("index"), &folder.path().join("index"), 3).map_err(failed)?;
+        Ok(Self { store: shadow, _folder: folder })
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+}
+
+/// Folders of so many levels, and links to what lies in them.
+fn mirror(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
+    if !from.exists() {
+        return Ok(());
+    }
+    if depth == 0 || !from.is_dir() {
+        return link(from, to);
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let name = entry?.file_name();
+        mirror(&from.join(&name), &to.join(&name), depth - 1)?;
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(from, to)
+}
+
+/// Without links everything is made anew.
+#[cfg(not(unix))]
+fn link(_: &Path, _: &Path) -> io::Result<()> {
+    Ok(())
+}

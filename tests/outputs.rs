@@ -1,0 +1,329 @@
+//! What commands write, and what of others' files they leave alone.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use common::world::{World, table};
+use serde_json::{Value, json};
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+/// Every file below a folder with what is in it, but for the store's.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![folder.to_owned()]);
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(&at).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.path().strip_prefix(folder).unwrap().display().to_string();
+            match entry.file_type().unwrap() {
+                of if of.is_dir() && name == "data/store" => {}
+                of if of.is_dir() => folders.push(entry.path()),
+                of if of.is_file() => drop(found.insert(name, fs::read(entry.path()).unwrap())),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Runs, expects that it is refused with these words and that no file has changed.
+fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
+    let before = files(world.folder.path());
+    let output = world.ghostlab(arguments);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    words.iter().for_each(|word| assert!(said.contains(word), "{arguments:?}: `{word}` is not in {said}"));
+    assert!(!said.contains("panicked"), "{said}");
+    let after = files(world.folder.path());
+    let names = |of: &BTreeMap<String, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&before), names(&after), "{arguments:?}");
+    assert!(before == after, "{arguments:?}: a file has changed");
+}
+
+fn done(world: &World, arguments: &[&str]) -> String {
+    let output = world.ghostlab(arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output));
+    text(&output)
+}
+
+/// With a task, whose answers lie beside the tables.
+fn with_tasks(world: &World) {
+    let copa = |i: usize| json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2});
+    world.write("copa.jsonl", (0..6).map(|i| format!("{}\n", copa(i))).collect::<String>());
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", format!("tasks:\n  copa: {{path: copa.jsonl}}\n{grid}  tasks: [copa]\n"));
+}
+
+#[cfg(unix)]
+#[test]
+fn no_output_folder_takes_the_place_of_what_is_read() {
+    let world = World::new();
+    fs::create_dir(world.path("texts")).unwrap();
+    fs::rename(world.path("train.txt"), world.path("texts/train.txt")).unwrap();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("path: train.txt", "path: texts/train.txt"));
+    std::os::unix::fs::symlink(world.path("backbone"), world.path("link")).unwrap();
+    fs::create_dir(world.path("experiments")).unwrap();
+    let apart = "what is written may not replace what is read";
+    for to in [
+        "backbone",
+        "backbone/",
+        "link",
+        "link/out",
+        "backbone/pruned",
+        "new/../backbone",
+        "texts",
+        "data",
+        "data/store",
+        "data/store/out",
+        "experiments/out",
+        ".",
+        "..",
+    ] {
+        refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", to], &[apart]);
+        // The results lie in a folder of the grid's name below it.
+        if ["backbone", "link", "backbone/pruned", "data/store", "experiments/out"].contains(&to) {
+            refuses(&world, &["run", "grid.yaml", "--results", to], &[apart]);
+        }
+    }
+    refuses(&world, &["run", "grid.yaml", "--results", ".", "--set", "name=backbone"], &[apart, "the backbone tiny"]);
+    done(&world, &["export", "grid.yaml", "depth/1/none", "--to", "texts/out"]);
+    assert!(world.path("texts/out/config.json").is_file() && world.path("texts/train.txt").is_file());
+}
+
+#[test]
+fn a_users_files_in_an_exported_folder_stay_and_changed_ones_are_named() {
+    let world = World::new();
+    let export = |cell: &'static str| ["export", "grid.yaml", cell, "--to", "out"];
+    done(&world, &export("depth/1/ghosted"));
+    world.write("out/model-q4.gguf", "mine");
+    fs::create_dir(world.path("out/notes")).unwrap();
+    world.write("out/notes/mine.txt", "mine");
+    done(&world, &export("depth/2/none"));
+    assert!(!world.path("out/modeling_ghostlab.py").exists(), "of the export before nothing is left");
+    for name in ["out/model-q4.gguf", "out/notes/mine.txt"] {
+        assert_eq!(fs::read_to_string(world.path(name)).unwrap(), "mine", "{name}");
+    }
+    let card = fs::read_to_string(world.path("out/README.md")).unwrap();
+    world.write("out/README.md", format!("{card}\nMine.\n"));
+    refuses(&world, &export("depth/1/none"), &["README.md", "was changed since ghostlab wrote it"]);
+    fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
+    done(&world, &export("depth/1/none"));
+    // What an earlier version wrote has no list.
+    fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
+    refuses(&world, &export("depth/1/none"), &["an earlier version"]);
+    // What is for results is for no model.
+    done(&world, &["run", "grid.yaml"]);
+    refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["a folder for: results"]);
+}
+
+#[test]
+fn a_users_files_in_a_results_folder_stay_or_are_refused_by_name_before_anything_runs() {
+    let world = World::new();
+    with_tasks(&world);
+    world.runs(&[]);
+    let names = ["latency.parquet", "lm_eval/mine.json", "wide.md", "notes.txt"];
+    for name in names {
+        world.write(&format!("results/grid/{name}"), "mine");
+    }
+    world.runs(&[]);
+    for name in names {
+        assert_eq!(fs::read_to_string(world.path("results/grid").join(name)).unwrap(), "mine", "{name}");
+    }
+    let never = "a file that ghostlab did not write";
+    refuses(&world, &["run", "grid.yaml", "--layout", "wide"], &["results/grid/wide.md", never]);
+    fs::remove_file(world.path("results/grid/wide.md")).unwrap();
+    world.runs(&["--layout", "wide"]);
+    assert!(world.path("results/grid/wide.md").is_file());
+    world.runs(&[]);
+    assert!(!world.path("results/grid/wide.md").exists(), "it was ours");
+    world.write("results/grid/results.csv", "mine");
+    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "was changed since"]);
+    // Nothing runs before.
+    let world = World::new();
+    fs::create_dir_all(world.path("results/grid")).unwrap();
+    world.write("results/grid/results.csv", "mine");
+    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", never]);
+    let made: Vec<String> = files(&world.path("data")).into_keys().filter(|name| name.contains("-v")).collect();
+    assert_eq!(made, Vec::<String>::new());
+}
+
+#[test]
+fn the_list_of_what_was_written_is_one_that_sha256sum_reads() {
+    let world = World::new();
+    with_tasks(&world);
+    world.runs(&[]);
+    let folder = world.path("results/grid");
+    let list = fs::read_to_string(folder.join(".ghostlab.sha256")).unwrap();
+    let listed: Vec<&str> = list.lines().skip(1).map(|line| line.split_once("  ").unwrap().1).collect();
+    let mut there: Vec<String> = files(&folder).into_keys().filter(|name| name != ".ghostlab.sha256").collect();
+    there.sort();
+    assert_eq!(listed, there);
+    let check = std::process::Command::new("sha256sum");
+    let Ok(output) = { check }.args(["--check", "--quiet", ".ghostlab.sha256"]).current_dir(&folder).output() else {
+        #[allow(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+        {
+            eprintln!("skipped: there is no sha256sum");
+        }
+        return;
+    };
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[cfg(unix)]
+#[test]
+fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
+    let world = World::new();
+    fs::write(world.path("mine.json"), "{}").unwrap();
+    std::os::unix::fs::symlink(world.path("mine.json"), world.path("link.json")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(world.path("pipe")).status().unwrap().success());
+    let score = |to: &'static str, more: &[&'static str]| {
+        let base = ["score", "backbone", "--perplexity", "test.jsonl@64", "--windows", "2", "--output", to];
+        [&base[..], more].concat()
+    };
+    for (to, words) in [
+        ("backbone/config.json", "the backbone backbone, which is read"),
+        ("test.jsonl", "the text test, which is read"),
+        ("link.json", "a link"),
+        ("pipe", "a pipe"),
+        ("backbone", "a folder"),
+        ("/dev/null", "a device"),
+    ] {
+        refuses(&world, &score(to, &[]), &[words]);
+        refuses(&world, &score(to, &["--force"]), &[words]);
+    }
+    refuses(&world, &score("mine.json", &[]), &["mine.json", "--force"]);
+    // An own one is replaced, until somebody has changed it.
+    for _ in 0..2 {
+        done(&world, &score("own.json", &[]));
+    }
+    let own = fs::read_to_string(world.path("own.json")).unwrap();
+    assert!(serde_json::from_str::<Value>(&own).unwrap()["results"]["test@64"].is_object());
+    world.write("own.json", own.replace("test@64", "mine@64"));
+    refuses(&world, &score("own.json", &[]), &["own.json", "--force"]);
+    for name in ["own.json", "mine.json"] {
+        done(&world, &score(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
+        assert!(common::json(&world.path(name))["results"]["test@64"].is_object());
+    }
+    let init = |to: &'static str| ["init", "backbone", "--corpus", "texts/mine.txt", "--to", to, "--force"];
+    fs::create_dir(world.path("texts")).unwrap();
+    fs::copy(world.path("train.txt"), world.path("texts/mine.txt")).unwrap();
+    for (to, words) in [
+        ("texts/mine.txt", "which is read"),
+        ("backbone/config.json", "which is read"),
+        ("backbone/model.safetensors", "which is read"),
+        ("link.json", "a link"),
+        ("pipe", "a pipe"),
+        ("/dev/null", "a device"),
+    ] {
+        refuses(&world, &init(to), &[words]);
+    }
+    done(&world, &init("grid.yaml"));
+    done(&world, &init("backbone/grid.yaml"));
+    done(&world, &init("backbone/grid.yaml"));
+}
+
+#[test]
+fn manual_pages_replace_their_own_and_no_others() {
+    let world = World::new();
+    for _ in 0..2 {
+        done(&world, &["man", "--to", "man1"]);
+    }
+    world.write("man1/ghostlab-run.1", "mine");
+    refuses(&world, &["man", "--to", "man1"], &["man1/ghostlab-run.1", "was changed"]);
+    fs::create_dir(world.path("other")).unwrap();
+    world.write("other/ghostlab.1", "mine");
+    refuses(&world, &["man", "--to", "other"], &["other/ghostlab.1", "did not write"]);
+}
+
+#[test]
+fn another_engine_or_float_type_has_a_folder_of_its_own() {
+    let world = World::new();
+    world.runs(&[]);
+    let plain = files(&world.path("results/grid"));
+    let (mut folders, mut values) = (vec!["grid".to_owned()], vec![table(&world.path("results/grid/results.csv"))]);
+    for more in [&["--dtype", "bf16"][..], &["--engine", "candle"], &["--engine", "candle", "--dtype", "bf16"]] {
+        let log = world.runs(more);
+        let mut new: Vec<String> = fs::read_dir(world.path("results"))
+            .unwrap()
+            .map(|of| of.unwrap().file_name().into_string().unwrap())
+            .collect();
+        new.retain(|name| !folders.contains(name));
+        let [own] = new.as_slice() else { panic!("{more:?}: {new:?}") };
+        assert!(log.contains(own.as_str()), "the screen says where: {log}");
+        let record = common::json(&world.path("results").join(own).join("run.json"));
+        assert_eq!(record["description"]["engines"]["tiny"], record["engines"]["tiny"]);
+        values.push(table(&world.path("results").join(own).join("results.csv")));
+        folders.push(own.clone());
+        assert!(files(&world.path("results/grid")) == plain, "{more:?}");
+        world.runs(more);
+        assert_eq!(fs::read_dir(world.path("results")).unwrap().count(), folders.len(), "a second time the same");
+    }
+    for (at, one) in values.iter().enumerate() {
+        assert!(values[..at].iter().all(|other| other != one), "{}", folders[at]);
+    }
+    // What is said and is so anyway makes no difference.
+    world.runs(&["--device", "cpu", "--dtype", "f32", "--engine", "cpu", "--set", "depth=1,2"]);
+    assert_eq!(fs::read_dir(world.path("results")).unwrap().count(), folders.len());
+    let record = common::json(&world.path("results/grid/run.json"));
+    assert_eq!(record["description"]["differs"], json!([]));
+}
+
+#[test]
+fn in_an_empty_folder_doctor_tells_what_there_is_and_makes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = World::new();
+    let doctor = |more: &[&str]| {
+        let mut command = world.command(&[&["doctor"], more].concat());
+        let output = command.current_dir(folder.path()).env("HF_HUB_CACHE", folder.path()).output().unwrap();
+        (output.status.code(), text(&output))
+    };
+    let (code, said) = doctor(&[]);
+    assert!(code == Some(0) && said.contains("store: none here") && !said.contains("LACKS"), "{said}");
+    for store in ["data/store", "new"] {
+        let (code, said) = doctor(&["--store", store]);
+        assert!(code == Some(0) && said.contains(&format!("{store}, on")) && !said.contains("LACKS"), "{said}");
+    }
+    // One that is there and cannot be read is not none.
+    fs::create_dir(folder.path().join("newer")).unwrap();
+    fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
+    let (code, said) = doctor(&["--store", "newer"]);
+    assert!(code == Some(3) && said.contains("LACKS store") && said.contains("another version"), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
+}
+
+#[test]
+fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
+    let world = World::new();
+    let output = world.run(&["--stored"]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("9 of 9 cells are not made yet") && !said.contains("failed"), "{said}");
+    world.runs(&[]);
+    // A text more: the perplexities of the other one are stored.
+    world.write("more.jsonl", fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w1 ", "w2 "));
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let grid = grid.replace("corpora:\n", "corpora:\n  more: {path: more.jsonl, rule: ptb, limit: 5}\n");
+    world.write("grid.yaml", grid.replace("perplexity:\n", "perplexity:\n    - {corpus: more, length: 64}\n"));
+    let before = table(&world.path("results/grid/results.csv"));
+    let output = world.run(&["--stored"]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("not made yet: not scored on more"), "{said}");
+    let after = table(&world.path("results/grid/results.csv"));
+    let column = |rows: &[Vec<String>], name: &str| -> Vec<String> {
+        let place = rows[0].iter().position(|head| head == name).unwrap();
+        rows[1..].iter().map(|row| row[place].clone()).collect()
+    };
+    assert_eq!(column(&before, "ppl test@64"), column(&after, "ppl test@64"));
+    assert!(column(&after, "ppl more@64").iter().all(String::is_empty), "{after:?}");
+    world.runs(&[]);
+    assert_eq!(world.run(&["--stored"]).status.code(), Some(0));
+}
