@@ -25,7 +25,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     command.build();
     let mut pages = Vec::new();
     render(&command, &mut pages)?;
-    OutputFolder::new(folder, "manual pages").put(&pages)?;
+    OutputFolder::new(folder, "pages").put(&pages)?;
     answer::show(Manual { folder: shown(folder), pages: pages.len() }, Answer::Man, |of| {
         println!(
             "{} pages in {}; `man {}` shows the first",

@@ -54,7 +54,7 @@ const PAGE: &str = "index.html";
 
 /// The folder of reports.
 fn output(reports: &Path) -> OutputFolder {
-    OutputFolder::new(reports, "a report")
+    OutputFolder::new(reports, "pages")
 }
 
 /// Proves that the page can be written.
