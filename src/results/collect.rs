@@ -1,6 +1,7 @@
 //! From a grid's outcome to its results, in the paper's words.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -24,14 +25,27 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         let variant = Arc::new(factors::of_cell(&result.cell));
         let (told, engine) = (Arc::new(labels.told(&variant)), outcome.engines.get(&result.cell.backbone).copied());
         let mut push = |of: Measured<'_>| {
-            let Measured { metric, column, scored, value, error, sample, measure } = of;
+            let Measured { metric, column, scored, value, error, sample, measure, measured } = of;
             let value = value.filter(|value| value.is_finite());
             let record = Record { condition: condition.clone(), metric: metric.id.clone(), value, error };
             let unidentified = grid.backbones.get(&result.cell.backbone).and_then(|of| of.unidentified.clone());
             let undetermined = result.boundaries.iter().any(|boundary| boundary.undetermined);
             let (variant, told, calibration) = (Arc::clone(&variant), Arc::clone(&told), calibration.clone());
             let scored = scored.to_vec();
-            let setup = Setup { variant, measure, told, engine, scored, calibration, unidentified, undetermined };
+            let measures = result.measures.get(measured).unwrap_or_default().to_vec();
+            let identity = result.identity.clone();
+            let setup = Setup {
+                identity,
+                measures,
+                variant,
+                measure,
+                told,
+                engine,
+                scored,
+                calibration,
+                unidentified,
+                undetermined,
+            };
             let column = column.unwrap_or_else(|| metric.id.clone());
             let (cell, failure) = (cell.clone(), result.failure.clone());
             measurements.push(Measurement { cell, column, record, metric, setup, sample, failure });
@@ -89,12 +103,15 @@ struct Measured<'a> {
     sample: Sample,
     /// The settings of what is measured.
     measure: Factors,
+    /// The places of its measures among those of its cell.
+    measured: Range<usize>,
 }
 
 impl Measured<'_> {
     /// Without a protocol, an error or items.
     fn bare(metric: Metric, value: Option<f64>) -> Self {
-        Self { metric, column: None, scored: &[], value, error: None, sample: Sample::None, measure: Factors::new() }
+        let (sample, measure) = (Sample::None, Factors::new());
+        Self { metric, column: None, scored: &[], value, error: None, sample, measure, measured: 0..0 }
     }
 }
 
@@ -120,22 +137,29 @@ fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
             let value = outcome.bits_per_byte(result, place, text.length);
             let (metric, column) = (bits.measures(), Some(bits.column()));
             let scored = std::slice::from_ref(&protocol);
-            let measure = measure.clone();
-            push(Measured { metric, column, scored, value, error: None, sample: Sample::None, measure });
+            let (measure, measured) = (measure.clone(), place..place + 1);
+            push(Measured { metric, column, scored, value, error: None, sample: Sample::None, measure, measured });
         }
         let column = Some(protocol.column());
-        push(Measured { metric, column, scored: &[protocol], value, error: None, sample, measure });
+        let measured = place..place + 1;
+        push(Measured { metric, column, scored: &[protocol], value, error: None, sample, measure, measured });
     }
     if values.len() > 1 {
         let value = mean(&values);
-        push(Measured { scored: &scored, measure: all, ..Measured::bare(metric::PERPLEXITY.metric(), value) });
+        let measured = 0..grid.evaluate.perplexity.len();
+        push(Measured {
+            scored: &scored,
+            measure: all,
+            measured,
+            ..Measured::bare(metric::PERPLEXITY.metric(), value)
+        });
     }
 }
 
 fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
     let percent = |of: Measure| (Some(100.0 * of.value), of.stderr.map(|error| 100.0 * error));
     let (mut scored, mut all, mut answers): (Vec<Protocol>, Vec<Option<TaskResult>>, _) = Default::default();
-    let mut measures = Factors::new();
+    let (mut measures, first) = (Factors::new(), grid.evaluate.perplexity.len());
     for (place, used) in grid.evaluate.tasks.iter().enumerate() {
         let protocol: Vec<Protocol> = outcome.task(used).map(|of| Protocol::task(grid, used, of)).into_iter().collect();
         scored.extend(protocol.clone());
@@ -151,7 +175,8 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
         all.push(scores.map(|of| of.result.clone()));
         let measure = factors::below(&metric.id, used);
         measures.extend(factors::below(&used.to_string(), used));
-        push(Measured { metric, column, scored: &protocol, value, error, sample, measure });
+        let measured = first + place..first + place + 1;
+        push(Measured { metric, column, scored: &protocol, value, error, sample, measure, measured });
     }
     if all.len() > 1 {
         let all: Option<Vec<TaskResult>> = all.into_iter().collect();
@@ -160,7 +185,8 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
         let sample = if value.is_some() { Sample::Tasks(answers) } else { Sample::None };
         let column = Some(Protocol::Average { tasks: scored.len() }.column());
         let (metric, measure) = (metric::ACCURACY.metric(), measures);
-        push(Measured { metric, column, scored: &scored, value, error, sample, measure });
+        let measured = first..first + grid.evaluate.tasks.len();
+        push(Measured { metric, column, scored: &scored, value, error, sample, measure, measured });
     }
 }
 
@@ -188,7 +214,8 @@ fn latencies(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut
             };
             let (scored, sample) = (std::slice::from_ref(&protocol), sample.clone());
             let measure = factors::below(metric.family(), prompt);
-            push(Measured { metric, column, scored, value, error, sample, measure });
+            let at = grid.evaluate.perplexity.len() + grid.evaluate.tasks.len() + place;
+            push(Measured { metric, column, scored, value, error, sample, measure, measured: at..at + 1 });
         }
     }
 }

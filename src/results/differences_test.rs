@@ -37,6 +37,8 @@ fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
         protocols: BTreeMap::new(),
         cells: numbers.iter().map(|of| (of.cell.clone(), Factors::new())).collect(),
         measures: BTreeMap::new(),
+        identities: BTreeMap::new(),
+        measured: BTreeMap::new(),
         numbers,
     }
 }

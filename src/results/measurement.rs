@@ -8,6 +8,7 @@ use super::{Factors, OfSeed, Protocol};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
+use crate::identity::{Identity, MeasureId};
 use crate::metric::Metric;
 use crate::model::EngineId;
 
@@ -94,6 +95,10 @@ pub struct Setup {
     pub measure: Factors,
     /// Those settings of its cell that its condition says.
     pub told: Arc<BTreeSet<String>>,
+    /// What it is, whatever the grid calls it: the variant, and what was measured of it. None of a cell that was never
+    /// planned.
+    pub identity: Option<Arc<Identity>>,
+    pub measures: Vec<Arc<MeasureId>>,
     /// What ran its backbone, where that is known.
     pub engine: Option<EngineId>,
     /// What was scored; of an average, all its parts.

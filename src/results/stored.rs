@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
+use crate::identity::{Aspect, Identity, Leaves, MeasureId, leaves};
 use crate::metric::{ACCURACY, Metric, PERPLEXITY};
 use crate::model::{CPU, EngineId};
 
@@ -50,6 +51,12 @@ pub struct StoredResults {
     /// The same of what is measured, by the column of a run's table.
     #[serde(default)]
     pub measures: BTreeMap<String, Factors>,
+    /// What each cell is, whatever it is called, by its name; none in what an older program wrote.
+    #[serde(default)]
+    pub identities: BTreeMap<String, Identity>,
+    /// What was measured of a backbone, by its name and the column of a run's table: of a mean, each part.
+    #[serde(default)]
+    pub measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     pub numbers: Vec<StoredNumber>,
 }
 
@@ -124,6 +131,14 @@ impl StoredResults {
                 losses,
             }
         };
+        let identity =
+            |number: &Arc<Measurement>| Some((number.cell.clone(), number.setup.identity.as_deref()?.clone()));
+        let mut measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>> = BTreeMap::new();
+        for number in results.measurements.iter().filter(|number| !number.setup.measures.is_empty()) {
+            let own = measured.entry(number.record.condition.backbone.clone()).or_default();
+            let all = || number.setup.measures.iter().map(|measure| MeasureId::clone(measure)).collect();
+            own.entry(number.column.clone()).or_insert_with(all);
+        }
         Ok(Self {
             name: name.to_owned(),
             profile: grid.profile.clone().unwrap_or_default(),
@@ -135,6 +150,8 @@ impl StoredResults {
             protocols: protocols(grid, outcome),
             cells: results.cells.iter().map(|cell| (cell.name.clone(), Factors::clone(&cell.factors))).collect(),
             measures: results.measurements.iter().map(|of| (of.column.clone(), of.setup.measure.clone())).collect(),
+            identities: results.measurements.iter().filter_map(identity).collect(),
+            measured,
             numbers: results.measurements.iter().map(stored).collect(),
         })
     }
@@ -185,6 +202,19 @@ impl StoredResults {
     pub fn factors(&self, number: &StoredNumber) -> Factors {
         let (cell, measure) = (self.cells.get(&number.cell), self.measures.get(&number.column));
         cell.into_iter().chain(measure).flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// All that a number is: the leaves of its variant, and of each thing that was measured of it. None of what an older
+    /// program made.
+    pub fn leaves(&self, number: &StoredNumber) -> Option<Leaves> {
+        let mut all = self.identities.get(&number.cell)?.leaves();
+        let measured = self.measured.get(&number.record.condition.backbone).and_then(|of| of.get(&number.column));
+        for (at, measure) in measured.into_iter().flatten().enumerate() {
+            let of = leaves(&serde_json::to_value(measure).unwrap_or_default());
+            let whole = Aspect::new("measure").below(&at.to_string());
+            all.extend(of.into_iter().map(|(aspect, value)| (whole.below(aspect.as_str()), value)));
+        }
+        Some(all)
     }
 
     /// How a number was measured, and on which bytes; none where that is not kept.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::identity::{Leaves, differs};
 use crate::results::record::Record;
 use crate::results::{Factors, StoredEngine, StoredResults, distinct, factors};
 
@@ -41,8 +42,20 @@ impl ArtifactNumbers {
         let factors = if stored.identified() { factors.collect() } else { Vec::new() };
         let engine = |name: &String| (name.clone(), stored.engine(name));
         let engines = distinct(records.iter().map(|of| &of.condition.backbone)).iter().map(engine).collect();
+        let mut identities: BTreeMap<String, BTreeSet<Leaves>> = BTreeMap::new();
+        for number in &stored.numbers {
+            let of = &number.record.condition;
+            let said = [&of.backbone, &of.depth.to_string(), &of.criterion, &of.recovery, &number.record.metric];
+            let trained = if of.finetuned { " trained" } else { "" };
+            let said = format!("{}{trained}", said.map(String::as_str).join("/"));
+            if let Some(mut leaves) = stored.leaves(number) {
+                // What it was calibrated on, a condition says.
+                leaves.retain(|aspect, _| !aspect.is_of("calibration.text"));
+                identities.entry(said).or_default().insert(leaves);
+            }
+        }
         let StoredResults { program, gate, settings, inputs, cells, .. } = stored;
-        let run = Run { program, gate, settings, inputs, engines, cells: cells.into_values().collect() };
+        let run = Run { program, gate, settings, inputs, engines, cells: cells.into_values().collect(), identities };
         Self { records, factors, run: Some(run) }
     }
 
@@ -69,6 +82,8 @@ pub struct Run {
     pub engines: BTreeMap<String, StoredEngine>,
     /// What tells each cell from the others, options with every default filled in; none where an older program made them.
     pub cells: Vec<Factors>,
+    /// What each number is, by what its condition says, its text aside; none where an older program made them.
+    pub identities: BTreeMap<String, BTreeSet<Leaves>>,
 }
 
 /// Why the numbers of two runs may not be read together; none where they may.
@@ -80,11 +95,25 @@ pub(super) fn apart((a, one): (&str, &Run), (b, other): (&str, &Run)) -> Option<
         let open = if one.gate { b } else { a };
         return Some(format!("{open} was made with --no-gate, and the other not"));
     }
-    let settings = engines_apart(one, other)
+    let settings = identities_apart(one, other)
+        .or_else(|| engines_apart(one, other))
         .or_else(|| cells_apart(one, other))
         .or_else(|| definitions_apart(one, other))
         .or_else(|| scored_apart(one, other));
     settings.map(|what| format!("{a} and {b} differ in {what}"))
+}
+
+/// A number of both that is not the same thing in both: the first aspect in which it is not.
+fn identities_apart(one: &Run, other: &Run) -> Option<String> {
+    let mut both = one.identities.iter().filter_map(|(said, all)| Some((said, all, other.identities.get(said)?)));
+    let (said, all, others) = both.find(|(_, all, others)| all != others)?;
+    let [own, theirs] = [all.difference(others).next(), others.difference(all).next()];
+    let nothing = Leaves::new();
+    let differences = differs(own.unwrap_or(&nothing), theirs.unwrap_or(&nothing));
+    Some(match (own, theirs, differences.first()) {
+        (Some(_), Some(_), Some(first)) => format!("{} of {said}", first.aspect),
+        _ => format!("the cells of {said}"),
+    })
 }
 
 /// A backbone of both that something else ran, or in another float type.
@@ -202,6 +231,20 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_one_condition_that_are_not_one_thing_keep_them_apart_by_the_aspect() {
+        let leaves = |of: Value| BTreeSet::from([crate::identity::leaves(&of)]);
+        let (mut one, mut other) = (run(), run());
+        let all = |seed: u64| [("llama/4/sleb/ghosted/rte".to_owned(), leaves(json!({"calibration": {"seed": seed}})))];
+        (one.identities, other.identities) = (all(0).into(), all(0).into());
+        assert_eq!(apart(("a", &one), ("b", &other)), None);
+        other.identities = all(1).into();
+        assert_eq!(
+            apart(("a", &one), ("b", &other)).unwrap(),
+            "a and b differ in calibration.seed of llama/4/sleb/ghosted/rte"
+        );
+    }
+
+    #[test]
     fn a_default_that_is_written_out_keeps_nothing_apart_and_a_seed_does() {
         let cell = |seed: u64| {
             let of = json!({
@@ -243,6 +286,7 @@ mod tests {
             }),
             engines: [("llama".to_owned(), engine("f32"))].into(),
             cells: Vec::new(),
+            identities: BTreeMap::new(),
             inputs: [
                 ("models/llama/config.json", "1"),
                 ("models/llama-2/config.json", "2"),

@@ -1,0 +1,100 @@
+//! What is shown and kept of a run tells apart whatever is unlike, and takes for one what is not: over every pair of
+//! settings that there is for an aspect.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use common::pairs::{self, Pair, Setting};
+use ghostlab::identity::{Aspect, differs};
+use ghostlab::results::{Differences, StoredResults};
+
+/// The folder below `folder` that holds a run's numbers.
+fn numbers_below(folder: &Path) -> Option<PathBuf> {
+    if folder.join(StoredResults::FILE).is_file() {
+        return Some(folder.to_owned());
+    }
+    let mut inner: Vec<PathBuf> = std::fs::read_dir(folder).ok()?.map(|item| item.unwrap().path()).collect();
+    inner.sort();
+    inner.iter().filter(|path| path.is_dir()).find_map(|path| numbers_below(path))
+}
+
+fn ran(setting: &Setting, what: &str) -> StoredResults {
+    let arguments: Vec<&str> =
+        ["run", "grid.yaml"].into_iter().chain(setting.arguments.iter().map(String::as_str)).collect();
+    let output = setting.world.ghostlab(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+    let folder = numbers_below(&setting.world.path("results")).unwrap();
+    StoredResults::read(&folder).unwrap()
+}
+
+/// The aspects in which numbers of two runs are unlike, of the last cell of each.
+fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
+    let last = |run: &StoredResults| run.numbers.last().unwrap().cell.clone();
+    let (a, b) = (last(one), last(other));
+    let mut found = BTreeSet::new();
+    for (one_number, other_number) in
+        one.numbers.iter().filter(|of| of.cell == a).zip(other.numbers.iter().filter(|of| of.cell == b))
+    {
+        let (Some(one), Some(other)) = (one.leaves(one_number), other.leaves(other_number)) else {
+            panic!("a number without an identity: {one_number:?}");
+        };
+        found.extend(differs(&one, &other).into_iter().map(|of| of.aspect));
+    }
+    // Which of the parts of a mean it is says nothing here: `measure.0.task.bos` is `measure.task.bos`.
+    let plain = |aspect: Aspect| {
+        let parts: Vec<&str> = aspect.as_str().split('.').filter(|part| part.parse::<usize>().is_err()).collect();
+        Aspect::new(parts.join("."))
+    };
+    found.into_iter().map(plain).collect()
+}
+
+fn is_told_apart(pair: &Pair) {
+    let (one, other) = (ran(&pair.one(), pair.what), ran(&pair.other(), pair.what));
+    let found = unlike(&one, &other);
+    let follows = |of: &Aspect| of.is_of("measure.prefill.among");
+    let stray: Vec<&Aspect> =
+        found.iter().filter(|of| !follows(of) && !pair.aspects.iter().any(|known| of.is_of(known))).collect();
+    assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
+    for aspect in pair.aspects {
+        assert!(found.iter().any(|of| of.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);
+    }
+    let Differences { settings, data, protocols, engines, aside, .. } = Differences::of(&one, &other, &[]).unwrap();
+    let told = [settings, data, protocols, engines, aside].concat();
+    assert!(!told.is_empty(), "{}: `compare` says nothing of it", pair.what);
+}
+
+fn is_taken_for_one(pair: &Pair) {
+    let (one, other) = (ran(&pair.one(), pair.what), ran(&pair.other(), pair.what));
+    let found = unlike(&one, &other);
+    assert!(found.is_empty(), "{}: {found:?}", pair.what);
+    let compared = Differences::of(&one, &other, &[]).unwrap();
+    assert!(compared.compared > 0 && compared.coinciding.is_empty(), "{}", pair.what);
+    assert!(compared.engines.is_empty() && compared.only_first.is_empty(), "{}: {:?}", pair.what, compared.only_first);
+    // A time is another one in every run.
+    let values =
+        compared.values.iter().filter(|of| !of.first.metric.starts_with("prefill") && of.first.metric != "speedup");
+    assert_eq!(values.count(), 0, "{}: {:?}", pair.what, compared.values);
+}
+
+#[test]
+fn a_seed_and_a_float_type_are_told_apart_and_a_written_default_is_not() {
+    for pair in pairs::unlike().iter().filter(|pair| ["another draw", "bf16"].contains(&pair.what)) {
+        is_told_apart(pair);
+    }
+    pairs::alike().iter().filter(|pair| pair.what == "a default that is written").for_each(is_taken_for_one);
+}
+
+#[test]
+#[ignore = "slow: two runs for every pair of settings"]
+fn whatever_is_unlike_is_told_apart_in_what_is_kept_and_by_compare() {
+    pairs::unlike().iter().filter(|pair| pair.runs).for_each(is_told_apart);
+}
+
+#[test]
+#[ignore = "slow: two runs for every pair of settings"]
+fn what_is_alike_is_taken_for_one() {
+    pairs::alike().iter().for_each(is_taken_for_one);
+}
