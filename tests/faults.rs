@@ -53,6 +53,10 @@ fn verified(world: &World) -> Option<i32> {
     world.ghostlab(&["cache", "verify"]).status.code()
 }
 
+/// Processes of another system, and of this one, where no number is so large.
+const FAR: &str = "5-0123456789ab";
+const KILLED: &str = "99999999-0123456789ab";
+
 /// The record of a process of another system, and a claim or two of it.
 fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     let store = world.path("data/store");
@@ -60,6 +64,7 @@ fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     for folder in ["processes", "claims", "drafts"] {
         fs::create_dir_all(store.join(folder)).unwrap();
     }
+    fs::write(store.join("store.json"), r#"{"format":1}"#).unwrap();
     claims.iter().for_each(|name| fs::write(store.join("claims").join(name), text.to_string()).unwrap());
     let record = store.join(format!("processes/{id}.json"));
     fs::write(&record, text.to_string()).unwrap();
@@ -382,13 +387,13 @@ fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
     world.runs(&[]);
     let store = world.path("data/store");
     // Of a process of this machine that is gone (numbers end below 2^22), and of one of another that is silent for long.
-    let killed = plant_far(&world, "99999999-dead", &["something"]);
+    let killed = plant_far(&world, KILLED, &["something"]);
     let text = fs::read_to_string(&killed).unwrap().replace("another boot", &here).replace(":5,", ":99999999,");
     fs::write(&killed, &text).unwrap();
     fs::write(store.join("claims/something"), &text).unwrap();
-    let far = plant_far(&world, "5-far", &["other"]);
-    for owner in ["99999999-dead", "5-far"] {
-        let draft = store.join(format!("drafts/{owner}.abc"));
+    let far = plant_far(&world, FAR, &["other"]);
+    for owner in [KILLED, FAR] {
+        let draft = store.join(format!("drafts/{owner}.0"));
         fs::create_dir(&draft).unwrap();
         fs::write(draft.join("000000.f32"), vec![0; 3_000_000]).unwrap();
         fs::create_dir_all(store.join("uses")).unwrap();
@@ -403,7 +408,7 @@ fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
     let runs: Vec<PathBuf> = fs::read_dir(store.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
     let done = runs.iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
     let mut record = common::json(done);
-    (record["process"], record["stage"]) = (json!("5-far"), json!("running"));
+    (record["process"], record["stage"]) = (json!(FAR), json!("running"));
     fs::write(done, record.to_string()).unwrap();
 
     let status = || said(&world.ghostlab(&["status", "--all"]));
@@ -509,7 +514,7 @@ fn wait_for(child: &mut Child, words: &str) {
 fn waiting_for_another_process_is_said_and_any_signal_to_stop_ends_it() {
     for name in ["-INT", "-TERM", "-HUP"] {
         let world = World::new();
-        plant_far(&world, "5-far", &["tokenising"]);
+        plant_far(&world, FAR, &["tokenising"]);
         let mut child = started(&world, &["run", "grid.yaml"], "");
         wait_for(&mut child, "tokenising: process 5 is at it; waiting");
         signal(&child, name);
@@ -522,7 +527,7 @@ fn waiting_for_another_process_is_said_and_any_signal_to_stop_ends_it() {
 /// Runs while another process seems to tokenise, lets `change` happen to what was hashed already, and goes on.
 #[cfg(unix)]
 fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
-    let record = plant_far(world, "5-far", &["tokenising"]);
+    let record = plant_far(world, FAR, &["tokenising"]);
     let log = world.path("log");
     let mut command = world.command(&[&["run", "grid.yaml"], &SMALL[..]].concat());
     command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());

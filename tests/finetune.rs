@@ -74,6 +74,47 @@ fn the_methods_of_a_boundary_read_one_pass_and_stand_beside_the_untrained() {
 }
 
 #[test]
+fn calibrations_that_train_on_one_text_read_it_once_and_clear_away_nothing_of_each_other() {
+    let world = world(&tuned("ghosted"));
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let one = "{corpus: train, sequences: 8, length: 64}";
+    let trained = format!("{{corpus: train, sequences: {STEPS}, length: 32}}");
+    assert!(grid.contains(one));
+    // Two calibrations train on the same text, which is a third one's own.
+    let grid =
+        grid.replace(one, &format!("{one}\n  - {{corpus: train, sequences: 8, length: 64, seed: 1}}\n  - {trained}"));
+    world.write("grid.yaml", grid);
+    let alone = world.command(&["run", "grid.yaml", "--store", "alone", "--results", "alone"]).output().unwrap();
+    assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+    let start = || {
+        let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
+        // All come to the shard while the first of them is at it.
+        command.env("GHOSTLAB_FAULT", "slow@teach:700").stdout(std::process::Stdio::piped());
+        command.stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let workers = [start(), start(), start()];
+    let mut read = 0;
+    for worker in workers {
+        let output = worker.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let events = String::from_utf8(output.stdout).unwrap();
+        let events: Vec<serde_json::Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let reading = events.iter().filter(|event| event["event"] == "started");
+        let reading: Vec<_> = reading.filter(|event| event["label"].as_str().unwrap().starts_with("read ")).collect();
+        let ids: Vec<_> = reading.iter().map(|event| &event["job"]).collect();
+        let own = events.iter().filter(|event| event["event"] == "advanced" && event["elsewhere"] == false);
+        read += own
+            .filter(|event| ids.contains(&&event["job"]))
+            .map(|event| event["tokens"].as_u64().unwrap())
+            .sum::<u64>();
+    }
+    assert_eq!(read, STEPS as u64 * 32, "each sequence is read once");
+    world.runs(&[]);
+    let results = |folder: &str| std::fs::read(world.path(folder).join("grid/results.csv")).unwrap();
+    assert!(results("results") == results("alone"), "the tables differ");
+}
+
+#[test]
 fn a_training_that_was_killed_goes_on_and_ends_in_the_same_bytes() {
     let (whole, killed) = (world(&tuned("ghosted")), world(&tuned("ghosted")));
     whole.runs(&[]);

@@ -180,6 +180,33 @@ fn a_job_that_takes_its_workers_down_is_given_up_with_its_reason() {
     assert!(!status(&world).contains("died 5 times"));
 }
 
+#[test]
+fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
+    let world = World::new();
+    world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
+    // Each stores something of the calibration and is killed then, as where nodes are taken away every other hour.
+    let mut deaths = 0;
+    let output = loop {
+        let mut command = world.command(&["worker", "grid.yaml", "--set", "calibration.seed=3"]);
+        let output = command.env("GHOSTLAB_FAULT", "kill@commit:2").output().unwrap();
+        let calibrating =
+            fs::read_dir(world.path("data/store/claims")).unwrap().map(|entry| entry.unwrap().file_name());
+        deaths += usize::from(calibrating.into_iter().any(|name| name.to_string_lossy().starts_with("calibrate-")));
+        if output.status.code().is_some() || deaths > 30 {
+            break output;
+        }
+    };
+    assert!(deaths > 5, "as many as would be too many at work that stands still: {deaths}");
+    let output = if output.status.success() {
+        output
+    } else {
+        world.ghostlab(&["worker", "grid.yaml", "--set", "calibration.seed=3"])
+    };
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert!(!log(&output).contains("died at it"), "{}", log(&output));
+    world.runs(&["--set", "calibration.seed=3"]);
+}
+
 /// Cells that fail where they are solved: no MLP stands before layer 0.
 fn with_a_bad_cell() -> World {
     let world = World::new();

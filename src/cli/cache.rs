@@ -39,7 +39,7 @@ pub(super) enum Command {
     Verify {
         #[command(flatten)]
         place: Place,
-        /// Remove what is damaged, so that the next run makes it anew.
+        /// Remove what is damaged, so that the next run makes it anew; write a lost or damaged `store.json` anew.
         #[arg(long)]
         repair: bool,
     },
@@ -89,8 +89,11 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
             answer::show(Listing::of(&place.look()?), Answer::CacheLs, |listing| list(listing, *all))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Verify { place, repair: false } => verify(&place.look()?, false),
-        Command::Verify { place, repair: true } => verify(&place.store()?, true),
+        Command::Verify { place, repair: false } => verify(&place.look()?, false, None),
+        Command::Verify { place, repair: true } => {
+            let mended = place.mend()?;
+            verify(&place.store()?, true, mended)
+        }
         Command::Gc(gc) => collect(gc),
         Command::Path { place, key } => {
             answer::show(path(&place.look()?, key)?, Answer::CachePath, |of| println!("{}", of.folder.display()))?;
@@ -135,19 +138,23 @@ fn state(state: State) -> &'static str {
     }
 }
 
-fn verify(store: &Store, repair: bool) -> Result<ExitCode> {
-    let (mut verified, damaged) = Verified::of(store);
-    if repair {
-        store.remove_all(&damaged)?;
-        verified.removed = true;
-    }
-    let code = if verified.damaged.is_empty() || repair { ExitCode::SUCCESS } else { ExitCode::from(5) };
+fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCode> {
+    let verified = Verified::of(store, repair, mended)?;
+    let code = if verified.is_well() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     answer::show(verified, Answer::CacheVerify, |of| {
+        if let Some(path) = &of.mended {
+            println!("{} was lost or damaged, and was written anew", path.display());
+        }
         of.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
+        of.strays.iter().for_each(|stray| println!("{}", stray.text));
         println!("{} of {} artifacts are whole", of.artifacts - of.damaged.len(), of.artifacts);
         if repair {
             let count = of.damaged.len();
             println!("{count} damaged artifacts were removed; the next run that needs them makes them anew");
+            let strays = of.strays.iter().filter(|stray| stray.removed).count();
+            if strays > 0 {
+                println!("{strays} things were removed that are no files of the store");
+            }
         }
     })?;
     Ok(code)
@@ -191,10 +198,15 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     // Sweeps what the dead left.
     let store = gc.place.store()?;
     let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
-    let _clearing = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
+    let clearing_up = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
         // A run may have begun since, or gone on to something new.
         let in_use = store.reserved();
+        if !clearing_up.holds() {
+            return Err(Error::job("clearing up was halted for so long that runs have begun meanwhile")
+                .at(store.root().display().to_string())
+                .hint("what is left was not deleted: the same command goes on"));
+        }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
     clearing.deleted = true;

@@ -1,7 +1,6 @@
 //! `ghostlab explain GRID.yaml CELL`: everything that a cell is made from.
 
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use serde_json::Value;
@@ -11,10 +10,9 @@ use super::answer::{self, Answer};
 use super::candidates;
 use super::cell_name::find;
 use super::grid_args::GridArgs;
-use super::progress;
 use super::units::{bytes, seconds};
 use crate::error::{Error, Result};
-use crate::exec::{self, Settings};
+use crate::exec::Settings;
 use crate::plan::{Plan, Reason, Reasons, StoreState};
 use crate::store::Key;
 
@@ -31,7 +29,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
-    let store = arguments.asked.store()?;
+    let store = arguments.asked.look()?;
     // Of an artifact's grids the last is its own.
     let mut found = None;
     for grid in grids.iter().rev() {
@@ -47,7 +45,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let Some((plan, cell)) = found else { return Err(Error::bad_input("the grid has no cells")) };
     let (grid, index) = (plan.grid, cell?);
-    exec::prepare(&plan, &store, &*progress::reporter(false), &AtomicBool::new(false))?;
     let (state, reasons) = (StoreState::read(&plan, &store), Reasons::new(&store, &plan));
     let Some((backbone, variant)) = plan.variants().find(|(_, variant)| variant.cell == index) else {
         return Err(Error::job("a cell is not planned").at(grid.cells[index].to_string()));

@@ -147,7 +147,8 @@ impl Place {
     /// The store as it is. One that is named has to be there.
     pub(super) fn look(&self) -> Result<Store> {
         match self.named() {
-            Some(named) if !named.join("store.json").is_file() => Err(no_store(&named)),
+            // What lies in the place of its mark is told by whoever reads that.
+            Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
             _ => self.look_anyway(),
         }
     }
@@ -157,9 +158,15 @@ impl Place {
         self.look_near(None)
     }
 
-    /// The store of the checkout around a file, as it is.
+    /// The same of the checkout around a file.
     pub(super) fn look_near(&self, near: Option<&Path>) -> Result<Store> {
         Ok(Store::look_at(&self.path(near)?)?.rehashing(self.rehash))
+    }
+
+    /// Writes a lost or damaged `store.json` anew; where, if there was need to.
+    pub(super) fn mend(&self) -> Result<Option<PathBuf>> {
+        let root = self.path(None)?;
+        Ok(Store::mend(&root)?.then(|| root.join("store.json")))
     }
 }
 

@@ -49,6 +49,7 @@ mod schema;
 mod score;
 mod status;
 mod stop;
+mod store;
 mod submit;
 mod units;
 mod voice;
@@ -144,6 +145,9 @@ enum Command {
     /// Look into the store, check it, clear it up.
     #[command(subcommand)]
     Cache(cache::Command),
+    /// Begin a store, for oneself or for several users.
+    #[command(subcommand)]
+    Store(store::Command),
 }
 
 /// Parses the command line, runs it, prints errors; the process's exit code.
@@ -214,6 +218,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Man(arguments) => man::run(&arguments),
         Command::Schema(arguments) => schema::run(&arguments),
         Command::Cache(command) => cache::run(&command),
+        Command::Store(command) => store::run(&command),
     };
     // What was said has to have arrived, unless nobody listens any more.
     match result.and_then(|code| out::end().map(|()| code)) {

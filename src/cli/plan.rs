@@ -32,12 +32,12 @@ const LISTED: usize = 20;
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (mut grids, artifact) = arguments.asked.work()?;
     arguments.asked.start_threads()?;
-    let store = arguments.asked.store()?;
+    let store = arguments.asked.look()?;
     work::check(arguments.asked.file(), &mut grids, artifact.is_some(), &store)?;
     let settings = arguments.limits.settings(arguments.asked.engine());
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
-        // Tokens are made here: what a text amounts to is known when it is tokenised, and what cannot be is said now.
+        // What a text amounts to is known when it is tokenised, and what cannot be is said now. The tokens are not kept.
         let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
         let preflight = exec::preflight(&plan, &settings, Where::Here, &store, &*reporter, &stop)?;
         GridPlan::of(&plan, &preflight, &store, &settings)

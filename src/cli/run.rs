@@ -72,7 +72,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let mut grid = arguments.asked.grid()?;
     let results = home::below(arguments.results.as_ref(), "results", Some(arguments.asked.file()));
     arguments.asked.start_threads()?;
-    let store = arguments.asked.store()?;
+    let store = if arguments.stored { arguments.asked.look()? } else { arguments.asked.store()? };
     let submission = Some(arguments.asked.file()).filter(|file| Submission::is_one(file)).map(Submission::read);
     let submission = submission.transpose()?;
     match &submission {

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::files::atomic::{is_temporary, write_atomically};
 use crate::files::regular;
 use crate::machine;
+use crate::store::Shared;
 
 /// A scheduler's job that ended without its work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -33,14 +34,15 @@ pub struct JobEnd {
     pub time: u64,
 }
 
-const ENDS: &str = "ends";
-
 impl JobEnd {
+    /// Beside the submission's file.
+    pub(super) const FOLDER: &str = "ends";
+
     /// Notes how the job that this process is ended, beside the submission's file; a better end takes the note of a worse
     /// one away. Without a scheduler nothing is noted: whoever started it sees it.
     pub fn note(submission: &Path, bad: Option<(u8, String)>) {
         let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
-        let path = folder.join(ENDS).join(format!("{job}.json"));
+        let path = folder.join(Self::FOLDER).join(format!("{job}.json"));
         let noted = match bad {
             None => fs::remove_file(&path).map_err(|error| Error::io("remove", &path, &error)),
             Some((exit_code, reason)) => {
@@ -59,12 +61,14 @@ impl JobEnd {
         write_atomically(path, |file| {
             serde_json::to_writer_pretty(file, self)
                 .map_err(|error| Error::job("a job's end has no JSON form").found(error.to_string()))
-        })
+        })?;
+        Shared::as_its_folder(path);
+        Ok(())
     }
 
     /// What is noted in a submission's folder, the oldest first.
     pub fn all(folder: &Path) -> Vec<Self> {
-        let files = fs::read_dir(folder.join(ENDS)).into_iter().flatten().flatten();
+        let files = fs::read_dir(folder.join(Self::FOLDER)).into_iter().flatten().flatten();
         let whole = files.filter(|file| !is_temporary(&file.file_name().to_string_lossy()));
         let read = |path: PathBuf| serde_json::from_slice::<Self>(&regular::read(&path).ok()?).ok();
         let mut ends: Vec<Self> = whole.filter_map(|file| read(file.path())).collect();

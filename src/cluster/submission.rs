@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::job_end::JobEnd;
 use super::queue::{NotTaken, Queue};
 use crate::error::{Error, Result};
 use crate::exec::Methods;
@@ -16,7 +17,7 @@ use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use crate::grid::Grid;
 use crate::plan::Inputs;
-use crate::store::Store;
+use crate::store::{Shared, Store};
 
 /// A grid that was submitted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -93,11 +94,12 @@ impl Binary {
             return Ok(place);
         }
         let folder = place.parent().unwrap_or(&place);
-        fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+        store.make_folder(folder)?;
         write_atomically(&place, |file| {
             io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &place, &error))?;
             executable(file).map_err(|error| Error::io("write", &place, &error))
         })?;
+        Shared::as_its_folder(&place);
         let (found, _) = sha256::of_file(&place).map_err(|error| Error::io("read", &place, &error))?;
         if found == self.sha256 {
             return Ok(place);
@@ -219,11 +221,12 @@ impl Submission {
     /// The store cannot be written to.
     pub fn keep(&self, store: &Store) -> Result<PathBuf> {
         let folder = self.folder(store);
-        let logs = folder.join(Self::LOGS);
-        fs::create_dir_all(&logs).map_err(|error| Error::io("create", &logs, &error))?;
+        for folder in [folder.join(Self::LOGS), folder.join(JobEnd::FOLDER)] {
+            store.make_folder(&folder)?;
+        }
         let text = serde_json::to_string_pretty(self)
             .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
-        put(&folder.join(Self::FILE), &text)?;
+        store.put_file(&folder.join(Self::FILE), text.as_bytes())?;
         Ok(folder)
     }
 
@@ -233,7 +236,7 @@ impl Submission {
     /// The store cannot be written to.
     pub fn put_script(&self, store: &Store, text: &str) -> Result<PathBuf> {
         let path = self.folder(store).join(Self::SCRIPT);
-        put(&path, text)?;
+        store.put_file(&path, text.as_bytes())?;
         Ok(path)
     }
 
@@ -301,7 +304,7 @@ impl Submission {
 
     /// The scheduler's numbers.
     pub fn jobs(&self, store: &Store) -> SubmittedJobs {
-        let text = fs::read(self.folder(store).join(Self::JOBS)).unwrap_or_default();
+        let text = store.file(&self.folder(store).join(Self::JOBS)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
@@ -354,10 +357,6 @@ impl Submission {
     fn note(&self, store: &Store, jobs: &SubmittedJobs) -> Result<()> {
         let text = serde_json::to_string_pretty(jobs)
             .map_err(|error| Error::job("a submission has no JSON form").found(error.to_string()))?;
-        put(&self.folder(store).join(Self::JOBS), &text)
+        store.put_file(&self.folder(store).join(Self::JOBS), text.as_bytes())
     }
-}
-
-fn put(path: &Path, text: &str) -> Result<()> {
-    write_atomically(path, |file| file.write_all(text.as_bytes()).map_err(|error| Error::io("write", path, &error)))
 }

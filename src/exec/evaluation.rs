@@ -36,7 +36,16 @@ pub(super) fn score(
     let on = |text: &Text, step: &mut dyn FnMut(&ScoringJob<'_>) -> Result<Step>| {
         text.with_eval_set(run.settings.batch_tokens, |eval_set| {
             let journal = evaluation.journal.clone();
-            step(&ScoringJob { run, models, backbone, eval_set, label: &label, program: &program, journal })
+            step(&ScoringJob {
+                run,
+                models,
+                backbone,
+                eval_set,
+                label: &label,
+                program: &program,
+                journal,
+                within: None,
+            })
         })
     };
     let (text, mut scoring) = match kept.take() {

@@ -10,6 +10,7 @@ use super::context::Context;
 use super::models::Models;
 use super::programs::Programs;
 use super::quiet;
+use super::schedule::Step;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heap;
 use crate::latency::{Prompt, Rounds, Speedup, Spread, Timed, has_diagonal, in_full, interleaved, passes};
@@ -74,10 +75,10 @@ pub(super) fn measure(
     programs: &Programs,
     backbone: &BackbonePlan,
     place: usize,
-) -> Result<()> {
+) -> Result<Step> {
     let prompt = backbone.latencies[place];
     let label = format!("time {} over {prompt}", backbone.name);
-    let _lease = quiet::hold(run.store, &label, run.reporter, run.stop)?;
+    let lease = quiet::hold(run.store, &label, run.reporter, run.stop)?;
     let left = |variant: &&Variant| !run.failed(variant.cell);
     let stored = |variant: &Variant| {
         let key = &variant.latencies[place];
@@ -85,7 +86,7 @@ pub(super) fn measure(
         whole.then(|| run.presence.found(key)).is_some()
     };
     if backbone.variants.iter().filter(left).all(stored) {
-        return Ok(());
+        return Ok(Step::Done);
     }
     let candidates = candidates(run, programs, backbone, place)?;
     let prompt = Prompt { length: prompt.length, batch: prompt.batch };
@@ -96,12 +97,16 @@ pub(super) fn measure(
     let session = Session { run, config, choice, engine: &*engine, prompt, label: &label, memory };
     let results = session.results(&candidates)?;
     models.unchanged(backbone)?;
+    if !lease.holds() {
+        run.note(format!("{label}: halted for so long that others may have computed beside it; it is measured again"));
+        return Ok(Step::Busy);
+    }
     let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
         run.presence.found(&candidate.key);
     }
-    Ok(())
+    Ok(Step::Done)
 }
 
 /// The variants that have a program, each once.

@@ -96,10 +96,16 @@ pub(super) fn in_store(
     let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
     let mut quota = look()?;
     if !quota.going.is_empty() {
-        let _clearing = wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
+        let clearing = wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
         // A run that has begun since has noted what it needs.
         quota = look()?;
-        store.remove_all(&quota.going)?;
+        for some in quota.going.chunks(64) {
+            // Halted for long in the middle, it would take from runs that have begun since: what is left goes another time.
+            if !clearing.holds() {
+                break;
+            }
+            store.remove_all(some)?;
+        }
         let (count, bytes) = (quota.going.len(), quota.going.iter().map(InventoryItem::bytes).sum::<u64>());
         let seconds: f64 = quota.going.iter().map(InventoryItem::seconds).sum();
         let (limit, bytes) = (gigabytes(limit), gigabytes(bytes));

@@ -319,7 +319,7 @@ fn timings<'a>(
             }
             let work = move || {
                 let cells: Vec<usize> = backbone.variants.iter().map(|variant| variant.cell).collect();
-                let measure = || latency::measure(context, models, programs, backbone, place).map(|()| Step::Done);
+                let measure = || latency::measure(context, models, programs, backbone, place);
                 let step = attempt(context, &cells, measure)?;
                 context.look_complete(&backbone.variants.iter().collect::<Vec<_>>());
                 Ok(step)

@@ -9,6 +9,7 @@ use std::sync::Arc;
 pub(super) use parts::Scoring;
 use parts::{Candidate, Chunk, Group, Pass, Pending, Tries};
 
+use super::calibration::Hold;
 use super::context::Context;
 use super::models::Models;
 use super::presence::Stored;
@@ -20,7 +21,7 @@ use crate::fault;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
-use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key};
+use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease};
 
 /// Variants of one backbone on one text or task.
 pub(super) struct ScoringJob<'a> {
@@ -33,6 +34,8 @@ pub(super) struct ScoringJob<'a> {
     pub(super) program: &'a dyn Fn(&Key) -> Result<Option<Program>>,
     /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
     pub(super) journal: String,
+    /// The calibration that it is a part of.
+    pub(super) within: Option<&'a Hold<'a>>,
 }
 
 impl ScoringJob<'_> {
@@ -190,7 +193,8 @@ impl ScoringJob<'_> {
             // The backbone is loaded when the first chunk has to be computed.
             let most = self.models.get(self.backbone)?.pass_tokens(members.len());
             if !group.chunks.is_empty() && (members != group.members || group.tokens + tokens > most) {
-                self.compute(job, std::mem::take(&mut group), journal, candidates, &mut tries, &mut pending)?;
+                let group = std::mem::take(&mut group);
+                others.extend(self.compute(job, group, journal, candidates, &mut tries, &mut pending)?);
             }
             group.members = members;
             group.chunks.push(chunk);
@@ -198,11 +202,12 @@ impl ScoringJob<'_> {
             group.tokens += tokens;
             // Nothing is waited for where one chunk is enough.
             if group.tokens >= most {
-                self.compute(job, std::mem::take(&mut group), journal, candidates, &mut tries, &mut pending)?;
+                let group = std::mem::take(&mut group);
+                others.extend(self.compute(job, group, journal, candidates, &mut tries, &mut pending)?);
             }
         }
         if let Some(job) = job.filter(|_| !group.chunks.is_empty()) {
-            self.compute(job, group, journal, candidates, &mut tries, &mut pending)?;
+            others.extend(self.compute(job, group, journal, candidates, &mut tries, &mut pending)?);
         }
         self.flush(&mut pending, journal)?;
         others.sort_unstable();
@@ -245,7 +250,8 @@ impl ScoringJob<'_> {
         format!("{}-{chunk}", self.journal)
     }
 
-    /// Computes some chunks together; their records reach the disk soon.
+    /// Computes some chunks together; their records reach the disk soon. Those that are other processes' by now are not kept,
+    /// and are given back.
     fn compute(
         &self,
         job: usize,
@@ -254,11 +260,12 @@ impl ScoringJob<'_> {
         candidates: &mut [Candidate],
         tries: &mut Tries,
         pending: &mut Pending,
-    ) -> Result<()> {
-        let Group { chunks, members, leases, tokens } = group;
+    ) -> Result<Vec<usize>> {
+        let Group { mut chunks, members, leases, tokens } = group;
         quiet::keep(self.run.store, self.run.reporter, self.run.stop)?;
         // As long as the claims are held, so that no other process tries what is known to fail.
-        let result = caught(|| self.record(&chunks, &members, tokens, journal, candidates, tries));
+        let held: Vec<(usize, &Lease)> = chunks.iter().copied().zip(&leases).collect();
+        let result = caught(|| self.record(&held, &members, tokens, journal, candidates, tries));
         if let Err(error) = &result
             && error.kind() == ErrorKind::Job
         {
@@ -270,35 +277,49 @@ impl ScoringJob<'_> {
         if result.is_err() || pending.due(self.run.store.now()) {
             self.flush(pending, journal)?;
         }
-        result?;
+        let lost = result?;
+        if !lost.is_empty() {
+            let (label, count) = (self.label, lost.len());
+            self.run.note(format!(
+                "{label}: halted for so long that others took it for dead; {count} chunks are left to them"
+            ));
+        }
+        chunks.retain(|chunk| !lost.contains(chunk));
         for chunk in chunks {
             if let Err(stopped) = self.run.advance(job, self.eval_set.tokens(chunk)) {
                 self.flush(pending, journal)?;
                 return Err(stopped);
             }
         }
-        Ok(())
+        Ok(lost)
     }
 
-    /// Computes some chunks for some candidates that all lack them, and notes what comes of it.
+    /// Computes some chunks for some candidates that all lack them, and notes what comes of it, but of those whose claims are
+    /// gone then.
     fn record(
         &self,
-        chunks: &[usize],
+        held: &[(usize, &Lease)],
         members: &[usize],
         tokens: usize,
         journal: &mut Journal,
         candidates: &mut [Candidate],
         tries: &mut Tries,
-    ) -> Result<()> {
+    ) -> Result<Vec<usize>> {
+        let chunks: Vec<usize> = held.iter().map(|(chunk, _)| *chunk).collect();
         let trie = tries.of(members, candidates);
         let mut seconds = vec![0.0; trie.len()];
         fault::here("score");
         let engine = self.models.get(self.backbone)?;
-        let results = self.eval_set.run(&*engine, trie, chunks, &mut seconds);
+        let results = self.eval_set.run(&*engine, trie, &chunks, &mut seconds);
         engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
         let results = results?;
         let shares = trie.shares(&seconds);
-        for (&chunk, results) in chunks.iter().zip(results) {
+        let mut lost = Vec::new();
+        for (&(chunk, lease), results) in held.iter().zip(results) {
+            if !lease.holds() {
+                lost.push(chunk);
+                continue;
+            }
             let part = self.eval_set.tokens(chunk) as f64 / tokens.max(1) as f64;
             for ((&index, values), seconds) in members.iter().zip(results).zip(&shares) {
                 let candidate = &mut candidates[index];
@@ -308,7 +329,7 @@ impl ScoringJob<'_> {
                 candidate.take(&record, self.eval_set.count(chunk));
             }
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Writes down what was computed, if the backbone is still the one that was hashed.
@@ -319,6 +340,9 @@ impl ScoringJob<'_> {
         pending.flush(journal, store.now(), store.now() - started)?;
         if any {
             self.run.kept();
+            if let Some(within) = self.within {
+                within.gone_on();
+            }
         }
         Ok(())
     }

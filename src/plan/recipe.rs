@@ -468,6 +468,11 @@ impl BackbonePlan {
         format!("{CALIBRATING}{}", sha256::of_bytes(format!("{} {}{engine}", self.content, plan.tokens.hash())))
     }
 
+    /// The claim of what the whole backbone predicts for some sequences of a text, for all that train on it.
+    pub fn teaching_claim(&self, tokens: &Arc<Key>, shard: &Range<usize>) -> String {
+        format!("teach-{}", self.teacher(tokens, Some(shard)).hash())
+    }
+
     /// All token artifacts, each once.
     pub fn tokens(&self) -> Vec<&Arc<Key>> {
         let all = self.calibrations.iter().map(|c| &c.tokens).chain(self.evaluations.iter().map(|e| &e.tokens));

@@ -5,6 +5,7 @@
 //! claim under which the work was done, or below the hash of the artifact that could not be made.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,8 +50,11 @@ fn folder(root: &Path, name: &str) -> PathBuf {
     root.join("attempts").join(name)
 }
 
-/// Keeps an attempt. Where it cannot be written, the work may be tried once more than it should.
-pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) {
+/// Keeps an attempt.
+///
+/// # Errors
+/// It cannot be written.
+pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
     static NOTED: AtomicU64 = AtomicU64::new(0);
     // Whoever noted it, for itself or for the dead, has a number of its own.
     let number = NOTED.fetch_add(1, Relaxed);
@@ -58,8 +62,10 @@ pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) 
     let (folder, text) = (folder(root, name), serde_json::to_vec_pretty(attempt).unwrap_or_default());
     // Half of it is never seen: a name that begins with a dot is nobody's attempt.
     let unfinished = folder.join(format!(".{own}"));
-    let write = || disk.create(&unfinished, &text).and_then(|()| disk.rename(&unfinished, &folder.join(&own)));
-    write().ok();
+    disk.create(&unfinished, &text)?;
+    let place = folder.join(&own);
+    // Over a network a rename may be made and said to have failed.
+    disk.rename(&unfinished, &place).or_else(|error| if disk.exists(&place) { Ok(()) } else { Err(error) })
 }
 
 /// The attempts at a piece of work, the oldest first.
@@ -85,6 +91,32 @@ pub(super) fn all(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>
 /// A piece of work is done: what was tried before of it, or of its chunks, does not matter any more.
 pub(super) fn clear(disk: &dyn Disk, root: &Path, name: &str) {
     for of in disk.list(&root.join("attempts")).iter().filter(|of| of.starts_with(name)) {
-        disk.remove_folder(&folder(root, of)).ok();
+        remove(disk, &folder(root, of), |_| true);
     }
+}
+
+/// Work has gone on since processes died at it: that they did tells nothing of what is left.
+pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
+    remove(disk, &folder(root, name), |attempt| attempt.died);
+}
+
+/// A process lives that was said to have died at a piece of work.
+pub(super) fn take_back(disk: &dyn Disk, root: &Path, name: &str, process: &str) {
+    remove(disk, &folder(root, name), |attempt| attempt.died && attempt.process == process);
+}
+
+/// Removes some attempts of a folder, and the folder where it is empty then.
+fn remove(disk: &dyn Disk, folder: &Path, which: impl Fn(&Attempt) -> bool) {
+    let names = disk.list(folder);
+    if names.is_empty() {
+        return;
+    }
+    for name in names {
+        let path = folder.join(name);
+        let attempt = disk.read(&path).ok().and_then(|text| serde_json::from_slice::<Attempt>(&text).ok());
+        if attempt.is_some_and(|attempt| which(&attempt)) {
+            disk.remove(&path).ok();
+        }
+    }
+    disk.remove_empty(folder).ok();
 }

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 use memmap2::Mmap;
 
 use super::process::Process;
-use crate::files::atomic;
+use super::shared::Shared;
+use crate::files::{atomic, regular};
 
 /// A file system with a clock, as far as a store needs one.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {
@@ -171,30 +172,38 @@ pub enum Mapped {
 #[derive(Debug, Default)]
 pub(crate) struct SystemDisk {
     operations: AtomicU64,
+    /// For whom what is made is.
+    shared: Shared,
 }
 
 impl SystemDisk {
+    pub(super) fn new(shared: Shared) -> Self {
+        Self { shared, ..Self::default() }
+    }
+
     fn count(&self, operations: u64) {
         self.operations.fetch_add(operations, Relaxed);
     }
-}
 
-/// Makes a file, and its folder where that is not there, which another process may remove at the same moment because it
-/// is empty.
-fn in_its_folder(path: &Path, make: impl Fn() -> io::Result<File>) -> io::Result<File> {
-    for _ in 0..100 {
-        match make() {
-            Err(error) if error.kind() == ErrorKind::NotFound => path.parent().map_or(Ok(()), fs::create_dir_all)?,
-            made => return made,
+    /// Makes a file, and its folder where that is not there, which another process may remove at the same moment because it
+    /// is empty.
+    fn in_its_folder(&self, path: &Path, make: impl Fn() -> io::Result<File>) -> io::Result<File> {
+        for _ in 0..100 {
+            match make() {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    path.parent().map_or(Ok(()), |folder| self.shared.make_folder(folder))?;
+                }
+                made => return made,
+            }
         }
+        make()
     }
-    make()
 }
 
 impl Disk for SystemDisk {
     fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>> {
         self.count(1);
-        let mut file = File::open(path)?;
+        let mut file = regular::file(path)?;
         if start > 0 {
             file.seek(SeekFrom::Start(start))?;
         }
@@ -205,7 +214,7 @@ impl Disk for SystemDisk {
 
     fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
         self.count(1);
-        let mut file = File::open(path)?;
+        let mut file = regular::file(path)?;
         if start > 0 {
             file.seek(SeekFrom::Start(start))?;
         }
@@ -216,31 +225,36 @@ impl Disk for SystemDisk {
 
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
         self.count(1);
-        Ok(Box::new(File::open(path)?))
+        Ok(Box::new(regular::file(path)?))
     }
 
     fn map(&self, path: &Path) -> io::Result<Mapped> {
         self.count(1);
-        let file = File::open(path)?;
+        let file = regular::file(path)?;
         // SAFETY: artifacts are never changed in place, only replaced by a rename: the mapped file stays as it is.
         Ok(Mapped::File(unsafe { Mmap::map(&file) }?))
     }
 
     fn size(&self, path: &Path) -> io::Result<u64> {
         self.count(1);
-        Ok(fs::metadata(path)?.len())
+        let data = fs::metadata(path)?;
+        // A pipe or a folder has some length too.
+        if data.is_file() { Ok(data.len()) } else { Err(ErrorKind::InvalidData.into()) }
     }
 
     fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.count(1);
-        let mut file = in_its_folder(path, || File::create_new(path))?;
+        let mut file = self.in_its_folder(path, || File::create_new(path))?;
+        self.shared.give_file(&file);
         file.write_all(bytes)?;
         file.sync_data()
     }
 
     fn writer(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
         self.count(1);
-        Ok(Box::new(File::create_new(path)?))
+        let file = File::create_new(path)?;
+        self.shared.give_file(&file);
+        Ok(Box::new(file))
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
@@ -257,8 +271,11 @@ impl Disk for SystemDisk {
 
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.count(1);
-        let mut file = in_its_folder(path, || File::options().create(true).append(true).open(path))?;
+        let mut file = self.in_its_folder(path, || File::options().create(true).append(true).open(path))?;
         let before = file.metadata()?.len();
+        if before == 0 {
+            self.shared.give_file(&file);
+        }
         let written = file.write_all(bytes).and_then(|()| file.sync_data());
         if written.is_err() {
             // Half a line would hide the next one.
@@ -273,6 +290,7 @@ impl Disk for SystemDisk {
         let mut file = atomic::temporary(path.parent().unwrap_or(path), &name)?;
         file.write_all(bytes)?;
         file.as_file().sync_data()?;
+        self.shared.give_file(file.as_file());
         file.persist(path)?;
         Ok(())
     }
@@ -299,13 +317,17 @@ impl Disk for SystemDisk {
 
     fn make_folder(&self, path: &Path) -> io::Result<()> {
         self.count(1);
-        fs::create_dir_all(path)
+        self.shared.make_folder(path)
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
         // Its names are listed, and of most folders two or three files are removed.
         self.count(4);
-        fs::remove_dir_all(path)
+        match fs::remove_dir_all(path) {
+            // Something else lay in its place.
+            Err(error) if error.kind() == ErrorKind::NotADirectory => fs::remove_file(path),
+            removed => removed,
+        }
     }
 
     fn remove_empty(&self, path: &Path) -> io::Result<()> {

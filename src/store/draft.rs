@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::artifact::{META, Meta, StoredFile};
 use super::disk::Disk;
 use super::key::Key;
-use super::process;
+use super::process::{self, Process};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::files::atomic::PATIENCE;
@@ -169,6 +169,16 @@ impl Payload {
     }
 }
 
+/// Whose a folder among the drafts is, by its name: `PROCESS.NUMBER` while an artifact is written, `PROCESS.NUMBER.old` for what
+/// stood in its place, `PROCESS.HASH.gone` for what is taken away. Of other names nobody's.
+fn owner_of(name: &str) -> Option<&str> {
+    let (owner, rest) = name.split_once('.')?;
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let hash = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let own = number(rest.strip_suffix(".old").unwrap_or(rest)) || rest.strip_suffix(".gone").is_some_and(hash);
+    (own && Process::is_id(owner)).then_some(owner)
+}
+
 /// A private folder that some process writes or wrote.
 #[derive(Debug)]
 pub struct Left {
@@ -186,7 +196,7 @@ pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<Left> {
     let now = OnceCell::new();
     let left = |folder: PathBuf| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let owner = name.split('.').next().filter(|owner| !owner.is_empty())?;
+        let owner = owner_of(&name)?;
         let files: Vec<PathBuf> = disk.list(&folder).into_iter().map(|name| folder.join(name)).collect();
         let dead = match known.iter().find(|known| known.process.id == owner) {
             Some(known) => known.dead,

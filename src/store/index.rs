@@ -21,6 +21,7 @@ const LARGE: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct IndexEntry {
+    /// As all machines see it that share the store.
     stamp: Stamp,
     sha256: String,
     /// Of all that stands before: a damaged entry must not give a wrong hash.
@@ -55,22 +56,25 @@ impl Input {
     }
 }
 
-/// Hashes a file, or takes the hash from the index in `folder` where that can be trusted.
-pub(super) fn input(disk: &dyn Disk, folder: &Path, path: &Path, rehash: bool) -> Result<Input> {
+/// Hashes a file, or takes the hash from the index in `folder`, if there is one, where that can be trusted.
+pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
     let stamp = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| Error::io("read", path, &error))?;
-    let large = |stamp: &Stamp| stamp.bytes >= LARGE;
-    let place = place(folder, path);
+    let large = |stamp: &&Stamp| stamp.bytes >= LARGE;
+    let place = |stamp: &Stamp| folder.and_then(|folder| place(folder, path, stamp));
     if !rehash
-        && let (Some(stamp), Some(place)) = (stamp.filter(large), &place)
-        && let Some(entry) = disk.read(place).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
-        && entry.stamp == stamp
-        && entry.check == check(&stamp, &entry.sha256)
+        && let Some(stamp) = stamp.as_ref().filter(large)
+        && let Some(place) = place(stamp)
+        && let Some(entry) = disk.read(&place).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
+        && entry.stamp == stamp.anywhere()
+        && entry.check == check(&entry.stamp, &entry.sha256)
     {
-        return Ok(Input::new(entry.sha256, Some(stamp)));
+        return Ok(Input::new(entry.sha256, Some(stamp.clone())));
     }
     let (sha256, stamp) = hashed(file, path)?;
-    if let (Some(stamp), Some(place)) = (stamp.as_ref().filter(|stamp| large(stamp)), place) {
+    if let Some(stamp) = stamp.as_ref().filter(large)
+        && let Some(place) = place(stamp)
+    {
         remember(disk, &place, stamp, &sha256).ok();
     }
     Ok(Input::new(sha256, stamp))
@@ -121,14 +125,17 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
     value
 }
 
-fn place(folder: &Path, path: &Path) -> Option<PathBuf> {
+/// Machines may have a disk of their own under the same path: each of its files has an entry of its own by its number.
+fn place(folder: &Path, path: &Path, stamp: &Stamp) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
-    Some(folder.join(format!("{}.json", sha256::of_bytes(path.as_os_str().as_encoded_bytes()))))
+    let name = [path.as_os_str().as_encoded_bytes(), b"\0", stamp.file.1.to_string().as_bytes()].concat();
+    Some(folder.join(format!("{}.json", sha256::of_bytes(name))))
 }
 
 fn remember(disk: &dyn Disk, place: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
     disk.make_folder(place.parent().unwrap_or(place))?;
-    let entry = IndexEntry { stamp: stamp.clone(), sha256: sha256.to_string(), check: check(stamp, sha256) };
+    let stamp = stamp.anywhere();
+    let entry = IndexEntry { check: check(&stamp, sha256), sha256: sha256.to_string(), stamp };
     disk.replace(place, &serde_json::to_vec(&entry)?)
 }
 
@@ -141,7 +148,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     fn sha256_of(folder: &Path, path: &Path) -> String {
-        input(&SystemDisk::default(), folder, path, false).unwrap().sha256
+        input(&SystemDisk::default(), Some(folder), path, false).unwrap().sha256
     }
 
     fn old(path: &Path, bytes: &[u8]) -> String {
@@ -168,10 +175,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         let right = old(&path, &vec![7; 2 << 20]);
-        let (now, place) = (Stamp::at(&path).unwrap().unwrap(), place(folder.path(), &path).unwrap());
+        let now = Stamp::at(&path).unwrap().unwrap();
+        let place = place(folder.path(), &path, &now).unwrap();
         remember(&SystemDisk::default(), &place, &now, "remembered").unwrap();
         assert_eq!(sha256_of(folder.path(), &path), "remembered");
-        assert_eq!(input(&SystemDisk::default(), folder.path(), &path, true).unwrap().sha256, right, "--rehash");
+        assert_eq!(input(&SystemDisk::default(), Some(folder.path()), &path, true).unwrap().sha256, right, "--rehash");
         remember(&SystemDisk::default(), &place, &now, "remembered").unwrap();
         let text = fs::read_to_string(&place).unwrap().replace("remembered", "rememberee");
         fs::write(&place, text).unwrap();
@@ -179,11 +187,28 @@ mod tests {
     }
 
     #[test]
+    fn what_one_machine_has_hashed_others_that_mount_it_elsewhere_take_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
+        old(&path, &vec![7; 2 << 20]);
+        let here = Stamp::at(&path).unwrap().unwrap();
+        // What another client of the same server writes: its mount has another device number.
+        let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
+        let of_server = place(&index, &path, &here).unwrap();
+        remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
+        assert_eq!(sha256_of(&index, &path), "hashed there");
+        // A machine's own disk under the same path: its files have other numbers, and both are remembered.
+        let own = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
+        remember(&SystemDisk::default(), &place(&index, &path, &own).unwrap(), &own, "another disk").unwrap();
+        assert_eq!(sha256_of(&index, &path), "hashed there");
+    }
+
+    #[test]
     fn a_file_that_has_just_changed_is_not_remembered() {
         let folder = tempfile::tempdir().unwrap();
         let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
         old(&path, &vec![7; 2 << 20]);
-        let fresh = input(&SystemDisk::default(), &index, &path, false).unwrap();
+        let fresh = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
         assert!(fresh.stamp().is_none(), "its times tell nothing: it changed a moment ago");
         assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);
         // A clock that was set forward and back: a change in the future is never settled.
@@ -196,7 +221,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();
-        let hashed = input(&SystemDisk::default(), folder.path(), &path, false).unwrap();
+        let hashed = input(&SystemDisk::default(), Some(folder.path()), &path, false).unwrap();
         // As if it had been left alone for long: its times are trusted.
         let settled = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {

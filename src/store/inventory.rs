@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use super::artifact::{StoredArtifact, damaged};
+use super::mark::is_stage;
 use super::packed::{self, Packs};
 use super::small::Standing;
 use super::{ArtifactKind, Key, Store};
@@ -134,18 +135,20 @@ impl Store {
         let mut entries = Vec::new();
         for stage in self.folders(&self.root) {
             let name = name_of(&stage);
-            let is_stage = name.rsplit_once("-v").is_some_and(|(kind, version)| {
-                ArtifactKind::ALL.iter().any(|known| known.name() == kind) && version.parse::<u32>().is_ok()
-            });
-            if !is_stage {
+            if !is_stage(&name) {
                 continue;
             }
             for group in self.folders(&stage) {
                 let many = name_of(&group) == Packs::FOLDER;
                 for place in self.folders(&group) {
+                    // What is named otherwise was not put there by this program, and is not its to remove.
+                    let hash = name_of(&place);
+                    let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match many {
+                        _ if !is_hash => {}
                         true => self.of_many(&name, &place, &mut entries),
-                        false => entries.push(self.of_one(&name, place)),
+                        false if hash.starts_with(&name_of(&group)) => entries.push(self.of_one(&name, place)),
+                        false => {}
                     }
                 }
             }
@@ -266,10 +269,13 @@ mod tests {
         });
         fs::write(bad.path("a").unwrap(), "x").unwrap();
         // What an earlier version stored.
-        let old = folder.path().join("selection-v0/ab").join(key(1).hash());
+        let old = folder.path().join("selection-v0").join(&key(1).hash()[..2]).join(key(1).hash());
         fs::create_dir_all(&old).unwrap();
         fs::copy(good.folder().join("meta.json"), old.join("meta.json")).unwrap();
         fs::write(old.join("a"), "xyz").unwrap();
+        // What somebody else put there is neither listed nor removed.
+        let theirs = folder.path().join("selection-v0/notes");
+        fs::create_dir_all(theirs.join("mine")).unwrap();
         let entries = store.entries();
         assert_eq!(entries.len(), 3);
         let damaged: Vec<&InventoryItem> =
@@ -278,7 +284,7 @@ mod tests {
         assert_eq!(damaged[0].folder, bad.folder());
         assert_eq!(entries.iter().filter(|entry| !entry.current()).map(InventoryItem::bytes).collect::<Vec<_>>(), [3]);
         store.remove_all(&entries).unwrap();
-        assert!(store.entries().is_empty());
+        assert!(store.entries().is_empty() && theirs.join("mine").exists());
         assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use serde::{Deserialize, Serialize};
 
 use super::disk::Disk;
+use super::process::Process;
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::files::sha256;
@@ -117,7 +118,8 @@ impl Journal {
 fn clear(disk: &dyn Disk, folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &dyn Fn(&str) -> bool) {
     for path in files(disk, folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let owner = name.split('.').next().unwrap_or_default();
+        // What is named otherwise is none of ours.
+        let Some(owner) = owner_of(&name) else { continue };
         let Some(text) = gone(owner).then(|| disk.read(&path).ok()).flatten() else { continue };
         if text.split(|&byte| byte == b'\n').filter_map(parse).all(|record| stored(&record.key)) {
             disk.remove(&path).ok();
@@ -125,6 +127,12 @@ fn clear(disk: &dyn Disk, folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &d
     }
     // Only where it is empty.
     disk.remove_empty(folder).ok();
+}
+
+/// Whose a journal is, by its name, `PROCESS.NUMBER.jsonl`.
+fn owner_of(name: &str) -> Option<&str> {
+    let (owner, number) = name.strip_suffix(".jsonl")?.split_once('.')?;
+    (Process::is_id(owner) && number.parse::<u64>().is_ok()).then_some(owner)
 }
 
 /// The same for all journals.
@@ -253,16 +261,25 @@ mod tests {
     fn finished_work_leaves_nothing_and_the_work_of_others_stays() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("journal");
-        for (process, key) in [("dead", "k"), ("dead-with-more", "other"), ("living", "k")] {
+        let [dead, with_more, living, own] = [1, 2, 3, 4].map(|pid| format!("{pid}-0123456789ab"));
+        for (process, key) in [(&dead, "k"), (&with_more, "other"), (&living, "k")] {
             written(&place, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
         }
-        let own = written(&place, "own", &[record(0, &[1.0])]);
-        own.retire(|owner| owner.starts_with("dead"), |key| key == "k");
+        // Nothing in it is a record, and its name is nobody's of ours.
+        let theirs = ["1-0123456789ab.txt", "notes.0.jsonl", "1-0123456789ab.mine.jsonl"].map(|name| place.join(name));
+        theirs.iter().for_each(|path| fs::write(path, "a letter").unwrap());
+        let journal = written(&place, &own, &[record(0, &[1.0])]);
+        let gone = [&dead, &with_more];
+        journal.retire(|owner| gone.iter().any(|id| *id == owner), |key| key == "k");
         let owner = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap().to_string();
-        let left = files(&*disk(), &place);
-        assert_eq!(left.iter().map(owner).collect::<Vec<_>>(), ["dead-with-more", "living"]);
+        let mut left = files(&*disk(), &place);
+        left.retain(|path| !theirs.contains(path));
+        assert_eq!(left.iter().map(owner).collect::<Vec<_>>(), [with_more, living]);
         fs::remove_file(&left[1]).unwrap();
-        Journal::open(disk(), place.clone(), "own").retire(|_| true, |_| true);
+        Journal::open(disk(), place.clone(), &own).retire(|_| true, |_| true);
+        assert!(theirs.iter().all(|path| path.exists()), "others' files are theirs");
+        theirs.iter().for_each(|path| fs::remove_file(path).unwrap());
+        Journal::open(disk(), place.clone(), &own).retire(|_| true, |_| true);
         assert!(!place.exists());
     }
 }

@@ -7,7 +7,8 @@
 //! journals of unfinished work (`journals/`), what living processes have claimed and read (`claims/`, `uses/`,
 //! `processes/`), what was tried in vain (`attempts/`), private folders (`drafts/`), remembered hashes of large inputs
 //! (`index/`), records of runs (`runs/`), outlines of what they do (`plans/`), what was handed to a scheduler
-//! (`submissions/`) and the programs that its jobs run (`programs/`).
+//! (`submissions/`) and the programs that its jobs run (`programs/`). `store.json` marks it: a folder without it is
+//! somebody's own, and nothing of it is touched.
 
 mod artifact;
 mod attempts;
@@ -17,6 +18,7 @@ mod index;
 mod inventory;
 mod journal;
 mod key;
+mod mark;
 #[cfg(test)]
 pub(crate) mod network;
 mod packed;
@@ -25,8 +27,11 @@ mod packed_tests;
 #[cfg(test)]
 pub(crate) mod played_time;
 mod process;
+mod scratch;
 mod shadow;
+mod shared;
 mod small;
+mod stray;
 mod uses;
 mod worker;
 
@@ -41,21 +46,25 @@ pub use key::{About, ArtifactKind, Key, canonical};
 pub use packed::Packing;
 pub use process::Process;
 pub use shadow::Shadow;
+pub use shared::Shared;
+pub use stray::Stray;
+pub use uses::Pin;
 pub use worker::{CALIBRATING, ClaimResult, Lease};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 use disk::{Disk, SystemDisk};
+use mark::Mark;
 use packed::Packs;
+use scratch::Scratch;
 use small::among_many;
 use uses::Uses;
 use worker::Worker;
@@ -77,6 +86,12 @@ pub struct Store {
     rehash: bool,
     /// What every artifact's record says of who made it.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
+    /// Attempts that could not be written: this process at least does not try for ever.
+    untold: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
+    /// Of a store that is only read: where what is made all the same lies as long as it is open.
+    scratch: Option<Arc<Scratch>>,
+    /// Whether anything may be remembered there: it is a store already.
+    begun: bool,
 }
 
 /// What stands under a key.
@@ -88,14 +103,13 @@ pub enum Lookup {
     Whole(StoredArtifact),
 }
 
-/// The layout of the folder; a newer program may write another one.
-const FORMAT: u64 = 1;
-
 impl Store {
-    /// Opens a store to read and write.
+    /// Opens a store to read and write, and removes what dead processes left there. Where there is none, or an empty folder,
+    /// one is begun.
     ///
     /// # Errors
-    /// Exit code 3: the folder cannot be made or written to, or a newer program has written it.
+    /// Exit code 3: the folder is somebody's own, cannot be made or written to, or a newer program has written it. Exit code
+    /// 5: `store.json` is damaged.
     pub fn open(root: &Path) -> Result<Self> {
         let refused = |error: &std::io::Error| {
             Error::missing("the store cannot be written to")
@@ -103,48 +117,84 @@ impl Store {
                 .found(error.to_string())
                 .hint("name another folder with --store")
         };
-        let store = Self::look_at(root)?;
-        fs::create_dir_all(store.drafts()).map_err(|error| refused(&error))?;
+        let mark = match Mark::read(root)? {
+            Some(mark) => mark,
+            None => {
+                Mark::new(Shared::Umask).begin(root).map_err(|error| refused(&error))?;
+                // Another process may have begun it at the same moment, and otherwise.
+                Mark::read(root)?.unwrap_or(Mark::new(Shared::Umask))
+            }
+        };
+        let store = Self::on(Arc::new(SystemDisk::new(mark.shared)), root);
+        store.disk.make_folder(&store.drafts()).map_err(|error| refused(&error))?;
         tempfile::tempfile_in(store.drafts()).map_err(|error| refused(&error))?;
-        let format = root.join("store.json");
-        if !store.disk.exists(&format) {
-            let text = serde_json::json!({"format": FORMAT}).to_string();
-            store.disk.replace(&format, text.as_bytes()).map_err(|error| refused(&error))?;
-        }
         store.sweep();
         Ok(store)
     }
 
-    /// Opens a store to read; it may be absent.
+    /// Opens a store to read; it may be absent. Nothing of it changes but what is remembered of large inputs, where that can be
+    /// written. What is made all the same (tokens that a plan counts) lies in a folder of its own, which goes with it.
     ///
     /// # Errors
-    /// Exit code 3: a newer program has written it.
+    /// As [`Self::open`].
     pub fn look_at(root: &Path) -> Result<Self> {
-        Self::on(Arc::<SystemDisk>::default(), root)
+        let mark = Mark::read(root)?;
+        let disk = SystemDisk::new(mark.map(|mark| mark.shared).unwrap_or_default());
+        let begun = mark.is_some();
+        Ok(Self { scratch: Some(Arc::default()), begun, ..Self::on(Arc::new(disk), root) })
     }
 
-    /// The same on some disk.
-    pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Result<Self> {
-        if let Ok(text) = disk.read(&root.join("store.json")) {
-            let format = serde_json::from_slice::<Value>(&text).ok().and_then(|value| value["format"].as_u64());
-            if format != Some(FORMAT) {
-                let found = format.map_or("no format at all".to_string(), |format| format!("format {format}"));
-                return Err(Error::missing("the store was written by another version of this program")
-                    .at(root.join("store.json").display().to_string())
-                    .expected(format!("format {FORMAT}"))
-                    .found(found)
-                    .hint("use the newer program, or name another folder with --store"));
-            }
-        }
+    /// A store on some disk.
+    pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Self {
         let (worker, uses) = (Arc::default(), Arc::new(Uses::new(Arc::clone(&disk))));
         let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(ArtifactKind::Scores.folder())));
-        let (root, made) = (root.to_owned(), Arc::new(|| Value::Null));
-        Ok(Self { root, room: None, worker, disk, uses, packs, apart: Arc::default(), rehash: false, made })
+        let made = Arc::new(|| Value::Null);
+        Self {
+            root: root.to_owned(),
+            room: None,
+            worker,
+            disk,
+            uses,
+            packs,
+            apart: Arc::default(),
+            rehash: false,
+            made,
+            untold: Arc::default(),
+            scratch: None,
+            begun: true,
+        }
     }
 
     /// A folder of the disk that is to have room for what is stored.
     pub fn room(&self) -> &Path {
         self.room.as_deref().unwrap_or(&self.root)
+    }
+
+    /// Makes a folder a store, for some people where they are named. Of one that is there it is changed for whom it is, and what
+    /// lies in it gets their rights too, as far as it is this user's. For whom it is then.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn init(root: &Path, shared: Option<Shared>) -> Result<Shared> {
+        let failed = |error: std::io::Error| Error::io("write", &root.join(mark::MARK), &error);
+        let before = Mark::read(root)?;
+        let shared = shared.or(before.map(|mark| mark.shared)).unwrap_or_default();
+        match before {
+            None => Mark::new(shared).begin(root).map_err(failed)?,
+            Some(mark) if mark.shared != shared => Mark::new(shared).replace(root).map_err(failed)?,
+            Some(_) => {}
+        }
+        shared.give_all(root);
+        Ok(shared)
+    }
+
+    /// Writes a `store.json` that was lost or damaged anew, where all that lies beside it is a store's; whether there was need
+    /// to.
+    ///
+    /// # Errors
+    /// Exit code 3: the folder holds something else, or cannot be written to.
+    pub fn mend(root: &Path) -> Result<bool> {
+        Mark::mend(root)
     }
 
     /// Whether every input is to be hashed anew, whatever is remembered of it.
@@ -196,6 +246,9 @@ impl Store {
 
     /// The artifact of a key, with its record and its payloads' sizes checked; [`StoredArtifact::read`] checks hashes.
     pub fn look(&self, key: &Key) -> Lookup {
+        if let Some(made) = self.made_here().filter(|made| made.has(key)) {
+            return made.look(key);
+        }
         let Some(standing) = self.standing(key.kind(), key.hash()) else { return Lookup::Absent };
         match self.opened(key.hash(), &standing) {
             Ok(artifact) => Lookup::Whole(artifact),
@@ -205,7 +258,22 @@ impl Store {
 
     /// Whether something stands under a key: what is cheapest to ask.
     pub fn has(&self, key: &Key) -> bool {
-        self.has_hash(key.kind(), key.hash())
+        self.has_hash(key.kind(), key.hash()) || self.passing(key)
+    }
+
+    /// Whether what stands under a key goes again with this opening of a store that is only read.
+    pub fn passing(&self, key: &Key) -> bool {
+        self.made_here().is_some_and(|made| made.has(key))
+    }
+
+    /// Where what is made here is kept, if anything was, of a store that is only read.
+    fn made_here(&self) -> Option<&Self> {
+        self.scratch.as_deref()?.made()
+    }
+
+    /// Where what is made is kept: here, or beside a store that is only read.
+    fn writer(&self) -> Result<&Self> {
+        self.scratch.as_deref().map_or(Ok(self), Scratch::store)
     }
 
     /// The hashes of all artifacts of a kind: a few hundred listings, however many are asked for.
@@ -214,6 +282,7 @@ impl Store {
         if among_many(kind) {
             present.extend(self.packs.hashes());
         }
+        present.extend(self.made_here().into_iter().flat_map(|made| made.present(kind)));
         present
     }
 
@@ -231,15 +300,17 @@ impl Store {
 
     /// A private folder for the payloads of a new artifact; nothing is visible before [`Store::commit`].
     pub fn draft(&self) -> Result<Draft> {
-        Draft::new(Arc::clone(&self.disk), &self.drafts(), self.worker()?.id())
+        let to = self.writer()?;
+        Draft::new(Arc::clone(&to.disk), &to.drafts(), to.worker()?.id())
     }
 
     /// Puts a finished draft under its key. What stands there whole already stays: same key, same content.
     pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredArtifact> {
-        let place = self.place(key);
-        self.reserve([key.hash()])?;
-        draft.commit(&place, key, seconds, (self.made)(), || matches!(self.get(key), Lookup::Whole(_)))?;
-        StoredArtifact::open(Arc::clone(&self.disk), place, Some(key.hash()))
+        let to = self.writer()?;
+        let place = to.place(key);
+        to.reserve([key.hash()])?;
+        draft.commit(&place, key, seconds, (self.made)(), || matches!(to.get(key), Lookup::Whole(_)))?;
+        StoredArtifact::open(Arc::clone(&to.disk), place, Some(key.hash()))
     }
 
     /// Claims a piece of work for this process, so that no other does it at the same time.
@@ -274,14 +345,27 @@ impl Store {
 
     /// Keeps that a piece of work failed, under the name of its claim or the hash of what could not be made.
     pub fn note_attempt(&self, name: &str, what: &str, reason: &str) {
-        if let Ok(worker) = self.worker() {
-            attempts::note(&*self.disk, &self.root, name, &Attempt::failed(worker.id(), what, reason));
+        let Ok(worker) = self.worker() else { return };
+        let attempt = Attempt::failed(worker.id(), what, reason);
+        if attempts::note(&*self.disk, &self.root, name, &attempt).is_err() {
+            self.untold().entry(name.to_owned()).or_default().push(attempt);
         }
+    }
+
+    fn untold(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Attempt>>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A piece of work has gone on: what processes died at before was not what is left.
+    pub fn forgive_deaths(&self, name: &str) {
+        attempts::clear_deaths(&*self.disk, &self.root, name);
     }
 
     /// What was tried in vain of a piece of work, the oldest first.
     pub fn attempts(&self, name: &str) -> Vec<Attempt> {
-        attempts::of(&*self.disk, &self.root, name)
+        let mut all = attempts::of(&*self.disk, &self.root, name);
+        all.extend(self.untold().get(name).into_iter().flatten().cloned());
+        all
     }
 
     /// All that was tried in vain, by the names of the works.
@@ -291,6 +375,7 @@ impl Store {
 
     /// A piece of work is done, with all its chunks: earlier attempts do not matter any more.
     pub fn forgive(&self, name: &str) {
+        self.untold().retain(|of, _| !of.starts_with(name));
         attempts::clear(&*self.disk, &self.root, name);
     }
 
@@ -302,7 +387,30 @@ impl Store {
     /// # Errors
     /// The store cannot be written to.
     pub fn reserve<'k>(&self, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
-        self.uses.note(&self.root, self.worker()?.id(), hashes)
+        let to = self.writer()?;
+        to.uses.note(&to.root, to.worker()?.id(), hashes)
+    }
+
+    /// Keeps some artifacts from [`Self::discard_unused`] by other parts of this process.
+    #[must_use]
+    pub fn pin(&self, keys: impl IntoIterator<Item = Key>) -> Pin {
+        self.uses.pin(keys.into_iter().map(|key| key.hash().to_owned()).collect())
+    }
+
+    /// Removes what stands under some keys, but for what other processes, or other parts of this one, have noted to use.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub fn discard_unused(&self, keys: &[Key]) -> Result<()> {
+        let there: Vec<&Key> = keys.iter().filter(|key| self.has(key)).collect();
+        if there.is_empty() {
+            return Ok(());
+        }
+        let others = self.reserved_by_others()?;
+        self.uses.while_pinned(|is_pinned| {
+            let mut unused = there.into_iter().filter(|key| !others.contains(key.hash()) && !is_pinned(key.hash()));
+            unused.try_for_each(|key| self.discard(key))
+        })
     }
 
     /// The hashes of everything that living processes have noted ([`Self::reserve`]).
@@ -312,7 +420,7 @@ impl Store {
 
     /// The same of all living processes but this one.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
-        let own = self.worker()?.id();
+        let own = if self.scratch.is_some() { "" } else { self.worker()?.id() };
         let others: Vec<String> = self.living().into_iter().filter(|id| id != own).collect();
         Ok(uses::of(&*self.disk, &self.root, &others))
     }
@@ -324,7 +432,8 @@ impl Store {
 
     /// The journal of a piece of work.
     pub fn journal(&self, name: &str) -> Result<Journal> {
-        Ok(Journal::open(Arc::clone(&self.disk), self.root.join("journals").join(name), self.worker()?.id()))
+        let to = self.writer()?;
+        Ok(Journal::open(Arc::clone(&to.disk), to.root.join("journals").join(name), to.worker()?.id()))
     }
 
     /// Ends a journal whose work is stored.
@@ -372,7 +481,9 @@ impl Store {
     /// # Errors
     /// It cannot be read, or is no ordinary file.
     pub fn input(&self, path: &Path) -> Result<Input> {
-        index::input(&*self.disk, &self.root.join("index"), path, self.rehash)
+        // A folder that is no store yet is left as it is.
+        let index = self.begun.then(|| self.root.join("index"));
+        index::input(&*self.disk, index.as_deref(), path, self.rehash)
     }
 
     /// Where records of runs lie.
@@ -389,9 +500,12 @@ impl Store {
     }
 
     fn worker(&self) -> Result<&Worker> {
+        if self.scratch.is_some() {
+            return self.writer()?.worker();
+        }
         if self.worker.get().is_none() {
             // Of two threads that come here together, one's worker is dropped again.
-            let worker = Worker::start(&self.root, Arc::clone(&self.disk))?;
+            let worker = Worker::start(&self.root, Arc::clone(&self.disk), Arc::clone(&self.uses))?;
             self.worker.set(worker).ok();
         }
         self.worker.get().ok_or_else(|| Error::job("the store has no worker"))
@@ -400,6 +514,9 @@ impl Store {
     /// Removes what dead processes left: drafts, claims, temporary files, and journals of work that is stored; their
     /// records last, because they tell whose the rest is. Other journals stay: they hold work.
     pub fn sweep(&self) {
+        if self.scratch.is_some() {
+            return;
+        }
         let disk = &*self.disk;
         let known = process::all(disk, &self.root);
         worker::sweep_claims(disk, &self.root, &known);
@@ -414,7 +531,10 @@ impl Store {
         uses::sweep(disk, &self.root, &known);
         for known in known.iter().filter(|known| known.dead) {
             disk.remove(&uses::file(&self.root, &known.process.id)).ok();
-            disk.remove(&known.record).ok();
+            // What is no file is none of ours: `cache verify` names it.
+            if known.is_file {
+                disk.remove(&known.record).ok();
+            }
         }
         for folder in
             [self.root.clone(), self.drafts(), self.runs(), self.root.join("index"), self.root.join("processes")]
@@ -435,6 +555,14 @@ impl Store {
             _ => Err(error),
         });
         written.map_err(|error| Error::io("write", path, &error))
+    }
+
+    /// Makes a folder of its own.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn make_folder(&self, path: &Path) -> Result<()> {
+        self.disk.make_folder(path).map_err(|error| Error::io("create", path, &error))
     }
 
     /// Whether a file of its own is there.

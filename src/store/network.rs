@@ -40,6 +40,8 @@ pub(crate) struct Server {
     living: Mutex<HashSet<String>>,
     /// How many claims were taken from living processes by others.
     robbed: AtomicU64,
+    /// How many were removed by others.
+    removed: AtomicU64,
     /// Microseconds, where no [`Time`] goes by.
     clock: AtomicU64,
     operations: AtomicU64,
@@ -69,6 +71,11 @@ impl Server {
     /// How many claims were taken from living processes by others.
     pub(crate) fn robbed(&self) -> u64 {
         self.robbed.load(Relaxed)
+    }
+
+    /// How many claims of living processes were removed by others.
+    pub(crate) fn removed(&self) -> u64 {
+        self.removed.load(Relaxed)
     }
 
     /// Operations since it began.
@@ -157,6 +164,8 @@ pub(crate) struct Client {
     operations: AtomicU64,
     /// It went down: nothing that it does reaches the server.
     down: AtomicBool,
+    /// Until when it is halted, in microseconds: its heart does not beat.
+    halted: Arc<AtomicU64>,
     seen: Mutex<HashMap<String, Seen>>,
     lists: Mutex<HashMap<String, (Duration, Vec<String>)>>,
 }
@@ -194,6 +203,7 @@ impl Client {
             changes: AtomicU64::new(0),
             operations: AtomicU64::new(0),
             down: AtomicBool::new(false),
+            halted: Arc::default(),
             seen: Mutex::default(),
             lists: Mutex::default(),
         })
@@ -203,6 +213,11 @@ impl Client {
     pub(crate) fn go_down(&self) {
         self.down.store(true, Relaxed);
         lock(&self.server.living).remove(&self.process.id);
+    }
+
+    /// The machine is halted until then; whoever computes on it is asked to wait as long.
+    pub(crate) fn halt(&self, until: Duration) {
+        self.halted.store(until.as_micros() as u64, Relaxed);
     }
 
     pub(crate) fn is_down(&self) -> bool {
@@ -222,6 +237,14 @@ impl Client {
             let of = path.components().nth(2).map(|part| part.as_os_str().to_string_lossy().into_owned());
             *lock(&self.server.by_kind).entry((what, of.unwrap_or_default())).or_default() += 1;
         }
+    }
+
+    /// Whose a claim is that is not this process's; none of what is no claim, or is put aside.
+    fn owner_of_claim(&self, path: &Path) -> Option<String> {
+        let (folder, name) = split(path);
+        let text = self.server.file(path).filter(|_| folder.ends_with("/claims") && !name.ends_with(".dead"))?;
+        let record: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        record["id"].as_str().filter(|id| *id != self.process.id).map(str::to_owned)
     }
 
     /// Asks for a change; nothing comes of it where the machine is down.
@@ -405,10 +428,7 @@ impl Disk for Client {
         if !self.server.has(from) {
             return Err(missing());
         }
-        let of = split(from).0.ends_with("/claims").then(|| self.server.file(from)).flatten();
-        let of = of.and_then(|record| serde_json::from_slice::<serde_json::Value>(&record).ok());
-        let owner = of.as_ref().and_then(|record| record["id"].as_str()).filter(|id| *id != self.process.id);
-        if owner.is_some_and(|id| lock(&self.server.living).contains(id)) {
+        if self.owner_of_claim(from).is_some_and(|id| lock(&self.server.living).contains(&id)) {
             self.server.robbed.fetch_add(1, Relaxed);
         }
         let (from_text, to_text) = (text(from), text(to));
@@ -434,6 +454,9 @@ impl Disk for Client {
         self.change("remove", &[path])?;
         if self.server.is_folder(path) {
             return Err(ErrorKind::IsADirectory.into());
+        }
+        if self.owner_of_claim(path).is_some_and(|id| lock(&self.server.living).contains(&id)) {
+            self.server.removed.fetch_add(1, Relaxed);
         }
         self.server.take(path).map(drop).ok_or_else(missing)
     }
@@ -520,11 +543,19 @@ impl Disk for Client {
         }
     }
 
-    fn every(&self, _period: Duration, act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
+    fn every(&self, _period: Duration, mut act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
         /// As often as the program beats; tests of real time do so more often.
         const BEAT: Duration = Duration::from_secs(15);
         match &self.time {
-            Some((time, _)) => Box::new(time.every(BEAT, act)),
+            Some((time, _)) => {
+                let (of, halted) = (Arc::clone(time), Arc::clone(&self.halted));
+                let unless_halted = move || {
+                    if of.now() >= Duration::from_micros(halted.load(Relaxed)) {
+                        act();
+                    }
+                };
+                Box::new(time.every(BEAT, Box::new(unless_halted)))
+            }
             None => Box::new(()),
         }
     }

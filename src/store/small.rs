@@ -80,6 +80,9 @@ impl Store {
 
     /// Writes an artifact of one or more small payloads.
     pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<StoredArtifact> {
+        if self.scratch.is_some() {
+            return self.writer()?.put(key, seconds, payloads);
+        }
         if payloads.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > SMALL {
             let mut draft = self.draft()?;
             for (name, bytes) in payloads {
@@ -108,6 +111,9 @@ impl Store {
     /// # Errors
     /// The store cannot be written to.
     pub fn put_all(&self, all: Vec<Packing>) -> Result<()> {
+        if self.scratch.is_some() {
+            return self.writer()?.put_all(all);
+        }
         self.reserve(all.iter().map(|one| &*one.hash))?;
         // One listing for all of them.
         self.packs.refresh();
@@ -150,7 +156,8 @@ impl Store {
     fn put_pack(&self, folder: &Path, members: &[Packing]) -> Result<PathBuf> {
         let (bytes, index) = packed::file_of(members)?;
         let place = folder.join(crate::files::sha256::of_bytes(&bytes));
-        self.draft()?.commit_file(&place, &bytes, || self.disk.exists(&place))?;
+        // A folder or a pipe in its place is nothing that was written.
+        self.draft()?.commit_file(&place, &bytes, || self.disk.size(&place).is_ok())?;
         if folder == self.packs.folder() {
             self.packs.added(&place, index);
         }
@@ -181,12 +188,18 @@ impl Store {
         let folder = file.parent().unwrap_or(file);
         let kept = match packed::without(&*self.disk, file, hashes) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            // A pipe or a folder lies in its place.
+            Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
             kept => kept.map_err(failed)?,
         };
         if !kept.is_empty() && self.put_pack(folder, &kept)? == file {
             return Ok(true);
         }
-        match self.disk.remove(file) {
+        let removed = self.disk.remove(file).or_else(|error| match error.kind() {
+            ErrorKind::NotFound => Err(error),
+            _ => self.disk.remove_folder(file),
+        });
+        match removed {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
             _ => self.packs.gone(file),
         }

@@ -1,5 +1,7 @@
 //! What a store promises: what was written is found whole, and nothing of the dead stays.
 
+use std::fs;
+
 use super::*;
 use serde_json::json;
 
@@ -25,7 +27,7 @@ fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
     let (folder, store) = store();
     let place = folder.path().join("journals/work");
     let journal = |hash: &str| {
-        let mut journal = Journal::open(Arc::new(SystemDisk::default()), place.clone(), "nobody");
+        let mut journal = Journal::open(Arc::new(SystemDisk::default()), place.clone(), "9-0123456789ab");
         let record = JournalRecord { key: hash.into(), chunk: 0, values: vec![1.0], seconds: 0.0 };
         journal.push(&record).unwrap();
         journal.flush().unwrap();
@@ -122,7 +124,7 @@ fn plant(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
     let text = json!({"id": id, "pid": pid, "system": system, "started": 7, "beat": "00000000000000000007"});
     fs::create_dir_all(root.join("processes")).unwrap();
     fs::write(&record, text.to_string()).unwrap();
-    let draft = root.join("drafts").join(format!("{id}.abc"));
+    let draft = root.join("drafts").join(format!("{id}.0"));
     fs::create_dir(&draft).unwrap();
     fs::write(draft.join("000000.f32"), [0; 99]).unwrap();
     (record, draft)
@@ -134,10 +136,10 @@ fn the_drafts_of_the_dead_are_swept_and_those_of_the_living_stay() {
     let (folder, store) = store();
     let here = crate::files::owner::Owner::this().system.unwrap();
     let draft = store.draft().unwrap();
-    let (_, killed) = plant(folder.path(), "99999999-x", &here, 99_999_999);
-    let (record, far) = plant(folder.path(), "5-far", "another boot", 5);
+    let (_, killed) = plant(folder.path(), "99999999-0123456789ab", &here, 99_999_999);
+    let (record, far) = plant(folder.path(), "5-0123456789ab", "another boot", 5);
     // Whose this is nobody knows: the record of a process elsewhere may not be seen yet.
-    let nobodys = folder.path().join("drafts/77-unknown.abc");
+    let nobodys = folder.path().join("drafts/77-0123456789ab.3");
     fs::create_dir(&nobodys).unwrap();
     let count = || fs::read_dir(folder.path().join("drafts")).unwrap().count();
     assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
@@ -226,9 +228,65 @@ fn a_folder_that_cannot_be_made_is_said() {
 #[test]
 fn a_store_of_a_newer_program_is_refused() {
     let (folder, _) = store();
-    for text in [r#"{"format": 2}"#, "{}", "no json"] {
-        fs::write(folder.path().join("store.json"), text).unwrap();
-        let error = Store::open(folder.path()).err().unwrap();
-        assert!(error.to_string().contains("another version") && error.exit_code() == 3, "{error}");
+    fs::write(folder.path().join("store.json"), r#"{"format": 2}"#).unwrap();
+    let error = Store::open(folder.path()).err().unwrap();
+    assert!(error.to_string().contains("another version") && error.exit_code() == 3, "{error}");
+}
+
+#[test]
+fn what_is_cleared_away_is_nobody_else_s() {
+    let (folder, store) = store();
+    let other = Store::open(folder.path()).unwrap();
+    let keys: Vec<Key> = (1..=4).map(key).collect();
+    keys.iter().for_each(|key| drop(write(&store, key, b"rows")));
+    other.reserve([keys[0].hash()]).unwrap();
+    let pin = store.pin([key(2)]);
+    let again = store.pin([key(2), key(3)]);
+    drop(again);
+    store.discard_unused(&keys).unwrap();
+    let there = || keys.iter().map(|key| store.has(key)).collect::<Vec<_>>();
+    assert_eq!(there(), [true, true, false, false], "another process, and another part of this one, read two of them");
+    drop((pin, other));
+    store.discard_unused(&keys).unwrap();
+    assert_eq!(there(), [false; 4]);
+}
+
+#[test]
+fn an_attempt_that_cannot_be_written_counts_all_the_same() {
+    let (folder, store) = store();
+    fs::write(folder.path().join("attempts"), "in the way").unwrap();
+    for count in 0..3 {
+        assert_eq!(store.attempts("work").len(), count);
+        store.note_attempt("work", "what", "why");
+    }
+    store.forgive("work");
+    assert!(store.attempts("work").is_empty());
+}
+
+#[test]
+fn deaths_are_forgiven_where_work_goes_on_and_failures_are_not() {
+    let (folder, store) = store();
+    let dead = Process::unknown("5-0123456789ab");
+    for _ in 0..4 {
+        attempts::note(&*store.disk, folder.path(), "work", &Attempt::of_the_dead(&dead)).unwrap();
+    }
+    store.note_attempt("work", "what", "why");
+    store.forgive_deaths("work");
+    let left = store.attempts("work");
+    assert!(left.len() == 1 && !left[0].died, "{left:?}");
+}
+
+#[test]
+fn a_process_that_was_taken_for_dead_has_its_record_and_its_uses_back_after_a_beat() {
+    let (folder, store) = store();
+    store.reserve(["x", "y"]).unwrap();
+    let id = store.process().unwrap();
+    for gone in [format!("processes/{id}.json"), format!("uses/{id}")] {
+        fs::remove_file(folder.path().join(gone)).unwrap();
+    }
+    let began = std::time::Instant::now();
+    while store.reserved() != ["x", "y"].map(str::to_string).into() {
+        assert!(began.elapsed() < Duration::from_secs(30), "nobody keeps what it reads");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }

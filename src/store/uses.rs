@@ -1,11 +1,11 @@
 //! What living processes read or make: a list of hashes for each, so that clearing up beside a run takes nothing from it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::disk::Disk;
-use super::process::Known;
+use super::process::{Known, Process};
 use crate::error::{Error, Result};
 use crate::files::atomic::PATIENCE;
 
@@ -13,6 +13,28 @@ use crate::files::atomic::PATIENCE;
 pub(super) struct Uses {
     disk: Arc<dyn Disk>,
     noted: Mutex<Noted>,
+    pinned: Pinned,
+}
+
+/// Hashes of what parts of this process rely on, and how many do.
+type Pinned = Arc<Mutex<BTreeMap<String, usize>>>;
+
+/// As long as it is there, another part of this process that clears up leaves some artifacts alone.
+pub struct Pin {
+    hashes: Vec<String>,
+    pinned: Pinned,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        for hash in &self.hashes {
+            if let Some(count) = pinned.get_mut(hash) {
+                *count -= 1;
+            }
+        }
+        pinned.retain(|_, count| *count > 0);
+    }
 }
 
 #[derive(Default)]
@@ -27,7 +49,7 @@ pub(super) fn file(root: &Path, process: &str) -> PathBuf {
 
 impl Uses {
     pub(super) fn new(disk: Arc<dyn Disk>) -> Self {
-        Self { disk, noted: Mutex::default() }
+        Self { disk, noted: Mutex::default(), pinned: Arc::default() }
     }
 
     /// Adds to this process's list what is not in it.
@@ -45,6 +67,31 @@ impl Uses {
         noted.file = path;
         Ok(())
     }
+
+    /// Notes what a part of this process relies on.
+    pub(super) fn pin(&self, hashes: Vec<String>) -> Pin {
+        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        for hash in &hashes {
+            *pinned.entry(hash.clone()).or_default() += 1;
+        }
+        Pin { hashes, pinned: Arc::clone(&self.pinned) }
+    }
+
+    /// Does something while nothing new is pinned; it is shown whether a hash is.
+    pub(super) fn while_pinned<T>(&self, act: impl FnOnce(&dyn Fn(&str) -> bool) -> T) -> T {
+        let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        act(&|hash| pinned.contains_key(hash))
+    }
+
+    /// Writes the whole list once more: somebody took the process for dead and removed it. Where that fails, it is as if this
+    /// process were dead still.
+    pub(super) fn note_again(&self) {
+        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: String = noted.hashes.iter().map(|hash| format!("{hash}\n")).collect();
+        if !lines.is_empty() {
+            self.disk.append(&noted.file, lines.as_bytes()).ok();
+        }
+    }
 }
 
 impl Drop for Uses {
@@ -59,7 +106,7 @@ impl Drop for Uses {
 /// Removes lists that nobody has a record for, after the time that a shared file system may take to show one.
 pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[Known]) {
     let folder = root.join("uses");
-    let nobodys = |name: &String| !known.iter().any(|known| known.process.id == *name);
+    let nobodys = |name: &String| Process::is_id(name) && !known.iter().any(|known| known.process.id == *name);
     let left: Vec<PathBuf> = disk.list(&folder).into_iter().filter(nobodys).map(|name| folder.join(name)).collect();
     let now = if left.is_empty() { return } else { disk.clock(&folder) };
     for path in left.iter().filter(|path| disk.age(path, now).is_some_and(|age| age > PATIENCE)) {

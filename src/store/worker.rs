@@ -9,12 +9,14 @@ use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::attempts::{self, Attempt};
 use super::disk::{Disk, is_taken};
 use super::process::{Known, Process};
+use super::uses::Uses;
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::files::atomic::PATIENCE;
@@ -32,6 +34,9 @@ const PROBES: usize = 4;
 /// How often a claim is tried at once, while others make and give back the same one.
 const ATTEMPTS: usize = 10;
 
+/// For so long a claim that was one's own is taken for that without a look: a fraction of others' patience.
+const ASSURED: Duration = Duration::from_secs(30);
+
 /// For so long a listing of all claims is as good as a new one.
 const LISTING: Duration = Duration::from_millis(200);
 
@@ -48,6 +53,8 @@ pub(crate) struct Worker {
     /// When claims of others were last tried in vain, or first seen.
     tried: Mutex<HashMap<String, Duration>>,
     listed: Mutex<Option<Listing>>,
+    /// What it has noted to read: that goes with its record.
+    uses: Arc<Uses>,
     /// Keeps its record moving.
     heart: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -67,17 +74,55 @@ pub enum ClaimResult {
     Theirs(Process),
 }
 
-/// A claim that is given back when it is dropped.
+/// A claim that is given back when it is dropped, if it is this process's still.
 pub struct Lease {
     disk: Arc<dyn Disk>,
     path: PathBuf,
+    /// This process and its record.
+    id: String,
+    record: PathBuf,
+    /// Where no claim could be written, others may be at the same work, and nothing tells.
+    marked: bool,
+    /// When it was last known to be held, by the store's time and by the machine's clock: a machine that sleeps stops the one.
+    known: Mutex<(Duration, SystemTime)>,
     held: Arc<Mutex<HashSet<PathBuf>>>,
+}
+
+impl Lease {
+    /// Whether it is held still. A process that was halted for longer than others' patience finds its claim gone, another's, or
+    /// about to be: without its record it counts as dead.
+    pub fn holds(&self) -> bool {
+        if !self.marked {
+            return true;
+        }
+        let (now, clock) = (self.disk.now(), SystemTime::now());
+        let mut known = lock(&self.known);
+        let gone_by = clock.duration_since(known.1).map(|by_clock| by_clock.max(now.saturating_sub(known.0)));
+        if gone_by.is_ok_and(|time| time < ASSURED) {
+            return true;
+        }
+        let holds = self.is_own() && self.disk.exists(&self.record);
+        if holds {
+            *known = (now, clock);
+        }
+        holds
+    }
+
+    fn is_own(&self) -> bool {
+        Process::read(&*self.disk, &self.path).is_some_and(|process| process.id == self.id)
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         // In this order: as long as it is held, nobody here takes the file for one of a moment ago.
-        self.disk.remove(&self.path).ok();
+        if self.marked && self.is_own() {
+            self.disk.remove(&self.path).ok();
+        } else if let (true, Some(claims), Some(name)) = (self.marked, self.path.parent(), self.path.file_name()) {
+            // Whoever took it over has noted that this process died at it.
+            let root = claims.parent().unwrap_or(claims);
+            attempts::take_back(&*self.disk, root, &name.to_string_lossy(), &self.id);
+        }
         lock(&self.held).remove(&self.path);
     }
 }
@@ -91,38 +136,46 @@ struct Heart {
     disk: Arc<dyn Disk>,
     process: Process,
     record: PathBuf,
+    uses: Arc<Uses>,
 }
 
 impl Heart {
     fn beat(&mut self) {
         self.process.beat += 1;
-        let record = self.process.record();
-        // Whoever took this process for dead (it slept, or its machine did) has removed its record.
-        let beat = self.disk.overwrite(&self.record, &record);
+        let beat = self.disk.overwrite(&self.record, &self.process.record());
         if beat.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            // A beat that cannot be written is as good as none: others then wait less long than they could.
-            self.disk.create(&self.record, &record).ok();
+            revive(&*self.disk, &self.record, &self.process, &self.uses);
         }
     }
 }
 
+/// Puts a process's record and its list of uses back: whoever took it for dead (it was halted, or its machine slept) has
+/// removed them.
+fn revive(disk: &dyn Disk, record: &Path, process: &Process, uses: &Uses) {
+    // A record that cannot be written is as good as none: others then wait less long than they could.
+    if disk.create(record, &process.record()).is_ok() {
+        uses.note_again();
+    }
+}
+
 impl Worker {
-    pub(super) fn start(root: &Path, disk: Arc<dyn Disk>) -> Result<Self> {
+    pub(super) fn start(root: &Path, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
         for folder in ["processes", "claims"].map(|name| root.join(name)) {
             disk.make_folder(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         }
-        let mut worker = Self::begin(root, disk.process(), disk)?;
+        let mut worker = Self::begin(root, disk.process(), disk, uses)?;
         let mut heart = worker.heart_of();
         worker.heart = Some(worker.disk.every(BEAT, Box::new(move || heart.beat())));
         Ok(worker)
     }
 
     fn heart_of(&self) -> Heart {
-        Heart { disk: Arc::clone(&self.disk), process: self.process.clone(), record: self.record.clone() }
+        let (disk, uses) = (Arc::clone(&self.disk), Arc::clone(&self.uses));
+        Heart { disk, process: self.process.clone(), record: self.record.clone(), uses }
     }
 
     /// A process without a heart that beats by itself.
-    fn begin(root: &Path, process: Process, disk: Arc<dyn Disk>) -> Result<Self> {
+    fn begin(root: &Path, process: Process, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
         let (processes, claims) = (root.join("processes"), root.join("claims"));
         let record = processes.join(format!("{}.json", process.id));
         disk.create(&record, &process.record()).map_err(|error| Error::io("write", &record, &error))?;
@@ -136,6 +189,7 @@ impl Worker {
             seen: Mutex::default(),
             tried: Mutex::default(),
             listed: Mutex::default(),
+            uses,
             heart: None,
         })
     }
@@ -156,38 +210,41 @@ impl Worker {
         if !lock(&self.held).insert(path.clone()) {
             return ClaimResult::Theirs(self.process.clone());
         }
-        let lease = Lease { disk: Arc::clone(&self.disk), path, held: Arc::clone(&self.held) };
         // Somebody else's, and not this process's to remove.
-        let theirs = |lease: Lease, process| {
-            let Lease { path, held, .. } = &lease;
-            lock(held).remove(path);
-            std::mem::forget(lease);
+        let theirs = |process| {
+            lock(&self.held).remove(&path);
             lock(&self.tried).insert(name.to_owned(), self.disk.now());
             ClaimResult::Theirs(process)
         };
         for _ in 0..ATTEMPTS {
-            match self.mark(&lease.path) {
-                Ok(()) => return ClaimResult::Mine(lease),
+            match self.mark(&path) {
+                Ok(()) => return ClaimResult::Mine(self.lease(path, true)),
                 Err(error) if is_taken(&error) => {}
                 // Without a mark others may do the same work: that costs time and nothing else.
-                Err(_) => return ClaimResult::Mine(lease),
+                Err(_) => return ClaimResult::Mine(self.lease(path, false)),
             }
-            match Process::read(&*self.disk, &lease.path) {
+            match Process::read(&*self.disk, &path) {
                 // A link over the network that was made and then said to exist: nobody else here has the name.
-                Some(own) if own.id == self.process.id => return ClaimResult::Mine(lease),
-                Some(process) if self.alive(&process) => return theirs(lease, process),
+                Some(own) if own.id == self.process.id => return ClaimResult::Mine(self.lease(path, true)),
+                Some(process) if self.alive(&process) => return theirs(process),
                 Some(dead) => {
-                    if self.break_up(&lease.path, Some(&dead)) {
+                    if self.break_up(&path, Some(&dead)) {
                         died(&*self.disk, &self.claims, name, &dead);
                     }
                 }
                 // Gone meanwhile: the next attempt may succeed.
-                None if !self.disk.exists(&lease.path) => {}
-                None => drop(self.break_up(&lease.path, None)),
+                None if !self.disk.exists(&path) => {}
+                None => drop(self.break_up(&path, None)),
             }
         }
         // It is taken, and not to be seen: a cache is behind. Later it will show.
-        theirs(lease, Process::unknown())
+        theirs(Process::unknown(""))
+    }
+
+    fn lease(&self, path: PathBuf, marked: bool) -> Lease {
+        let (disk, held) = (Arc::clone(&self.disk), Arc::clone(&self.held));
+        let known = Mutex::new((disk.now(), SystemTime::now()));
+        Lease { disk, path, id: self.process.id.clone(), record: self.record.clone(), marked, known, held }
     }
 
     /// Whether a claim that was tried a moment ago in vain still stands, by one listing for all of them.
@@ -225,11 +282,16 @@ impl Worker {
 
     /// Puts this process's record at the path of a claim, which must not exist.
     fn mark(&self, path: &Path) -> io::Result<()> {
-        let linked = if fault::set("no-links") {
-            Err(ErrorKind::Unsupported.into())
-        } else {
-            self.disk.link(&self.record, path)
+        let link = || match fault::set("no-links") {
+            true => Err(ErrorKind::Unsupported.into()),
+            false => self.disk.link(&self.record, path),
         };
+        let mut linked = link();
+        if linked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            // A claim of a process without a record counts as a dead one's.
+            revive(&*self.disk, &self.record, &self.process, &self.uses);
+            linked = link();
+        }
         match linked {
             Ok(()) if fault::set("link-made-and-denied") => Err(ErrorKind::AlreadyExists.into()),
             Err(error) if !is_taken(&error) => self.disk.create(path, &self.process.record()),
@@ -240,7 +302,9 @@ impl Worker {
     /// Takes a dead process's claim away. Of several that try, one renames it; whoever caught a claim that was made
     /// meanwhile puts it back. Whether it was the one, and took what it meant to.
     fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
-        let aside = self.claims.join(format!("{}.dead", self.process.id));
+        // A name of its own each time: what is no file (a folder) stays there, and `cache verify` names it.
+        static ASIDE: AtomicU64 = AtomicU64::new(0);
+        let aside = self.claims.join(format!("{}.{}.dead", self.process.id, ASIDE.fetch_add(1, Relaxed)));
         if self.disk.rename(path, &aside).is_err() {
             return false;
         }
@@ -263,8 +327,11 @@ impl Worker {
         }
         // Its heart beats in its own record; a claim that is a copy stands still. Without a record it is gone.
         let record = self.processes.join(format!("{}.json", process.id));
-        let Some(Process { beat: now_at, .. }) = Process::read(&*self.disk, &record) else {
-            return self.disk.exists(&record);
+        let now_at = match Process::read(&*self.disk, &record) {
+            Some(Process { beat, .. }) => beat,
+            None if !self.disk.exists(&record) => return false,
+            // What cannot be read tells of no beat: it stands still, whatever it is.
+            None => u64::MAX,
         };
         let mut seen = lock(&self.seen);
         let now = self.disk.now();
@@ -310,7 +377,8 @@ pub const CALIBRATING: &str = "calibrate-";
 fn died(disk: &dyn Disk, claims: &Path, name: &str, process: &Process) {
     let chunk = name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64);
     if let Some(root) = claims.parent().filter(|_| chunk || name.starts_with(CALIBRATING)) {
-        attempts::note(disk, root, name, &Attempt::of_the_dead(process));
+        // Where that cannot be written, the work may be tried once more than it should.
+        attempts::note(disk, root, name, &Attempt::of_the_dead(process)).ok();
     }
 }
 

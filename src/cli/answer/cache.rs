@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::error::ErrorParts;
-use crate::store::{Found, InventoryItem, Left, Store};
+use crate::error::{ErrorParts, Result};
+use crate::store::{Found, InventoryItem, Left, Store, Stray};
 
 /// The artifacts of one kind and version, together.
 #[derive(Serialize, JsonSchema)]
@@ -150,8 +150,37 @@ pub(crate) struct Verified {
     pub(crate) artifacts: usize,
     /// Those that are not what was written.
     pub(crate) damaged: Vec<DamagedArtifact>,
-    /// Whether the damaged ones were removed.
+    /// What lies there and is no file of the store: pipes, devices, folders in the place of files.
+    pub(crate) strays: Vec<DamagedFile>,
+    /// The `store.json` that was lost or damaged and was written anew; null where there was no need to.
+    #[schemars(with = "Option<String>")]
+    pub(crate) mended: Option<PathBuf>,
+    /// Whether what is damaged was removed.
     pub(crate) removed: bool,
+}
+
+/// What is no file of the store.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct DamagedFile {
+    /// What lies where.
+    pub(crate) error: ErrorParts,
+    /// The same in words.
+    #[serde(skip)]
+    pub(crate) text: String,
+    /// Whether it was removed.
+    pub(crate) removed: bool,
+}
+
+impl DamagedFile {
+    /// Tells of it, and removes it where that is wanted; how that failed, where it did.
+    fn of(stray: &Stray, repair: bool) -> Self {
+        let removed = if repair { stray.remove() } else { Ok(()) };
+        let (removed, error) = match removed {
+            Ok(()) => (repair, stray.error()),
+            Err(error) => (false, error),
+        };
+        Self { error: error.parts().clone(), text: error.to_string(), removed }
+    }
 }
 
 /// An artifact that is not what was written.
@@ -169,8 +198,11 @@ pub(crate) struct DamagedArtifact {
 }
 
 impl Verified {
-    /// Checks every byte of every artifact; what is damaged, to be removed.
-    pub(crate) fn of(store: &Store) -> (Self, Vec<InventoryItem>) {
+    /// Checks every byte of every artifact, and removes what is damaged where that is wanted.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub(crate) fn of(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<Self> {
         let mut entries = store.entries();
         let error = |entry: &InventoryItem| {
             let damaged = |error: &crate::error::Error| DamagedArtifact {
@@ -189,7 +221,17 @@ impl Verified {
         let mut bad = found.iter().map(Option::is_some);
         entries.retain(|_| bad.next().unwrap_or(false));
         let damaged = found.into_iter().flatten().collect();
-        (Self { store: store.root().display().to_string(), artifacts, damaged, removed: false }, entries)
+        if repair {
+            store.remove_all(&entries)?;
+        }
+        let strays = store.strays().iter().map(|stray| DamagedFile::of(stray, repair)).collect();
+        let store = store.root().display().to_string();
+        Ok(Self { store, artifacts, damaged, strays, mended, removed: repair })
+    }
+
+    /// Whether nothing damaged is left.
+    pub(crate) fn is_well(&self) -> bool {
+        (self.removed || self.damaged.is_empty()) && self.strays.iter().all(|of| of.removed)
     }
 }
 

@@ -346,6 +346,15 @@ pub(crate) struct Manual {
     pub(crate) pages: usize,
 }
 
+/// A folder is a store.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct BegunStore {
+    /// The folder.
+    pub(crate) store: String,
+    /// For whom what is made in it is: `umask`, as the umask of whoever makes it says; `group`; `all`.
+    pub(crate) shared: String,
+}
+
 /// Paths as JSON has them.
 pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| shown(path)).collect()

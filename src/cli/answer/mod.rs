@@ -130,6 +130,8 @@ pub(super) enum Answer {
     Completions(done::Completions),
     #[serde(rename = "man")]
     Man(done::Manual),
+    #[serde(rename = "store init")]
+    StoreInit(done::BegunStore),
 }
 
 /// An error in the place of an answer.

@@ -293,10 +293,13 @@ pub(crate) fn artifacts(
     }
     let mut counts = Vec::new();
     for (kind, keys) in keys {
-        let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key)).collect();
+        // Tokens that were made to count them are gone when this is told.
+        let passing = |key: &Key| kind == ArtifactKind::Tokens && store.passing(key);
+        let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
         // Of what was never made there is nothing to tell.
-        for reason in missing.iter().map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
+        let lacking = missing.iter().filter(|key| !state.has(key));
+        for reason in lacking.map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
         }
         let mut reasons: Vec<CountedReason> = counted.into_values().collect();

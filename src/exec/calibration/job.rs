@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::hold::Hold;
 use crate::calibrate::{ActivationShape, HookPoint, Pair};
 use crate::corpus::Windows;
 use crate::error::Result;
@@ -24,6 +25,7 @@ pub(super) struct CalibrationJob<'a> {
     /// How reports name it.
     pub(super) label: String,
     pub(super) shape: ActivationShape,
+    pub(super) hold: &'a Hold<'a>,
 }
 
 impl CalibrationJob<'_> {
@@ -32,8 +34,9 @@ impl CalibrationJob<'_> {
         self.backbone.activations(self.tokens, site, shard)
     }
 
-    /// Refuses to store what other weights than those that were hashed may have made.
+    /// Refuses to store what other weights than those that were hashed may have made, or what another process is at by now.
     pub(super) fn unchanged(&self) -> Result<()> {
+        self.hold.check()?;
         self.models.unchanged(self.backbone)
     }
 

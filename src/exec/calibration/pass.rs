@@ -107,9 +107,11 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
         for (site, (draft, payload)) in drafts.0 {
             payload.close().map_err(|error| unwritten(site, &error))?;
             rows.insert(site, store.commit(draft, &job.rows_key(site, shard), seconds)?);
+            job.hold.gone_on();
         }
         if !work.pairs.is_empty() {
             store.put(&job.sums_key(&work.pairs, shard), seconds, &[(SUMS, bytemuck::cast_slice(&sums))])?;
+            job.hold.gone_on();
         }
         stored.push((rows, sums));
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::hold::Hold;
 use super::job::CalibrationJob;
 use super::select::{Picked, Selections};
 use super::shards::{self, KeptActivations};
@@ -32,7 +33,8 @@ pub(in crate::exec) fn repair(
 ) -> Result<Step> {
     let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
     let name = backbone.calibration_claim(plan);
-    let Some(_lease) = run.claim(&name, &label)? else { return Ok(Step::Busy) };
+    let Some(lease) = run.claim(&name, &label)? else { return Ok(Step::Busy) };
+    let hold = Hold::new(run, lease, &name);
     // Another process may have made them while this one waited.
     match run.presence.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         Stored::All => return Ok(Step::Done),
@@ -52,7 +54,12 @@ pub(in crate::exec) fn repair(
         return Ok(Step::GivenUp(reason));
     }
     // As long as the claim is held, so that no other process tries what is known to fail.
-    let done = caught(|| calibrated(run, models, backbone, plan, &left, &label));
+    let done = caught(|| calibrated(run, models, backbone, plan, &left, &label, &hold));
+    if done.is_err() && hold.is_lost() {
+        run.check_stop()?;
+        run.note(format!("{label}: halted for so long that others took it for dead; what they are at is left to them"));
+        return Ok(Step::Busy);
+    }
     match &done {
         Ok(()) => run.store.forgive(&name),
         Err(error) if error.kind() == ErrorKind::Job => run.store.note_attempt(&name, &label, &error.one_line()),
@@ -72,13 +79,14 @@ fn calibrated(
     plan: &CalibrationPlan,
     left: &[&Variant],
     label: &str,
+    hold: &Hold<'_>,
 ) -> Result<()> {
     let windows = tokenise::windows(run, backbone, &plan.tokens)?;
     let engine = models.get(backbone)?;
     let shape =
         ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
     let label = label.to_owned();
-    stages(&CalibrationJob { run, models, backbone, engine, tokens: &plan.tokens, windows, label, shape }, left)
+    stages(&CalibrationJob { run, models, backbone, engine, tokens: &plan.tokens, windows, label, shape, hold }, left)
 }
 
 fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
@@ -98,7 +106,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     // Select what waited for the pass.
     let all_kept = kept.lacking(&read).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
-    selections.after_pass(&similarities, activations.as_ref(), &mut trials, job.run.store)?;
+    selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
     drop(activations);
     let chosen = chosen(job.run, variants, &selections);
     let sites = sites::of(grid, chosen.iter().map(|(variant, selection)| (*variant, selection.regions())))?;

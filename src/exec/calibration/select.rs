@@ -11,7 +11,7 @@ use crate::criterion::{self, CalibrationEvidence, Criterion, PruneSpec, Selectio
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Variant;
 use crate::plan::payload::{self, SELECTION, to_json};
-use crate::store::{Key, Store};
+use crate::store::Key;
 
 /// The selections of some variants, each picked once.
 pub(super) struct Selections<'a> {
@@ -63,7 +63,7 @@ impl<'a> Selections<'a> {
             };
             let needs_pass = !slot.criterion.pairs(&slot.cut).is_empty() || !slot.criterion.sites(&slot.cut).is_empty();
             if slot.waits() && !needs_pass {
-                slot.pick(&Similarities::default(), None, trials, job.run.store, started)?;
+                slot.pick(&Similarities::default(), None, trials, job, started)?;
             }
             by_key.insert(key.hash().to_string(), slot);
         }
@@ -88,10 +88,10 @@ impl<'a> Selections<'a> {
         similarities: &Similarities,
         activations: Option<&Activations>,
         trials: &mut Trials<'_>,
-        store: &Store,
+        job: &CalibrationJob<'_>,
     ) -> Result<()> {
         let mut waiting = self.by_key.values_mut().filter(|slot| slot.waits());
-        waiting.try_for_each(|slot| slot.pick(similarities, activations, trials, store, Instant::now()))
+        waiting.try_for_each(|slot| slot.pick(similarities, activations, trials, job, Instant::now()))
     }
 
     pub(super) fn picked(&self, variant: &Variant) -> Option<&Picked> {
@@ -124,7 +124,7 @@ impl SelectionSlot<'_> {
         similarities: &Similarities,
         activations: Option<&Activations>,
         trials: &mut Trials<'_>,
-        store: &Store,
+        job: &CalibrationJob<'_>,
         started: Instant,
     ) -> Result<()> {
         // Only where a criterion says so are perplexities in its selection's key.
@@ -139,7 +139,9 @@ impl SelectionSlot<'_> {
         self.picked = match self.criterion.select(&self.cut, &mut evidence) {
             Ok(selection) => {
                 let seconds = started.elapsed().as_secs_f64();
-                store.put(&self.key, seconds, &[(SELECTION, &to_json(&selection)?)])?;
+                job.hold.check()?;
+                job.run.store.put(&self.key, seconds, &[(SELECTION, &to_json(&selection)?)])?;
+                job.hold.gone_on();
                 Picked::Done(selection)
             }
             Err(error) if error.kind() == ErrorKind::Job => Picked::Failed(error.one_line()),

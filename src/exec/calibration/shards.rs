@@ -61,19 +61,21 @@ impl KeptActivations {
 }
 
 fn map(artifact: &Option<StoredArtifact>) -> Result<Shard> {
-    let artifact = artifact.as_ref().ok_or_else(|| Error::job("activations vanished from the store"))?;
-    Ok(match artifact.map(ROWS)? {
+    let vanished = || Error::job("activations vanished from the store");
+    let artifact = artifact.as_ref().ok_or_else(vanished)?;
+    Ok(match artifact.map(ROWS).map_err(|error| vanished().found(error.one_line()))? {
         Mapped::File(map) => Shard::Mapped(map),
         Mapped::Memory(bytes) => Shard::Memory(bytemuck::pod_collect_to_vec(&bytes)),
     })
 }
 
-/// Removes what a pass wrote and nothing needs: sites that no selection chose, and the sums that chose them.
+/// Removes what a pass wrote and nobody needs: sites that no selection chose, and the sums that chose them. What trainings of
+/// other calibrations on the same text read stays.
 pub(super) fn clear(job: &CalibrationJob<'_>, pass: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
+    let mut keys = Vec::new();
     for shard in job.shape.shards() {
-        let unchosen = pass.sites.difference(chosen).map(|&site| job.rows_key(site, &shard));
-        let sums = (!pass.pairs.is_empty()).then(|| job.sums_key(&pass.pairs, &shard));
-        unchosen.chain(sums).try_for_each(|key| job.run.store.discard(&key))?;
+        keys.extend(pass.sites.difference(chosen).map(|&site| job.rows_key(site, &shard)));
+        keys.extend((!pass.pairs.is_empty()).then(|| job.sums_key(&pass.pairs, &shard)));
     }
-    Ok(())
+    job.run.store.discard_unused(&keys)
 }

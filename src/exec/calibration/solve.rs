@@ -81,5 +81,6 @@ pub(super) fn solve(
     job.unchanged()?;
     job.run.store.put(key, started.elapsed().as_secs_f64(), &payloads)?;
     job.run.kept();
+    job.hold.gone_on();
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::model::{Load, Operator, Program, Trie};
 use crate::plan::payload::FIGURES;
 use crate::plan::{TrainingPlan, Variant};
 use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
-use crate::store::{Payload, StoredArtifact};
+use crate::store::{Payload, Pin, StoredArtifact};
 
 /// The payloads of a teacher's shard: the likeliest tokens of its positions, and their logits.
 const LIKELIEST: &str = "likeliest.u32";
@@ -95,7 +95,9 @@ fn one(
             if done < steps {
                 let seconds = spent + began.elapsed().as_secs_f64();
                 let key = backbone.checkpoint(&plan.key, done);
+                job.hold.check()?;
                 run.store.put(&key, seconds, &[(STATE, &training.state().to_bytes())])?;
+                job.hold.gone_on();
                 run.store.discard(&backbone.checkpoint(&plan.key, done - every))?;
             }
         }
@@ -163,6 +165,8 @@ struct Lessons {
     /// By shard.
     tops: Vec<StoredArtifact>,
     shards: Vec<Range<usize>>,
+    /// As long as they are read, nothing of them is cleared away.
+    _pin: Pin,
 }
 
 impl Lessons {
@@ -186,25 +190,52 @@ impl Lessons {
             windows,
             label: label.clone(),
             shape,
+            hold: job.hold,
         };
+        // The text may be another calibration's, which clears up after itself.
+        let pin = run.store.pin(shards.iter().map(|shard| text.rows_key(site, shard)));
         let mut kept = KeptActivations::default();
         kept.find(&text, &sites);
         let mut tops: Vec<Option<StoredArtifact>> =
             shards.iter().map(|shard| run.get(&backbone.teacher(tokens, Some(shard)))).collect();
-        let left: Vec<usize> = (0..shards.len()).filter(|&at| tops[at].is_none() || !kept.has(site, at)).collect();
+        let mut left: Vec<usize> = (0..shards.len()).filter(|&at| tops[at].is_none() || !kept.has(site, at)).collect();
         let load = Load::windows(left.iter().map(|&at| shards[at].len() * shape.length).sum(), shape.length);
         if !left.is_empty() {
             let program = Program::dense(backbone.config.layers);
             let flops = Trie::new(&[program]).flops(&backbone.config, &load).shared;
             let id = run.start(&label, load.tokens, 0, flops);
-            for at in left {
-                let (rows, top) = text.lesson(id, [site, last], &shards[at], tail)?;
-                kept.add(shape, at, [(site, rows)]);
-                tops[at] = Some(top);
+            while !left.is_empty() {
+                let mut others = Vec::new();
+                for at in left {
+                    // Trainings of other calibrations may ask for the same: each shard is made once.
+                    let name = backbone.teaching_claim(tokens, &shards[at]);
+                    let Some(_lease) = run.claim(&name, &format!("{label}, shard {}", at + 1))? else {
+                        others.push(at);
+                        continue;
+                    };
+                    let stored = (
+                        run.get(&text.rows_key(site, &shards[at])),
+                        run.get(&backbone.teacher(tokens, Some(&shards[at]))),
+                    );
+                    let (rows, top) = match stored {
+                        (Some(rows), Some(top)) => {
+                            run.advance_elsewhere(id, shards[at].len() * shape.length);
+                            (rows, top)
+                        }
+                        (_, top) => text.lesson(id, [site, last], &shards[at], tail, top)?,
+                    };
+                    kept.add(shape, at, [(site, rows)]);
+                    tops[at] = Some(top);
+                }
+                left = others;
+                if !left.is_empty() {
+                    run.pause()?;
+                }
             }
             run.finish(id);
         }
-        Ok(Self { shape, site, streams: kept.open(shape, &sites)?, tops: tops.into_iter().flatten().collect(), shards })
+        let streams = kept.open(shape, &sites)?;
+        Ok(Self { shape, site, streams, tops: tops.into_iter().flatten().collect(), shards, _pin: pin })
     }
 
     /// What enters the first removed layer, `[positions, C]`.
@@ -231,20 +262,23 @@ impl Lessons {
 }
 
 impl CalibrationJob<'_> {
-    /// One shard of a dense pass: the stream at the boundary, and what the head makes of the last one.
+    /// One shard of a dense pass: the stream at the boundary, and what the head makes of the last one where that is not stored.
     fn lesson(
         &self,
         id: usize,
         [site, last]: [HookPoint; 2],
         shard: &Range<usize>,
         tail: &Tail,
+        top: Option<StoredArtifact>,
     ) -> Result<(StoredArtifact, StoredArtifact)> {
+        fault::here("teach");
         let (store, started) = (self.run.store, Instant::now());
         let windows: Vec<&[u32]> = self.windows.iter().skip(shard.start).take(shard.len()).collect();
         let mut draft = store.draft()?;
         let payload = draft.payload(ROWS)?;
         let mut spool = Both { site, payload, last, ends: Vec::new() };
-        let request = PassRequest { sites: BTreeSet::from([site, last]), ..PassRequest::default() };
+        let ends = if top.is_some() { None } else { Some(last) };
+        let request = PassRequest { sites: ends.into_iter().chain([site]).collect(), ..PassRequest::default() };
         let progress = |tokens| self.run.advance(id, tokens);
         let batch = self.run.settings.batch_tokens;
         let mut pieces = [Piece { windows, first_sequence: shard.start, spool: &mut spool }];
@@ -261,8 +295,11 @@ impl CalibrationJob<'_> {
         self.unchanged()?;
         let seconds = started.elapsed().as_secs_f64() / 2.0;
         let payloads = [(LIKELIEST, bytemuck::cast_slice(&tokens)), (LOGITS, bytemuck::cast_slice(&logits))];
-        let top = store.put(&self.backbone.teacher(self.tokens, Some(shard)), seconds, &payloads)?;
-        Ok((store.commit(draft, &self.rows_key(site, shard), seconds)?, top))
+        let put = || store.put(&self.backbone.teacher(self.tokens, Some(shard)), seconds, &payloads);
+        let top = top.map_or_else(put, Ok)?;
+        let rows = store.commit(draft, &self.rows_key(site, shard), seconds)?;
+        self.hold.gone_on();
+        Ok((rows, top))
     }
 }
 

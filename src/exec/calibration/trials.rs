@@ -49,6 +49,7 @@ impl<'a> Trials<'a> {
             program: &program,
             label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
             journal: backbone.journal(tokens, batch),
+            within: Some(self.job.hold),
         };
         let losses = scoring.scores(&keys)?;
         Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())

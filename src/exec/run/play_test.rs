@@ -62,8 +62,13 @@ struct Weather {
     /// Of a hundred workers so many are asked to end, and so many die, in an hour.
     preempted: f64,
     killed: f64,
+    /// So many are halted, for longer than others wait.
+    halted: f64,
     seed: u64,
 }
+
+/// For so long a machine is halted: longer than anybody takes its process for living.
+const HALT: Duration = Duration::from_secs(400);
 
 /// A worker comes again after this time: its job is queued again.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -192,7 +197,7 @@ impl Stage {
 
     /// A server on which all tokens are stored, and the plan of the grid.
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
-        let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT)).unwrap();
+        let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT));
         let plan = Plan::new(&self.grid, &store, settings().engine, LENGTH).unwrap();
         crate::exec::tokenise::tokenise_missing(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
         plan
@@ -201,7 +206,7 @@ impl Stage {
     /// Seconds that everything takes by the cost model, when each piece of work is done once, as `plan` tells it.
     fn planned(&self, server: &Arc<Server>) -> f64 {
         let mut plan = self.plan(server);
-        let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT)).unwrap();
+        let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT));
         let state = StoreState::read(&plan, &store);
         plan.backbones.iter_mut().for_each(|backbone| backbone.config = self.shape.clone());
         job_costs(&plan, &state).unwrap().iter().map(|job| job.flops).sum::<f64>() / FLOPS
@@ -248,6 +253,7 @@ impl Stage {
     ) -> bool {
         let pace = Arc::new(Pace {
             down: Arc::default(),
+            halted: AtomicU64::new(0),
             shape: self.shape.clone(),
             scale: self.scale,
             time: Arc::clone(time),
@@ -284,8 +290,16 @@ impl Stage {
             of.wake(worker);
         };
         let _killed = comes(draws, weather.killed, Box::new(dies));
+        let (halting, until, of) = (Arc::clone(&disk), Arc::clone(&pace), Arc::clone(time));
+        let halts = move || {
+            let end = of.now() + HALT;
+            halting.halt(end);
+            until.halted.store(end.as_micros() as u64, Relaxed);
+            of.wake(worker);
+        };
+        let _halted = comes(draws, weather.halted, Box::new(halts));
         let done = {
-            let store = Store::on(Arc::<Client>::clone(&disk), Path::new(ROOT)).unwrap();
+            let store = Store::on(Arc::<Client>::clone(&disk), Path::new(ROOT));
             self.grid_of(plan, &store, &pace, &stop)
         };
         match done {
@@ -327,6 +341,8 @@ impl Reporter for Failing {
 struct Pace {
     /// Its machine went down.
     down: Arc<AtomicBool>,
+    /// It is halted until then, in microseconds.
+    halted: AtomicU64,
     shape: Config,
     scale: usize,
     time: Arc<Time>,
@@ -337,9 +353,10 @@ struct Pace {
 impl Pace {
     /// Lets time go by. Who is asked to end is woken, and does this first.
     fn wait(&self, time: Duration) {
-        let until = self.time.now() + time;
-        while !self.down.load(Relaxed) && self.time.now() < until {
-            self.time.sleep(self.worker, until - self.time.now());
+        let end = self.time.now() + time;
+        let until = || end.max(Duration::from_micros(self.halted.load(Relaxed)));
+        while !self.down.load(Relaxed) && self.time.now() < until() {
+            self.time.sleep(self.worker, until() - self.time.now());
         }
     }
 
@@ -467,7 +484,7 @@ impl Draws {
 /// The payloads of all artifacts that the plan asks for, by place: what every play has to come to.
 fn results(stage: &Stage, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
-    let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT)).unwrap();
+    let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT));
     let mut all = Vec::new();
     for key in plan.variants().flat_map(|(_, variant)| variant.keys()) {
         let crate::store::Lookup::Whole(artifact) = store.get(key) else { panic!("not whole: {}", key.short()) };
@@ -504,6 +521,25 @@ fn one_worker_takes_as_long_as_the_plan_says_and_more_share_that_work() {
 }
 
 #[test]
+fn workers_that_are_halted_for_long_go_on_and_take_nothing_from_those_that_stepped_in() {
+    let stage = Stage::new(Grounds { scale: 256, ..SMALL });
+    let expected = results(&stage, &stage.play(1, Weather::default()));
+    let mut robbed = 0;
+    for seed in 1..=4 {
+        // Each is halted about once in two minutes.
+        let played = stage.play(5, Weather { halted: 3000.0, seed, ..Weather::default() });
+        assert!(results(&stage, &played) == expected, "seed {seed}: something else came of it");
+        assert_eq!(played.server.removed(), 0, "seed {seed}: whoever woke removed another's claim");
+        for folder in ["claims", "processes", "journals", "drafts", "uses"] {
+            let left = played.server.names(&Path::new(ROOT).join(folder));
+            assert!(left.is_empty(), "seed {seed}: {folder} has {left:?}");
+        }
+        robbed += played.server.robbed();
+    }
+    assert!(robbed > 0, "nobody was halted at its work");
+}
+
+#[test]
 fn on_a_network_that_caches_and_lies_and_among_workers_that_die_results_are_the_same() {
     let stage = Stage::new(Grounds { scale: 256, ..SMALL });
     let alone = stage.play(1, Weather::default());
@@ -511,7 +547,7 @@ fn on_a_network_that_caches_and_lies_and_among_workers_that_die_results_are_the_
     for seed in 1..=3 {
         let network = Network { cache: 60, lies: 5 };
         // Each is asked to end about every three minutes, and dies about every six.
-        let played = stage.play(6, Weather { network, preempted: 2000.0, killed: 1000.0, seed });
+        let played = stage.play(6, Weather { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
         assert!(results(&stage, &played) == expected, "seed {seed}: something else came of it");
         assert_eq!(played.server.robbed(), 0, "seed {seed}: a claim of a living process was taken");
         let times = played.computed / alone.computed;

@@ -7,12 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use crate::files::atomic::PATIENCE;
 use crate::files::owner::Owner;
-use crate::store::disk::SystemDisk;
+use crate::store::disk::{Disk, SystemDisk};
 use crate::store::process::{Process, all};
-use crate::store::worker::{ClaimResult, Worker};
+use crate::store::uses::Uses;
+use crate::store::worker::{CALIBRATING, ClaimResult, Lease, Worker, attempts, lock};
 
 fn started(root: &Path) -> Worker {
-    Worker::start(root, Arc::new(SystemDisk::default())).unwrap()
+    let disk: Arc<dyn Disk> = Arc::new(SystemDisk::default());
+    Worker::start(root, Arc::clone(&disk), Arc::new(Uses::new(disk))).unwrap()
 }
 
 fn workers() -> (tempfile::TempDir, Worker, Worker) {
@@ -45,6 +47,9 @@ fn a_link_that_was_made_although_it_is_said_to_exist_is_one_s_own() {
     assert!(matches!(two.claim("a"), ClaimResult::Mine(_)));
 }
 
+/// A process of another machine.
+const FAR: &str = "5-0123456789ab";
+
 /// A claim by a process that the record says this of, and that record.
 fn planted(worker: &Worker, process: &Process) -> PathBuf {
     let record = worker.processes.join(format!("{}.json", process.id));
@@ -59,7 +64,7 @@ fn the_claim_of_a_dead_process_is_taken_over_at_once() {
     let (_folder, one, _two) = workers();
     let owner = || one.process.owner.clone();
     for owner in [Owner { pid: 99_999_999, ..owner() }, Owner { started: Some(1), ..owner() }] {
-        planted(&one, &Process { id: "dead".into(), owner, beat: 0 });
+        planted(&one, &Process { id: "3-0123456789ab".into(), owner, beat: 0 });
         assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
     }
     fs::write(one.claims.join("a"), "no record").unwrap();
@@ -70,16 +75,16 @@ fn the_claim_of_a_dead_process_is_taken_over_at_once() {
 fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
     let (_folder, one, _two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
-    let mut far = Process { id: "far".into(), owner, beat: 0 };
+    let mut far = Process { id: FAR.into(), owner, beat: 0 };
     planted(&one, &far);
     assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "in doubt it lives");
     // Watched for longer than patience lasts, without a beat; no clock is read, so none can mislead.
     let before = one.disk.now() - PATIENCE * 2;
-    one.seen.lock().unwrap().insert("far".into(), (0, before));
+    one.seen.lock().unwrap().insert(FAR.into(), (0, before));
     far.beat = 1;
     planted(&one, &far);
     assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "it has moved");
-    one.seen.lock().unwrap().insert("far".into(), (1, before));
+    one.seen.lock().unwrap().insert(FAR.into(), (1, before));
     assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
 }
 
@@ -87,7 +92,7 @@ fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
 fn a_process_elsewhere_whose_record_is_old_is_dead_at_first_sight() {
     let (folder, one, two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
-    let record = planted(&one, &Process { id: "far".into(), owner, beat: 0 });
+    let record = planted(&one, &Process { id: FAR.into(), owner, beat: 0 });
     let dead = || all(&SystemDisk::default(), folder.path()).iter().filter(|known| known.dead).count();
     assert_eq!(dead(), 0);
     let file = fs::File::options().append(true).open(&record).unwrap();
@@ -127,4 +132,96 @@ fn a_process_that_ends_leaves_no_record() {
     assert_eq!(all(&SystemDisk::default(), folder.path()).len(), 2);
     drop((one, two));
     assert_eq!(all(&SystemDisk::default(), folder.path()).len(), 0);
+}
+
+#[test]
+fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
+    let (_folder, one, two) = workers();
+    let ClaimResult::Mine(lease) = one.claim("a") else { panic!("not free") };
+    // It was halted for longer than others wait, and the other took its claim over.
+    fs::remove_file(one.claims.join("a")).unwrap();
+    let ClaimResult::Mine(theirs) = two.claim("a") else { panic!("not free") };
+    drop(lease);
+    assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "the other's claim was removed");
+    drop(theirs);
+    assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
+}
+
+#[test]
+fn who_wakes_takes_back_that_it_is_said_to_have_died() {
+    let (folder, one, two) = workers();
+    let name = format!("{CALIBRATING}a");
+    let ClaimResult::Mine(lease) = one.claim(&name) else { panic!("not free") };
+    // As a process of another machine that has stood still for long.
+    let far =
+        Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
+    fs::write(&one.record, far.record()).unwrap();
+    two.seen.lock().unwrap().insert(far.id.clone(), (0, two.disk.now() - PATIENCE * 2));
+    let ClaimResult::Mine(_theirs) = two.claim(&name) else { panic!("it waits for ever") };
+    let deaths = || attempts::of(&SystemDisk::default(), folder.path(), &name).len();
+    assert_eq!(deaths(), 1);
+    drop(lease);
+    assert_eq!(deaths(), 0);
+}
+
+#[test]
+fn a_process_that_was_halted_for_long_sees_that_its_claims_are_not_held_any_more() {
+    let (_folder, one, two) = workers();
+    let claimed = || match one.claim("a") {
+        ClaimResult::Mine(lease) => lease,
+        ClaimResult::Theirs(_) => panic!("not free"),
+    };
+    // As if it had last looked before it was halted.
+    let halted = |lease: &Lease| lock(&lease.known).0 -= PATIENCE * 2;
+    let lease = claimed();
+    halted(&lease);
+    assert!(lease.holds(), "nobody took it");
+    fs::remove_file(one.claims.join("a")).unwrap();
+    assert!(lease.holds(), "of a moment ago it is known");
+    halted(&lease);
+    assert!(!lease.holds(), "it is gone");
+    let ClaimResult::Mine(theirs) = two.claim("a") else { panic!("not free") };
+    assert!(!lease.holds(), "it is another's");
+    drop(theirs);
+    drop(lease);
+    let lease = claimed();
+    halted(&lease);
+    fs::remove_file(&one.record).unwrap();
+    assert!(!lease.holds(), "without a record its process counts as dead, and whoever wants it takes it");
+    drop(lease);
+    // A claim brings the record back before it is made.
+    let lease = claimed();
+    assert!(one.record.exists() && matches!(two.claim("a"), ClaimResult::Theirs(_)));
+    // A clock that was set tells nothing either.
+    lock(&lease.known).1 += PATIENCE * 9;
+    fs::remove_file(one.claims.join("a")).unwrap();
+    assert!(!lease.holds());
+}
+
+#[test]
+fn a_record_that_cannot_be_read_stands_still_and_is_dead_after_all_patience() {
+    for folder in [true, false] {
+        let (_folder, one, _two) = workers();
+        let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
+        let record = planted(&one, &Process { id: FAR.into(), owner, beat: 0 });
+        fs::remove_file(&record).unwrap();
+        if folder {
+            fs::create_dir(&record).unwrap();
+        } else {
+            fs::write(&record, "{").unwrap();
+        }
+        assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "in doubt it lives");
+        let before = one.disk.now() - PATIENCE * 2;
+        one.seen.lock().unwrap().insert(FAR.into(), (u64::MAX, before));
+        assert!(matches!(one.claim("a"), ClaimResult::Mine(_)), "and not for ever");
+    }
+}
+
+#[test]
+fn a_folder_in_the_place_of_a_claim_is_nobody_s() {
+    let (_folder, one, _two) = workers();
+    for _ in 0..3 {
+        fs::create_dir_all(one.claims.join("a/b")).unwrap();
+        assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
+    }
 }

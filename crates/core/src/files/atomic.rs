@@ -50,7 +50,9 @@ pub fn sweep(dir: &Path) {
     let now = OnceCell::new();
     for entry in left {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(tag) = name.strip_suffix(ENDING).and_then(|name| name.rsplit('.').nth(1)) else { continue };
+        let tag = name.strip_suffix(ENDING).filter(|_| is_temporary(&name)).and_then(|name| name.rsplit('.').nth(1));
+        // Only what is named as `temporary` names it: a file that ends alike may be somebody's own.
+        let Some(tag) = tag.filter(|tag| Owner::is_tag(tag)) else { continue };
         let dead = match Owner::of_tag_lives(tag) {
             Some(lives) => !lives,
             None => age(&entry.path(), *now.get_or_init(|| clock(dir))).is_some_and(|age| age > PATIENCE),
@@ -202,11 +204,16 @@ mod tests {
         let (killed, own) = (of(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv"), of(&this, "run.json"));
         let (far_dead, far_living) = (of(&far, "old"), of(&far, "new"));
         let others = root.path().join(".results.csv.swp");
-        for path in [&killed, &own, &far_dead, &far_living, &others] {
+        let theirs = ["mine.5.ghostlab-tmp", ".notes.ghostlab-tmp", ".notes.of.mine.ghostlab-tmp"];
+        let theirs = theirs.map(|name| root.path().join(name));
+        let all = [&killed, &own, &far_dead, &far_living, &others];
+        for path in all.into_iter().chain(&theirs) {
             fs::write(path, "half").unwrap();
         }
-        let old = File::options().append(true).open(&far_dead).unwrap();
-        old.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
+        for path in [&far_dead].into_iter().chain(&theirs) {
+            let old = File::options().append(true).open(path).unwrap();
+            old.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
+        }
         let folder = of(&Owner { pid: 99_999_999, ..this.clone() }, "backbone");
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("config.json"), "half").unwrap();
@@ -215,6 +222,7 @@ mod tests {
         assert!(!left(&folder), "a folder goes with what is in it");
         assert!(!left(&killed) && !left(&far_dead), "the dead have no use for them");
         assert!(left(&own) && left(&far_living) && left(&others), "the living have, and others' files are theirs");
+        assert!(theirs.iter().all(|path| left(path)), "the ending alone makes nobody's file ours");
     }
 
     #[test]

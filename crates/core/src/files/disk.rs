@@ -2,11 +2,18 @@
 
 use std::path::Path;
 
-/// Bytes that can still be written to the disk of a folder; none where the system does not tell.
+/// The folder itself, or the nearest above it that is there: where it would lie.
+#[cfg(unix)]
+fn there(folder: &Path) -> &Path {
+    let found = folder.ancestors().find(|folder| folder.exists());
+    found.unwrap_or(Path::new(if folder.is_absolute() { "/" } else { "." }))
+}
+
+/// Bytes that can still be written to the disk of a folder, which need not be there yet; none where the system does not tell.
 pub fn free(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
-        let disk = rustix::fs::statvfs(folder).ok()?;
+        let disk = rustix::fs::statvfs(there(folder)).ok()?;
         Some(disk.f_bavail * disk.f_frsize)
     }
     #[cfg(not(unix))]
@@ -17,7 +24,7 @@ pub fn free(folder: &Path) -> Option<u64> {
 pub fn free_inodes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
-        let disk = rustix::fs::statvfs(folder).ok()?;
+        let disk = rustix::fs::statvfs(there(folder)).ok()?;
         // Some make them as they are wanted, and tell of none.
         (disk.f_files > 0).then_some(disk.f_favail)
     }

@@ -1,6 +1,8 @@
 //! Which process a private file belongs to, so that what a killed one left can be told from what a living one writes.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,13 +21,18 @@ pub struct Owner {
 impl Owner {
     pub fn this() -> Self {
         let pid = std::process::id();
-        Self { pid, system: system(), started: start_of(pid) }
+        let started = match seen(Path::new(PROC), pid) {
+            Seen::Since(started) => Some(started),
+            Seen::Gone | Seen::Unknown => None,
+        };
+        Self { pid, system: system(), started }
     }
 
-    /// Whether it lives, where the system can tell: not of a process of another boot, container or machine.
+    /// Whether it lives, where the system can tell: not of a process of another boot, container or machine, nor of another
+    /// user's that is hidden.
     pub fn lives(&self) -> Option<bool> {
         let here = self.system.is_some() && self.system == system();
-        here.then(|| self.started.is_some() && start_of(self.pid) == self.started)
+        if here { lives(Path::new(PROC), self.pid, self.started) } else { None }
     }
 
     /// A part of a file's name, `PID-START-SYSTEM`, without a dot.
@@ -44,8 +51,8 @@ impl Owner {
     pub fn of_tag_lives(tag: &str) -> Option<bool> {
         let mut parts = tag.split('-');
         let (pid, started) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        let here = system().filter(|system| parts.next() == Some(&short(Some(system))));
-        here.map(|_| started > 0 && start_of(pid) == Some(started))
+        system().filter(|system| parts.next() == Some(&short(Some(system))))?;
+        lives(Path::new(PROC), pid, Some(started).filter(|&started| started > 0))
     }
 }
 
@@ -60,12 +67,61 @@ fn system() -> Option<String> {
     Some(format!("{} {}", boot.trim(), namespace.display()))
 }
 
-fn start_of(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// Where the system shows its processes.
+const PROC: &str = "/proc";
+
+/// What the system shows of a process.
+enum Seen {
+    /// Its beginning, in the system's ticks.
+    Since(u64),
+    Gone,
+    /// It is there, or may be, and is not shown: `hidepid` hides other users' processes as if they were not.
+    Unknown,
+}
+
+fn lives(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
+    match (seen(proc, pid), started) {
+        (Seen::Gone, _) => Some(false),
+        (Seen::Since(now), Some(then)) => Some(now == then),
+        // Of the one or the other it is not known when it began.
+        (Seen::Since(_), None) | (Seen::Unknown, _) => None,
+    }
+}
+
+fn seen(proc: &Path, pid: u32) -> Seen {
+    let stat = match fs::read_to_string(proc.join(pid.to_string()).join("stat")) {
+        Ok(stat) => stat,
+        Err(error) if error.kind() == ErrorKind::NotFound && !exists(pid) => return Seen::Gone,
+        Err(_) => return Seen::Unknown,
+    };
     // The name, in brackets, may itself hold brackets and spaces.
-    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
-    // A zombie is dead: it will write nothing any more.
-    if fields.first() == Some(&"Z") { None } else { fields.get(19)?.parse().ok() }
+    let fields = stat.rfind(')').map(|end| stat[end + 1..].split_whitespace().collect::<Vec<_>>()).unwrap_or_default();
+    match (fields.first(), fields.get(19).and_then(|ticks| ticks.parse().ok())) {
+        // A zombie is dead: it will write nothing any more.
+        (Some(&"Z"), _) => Seen::Gone,
+        (_, Some(started)) => Seen::Since(started),
+        (_, None) => Seen::Unknown,
+    }
+}
+
+/// Whether there is a process of that number, as far as one can tell: in doubt there is.
+#[cfg(target_os = "linux")]
+fn exists(pid: u32) -> bool {
+    unsafe extern "C" {
+        fn kill(pid: i32, signal: i32) -> i32;
+    }
+    /// "No such process", of <asm-generic/errno-base.h>. Of another user's process it is said that no signal may be sent.
+    const ESRCH: i32 = 3;
+    // Of a number that is none, and of 0 and below, which mean groups, nothing is asked.
+    let Some(pid) = i32::try_from(pid).ok().filter(|&pid| pid > 0) else { return false };
+    // SAFETY: plain numbers go in and out; signal 0 is sent to nobody, it only asks.
+    let asked = unsafe { kill(pid, 0) };
+    asked == 0 || std::io::Error::last_os_error().raw_os_error() != Some(ESRCH)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exists(_: u32) -> bool {
+    true
 }
 
 #[cfg(target_os = "linux")]
@@ -84,5 +140,27 @@ mod tests {
         }
         assert_eq!(Owner::of_tag_lives("no tag"), None);
         assert!(Owner::is_tag(&this.tag()) && !Owner::is_tag("no-tag-either") && !Owner::is_tag("5"));
+    }
+
+    #[test]
+    fn a_process_that_is_not_shown_is_unknown_and_never_dead() {
+        // As `hidepid=2` shows others' processes: not at all. This one is there all the same.
+        let proc = tempfile::tempdir().unwrap();
+        let (own, of) = (std::process::id(), |pid: u32| proc.path().join(pid.to_string()));
+        assert_eq!(lives(proc.path(), own, Some(1)), None, "its number is in use, by whom is hidden");
+        assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "nobody has the number");
+        // As `hidepid=1`: its folder is there, and what is in it cannot be read.
+        fs::create_dir_all(of(own).join("stat")).unwrap();
+        assert_eq!(lives(proc.path(), own, Some(1)), None);
+        // What makes no sense tells nothing.
+        for text in ["", "5", "5 (a b) S", "5 (a) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 x"] {
+            fs::remove_dir_all(of(own)).unwrap();
+            fs::create_dir(of(own)).unwrap();
+            fs::write(of(own).join("stat"), text).unwrap();
+            assert_eq!(lives(proc.path(), own, Some(1)), None, "{text}");
+        }
+        fs::write(of(own).join("stat"), "5 (a) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0").unwrap();
+        let told = |started| lives(proc.path(), own, started);
+        assert_eq!([told(Some(77)), told(Some(78)), told(None)], [Some(true), Some(false), None]);
     }
 }

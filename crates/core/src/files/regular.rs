@@ -1,7 +1,7 @@
 //! Opening what a user names: ordinary files only. A pipe or a device would hang the program, or never end.
 
 use std::fs::{self, File, FileType};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 use super::limit::TextLimit;
@@ -23,6 +23,32 @@ pub fn open(path: &Path) -> Result<File> {
             .hint("write the content to a file first: inputs are read more than once"));
     }
     File::open(path).map_err(failed)
+}
+
+/// Opens an ordinary file, whatever stands under its name: a pipe is refused and not waited for. One question less than
+/// [`open`] asks, for what is asked of file servers.
+///
+/// # Errors
+/// It cannot be opened; of kind `InvalidData`, with a word for it, where it is a folder, a pipe, a socket or a device.
+pub fn file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(target_os = "linux")]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    #[cfg(not(target_os = "linux"))]
+    ordinary(fs::metadata(path)?.file_type())?;
+    let file = options.open(path)?;
+    ordinary(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+fn ordinary(kind: FileType) -> io::Result<()> {
+    if kind.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, name_of(kind))) }
+}
+
+/// What stands under a name that should be an ordinary file's; none where one does, or nothing.
+pub fn oddity(path: &Path) -> Option<&'static str> {
+    fs::metadata(path).ok().map(|data| data.file_type()).filter(|kind| !kind.is_file()).map(name_of)
 }
 
 /// The whole content of a file of settings.
@@ -87,6 +113,9 @@ mod tests {
             let error = read(path).unwrap_err();
             let text = error.to_string();
             assert!(error.exit_code() == 2 && text.contains(kind) && text.contains(&*path.to_string_lossy()), "{text}");
+            let error = file(path).unwrap_err();
+            assert!(error.kind() == io::ErrorKind::InvalidData && error.to_string() == kind, "{error}");
+            assert_eq!(oddity(path), Some(kind));
         }
     }
 }

@@ -23,6 +23,12 @@ impl Stamp {
         fs::metadata(path).map(|data| Self::of(&data))
     }
 
+    /// The same as other machines see it: each gives a mounted file system a device number of its own.
+    #[must_use]
+    pub fn anywhere(&self) -> Self {
+        Self { file: (0, self.file.1), ..self.clone() }
+    }
+
     /// The file that this is known of; none as in [`Self::at`].
     #[cfg(unix)]
     pub fn of(data: &Metadata) -> Option<Self> {

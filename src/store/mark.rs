@@ -1,0 +1,293 @@
+//! `store.json`: what makes a folder a store. Nothing is written, swept or removed in a folder that is none, whatever it is
+//! called: a folder without the mark is somebody's own, unless it is empty.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{ArtifactKind, Shared};
+use crate::error::{Error, Result};
+use crate::files::{atomic, regular};
+
+/// The mark's name.
+pub(super) const MARK: &str = "store.json";
+
+/// The layout of the folder; a newer program may write another one.
+const FORMAT: u64 = 1;
+
+/// No mark is longer; a longer file is somebody else's.
+const LONGEST: u64 = 1 << 16;
+
+/// The folders of a store beside its artifacts'.
+const FOLDERS: [&str; 11] = [
+    "attempts",
+    "claims",
+    "drafts",
+    "index",
+    "journals",
+    "plans",
+    "processes",
+    "programs",
+    "runs",
+    "submissions",
+    "uses",
+];
+
+/// What the mark says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Mark {
+    format: u64,
+    #[serde(default, skip_serializing_if = "is_umask")]
+    pub(super) shared: Shared,
+}
+
+fn is_umask(shared: &Shared) -> bool {
+    *shared == Shared::Umask
+}
+
+impl Mark {
+    pub(super) fn new(shared: Shared) -> Self {
+        Self { format: FORMAT, shared }
+    }
+
+    /// The mark of a store; none where there is nothing yet, or an empty folder.
+    ///
+    /// # Errors
+    /// Exit code 3: a folder of somebody's own, a file, or what a newer program has written. Exit code 5: the mark is
+    /// damaged.
+    pub(super) fn read(root: &Path) -> Result<Option<Self>> {
+        let path = root.join(MARK);
+        let damaged = |found: String| {
+            Error::damaged("the file that marks the store is damaged")
+                .at(path.display().to_string())
+                .expected(format!("{{\"format\":{FORMAT}}}"))
+                .found(found)
+                .hint("nothing else was looked at; `ghostlab cache verify --repair --store FOLDER` writes it anew")
+        };
+        let mut text = Vec::new();
+        let read = regular::file(&path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut text));
+        match read {
+            Ok(_) => {}
+            Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
+                return if is_free(root)? { Ok(None) } else { Err(no_store(root, "no `store.json`")) };
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged(error.to_string())),
+            Err(error) => {
+                return Err(Error::missing("the store cannot be read")
+                    .at(path.display().to_string())
+                    .found(error.to_string())
+                    .hint("check who owns the folder, or name another one with --store"));
+            }
+        }
+        let value: Value = match serde_json::from_slice(&text) {
+            Ok(value) => value,
+            // Cut off, emptied, or with other bytes in it.
+            Err(_) if text.len() as u64 <= LONGEST => return Err(damaged(shown(&text))),
+            Err(_) => return Err(no_store(root, "a `store.json` of something else")),
+        };
+        let Some(format) = value["format"].as_u64() else {
+            return Err(no_store(root, "a `store.json` of something else"));
+        };
+        if format != FORMAT {
+            return Err(Error::missing("the store was written by another version of this program")
+                .at(path.display().to_string())
+                .expected(format!("format {FORMAT}"))
+                .found(format!("format {format}"))
+                .hint("use the newer program, or name another folder with --store"));
+        }
+        serde_json::from_value(value).map(Some).map_err(|_| damaged(shown(&text)))
+    }
+
+    /// Makes a folder a store; of several that do so at once, one.
+    ///
+    /// # Errors
+    /// It cannot be written to.
+    pub(super) fn begin(self, root: &Path) -> std::io::Result<()> {
+        self.shared.make_folder(root)?;
+        self.write(root, |file, path| match file.persist_noclobber(path) {
+            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            // Not every file system knows that.
+            Err(error) => error.file.persist(path).map(drop),
+            Ok(_) => Ok(()),
+        })
+    }
+
+    /// Writes the mark in the place of the one that is there.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn replace(self, root: &Path) -> std::io::Result<()> {
+        self.write(root, |file, path| file.persist(path).map(drop))
+    }
+
+    fn write(
+        self,
+        root: &Path,
+        put: impl FnOnce(tempfile::NamedTempFile, &Path) -> Result<(), tempfile::PersistError>,
+    ) -> std::io::Result<()> {
+        let mut file = atomic::temporary(root, MARK)?;
+        file.write_all(&serde_json::to_vec(&self)?)?;
+        file.as_file().sync_data()?;
+        self.shared.give_file(file.as_file());
+        put(file, &root.join(MARK)).map_err(|error| error.error)
+    }
+
+    /// Writes a mark that was lost or damaged anew, where all that lies beside it is a store's; whether there was need to.
+    ///
+    /// # Errors
+    /// Exit code 3: the folder holds something else, or cannot be written to.
+    pub(super) fn mend(root: &Path) -> Result<bool> {
+        let path = root.join(MARK);
+        match Self::read(root) {
+            Ok(_) => return Ok(false),
+            Err(error) if error.exit_code() == 5 || (!path.exists() && is_s_own(root)) => {}
+            Err(error) => return Err(error),
+        }
+        if !is_s_own(root) {
+            return Err(no_store(root, "a `store.json` that cannot be read"));
+        }
+        let failed = |error: std::io::Error| Error::io("write", &path, &error);
+        if path.is_dir() {
+            fs::remove_dir(&path).map_err(failed)?;
+        }
+        Self::new(Shared::Umask).replace(root).map_err(failed)?;
+        Ok(true)
+    }
+}
+
+/// The beginning of what stands in the mark.
+fn shown(text: &[u8]) -> String {
+    match text.len() {
+        0 => "an empty file".to_owned(),
+        length => format!("{length} bytes: {:?}", String::from_utf8_lossy(&text[..length.min(40)])),
+    }
+}
+
+/// What lies in a folder: nothing where there is none.
+fn names(root: &Path) -> Result<Vec<String>> {
+    let refused = |found: String| {
+        Error::missing("the store cannot be read")
+            .at(root.display().to_string())
+            .expected("a folder")
+            .found(found)
+            .hint("name another folder with --store")
+    };
+    match fs::read_dir(root) {
+        Ok(entries) => {
+            let mut names: Vec<String> =
+                entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            // What a store is begun with; and what stands in the root of a disk.
+            names.retain(|name| !atomic::is_temporary(name) && name != "lost+found");
+            names.sort();
+            Ok(names)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(refused("a file".to_owned())),
+        Err(error) => Err(refused(error.to_string())),
+    }
+}
+
+fn is_free(root: &Path) -> Result<bool> {
+    names(root).map(|names| names.is_empty())
+}
+
+/// Whether all that lies in a folder is what a store has, and something does.
+fn is_s_own(root: &Path) -> bool {
+    let own = |name: &String| name == MARK || FOLDERS.contains(&name.as_str()) || is_stage(name);
+    names(root).is_ok_and(|names| !names.is_empty() && names.iter().all(own))
+}
+
+/// Whether a name is that of a kind's folder, of whatever version.
+pub(super) fn is_stage(name: &str) -> bool {
+    name.rsplit_once("-v").is_some_and(|(kind, version)| {
+        ArtifactKind::ALL.iter().any(|known| known.name() == kind) && version.parse::<u32>().is_ok()
+    })
+}
+
+fn no_store(root: &Path, lacks: &str) -> Error {
+    /// So many names are told.
+    const TOLD: usize = 3;
+    let names = names(root).unwrap_or_default();
+    let told: Vec<String> = names.iter().take(TOLD).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(TOLD);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let error = Error::missing("this folder is no store, and it is not empty")
+        .at(root.display().to_string())
+        .expected("a store, which `store.json` marks, or an empty folder to begin one in")
+        .found(format!("{lacks}; {}{more}", told.join(", ")));
+    if is_s_own(root) {
+        return error.hint(
+            "nothing was written or removed; where it is a store that lost its `store.json`, \
+             `ghostlab cache verify --repair --store FOLDER` writes it anew",
+        );
+    }
+    error.hint("nothing was written or removed; name another folder with --store")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_read_back_and_older_programs_understand_it() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Mark::read(&folder.path().join("none")).unwrap(), None);
+        assert_eq!(Mark::read(folder.path()).unwrap(), None, "an empty folder is free");
+        for shared in [Shared::Umask, Shared::Group, Shared::All] {
+            let root = folder.path().join(shared.to_string());
+            Mark::new(shared).begin(&root).unwrap();
+            assert_eq!(Mark::read(&root).unwrap(), Some(Mark::new(shared)));
+            // Whoever comes second changes nothing.
+            Mark::new(Shared::Umask).begin(&root).unwrap();
+            assert_eq!(Mark::read(&root).unwrap(), Some(Mark::new(shared)));
+            let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();
+            assert_eq!(value["format"], 1, "all that older programs ask for");
+        }
+    }
+
+    #[test]
+    fn what_is_no_mark_is_told_apart_from_a_damaged_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let told = |text: &str| {
+            fs::write(root.join(MARK), text).unwrap();
+            let error = Mark::read(root).unwrap_err();
+            (error.exit_code(), error.to_string())
+        };
+        for text in ["", "{", "{\"format\":1", "\0\0\0", "{\"format\":1,\"shared\":\"gruop\"}"] {
+            let (code, said) = told(text);
+            assert!(code == 5 && said.contains("store.json") && said.contains("--repair"), "{text:?}: {said}");
+        }
+        for text in ["{}", "[1]", "{\"users\": []}"] {
+            let (code, said) = told(text);
+            assert!(code == 3 && said.contains("no store"), "{text:?}: {said}");
+            assert!(Mark::mend(root).is_err(), "somebody's own is not written over: {text:?}");
+        }
+        let (code, said) = told("{\"format\": 2}");
+        assert!(code == 3 && said.contains("another version"), "{said}");
+    }
+
+    #[test]
+    fn only_where_all_is_a_store_s_a_mark_is_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir(root.join("drafts")).unwrap();
+        fs::create_dir(root.join("scores-v3")).unwrap();
+        fs::write(root.join(MARK), "{\"form").unwrap();
+        fs::write(root.join("letter.txt"), "mine").unwrap();
+        assert!(Mark::mend(root).is_err());
+        fs::remove_file(root.join("letter.txt")).unwrap();
+        assert!(Mark::mend(root).unwrap());
+        assert!(!Mark::mend(root).unwrap(), "once is enough");
+        fs::remove_file(root.join(MARK)).unwrap();
+        assert!(Mark::read(root).unwrap_err().to_string().contains("--repair"));
+        assert!(Mark::mend(root).unwrap(), "a lost one too");
+        fs::remove_file(root.join(MARK)).unwrap();
+        fs::create_dir(root.join(MARK)).unwrap();
+        assert!(Mark::mend(root).unwrap(), "and a folder in its place");
+        assert_eq!(Mark::read(root).unwrap(), Some(Mark::new(Shared::Umask)));
+    }
+}

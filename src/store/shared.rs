@@ -1,0 +1,175 @@
+//! For whom a store is: the modes of all that is made in it, whatever the umask, as git's `core.sharedRepository` has them.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// For whom what lies in a store is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shared {
+    /// For whom the umask of whoever makes it says.
+    #[default]
+    Umask,
+    /// The folder's group reads and writes.
+    Group,
+    /// The same, and everybody reads.
+    All,
+}
+
+impl Shared {
+    /// What a person may ask for.
+    pub const NAMES: [&str; 2] = ["group", "all"];
+
+    /// The rights that a file is given beside those that it has.
+    const fn rights(self) -> u32 {
+        match self {
+            Self::Umask => 0,
+            Self::Group => 0o660,
+            Self::All => 0o664,
+        }
+    }
+
+    /// The mode that a file of some mode gets: who may read a program may run it.
+    fn of_file(self, mode: u32) -> u32 {
+        let mode = mode | self.rights();
+        if mode & 0o100 == 0 { mode } else { mode | ((mode & self.rights() & 0o444) >> 2) }
+    }
+
+    /// The mode that a folder of some mode gets: what is made in it belongs to its group.
+    fn of_folder(self, mode: u32) -> u32 {
+        let rights = self.rights();
+        if rights == 0 { mode } else { mode | rights | ((rights & 0o444) >> 2) | 0o2000 }
+    }
+
+    /// Gives a new file its mode. Where the file system has no modes, it goes without.
+    pub(super) fn give_file(self, file: &File) {
+        self.give(file.metadata(), Self::of_file, |permissions| file.set_permissions(permissions));
+    }
+
+    /// Gives a file or folder its mode.
+    pub(super) fn give_path(self, path: &Path) {
+        let of = if path.is_dir() { Self::of_folder } else { Self::of_file };
+        self.give(fs::symlink_metadata(path), of, |permissions| fs::set_permissions(path, permissions));
+    }
+
+    /// Makes a folder and those that it lies in, each with its mode.
+    pub(super) fn make_folder(self, path: &Path) -> io::Result<()> {
+        if self == Self::Umask {
+            return fs::create_dir_all(path);
+        }
+        // The last of a relative path is none.
+        let lacking = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+        let lacking: Vec<&Path> = lacking.collect();
+        for folder in lacking.into_iter().rev() {
+            match fs::create_dir(folder) {
+                Ok(()) => self.give_path(folder),
+                // Somebody else made it at the same moment.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all that lies below a folder its mode, as far as it is this user's. Links are left alone.
+    pub(super) fn give_all(self, folder: &Path) {
+        self.give_path(folder);
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => self.give_all(&entry.path()),
+                Ok(kind) if kind.is_file() => self.give_path(&entry.path()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Gives a new file the rights that the folder has in which it lies, where that is a shared store's: for what is written
+    /// there by other ways than a store.
+    pub fn as_its_folder(path: &Path) {
+        #[cfg(unix)]
+        if let Some(folder) = path.parent().and_then(|folder| fs::metadata(folder).ok()) {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = folder.permissions().mode();
+            let shared = match (mode & 0o2020 == 0o2020, mode & 0o4 != 0) {
+                (true, true) => Self::All,
+                (true, false) => Self::Group,
+                (false, _) => Self::Umask,
+            };
+            shared.give_path(path);
+        }
+    }
+
+    #[cfg(unix)]
+    fn give(
+        self,
+        data: io::Result<fs::Metadata>,
+        of: impl Fn(Self, u32) -> u32,
+        set: impl FnOnce(fs::Permissions) -> io::Result<()>,
+    ) {
+        use std::os::unix::fs::PermissionsExt;
+        let Ok(data) = data else { return };
+        let (mode, is_link) = (data.permissions().mode() & 0o7777, data.file_type().is_symlink());
+        let wanted = of(self, mode);
+        if wanted != mode && !is_link {
+            set(fs::Permissions::from_mode(wanted)).ok();
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn give(
+        self,
+        _: io::Result<fs::Metadata>,
+        _: impl Fn(Self, u32) -> u32,
+        _: impl FnOnce(fs::Permissions) -> io::Result<()>,
+    ) {
+    }
+}
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Umask => "umask",
+            Self::Group => "group",
+            Self::All => "all",
+        })
+    }
+}
+
+impl FromStr for Shared {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "group" => Ok(Self::Group),
+            "all" => Ok(Self::All),
+            _ => Err(format!("one of {}", Self::NAMES.join(", "))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_git_s_whatever_the_umask() {
+        // As `git init --shared=group` and `--shared=all` give under umask 077 and 022.
+        for (shared, file, folder) in [
+            (Shared::Group, [(0o600, 0o660), (0o644, 0o664), (0o700, 0o770)], [(0o700, 0o2770), (0o755, 0o2775)]),
+            (Shared::All, [(0o600, 0o664), (0o644, 0o664), (0o700, 0o775)], [(0o700, 0o2775), (0o755, 0o2775)]),
+            (Shared::Umask, [(0o600, 0o600), (0o644, 0o644), (0o700, 0o700)], [(0o700, 0o700), (0o755, 0o755)]),
+        ] {
+            for (mode, wanted) in file {
+                assert_eq!(shared.of_file(mode), wanted, "{shared}: a file of {mode:o}");
+            }
+            for (mode, wanted) in folder {
+                assert_eq!(shared.of_folder(mode), wanted, "{shared}: a folder of {mode:o}");
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What lies in a store where a file or a folder of it should lie, and is none: pipes, sockets, devices, folders.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Store;
+use crate::error::{Error, Result};
+use crate::files::regular;
+
+/// Something that is no file in the place of one, or no folder.
+#[derive(Debug)]
+pub struct Stray {
+    pub path: PathBuf,
+    /// What it is.
+    found: &'static str,
+    /// What should lie there.
+    expected: &'static str,
+}
+
+/// Folders of files.
+const OF_FILES: [&str; 6] = ["claims", "index", "plans", "processes", "runs", "uses"];
+/// Folders of folders of files.
+const OF_FOLDERS: [&str; 2] = ["attempts", "journals"];
+
+impl Store {
+    /// All that is no file where one should lie, beside the artifacts.
+    pub fn strays(&self) -> Vec<Stray> {
+        let mut strays = Vec::new();
+        for name in OF_FILES {
+            no_files(&self.root().join(name), &mut strays);
+        }
+        for name in OF_FOLDERS {
+            for folder in below(&self.root().join(name)) {
+                if folder.is_dir() {
+                    no_files(&folder, &mut strays);
+                } else if let Some(found) = regular::oddity(&folder) {
+                    strays.push(Stray { path: folder, found, expected: "a folder" });
+                }
+            }
+        }
+        strays
+    }
+}
+
+impl Stray {
+    pub fn error(&self) -> Error {
+        Error::damaged("something lies in the store that is not its own")
+            .at(self.path.display().to_string())
+            .expected(self.expected)
+            .found(self.found)
+            .hint("it is passed over; `ghostlab cache verify --repair` removes it, a folder only where it is empty")
+    }
+
+    /// Removes it; a folder only where nothing is in it.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self) -> Result<()> {
+        let removed = if self.path.is_dir() { fs::remove_dir(&self.path) } else { fs::remove_file(&self.path) };
+        removed.map_err(|error| {
+            Error::damaged("what is not the store's own cannot be removed")
+                .at(self.path.display().to_string())
+                .found(error.to_string())
+                .hint("move it away")
+        })
+    }
+}
+
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn no_files(folder: &Path, strays: &mut Vec<Stray>) {
+    for path in below(folder) {
+        if let Some(found) = regular::oddity(&path) {
+            strays.push(Stray { path, found, expected: "a file" });
+        }
+    }
+}
