@@ -5,7 +5,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::world::{World, table};
+use common::world::{World, records, table};
 use ghostlab::store::{Found, InventoryItem, Store};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -300,10 +300,10 @@ fn linearpatch_asks_the_criterion_and_not_the_layers_for_its_sequences() {
             ),
         ];
         let log = world.runs(&set.iter().flat_map(|of| ["--set", of]).collect::<Vec<_>>());
-        let rows = results(&world, &log);
-        // From the end: listed layers have commas.
-        let after = rows[0].iter().rev().position(|name| name == "ppl test@64").unwrap();
-        rows.last().unwrap().iter().nth_back(after).unwrap().clone()
+        // Listed layers have commas.
+        let rows = records(&written(&world, &log));
+        let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
+        rows.last().unwrap()[column].clone()
     };
     // Of four layers shortgpt keeps the last: with three removed they are neighbours, and it is no criterion of one block.
     // The official code measures its scales on the operator's sequences, and those of a block on all of them.

@@ -139,6 +139,12 @@ pub fn tokenizer(words: usize) -> Value {
     })
 }
 
+/// The cells of a table whose texts may have commas in them, under its first row.
+pub fn records(path: &Path) -> Vec<Vec<String>> {
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
+    reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect()
+}
+
 pub fn table(path: &Path) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().map(|line| line.split(',').map(str::to_string).collect()).collect()
