@@ -448,6 +448,8 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
             2,
             &["unknown task `nosuch`", "NAME=FILE", "where:    --tasks"],
         ),
+        (&["score", "backbone", "--perplexity", "test.jsonl@nan"], 2, &["tokens of a window cannot be used", "`nan`"]),
+        (&["score", "backbone", "--perplexity", "test.jsonl@1"], 2, &["--perplexity test.jsonl@1", "2 to 1073741824"]),
         (
             &["score", "backbone", "--perplexity", "nosuch"],
             2,

@@ -100,6 +100,8 @@ fn attack(target: &FuzzTarget) {
             panic!("target {}, kept as {}: {text}", target.name, kept.display());
         }
     }
+    let calls = targets::commands::CALLS.load(std::sync::atomic::Ordering::Relaxed);
+    eprintln!("target {}: {rounds} rounds; commands called so far, by all targets: {calls}", target.name);
 }
 
 macro_rules! attacks {

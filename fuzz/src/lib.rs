@@ -5,7 +5,7 @@
 //! (`just fuzz grid`). A file that breaks one of them becomes a seed here.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "a target fails by a panic")]
 
-mod commands;
+pub mod commands;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -184,9 +184,9 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     }
     let (mut corpora, mut read) = (Map::new(), Vec::new());
     for given in &arguments.perplexity {
-        let (text, own) = match given.rsplit_once('@').map(|(text, length)| (text, length.parse::<usize>())) {
-            Some((text, Ok(length))) => (text, length),
-            _ => (given.as_str(), length),
+        let (text, own) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
+            Some((text, own)) => (text, window(given, own)?),
+            None => (given.as_str(), length),
         };
         let mut entry = Map::new();
         let file = is_file(text)?;
@@ -214,6 +214,17 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
         grid["evaluate"][key] = Value::Array(list);
     }
     Ok(grid.to_string())
+}
+
+/// The tokens of a window as they stand behind a text.
+fn window(given: &str, length: &str) -> Result<usize> {
+    let known = length.parse().ok().filter(|length| (2..=MOST).contains(length));
+    known.ok_or_else(|| {
+        Error::bad_input("the tokens of a window cannot be used")
+            .at(format!("--perplexity {given}"))
+            .expected(format!("TEXT@TOKENS, with 2 to {MOST} tokens"))
+            .found(format!("`{length}`"))
+    })
 }
 
 /// Texts and tasks that a profile's file defines, by name, with paths that are whole.
