@@ -84,7 +84,7 @@ fn calibrations_that_train_on_one_text_read_it_once_and_clear_away_nothing_of_ea
     let grid =
         grid.replace(one, &format!("{one}\n  - {{corpus: train, sequences: 8, length: 64, seed: 1}}\n  - {trained}"));
     world.write("grid.yaml", grid);
-    let alone = world.command(&["run", "grid.yaml", "--store", "alone", "--results", "alone"]).output().unwrap();
+    let alone = world.command(&["run", "grid.yaml", "--store", "own", "--results", "alone"]).output().unwrap();
     assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
     let start = || {
         let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
