@@ -84,6 +84,7 @@ fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+#[expect(clippy::disallowed_macros, reason = "how much was tried is counted aloud")]
 fn attack(target: &FuzzTarget) {
     let rounds = std::env::var("GHOSTLAB_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
     let seeds = (target.seeds)();

@@ -18,7 +18,8 @@ pub struct Pair {
     pub what: &'static str,
     /// The aspects in which numbers of the two are unlike; none where nothing that matters differs.
     pub aspects: &'static [&'static str],
-    /// Whether it runs on any machine: a device that is not there can be planned for.
+    /// Whether it runs on any machine, and at once: a device that is not there can be planned for, as can a stream that would
+    /// be read beyond a shard of fewer rows than its buffer has.
     pub runs: bool,
     one: fn(&mut Setting),
     other: fn(&mut Setting),
@@ -98,6 +99,16 @@ impl Setting {
         let mut value = super::json(&path);
         change(&mut value);
         self.world.write(file, serde_json::to_vec_pretty(&value).unwrap());
+    }
+
+    /// A text in so many shards, which are alike, so that it is the same bytes that are read of them.
+    fn streamed(&self, text: &str, shards: usize, settings: &str) {
+        let rows = std::fs::read_to_string(self.world.path(&format!("{text}.jsonl"))).unwrap().repeat(100);
+        std::fs::create_dir(self.world.path(text)).unwrap();
+        for at in 0..shards {
+            self.world.write(&format!("{text}/{at}.jsonl"), &rows);
+        }
+        self.grid(&format!("{{path: {text}.jsonl, rule: ptb"), &format!("{{path: {text}, rule: c4-stream{settings}"));
     }
 
     /// Whose documents nobody has to count before they are read.
@@ -279,6 +290,54 @@ pub fn unlike() -> Vec<Pair> {
         pair("another rule", &["measure.windows.text.rule"], |of| {
             of.grid("test.jsonl, rule: ptb", "test.jsonl, rule: wikitext2");
         }),
+        between(
+            "another order of shards to calibrate on",
+            &["calibration.text.shards.order"],
+            |of| of.streamed("train", 1, ""),
+            |of| of.streamed("train", 1, ", shards: by-turns"),
+        ),
+        Pair {
+            runs: false,
+            ..between(
+                "more shards to calibrate on",
+                &["calibration.text.shards.read", "calibration.text.bytes"],
+                |of| of.streamed("train", 2, ""),
+                |of| of.streamed("train", 2, ", shards_read: 2"),
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "more shards to calibrate on in all",
+                &["calibration.text.shards.of"],
+                |of| of.streamed("train", 2, ""),
+                |of| of.streamed("train", 3, ""),
+            )
+        },
+        between(
+            "another order of shards",
+            &["measure.windows.text.shards.order"],
+            |of| of.streamed("test", 1, ""),
+            |of| of.streamed("test", 1, ", shards: by-turns"),
+        ),
+        Pair {
+            runs: false,
+            ..between(
+                "more shards to read",
+                &["measure.windows.text.shards.read", "measure.windows.text.bytes"],
+                |of| of.streamed("test", 2, ""),
+                |of| of.streamed("test", 2, ", shards_read: 2"),
+            )
+        },
+        Pair {
+            runs: false,
+            ..between(
+                "more shards",
+                &["measure.windows.text.shards.of"],
+                |of| of.streamed("test", 2, ""),
+                |of| of.streamed("test", 3, ""),
+            )
+        },
         pair("longer windows", &["measure.windows.length"], |of| of.grid("test, length: 64", "test, length: 48")),
         pair("fewer windows", &["measure.windows.limit"], |of| of.grid("limit: 5", "limit: 4")),
         Pair {

@@ -95,11 +95,12 @@ pub(super) fn apart((a, one): (&str, &Run), (b, other): (&str, &Run)) -> Option<
         let open = if one.gate { b } else { a };
         return Some(format!("{open} was made with --no-gate, and the other not"));
     }
-    let settings = identities_apart(one, other)
-        .or_else(|| engines_apart(one, other))
+    // What a user wrote or can look at comes first; what is left, identities tell.
+    let settings = engines_apart(one, other)
         .or_else(|| cells_apart(one, other))
         .or_else(|| definitions_apart(one, other))
-        .or_else(|| scored_apart(one, other));
+        .or_else(|| scored_apart(one, other))
+        .or_else(|| identities_apart(one, other));
     settings.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
