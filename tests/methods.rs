@@ -178,7 +178,7 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
     assert_eq!(passes(&["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0, 0, "the same sites");
     // A damaged shard is named, and made anew.
     let mut shards = Vec::new();
-    find(&world.path("data/store/activations-v4"), "rows.f32", &mut shards);
+    find(&world.path("data/store/activations-v5"), "rows.f32", &mut shards);
     assert!(!shards.is_empty());
     for shard in &shards {
         let mut bytes = std::fs::read(shard).unwrap();

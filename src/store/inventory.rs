@@ -47,6 +47,11 @@ impl InventoryItem {
         }
     }
 
+    /// Whether an earlier program made it, under a key of another form: it is whole, and this one never asks for it.
+    pub fn older(&self) -> bool {
+        matches!(self.found, Found::Whole(_)) && !self.current() && !self.later()
+    }
+
     /// The hash that its key would have without some fields of its own; none where it lacks one of them.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
         let Found::Whole(artifact) = &self.found else { return None };
@@ -131,6 +136,19 @@ impl Store {
             }
         }
         entries
+    }
+
+    /// How many artifacts lie in the folders of earlier stages: so many listings, and nothing of them is opened.
+    pub fn of_older_stages(&self) -> usize {
+        let older = |stage: &PathBuf| {
+            let name = name_of(stage);
+            name.rsplit_once("-v").is_some_and(|(kind, version)| {
+                let known = ArtifactKind::ALL.iter().find(|known| known.name() == kind);
+                known.zip(version.parse::<u32>().ok()).is_some_and(|(known, version)| version < known.version())
+            })
+        };
+        let stages: Vec<PathBuf> = self.folders(&self.root).into_iter().filter(older).collect();
+        stages.iter().flat_map(|stage| self.folders(stage)).map(|group| self.folders(&group).len()).sum()
     }
 
     /// Removes an artifact: first out of sight, then from the disk.

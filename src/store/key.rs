@@ -59,7 +59,9 @@ impl ArtifactKind {
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
-            Self::Distilled => 1,
+            // What else is made of a backbone or of a task is one more than before, without a change of its own: keys name a
+            // backbone by what its forward pass reads, a task by what is read of the backbone's files, a method by its version.
+            Self::Distilled => 2,
             // 2, for teachers: as with scores' 4.
             Self::Teacher => 2,
             // 2, for latencies: a tied table counts once where it is one, and operators in f32.
@@ -71,12 +73,12 @@ impl ArtifactKind {
             // half precision candle rounds no logits.
             Self::Scores => 4,
             // 2, for tokens: keys say the format that a file is read as. 3: windows say the bytes that they predict.
-            Self::Tokens => 3,
+            Self::Tokens => 4,
             // 3, for selections: keys name what the criterion looked at, and have every option filled in. 4: the bound of `cca`
             // counts no rounding as a direction.
             Self::Selection => 4,
             // 3, for activations: as with scores. 4: a shard each.
-            Self::Activations => 4,
+            Self::Activations => 5,
         }
     }
 

@@ -43,6 +43,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -352,6 +354,20 @@ impl Store {
     /// It cannot be read, or is no ordinary file.
     pub fn input(&self, path: &Path) -> Result<Input> {
         index::input(&*self.disk, &self.root.join("index"), path, self.rehash)
+    }
+
+    /// What `find` finds out about the content of an input, as it is remembered of a large one. `what` names it.
+    ///
+    /// # Errors
+    /// What `find` refuses.
+    pub fn remembered<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &Path,
+        input: &Input,
+        what: &str,
+        find: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        index::remembered(&*self.disk, &self.root.join("index"), (path, input), what, find)
     }
 
     /// Where records of runs lie.
