@@ -421,3 +421,26 @@ fn what_a_job_refused_stands_in_status_until_it_works() {
     assert!(!shown.contains("job 5_0 ended") && shown.contains("job 6 ended"), "{shown}");
     assert!(shown.contains(") on cpu"), "a plan says its engine: {shown}");
 }
+
+#[test]
+fn a_report_does_not_take_the_place_of_a_later_run_with_other_settings() {
+    let world = World::new();
+    submitted(&world);
+    let worked = job(&submission(&world), Some("0"));
+    assert_eq!(worked.status.code(), Some(0), "{}", log(&worked));
+    // The grid is changed and run by hand while the submission waits for its report.
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
+    world.runs(&[]);
+    let tables = world.tables();
+    let report = job(&submission(&world), None);
+    assert_eq!(report.status.code(), Some(2), "{}", log(&report));
+    assert!(log(&report).contains("a later run with other settings"), "{}", log(&report));
+    assert!(tables.len() == 3 && world.tables() == tables);
+    assert!(said(&world.ghostlab(&["status"])).contains("job 6 ended with exit code 2"));
+    // What was there before the submission is replaced as ever.
+    world.write("grid.yaml", grid);
+    world.runs(&[]);
+    let report = job(&submission(&world), None);
+    assert_eq!(report.status.code(), Some(0), "{}", log(&report));
+}

@@ -12,7 +12,7 @@ use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, Place};
 use super::units::{self, columns, seconds};
-use super::work::{Work, noted};
+use super::work::{Work, not_over_a_later_one, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
 use crate::artifact::{self, Artifact, GateFailure, Made, ResultsFolder, Runner};
@@ -259,6 +259,9 @@ fn made_one(
         }
     };
     let target = target(artifact, grid.profile.as_deref().unwrap_or_default(), arguments, folders);
+    if let Some(file) = &arguments.frozen {
+        not_over_a_later_one(file, &target, &grid)?;
+    }
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
     let Made { table, beside, files, misses, unknown, failures, failed } = made;
     if let Some(view) = table.filter(|_| !quiet) {

@@ -10,7 +10,7 @@ use super::answer::done::{CellFailure, Ran, all_shown};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
-use super::work::noted;
+use super::work::{not_over_a_later_one, noted};
 use super::{home, out, plan, progress, stop, voice};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::cluster::Submission;
@@ -82,6 +82,9 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let target = ResultsFolder::new(&results, &grid.name, grid.profile.as_deref(), overrides);
     target.check()?;
     let reporter = progress::reporter(arguments.events);
+    if submission.is_some() {
+        not_over_a_later_one(arguments.asked.file(), &target, &grid)?;
+    }
     if let Some(note) = target.replaces(&grid)? {
         note!("{note}");
     }

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use super::grid_args::GridArgs;
 use super::worker::AGAIN;
-use crate::artifact::{self, Artifact, Gated};
+use crate::artifact::{self, Artifact, Gated, ResultsFolder};
 use crate::cluster::{JobEnd, Submission};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::grid::Grid;
+use crate::results::Provenance;
 use crate::store::Store;
 
 /// A grid, and what belongs to it where it is an artifact's.
@@ -111,4 +112,18 @@ pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> R
         JobEnd::note(file, bad);
     }
     result.map(ExitCode::from)
+}
+
+/// Refuses to put the results of a submission in the place of a later run with other settings.
+///
+/// # Errors
+/// There is one.
+pub(super) fn not_over_a_later_one(submission: &Path, target: &ResultsFolder, grid: &Grid) -> Result<()> {
+    let written = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
+    let later = written(&target.path().join(Provenance::FILE)) > written(submission);
+    let Some(found) = target.replaces(grid)?.filter(|_| later) else { return Ok(()) };
+    Err(Error::bad_input("the results folder holds a later run with other settings")
+        .at(target.path().display().to_string())
+        .found(found.split(';').next().unwrap_or_default().to_owned())
+        .hint(format!("`ghostlab run {} --stored --results FOLDER` writes these elsewhere", submission.display())))
 }
