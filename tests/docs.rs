@@ -1,0 +1,160 @@
+//! What README, CONTRIBUTING and docs/ say to type: every line of theirs is understood by the program, and what needs no
+//! network, GPU or scheduler runs as it stands there.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use common::world::World;
+
+/// Lines of shell blocks that call the program: page, the words behind its name.
+fn lines() -> Vec<(String, Vec<String>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    pages.extend(fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    pages.sort();
+    let mut lines = Vec::new();
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|ending| ending == "md")) {
+        let text = fs::read_to_string(page).unwrap();
+        let name = page.file_name().unwrap().to_string_lossy().into_owned();
+        for block in text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or("")) {
+            let called = block.lines().flat_map(|line| line.split(" #").take(1).map(str::trim)).filter_map(call);
+            lines.extend(called.map(|words| (name.clone(), words)));
+        }
+    }
+    lines
+}
+
+/// The program's arguments, where the line begins with it (also by cargo); a pipe's other end is left out.
+fn call(line: &str) -> Option<Vec<String>> {
+    let line = line.split(" | ").next()?.trim().trim_start_matches("source <(").trim_end_matches(')');
+    let rest = line.strip_prefix("cargo run --release -- ").or_else(|| line.strip_prefix("ghostlab "))?;
+    let rest = rest.split(" > ").next()?;
+    Some(rest.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Why a line that is understood is not run here.
+fn elsewhere(words: &[String]) -> Option<&'static str> {
+    let has = |word: &str| words.iter().any(|of| of == word);
+    match words[0].as_str() {
+        "fetch" => Some("network"),
+        "submit" | "cancel" => Some("scheduler"),
+        "reproduce" => Some("minutes: tests/reproduce.rs"),
+        _ if has("--fetch") || (has("--profile") && has("paper")) => Some("network"),
+        _ if has("cuda") || has("metal") => Some("device"),
+        _ => None,
+    }
+}
+
+/// The world of the pages: `grid.yaml` on `models/my-llama`, the texts and tasks that they name.
+fn world() -> World {
+    let world = World::new();
+    fs::create_dir_all(world.path("models")).unwrap();
+    fs::rename(world.path("backbone"), world.path("models/my-llama")).unwrap();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("tiny", "my-llama").replace("path: backbone", "path: models/my-llama"));
+    for folder in ["corpora", "tasks"] {
+        fs::create_dir(world.path(folder)).unwrap();
+    }
+    for corpus in ["wikitext2", "c4"] {
+        world.write(&format!("corpora/{corpus}.yaml"), "{path: ../test.jsonl, rule: ptb, limit: 2}\n");
+    }
+    let question = serde_json::json!({
+        "id": "1", "question": "w1 w2", "choices": {"text": ["w3", "w4"], "label": ["A", "B"]}, "answerKey": "A",
+    });
+    world.write("tasks/arc_easy.jsonl", format!("{question}\n"));
+    let ending = serde_json::json!({
+        "ctx_a": "w1 w2", "ctx_b": "w5", "activity_label": "w9", "endings": ["w3", "w4", "w5", "w6"], "label": "1",
+    });
+    world.write("tasks/hellaswag.jsonl", format!("{ending}\n"));
+    for task in ["arc_easy", "hellaswag"] {
+        world.write(&format!("tasks/{task}.yaml"), format!("{{path: {task}.jsonl}}\n"));
+    }
+    world
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn every_line_of_the_pages_is_understood() {
+    let lines = lines();
+    assert!(lines.len() > 25, "few lines were found: {lines:?}");
+    let world = World::new();
+    for (page, words) in lines {
+        // `--` hands what follows to the scheduler. Help is asked for last: what stands before it has to be understood.
+        let own = words.iter().take_while(|word| *word != "--").map(String::as_str);
+        let line: Vec<&str> = own.chain(["--help"]).collect();
+        let output = world.ghostlab(&line);
+        assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", words.join(" "), said(&output));
+    }
+}
+
+#[test]
+fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
+    let world = world();
+    // The first run makes what other lines show: `a` and `b` are two copies of its results.
+    let output = world.ghostlab(&["run", "grid.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for copy in ["a", "b"] {
+        fs::create_dir(world.path(copy)).unwrap();
+        for file in fs::read_dir(world.path("results/grid")).unwrap().map(|file| file.unwrap().path()) {
+            if file.is_file() {
+                fs::copy(&file, world.path(copy).join(file.file_name().unwrap())).unwrap();
+            }
+        }
+    }
+    let mut ran = 0;
+    for (page, words) in lines() {
+        if elsewhere(&words).is_some() {
+            continue;
+        }
+        // This backbone has few layers, its folder is the test's, and so is what is shared.
+        let here = |word: &String| {
+            word.replace("/7/", "/2/").replace("-7", "-2").replace("/shared/", "shared/").replace("~/", "home/")
+        };
+        let line: Vec<String> = words.iter().map(here).collect();
+        let words: Vec<&str> = line.iter().map(String::as_str).collect();
+        // As in a checkout, which has the program's own texts.
+        let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+        let output = world.command(&words).env("GHOSTLAB_EXPERIMENTS", experiments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", line.join(" "), said(&output));
+        ran += 1;
+    }
+    assert!(ran > 12, "{ran} lines ran");
+}
+
+#[test]
+fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    assert!(readme.lines().count() <= 130 && readme.split_whitespace().count() <= 1500, "the README grew");
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.chain(["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)));
+    for page in pages.filter(|page| page.extension().is_some_and(|ending| ending == "md")) {
+        let text = fs::read_to_string(&page).unwrap();
+        let shown = page.display();
+        assert!(page.ends_with("CONTRIBUTING.md") || text.lines().count() <= 200, "{shown} has more than 200 lines");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if link.contains("://") || link.contains(' ') {
+                continue;
+            }
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{shown}: {link} is not there");
+            let heads = fs::read_to_string(&target).unwrap_or_default();
+            let known = heads.lines().filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor);
+            assert!(anchor.is_empty() || known, "{shown}: no heading of {file} is #{anchor}");
+        }
+    }
+}
+
+/// A heading's anchor, as GitHub makes it.
+fn slug(heading: &str) -> String {
+    let kept = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-").chars().filter(|c| kept(*c)).collect()
+}
