@@ -234,10 +234,10 @@ fn gc_keeps_what_a_grid_uses_and_tells_what_the_rest_costs() {
     world.runs(&[]);
     world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
     let list = |world: &World| String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-    assert!(list(&world).contains("operator-v3"), "{}", list(&world));
+    assert!(list(&world).contains("operator-v4"), "{}", list(&world));
     let gone = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let gone = String::from_utf8(gone.stdout).unwrap();
-    assert!(gone.contains("to make again") && gone.contains("operator-v3"), "{gone}");
+    assert!(gone.contains("to make again") && gone.contains("operator-v4"), "{gone}");
     let log = world.runs(&[]);
     assert!(log.contains("9 of 9 cells are stored already"), "{log}");
     let log = world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
@@ -308,6 +308,30 @@ fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
 }
 
 #[test]
+fn what_an_earlier_program_made_is_told_and_left_alone_until_it_is_named() {
+    let world = World::new();
+    world.runs(&[]);
+    let (now, older) = (stage(&world, "scores"), world.path("data/store/scores-v1"));
+    fs::rename(now, &older).unwrap();
+    let left = || {
+        let mut files = Vec::new();
+        below(&older, &mut files);
+        files
+    };
+    let all = left();
+    let list = said(&world.ghostlab(&["cache", "ls"]));
+    assert!(list.contains("of an older form, left alone"), "{list}");
+    let log = world.runs(&["--store-limit", "0.000001"]);
+    assert!(log.contains("9 stored artifacts are of an older form and left alone"), "{log}");
+    for arguments in [&[][..], &["--kind", "scores"], &["--older", "0"], &["--keep", "grid.yaml"]] {
+        world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
+        assert_eq!(left(), all, "{arguments:?}");
+    }
+    let gone = said(&world.ghostlab(&["cache", "gc", "--stage", "scores-v1", "--yes"]));
+    assert!(gone.contains("deleted") && left().is_empty(), "{gone}");
+}
+
+#[test]
 fn what_a_later_program_made_is_never_cleared_away() {
     let world = World::new();
     world.runs(&[]);
@@ -315,7 +339,7 @@ fn what_a_later_program_made_is_never_cleared_away() {
     fs::rename(now, &later).unwrap();
     let mut files = Vec::new();
     below(&later, &mut files);
-    for arguments in [&[][..], &["--kind", "scores"], &["--older", "0"], &["--keep", "grid.yaml"]] {
+    for arguments in [&[][..], &["--stage", "scores-v999"], &["--older", "0"], &["--keep", "grid.yaml"]] {
         world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
         let mut left = Vec::new();
         below(&later, &mut left);
@@ -372,7 +396,7 @@ fn artifacts_of_another_stage_version_are_not_used() {
     let log = world.runs(&[]);
     assert!(!log.contains("cells are stored already"), "{log}");
     let list = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-    assert!(list.contains("scores-v999") && list.contains("of another version"), "{list}");
+    assert!(list.contains("scores-v999") && list.contains("of a later program, left alone"), "{list}");
 }
 
 #[cfg(target_os = "linux")]

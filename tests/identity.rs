@@ -90,6 +90,22 @@ fn two_settings_are_unlike_in_what_they_differ_in_and_in_nothing_else() {
     }
 }
 
+#[test]
+fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
+    let pairs = pairs::unlike();
+    let pair = pairs.iter().find(|pair| pair.aspects.contains(&"cut.known")).unwrap();
+    let mut rows = csv::Reader::from_path(common::checkout().join("data/released_orders.csv")).unwrap();
+    let rows: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
+    for (setting, backbone) in [(pair.one(), "llama-2-7b"), (pair.other(), "llama-3-8b")] {
+        let row = rows.iter().find(|row| &row[0] == backbone && &row[1] == "ppl").unwrap();
+        let order: Vec<usize> = row[2].split(' ').map(|layer| layer.parse().unwrap()).collect();
+        for of in named(&setting) {
+            let cut = of.identity.cut.as_ref().unwrap();
+            assert_eq!(cut.known.as_ref().unwrap().value(), serde_json::json!(order));
+        }
+    }
+}
+
 /// Whether two identities are unlike in some of these parts.
 fn unlike(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
     one.differs(other).iter().any(|of| parts.iter().any(|part| of.aspect.is_of(part)))

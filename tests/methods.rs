@@ -205,7 +205,7 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
     assert_eq!(passes(&["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0, 0, "the same sites");
     // A damaged shard is named, and made anew.
     let mut shards = Vec::new();
-    find(&world.path("data/store/activations-v4"), "rows.f32", &mut shards);
+    find(&world.path("data/store/activations-v5"), "rows.f32", &mut shards);
     assert!(!shards.is_empty());
     for shard in &shards {
         let mut bytes = std::fs::read(shard).unwrap();
@@ -281,10 +281,10 @@ fn a_key_names_the_versions_of_all_that_it_is_made_from() {
         parents.dedup();
         parents
     };
-    assert_eq!(made_from("selection-v4", "llm-streamline"), ["activations: activations"]);
-    assert_eq!(made_from("selection-v4", "sleb"), ["scores: scores"]);
-    assert_eq!(made_from("selection-v4", "explicit"), [""]);
-    assert_eq!(made_from("operator-v3", "llm-streamline"), ["activations: activations, selection: selection"]);
+    assert_eq!(made_from("selection-v5", "llm-streamline"), ["activations: activations"]);
+    assert_eq!(made_from("selection-v5", "sleb"), ["scores: scores"]);
+    assert_eq!(made_from("selection-v5", "explicit"), [""]);
+    assert_eq!(made_from("operator-v4", "llm-streamline"), ["activations: activations, selection: selection"]);
 }
 
 #[test]

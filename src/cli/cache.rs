@@ -60,8 +60,8 @@ pub(super) struct Gc {
     #[command(flatten)]
     place: Place,
     /// Keep what this grid uses, with whatever engine and float type it was computed (with `--engine`, `--device` or
-    /// `--dtype` those only), and throw away whatever no kept grid does. Without a grid to keep, only what no program
-    /// of this version can use goes: damaged artifacts and those of earlier versions.
+    /// `--dtype` those only), and throw away whatever no kept grid does. Without a grid to keep, only damaged
+    /// artifacts go. What another version of the program made stays: see `--stage`.
     #[arg(long, value_name = "GRID.yaml", add = candidates::grids())]
     keep: Vec<PathBuf>,
     /// Keep what the kept grids use under this profile only; may stand several times. Without it, under each of theirs.
@@ -75,6 +75,10 @@ pub(super) struct Gc {
     /// Only artifacts of this kind.
     #[arg(long, value_parser = PossibleValuesParser::new(ArtifactKind::ALL.map(ArtifactKind::name)))]
     kind: Option<String>,
+    /// Only artifacts of this kind and version, by its name in `cache ls` (`scores-v3`), also those of an older form, which
+    /// nothing else deletes.
+    #[arg(long, value_name = "KIND-vN", conflicts_with_all = ["keep", "kind"])]
+    stage: Option<String>,
     /// Only artifacts that were written at least so many days ago.
     #[arg(long, value_name = "DAYS")]
     older: Option<Days>,
@@ -133,7 +137,8 @@ fn list(listing: &Listing, all: bool) {
 fn state(state: State) -> &'static str {
     match state {
         State::Damaged => "damaged",
-        State::OtherVersion => "of another version",
+        State::OtherVersion => "of an older form, left alone: `cache gc --stage` deletes it",
+        State::LaterVersion => "of a later program, left alone",
         State::Whole => "",
     }
 }
@@ -172,10 +177,17 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         if entry.later() || (!gc.keep.is_empty() && engines_of(entry).iter().any(|of| unknown.contains(of))) {
             return false;
         }
-        let damaged = matches!(entry.found, Found::Damaged(_)) || !entry.current();
+        // What an earlier program made goes by its name alone.
+        let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
+        if let Some(stage) = &gc.stage {
+            return entry.stage == *stage && old;
+        }
+        if entry.older() {
+            return false;
+        }
+        let damaged = matches!(entry.found, Found::Damaged(_));
         let unused = !gc.keep.is_empty() && !kept.has(entry);
         let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
-        let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
         // With a kind or an age and nothing to keep, these alone decide.
         let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
         (damaged || unused || chosen) && of_kind && old

@@ -140,6 +140,12 @@ impl Shared<'_> {
         for text in warnings(grid, &plan.inputs.by_path()) {
             reporter.event(Event::Note { text });
         }
+        let older = if terms.is_none() { store.of_older_stages() } else { 0 };
+        if older > 0 {
+            let text =
+                format!("{older} stored artifacts are of an older form and left alone; `ghostlab cache ls` lists them");
+            reporter.event(Event::Note { text });
+        }
         reserve(&plan, store, reporter, stop)?;
         let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
         let complete: Vec<usize> =

@@ -8,7 +8,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use rayon::prelude::*;
-use serde_json::Value;
 
 use super::context::Context;
 use super::event::{Event, Reporter};
@@ -18,7 +17,6 @@ use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::TaskEncoder;
 use crate::files::limit::TextLimit;
-use crate::files::regular;
 use crate::grid::{Calibration, TaskUse};
 use crate::machine;
 use crate::plan::{BackbonePlan, Plan, Subject};
@@ -243,9 +241,7 @@ fn tokenise(
         What::Text { corpus, length } => windows(corpus, length, None)?,
         What::Task(used) => {
             let items = &sources.items[&used.to_string()];
-            let files = ["config.json", "tokenizer_config.json"].map(|name| backbone.folder.join(name));
-            let read = || Ok((read_json(&files[0])?, read_json(&files[1])?));
-            let (config, tokenizer_config) = plan.inputs.guarded(&[&files[0], &files[1]], read)?;
+            let [config, tokenizer_config] = plan.inputs.configs(&backbone.folder)?;
             let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config)?;
             let length = tasks::max_length(&config, Some(&tokenizer_config))?;
             let requests = tasks::requests(items, &encoder, used.bos, used.max_length.unwrap_or(length))?;
@@ -253,15 +249,4 @@ fn tokenise(
         }
     };
     store_windows(store, wanted.key, &windows, started.elapsed().as_secs_f64())
-}
-
-/// A JSON file; null where there is none.
-fn read_json(path: &Path) -> Result<Value> {
-    if !path.exists() {
-        return Ok(Value::Null);
-    }
-    let text = regular::read(path)?;
-    serde_json::from_slice(&text).map_err(|error| {
-        Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
-    })
 }

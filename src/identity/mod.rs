@@ -51,7 +51,7 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelId {
-    /// A hash over config and weights.
+    /// SHA-256 over what of config and weights it computes with.
     pub content: String,
     /// SHA-256 of its tokenizer.
     pub tokenizer: String,
@@ -89,6 +89,8 @@ impl From<model::EngineId> for ComputeId {
 #[serde(deny_unknown_fields)]
 pub struct CutId {
     pub criterion: String,
+    /// Of what the criterion gives.
+    pub version: u32,
     /// With every default filled in.
     pub options: Canonical,
     /// How many are removed.
@@ -103,6 +105,8 @@ pub struct CutId {
 #[serde(deny_unknown_fields)]
 pub struct RepairId {
     pub recovery: String,
+    /// Of what the recovery gives.
+    pub version: u32,
     /// With every default filled in, but for its training.
     pub options: Canonical,
     /// Sequences of the calibration that it is solved on, the first ones.
@@ -187,11 +191,11 @@ pub enum MeasureId {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Canonical>,
         bos: String,
-        /// Tokens of a context, where the grid says it.
+        /// Tokens of a context.
+        max_length: usize,
+        /// The token that stands for an empty context, as the backbone's files write it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        max_length: Option<usize>,
-        /// What of the backbone's files is read for its requests: special tokens and the length of its context.
-        reads: Canonical,
+        prefix: Option<Canonical>,
         /// Tokens of a batch.
         batch: usize,
     },

@@ -1,7 +1,7 @@
 //! What a backbone's cells and evaluations are, whatever the grid calls them: identities, from cells, the hashes of files
 //! and the engine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use crate::corpus::{self, EVALUATION_SEED};
 use crate::criterion::{self, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
+use crate::evaluate::prefix_token;
 use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
 use crate::identity::{
@@ -27,6 +28,7 @@ pub(super) struct Contents<'a> {
     grid: &'a Grid,
     inputs: &'a Inputs,
     files: &'a BackboneFiles,
+    folder: PathBuf,
     dense: Identity,
     batch_tokens: usize,
 }
@@ -35,14 +37,14 @@ impl<'a> Contents<'a> {
     pub(super) fn new(
         grid: &'a Grid,
         inputs: &'a Inputs,
-        files: &'a BackboneFiles,
+        (folder, files): (&Path, &'a BackboneFiles),
         engine: EngineChoice,
         batch_tokens: usize,
     ) -> Self {
         let model = Arc::new(ModelId { content: files.content.clone(), tokenizer: files.tokenizer.clone() });
         let engine = Arc::new(ComputeId::from(engine.id()));
         let dense = Identity { model, engine, cut: None, repair: None, calibration: None, measure: None };
-        Self { grid, inputs, files, dense, batch_tokens }
+        Self { grid, inputs, files, folder: folder.to_owned(), dense, batch_tokens }
     }
 
     /// The whole backbone.
@@ -105,12 +107,16 @@ impl<'a> Contents<'a> {
         let files: Vec<PathBuf> = task.files(&data.path)?;
         let formats = files.iter().map(|file| tasks::format(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
         let rows = files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
-        let (limit, bos, max_length) = (self.inputs.limit(used)?, used.bos.to_string(), used.max_length);
-        let BackboneFiles { config, tokenizer, tokenizer_config, .. } = self.files;
+        let (limit, bos) = (self.inputs.limit(used)?, used.bos.to_string());
+        let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
+        let max_length = match used.max_length {
+            Some(length) => length,
+            None => tasks::max_length(&config, Some(&tokenizer_config))?,
+        };
+        let prefix = prefix_token(&tokenizer_config, &config).map(|(_, token)| json!(token));
         let of = json!({
             "task": task.name, "task_version": task.version, "rows": rows, "formats": formats, "limit": limit,
-            "bos": bos, "max_length": max_length, "tokenizer": tokenizer, "tokenizer_config": tokenizer_config,
-            "config": config,
+            "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
         });
         let measure = MeasureId::Task {
             task: task.name.to_owned(),
@@ -120,7 +126,7 @@ impl<'a> Contents<'a> {
             limit: limit.map(|limit| Canonical::of(&json!(limit))),
             bos,
             max_length,
-            reads: Canonical::of(&json!({"config": config, "tokenizer_config": tokenizer_config})),
+            prefix: prefix.as_ref().map(Canonical::of),
             batch: self.batch_tokens,
         };
         Ok((measure, Key::new(ArtifactKind::Tokens, of, []).named(&used.name)))
@@ -143,9 +149,13 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
 /// How a criterion cuts a backbone.
 pub(super) fn cut(criterion: &Method, of: &PruneSpec<'_>) -> Result<CutId> {
     let rule = criterion::build(&criterion.name, &criterion.options)?;
-    let known = rule.reads_name().then(|| Canonical::of(&json!(of.backbone.to_lowercase())));
-    let options = Canonical::of(&json!(criterion.resolved));
-    Ok(CutId { criterion: criterion.name.clone(), options, depth: of.depth, known })
+    Ok(CutId {
+        criterion: criterion.name.clone(),
+        version: criterion::version(&criterion.name),
+        options: Canonical::of(&json!(criterion.resolved)),
+        depth: of.depth,
+        known: rule.known(of)?.map(|order| Canonical::of(&json!(order))),
+    })
 }
 
 /// How a cell's cut is repaired.
@@ -156,6 +166,7 @@ pub(super) fn repair(cell: &Cell, [criterion, recovery]: [&Method; 2], of: &Prun
     let training = recovery::finetune(&recovery.name, &recovery.options)?;
     Ok(RepairId {
         recovery: recovery.name.clone(),
+        version: recovery::version(&recovery.name),
         options: Canonical::of(&json!(recovery::untrained(&recovery.resolved))),
         fitted: repair.fitted_on(rule.one_block(of)).count(all, first),
         training: training.map(|Finetune { sequences, length, seed }| TrainingId { sequences, length, seed }),

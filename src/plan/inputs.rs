@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
+use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::files::sha256;
-use crate::grid::{Corpus, Grid, TaskUse};
+use crate::files::regular;
+use crate::grid::{Backbone, Corpus, Grid, TaskUse};
 use crate::model::weights::Weights;
+use crate::model::{self, Config};
 use crate::store::{Input, Store};
 use crate::tasks::{DocumentLimit, Task, read_rows};
 
@@ -17,16 +19,15 @@ pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
     /// The documents of each task that has a limit, by the task's name in the grid.
     documents: BTreeMap<String, usize>,
+    /// What each backbone is, by its folder.
+    contents: BTreeMap<PathBuf, String>,
 }
 
 /// The hashes that tell one backbone from another.
 pub(super) struct BackboneFiles {
-    /// Over those of config and weights.
+    /// Of what its forward pass reads.
     pub(super) content: String,
-    pub(super) config: String,
     pub(super) tokenizer: String,
-    /// None where there is no such file.
-    pub(super) tokenizer_config: Option<String>,
 }
 
 fn appeared(file: &Path) -> Error {
@@ -52,8 +53,10 @@ impl Inputs {
         let files: Vec<PathBuf> = files.into_iter().collect();
         let hash = |file: PathBuf| store.input(&file).map(|input| (file, input));
         let by_path = files.into_par_iter().map(hash).collect::<Result<_>>()?;
-        let inputs = Self { by_path, documents: BTreeMap::new() };
-        Ok(Self { documents: inputs.documents(grid)?, ..inputs })
+        let inputs = Self { by_path, documents: BTreeMap::new(), contents: BTreeMap::new() };
+        let content = |of: &Backbone| Ok((of.path.clone(), inputs.content(&of.path, store)?));
+        let contents = grid.backbones.values().map(content).collect::<Result<_>>()?;
+        Ok(Self { documents: inputs.documents(grid)?, contents, ..inputs })
     }
 
     pub(super) fn of(&self, file: &Path) -> Result<&str> {
@@ -61,15 +64,26 @@ impl Inputs {
     }
 
     pub(super) fn of_backbone(&self, folder: &Path) -> Result<BackboneFiles> {
-        let config = self.of(&folder.join("config.json"))?.to_string();
-        let weights = Weights::files(folder)?;
-        let weights = weights.iter().map(|file| self.of(file)).collect::<Result<String>>()?;
         Ok(BackboneFiles {
-            content: sha256::of_bytes(format!("{config}{weights}")),
-            config,
+            content: self.contents.get(folder).ok_or_else(|| appeared(folder))?.clone(),
             tokenizer: self.of(&folder.join("tokenizer.json"))?.to_string(),
-            tokenizer_config: self.by_path.get(&folder.join("tokenizer_config.json")).map(|of| of.sha256().to_string()),
         })
+    }
+
+    /// A backbone's content; of its weight files, what the store remembers by their hashes.
+    fn content(&self, folder: &Path, store: &Store) -> Result<String> {
+        let hashes = |file: &Path| {
+            let input = self.by_path.get(file).ok_or_else(|| appeared(file))?;
+            store.remembered(file, input, "tensors", || model::tensor_hashes(file))
+        };
+        let read = || model::content(&Config::read_with_attachments(folder)?, folder, hashes);
+        self.guarded(&[folder], read)
+    }
+
+    /// A backbone's `config.json` and `tokenizer_config.json`; null where there is none.
+    pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
+        let files = ["config.json", "tokenizer_config.json"].map(|name| folder.join(name));
+        self.guarded(&[&files[0], &files[1]], || Ok([read_json(&files[0])?, read_json(&files[1])?]))
     }
 
     /// Reads some of the files, or all that lie in some folders, with `read`. What was read is what was hashed, else
@@ -114,6 +128,17 @@ impl Inputs {
     pub fn by_path(&self) -> BTreeMap<String, String> {
         self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.sha256().to_string())).collect()
     }
+}
+
+/// A JSON file; null where there is none.
+fn read_json(path: &Path) -> Result<Value> {
+    if !path.exists() {
+        return Ok(Value::Null);
+    }
+    let text = regular::read(path)?;
+    serde_json::from_slice(&text).map_err(|error| {
+        Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
+    })
 }
 
 /// What a reader has to be told of a grid's texts: those that are calibrated on and evaluated on. `hashes` are those of the

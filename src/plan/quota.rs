@@ -34,6 +34,8 @@ impl Quota {
         let sum = |entries: &[InventoryItem]| entries.iter().map(InventoryItem::bytes).sum::<u64>();
         let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
         let (needed, mut kept) = (sum(&needed), sum(&others));
+        // Another version's are not this one's to judge.
+        others.retain(|entry| !entry.older() && !entry.later());
         // What is damaged took no time, as far as anyone knows.
         let price = |entry: &InventoryItem| entry.seconds() / entry.bytes().max(1) as f64;
         others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));

@@ -43,7 +43,7 @@ impl Change {
     /// Whether it is a choice that somebody made in the grid: no input's content, no stage of a newer program.
     fn is_setting(&self) -> bool {
         let content = [&self.old, &self.new].into_iter().flatten().any(Canonical::is_hash);
-        !content && self.field.name() != "version"
+        !content && !self.field.name().ends_with("version")
     }
 }
 

@@ -27,7 +27,7 @@ pub struct BackbonePlan {
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 over the hashes of its config and weight files: what it is, whatever it is called.
+    /// SHA-256 of what its forward pass reads: what it is, whatever it is called and however it is stored.
     pub content: String,
     /// What runs it.
     pub engine: EngineChoice,
@@ -165,7 +165,7 @@ impl BackbonePlan {
         let config = inputs.guarded(&[&folder.join("config.json")], || Config::read_with_attachments(&folder))?;
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
-        let contents = Contents::new(grid, inputs, &files, engine, batch_tokens);
+        let contents = Contents::new(grid, inputs, (&folder, &files), engine, batch_tokens);
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         if let Some((_, cell)) = own.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
@@ -329,10 +329,13 @@ impl BackbonePlan {
 
     /// A selection's key has what the criterion looks at: similarities of activations, scores without some layers.
     fn selection(&self, calibration: usize, criterion: &Method, cut: &CutId, batch_tokens: usize) -> Result<Key> {
-        let CutId { criterion: name, options, depth, known } = cut;
-        let mut of = json!({"backbone": self.content, "criterion": name, "options": options.value(), "depth": depth});
+        let CutId { criterion: name, version, options, depth, known } = cut;
+        let mut of = json!({
+            "backbone": self.content, "criterion": name, "criterion_version": version, "options": options.value(),
+            "depth": depth,
+        });
         if let Some(known) = known {
-            of["name"] = known.value();
+            of["known"] = known.value();
         }
         let rule = criterion::build(&criterion.name, &criterion.options)?;
         let (cut, tokens) = (self.cut(*depth), &self.calibrations[calibration].tokens);
@@ -345,8 +348,10 @@ impl BackbonePlan {
 
     /// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
     fn operator(&self, selection: &Arc<Key>, repair: &RepairId, calibration: &CalibrationPlan) -> Key {
-        let RepairId { recovery, options, fitted, .. } = repair;
-        let of = json!({"recovery": recovery, "options": options.value(), "sequences": fitted});
+        let RepairId { recovery, version, options, fitted, training: _ } = repair;
+        let of = json!({
+            "recovery": recovery, "recovery_version": version, "options": options.value(), "sequences": fitted,
+        });
         let activations = Arc::new(self.pass(&calibration.tokens));
         Key::new(ArtifactKind::Operator, of, [("selection", Arc::clone(selection)), ("activations", activations)])
     }

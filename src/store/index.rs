@@ -8,10 +8,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::disk::Disk;
+use super::key::canonical;
 use crate::error::{Error, Result};
 use crate::files::stamp::{Stamp, grain};
 use crate::files::{regular, sha256};
@@ -125,6 +127,41 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
     value
 }
 
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    found: Value,
+    /// Of what stands before and of what it is about.
+    check: String,
+}
+
+/// What `find` finds out about the content of a file, remembered by its hash where the file is large. `what` names what is
+/// looked for, and its version.
+pub(super) fn remembered<T: Serialize + DeserializeOwned>(
+    disk: &dyn Disk,
+    folder: Option<&Path>,
+    (path, input): (&Path, &Input),
+    what: &str,
+    find: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let Some(folder) = folder.filter(|_| path.metadata().is_ok_and(|data| data.len() >= LARGE)) else {
+        return find();
+    };
+    let place = folder.join(format!("{}.{what}.json", input.sha256));
+    let check = |found: &Value| sha256::of_bytes(format!("{} {what} {}", input.sha256, canonical(found)));
+    let known = disk.read(&place).ok().and_then(|text| serde_json::from_slice::<Remembered>(&text).ok());
+    let known = known.filter(|of| of.check == check(&of.found)).and_then(|of| serde_json::from_value(of.found).ok());
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let value = find()?;
+    if let Ok(found) = serde_json::to_value(&value) {
+        let entry = Remembered { check: check(&found), found };
+        let text = serde_json::to_vec(&entry).unwrap_or_default();
+        disk.make_folder(folder).and_then(|()| disk.replace(&place, &text)).ok();
+    }
+    Ok(value)
+}
+
 /// Machines may have a disk of their own under the same path: each of its files has an entry of its own by its number.
 fn place(folder: &Path, path: &Path, stamp: &Stamp) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
@@ -201,6 +238,29 @@ mod tests {
         let own = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
         remember(&SystemDisk::default(), &place(&index, &path, &own).unwrap(), &own, "another disk").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
+    }
+
+    #[test]
+    fn what_is_found_out_about_a_large_file_is_remembered_by_its_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
+        let find = |bytes: &[u8], found: &str| {
+            old(&path, bytes);
+            let input = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
+            let find = || Ok(found.to_owned());
+            remembered(&SystemDisk::default(), Some(&index), (&path, &input), "what", find).unwrap()
+        };
+        let (mut bytes, small) = (vec![7; 2 << 20], [7; 9]);
+        assert_eq!((find(&bytes, "first"), find(&bytes, "again")), ("first".into(), "first".into()));
+        assert_eq!((find(&small, "small"), find(&small, "anew")), ("small".into(), "anew".into()));
+        bytes[99] ^= 1;
+        assert_eq!(find(&bytes, "other"), "other");
+        let entry = fs::read_dir(&index).unwrap().map(|of| of.unwrap().path());
+        for entry in entry.filter(|of| of.to_string_lossy().ends_with(".what.json")) {
+            let text = fs::read_to_string(&entry).unwrap().replace("other", "ether");
+            fs::write(entry, text).unwrap();
+        }
+        assert_eq!(find(&bytes, "damage is seen"), "damage is seen");
     }
 
     #[test]

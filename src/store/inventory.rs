@@ -65,6 +65,11 @@ impl InventoryItem {
         }
     }
 
+    /// Whether an earlier program made it, under a key of another form: it is whole, and this one never asks for it.
+    pub fn older(&self) -> bool {
+        matches!(self.found, Found::Whole(_)) && !self.current() && !self.later()
+    }
+
     /// The hash that its key would have without some fields of its own; none where it lacks one of them.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
         let Found::Whole(artifact) = &self.found else { return None };
@@ -182,6 +187,27 @@ impl Store {
             let found = Found::of(opened, &member.hash, file);
             entries.push(item(member.hash, found));
         }
+    }
+
+    /// How many artifacts lie in the folders of earlier stages: listings and the first lines of files of many, nothing more.
+    pub fn of_older_stages(&self) -> usize {
+        let older = |stage: &&PathBuf| {
+            let name = name_of(stage);
+            name.rsplit_once("-v").is_some_and(|(kind, version)| {
+                let known = ArtifactKind::ALL.iter().find(|known| known.name() == kind);
+                known.zip(version.parse::<u32>().ok()).is_some_and(|(known, version)| version < known.version())
+            })
+        };
+        let many = |stage: &Path| {
+            let packs = Packs::new(Arc::clone(&self.disk), stage);
+            packs.refresh();
+            packs.hashes().len()
+        };
+        let apart = |stage: &Path| {
+            let groups = self.folders(stage).into_iter().filter(|group| name_of(group) != Packs::FOLDER);
+            groups.map(|group| self.folders(&group).len()).sum::<usize>()
+        };
+        self.folders(&self.root).iter().filter(older).map(|stage| apart(stage) + many(stage)).sum()
     }
 
     /// Removes artifacts: first out of sight, then from the disk.

@@ -59,24 +59,26 @@ impl ArtifactKind {
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
         match self {
-            Self::Distilled => 1,
+            // Each is one more than before, without a change of its own: keys name a backbone by what its forward pass reads, a
+            // task by what is read of the backbone's files, a method by its version.
+            Self::Distilled => 2,
             // 2, for teachers: as with scores' 4.
-            Self::Teacher => 2,
+            Self::Teacher => 3,
             // 2, for latencies: a tied table counts once where it is one, and operators in f32.
-            Self::Latency => 2,
+            Self::Latency => 3,
             // 2, for operators: keys name the activations, and have every option filled in. 3: what is solved on how many
             // sequences is what the key says, also where many layers happen to be one block.
-            Self::Operator => 3,
+            Self::Operator => 4,
             // 2, for scores: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in
             // half precision candle rounds no logits.
-            Self::Scores => 4,
+            Self::Scores => 5,
             // 2, for tokens: keys say the format that a file is read as. 3: windows say the bytes that they predict.
-            Self::Tokens => 3,
+            Self::Tokens => 4,
             // 3, for selections: keys name what the criterion looked at, and have every option filled in. 4: the bound of `cca`
             // counts no rounding as a direction.
-            Self::Selection => 4,
+            Self::Selection => 5,
             // 3, for activations: as with scores. 4: a shard each.
-            Self::Activations => 4,
+            Self::Activations => 5,
         }
     }
 
@@ -256,7 +258,7 @@ mod tests {
         // printf '{"kind":"selection","of":{"depth":7},"version":4}' | sha256sum
         let key = Key::new(ArtifactKind::Selection, json!({"depth": 7}), []);
         assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":4}"#));
-        assert_eq!(key.kind().folder(), "selection-v4");
+        assert_eq!(key.kind().folder(), "selection-v5");
     }
 
     #[test]

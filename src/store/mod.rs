@@ -58,6 +58,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -484,6 +486,21 @@ impl Store {
         // A folder that is no store yet is left as it is.
         let index = self.begun.then(|| self.root.join("index"));
         index::input(&*self.disk, index.as_deref(), path, self.rehash)
+    }
+
+    /// What `find` finds out about the content of an input, as it is remembered of a large one. `what` names it.
+    ///
+    /// # Errors
+    /// What `find` refuses.
+    pub fn remembered<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &Path,
+        input: &Input,
+        what: &str,
+        find: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let index = self.begun.then(|| self.root.join("index"));
+        index::remembered(&*self.disk, index.as_deref(), (path, input), what, find)
     }
 
     /// Where records of runs lie.

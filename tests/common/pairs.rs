@@ -26,13 +26,15 @@ pub struct Pair {
 }
 
 /// Aspects that no grid, file or flag changes: constants of the program.
-pub const CONSTANT: [&str; 6] = [
+pub const CONSTANT: [&str; 8] = [
+    "cut.version",
     "measure.boundary",
     "measure.prefill.rounds",
     "measure.prefill.warmups",
     "measure.task.batch",
     "measure.task.version",
     "measure.windows.batch",
+    "repair.version",
 ];
 
 /// One pruned cell that is scored on a text and a task, and timed.
@@ -111,6 +113,14 @@ impl Setting {
         self.grid(&format!("{{path: {text}.jsonl, rule: ptb"), &format!("{{path: {text}, rule: c4-stream{settings}"));
     }
 
+    /// The task's files in a folder, as they are published.
+    fn task_folder(&self) {
+        std::fs::create_dir(self.world.path("copa")).unwrap();
+        std::fs::rename(self.world.path("copa.jsonl"), self.world.path("copa/validation.jsonl")).unwrap();
+        self.world.write("copa/README.md", "A text.\n");
+        self.grid("path: copa.jsonl", "path: copa");
+    }
+
     /// Whose documents nobody has to count before they are read.
     fn whole_task(&mut self) {
         self.grid("tasks: {name: copa, limit: 6}", "tasks: copa");
@@ -178,7 +188,21 @@ pub fn unlike() -> Vec<Pair> {
             bytes[last] ^= 1;
             std::fs::write(path, bytes).unwrap();
         }),
-        pair("another constant of the norms", &["measure.task.reads", "model.content"], |of| {
+        pair("another type of a tensor", &["model.content"], |of| {
+            let path = of.world.path("backbone/model.safetensors");
+            let bytes = std::fs::read(&path).unwrap();
+            let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let norm = tensors.tensor("model.norm.weight").unwrap();
+            assert_eq!(norm.dtype(), safetensors::Dtype::F32);
+            // The upper half of a float is its bf16.
+            let halves: Vec<u8> = norm.data().chunks_exact(4).flat_map(|float| [float[2], float[3]]).collect();
+            let shape = norm.shape().to_vec();
+            let half = safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape, &halves).unwrap();
+            let others = tensors.iter().filter(|(name, _)| *name != "model.norm.weight");
+            let all: Vec<_> = others.chain([("model.norm.weight", half)]).collect();
+            safetensors::serialize_to_file(all, None, &path).unwrap();
+        }),
+        pair("another constant of the norms", &["model.content"], |of| {
             of.json("backbone/config.json", |config| config["rms_norm_eps"] = json!(1e-6));
         }),
         pair("another tokenizer", &["model.tokenizer"], |of| {
@@ -361,7 +385,7 @@ pub fn unlike() -> Vec<Pair> {
         pair("fewer documents", &["measure.task.limit"], |of| of.grid("limit: 6", "limit: 3")),
         pair("special tokens", &["measure.task.bos"], |of| of.grid("limit: 6", "limit: 6, bos: never")),
         pair("a shorter context", &["measure.task.max_length"], |of| of.grid("limit: 6", "limit: 6, max_length: 24")),
-        pair("another token before an empty context", &["measure.task.reads"], |of| {
+        pair("another token before an empty context", &["measure.task.prefix"], |of| {
             of.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
         }),
         pair("longer prompts", &["measure.prefill.length"], |of| {
@@ -405,6 +429,40 @@ pub fn alike() -> Vec<Pair> {
         pair("a profile", &[], |of| {
             of.grid("depth: 1", "depth: 2\nprofile: small\nprofiles: {small: {depth: 1}}");
         }),
+        pair("entries of the config that nothing is computed from", &[], |of| {
+            of.json("backbone/config.json", |config| {
+                config["transformers_version"] = json!("0.0.1");
+                config["initializer_range"] = json!(0.5);
+                config["architectures"] = json!(["LlamaForCausalLM"]);
+            });
+        }),
+        pair("a chat template", &[], |of| {
+            of.json("backbone/tokenizer_config.json", |config| config["chat_template"] = json!("{{ messages }}"));
+        }),
+        pair("weights in several files", &[], |of| {
+            let bytes = std::fs::read(of.world.path("backbone/model.safetensors")).unwrap();
+            let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let all: Vec<_> = tensors.iter().collect();
+            let mut map = serde_json::Map::new();
+            for (at, part) in all.chunks(all.len().div_ceil(3)).enumerate() {
+                let file = format!("part-{at}.safetensors");
+                safetensors::serialize_to_file(part.iter().cloned(), None, &of.world.path("backbone").join(&file))
+                    .unwrap();
+                map.extend(part.iter().map(|(name, _)| ((*name).to_owned(), json!(file))));
+            }
+            of.world.write("backbone/model.safetensors.index.json", json!({"weight_map": map}).to_string());
+            std::fs::remove_file(of.world.path("backbone/model.safetensors")).unwrap();
+        }),
+        between(
+            "what is said of a task's files",
+            &[],
+            |of| of.task_folder(),
+            |of| {
+                of.task_folder();
+                of.world.write("copa/README.md", "Another text.\n");
+            },
+        ),
+        pair("a length that the config says", &[], |of| of.grid("limit: 6", "limit: 6, max_length: 256")),
         pair("the name of a text", &[], |of| {
             of.grid("  train: {", "  other: {");
             of.grid("corpus: train", "corpus: other");

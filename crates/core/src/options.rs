@@ -45,6 +45,9 @@ pub struct Registered<B> {
     pub source: &'static str,
     /// Whether the paper has it not: its tables of methods leave it out.
     pub beyond: bool,
+    /// Of what it gives: a method that gives other numbers than before gets the next one, and what it made before is not
+    /// found any more.
+    pub version: u32,
     pub build: B,
     resolve: fn(&str, &Options) -> Result<Options>,
     schema: fn() -> Value,
@@ -72,7 +75,16 @@ impl<B> Registered<B> {
         build: B,
     ) -> Self {
         let shown = Appearance { name, label: name, style: None, ours: false };
-        Self { shown, variants: &[], source, beyond: false, build, resolve: resolve::<T>, schema: schema::<T> }
+        Self {
+            shown,
+            variants: &[],
+            source,
+            beyond: false,
+            version: 1,
+            build,
+            resolve: resolve::<T>,
+            schema: schema::<T>,
+        }
     }
 
     /// The same as the paper prints it.
@@ -100,6 +112,13 @@ impl<B> Registered<B> {
     #[must_use]
     pub const fn beyond(mut self) -> Self {
         self.beyond = true;
+        self
+    }
+
+    /// The same in a later version.
+    #[must_use]
+    pub const fn version(mut self, version: u32) -> Self {
+        self.version = version;
         self
     }
 

@@ -45,14 +45,17 @@ pub(crate) enum State {
     Whole,
     /// It is not what was written.
     Damaged,
-    /// It is of another version of its stage, or of one that it was made from.
+    /// It is of an earlier version of its stage, or of one that it was made from: of an older form, and left alone.
     OtherVersion,
+    /// A later program made it; it is left alone.
+    LaterVersion,
 }
 
 impl State {
     pub(crate) fn of(entry: &InventoryItem) -> Self {
         match &entry.found {
             Found::Damaged(_) => Self::Damaged,
+            Found::Whole(_) if entry.later() => Self::LaterVersion,
             Found::Whole(_) if !entry.current() => Self::OtherVersion,
             Found::Whole(_) => Self::Whole,
         }

@@ -30,7 +30,7 @@ pub(crate) struct ExplainedBackbone {
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub(crate) folder: PathBuf,
-    /// SHA-256 over the hashes of its config and weight files, in hexadecimal digits.
+    /// SHA-256 of what of its config and weights is computed with, in hexadecimal digits.
     pub(crate) content: String,
 }
 

@@ -47,6 +47,11 @@ pub fn resolve(name: &str, options: &Options) -> Result<Options> {
     entry.resolve(options)
 }
 
+/// The version of what a criterion gives; 1 of a name that is no criterion's.
+pub fn version(name: &str) -> u32 {
+    ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
+}
+
 /// The names of all criteria and what their options are.
 pub fn described() -> Vec<Described> {
     ENTRIES.iter().map(CriterionEntry::described).collect()

@@ -110,9 +110,14 @@ pub trait Criterion: Send + Sync {
         Vec::new()
     }
 
-    /// Whether the choice depends on what the grid calls the backbone, which nothing else may.
-    fn reads_name(&self) -> bool {
-        false
+    /// What the rule knows of the backbone beforehand, such as a published order found by its name in the grid: a part of
+    /// what makes a selection.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    fn known(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
+        let _ = cut;
+        Ok(None)
     }
 
     /// Picks the layers.

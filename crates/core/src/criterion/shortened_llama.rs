@@ -139,8 +139,11 @@ impl Criterion for ShortenedLlama {
         }
     }
 
-    fn reads_name(&self) -> bool {
-        matches!(self, Self::Released { backbone: None, .. })
+    fn known(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
+        match self {
+            Self::Measured => Ok(None),
+            Self::Released { score, backbone } => order(score, backbone.as_deref(), cut).map(Some),
+        }
     }
 
     fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {

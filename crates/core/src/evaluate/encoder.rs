@@ -1,10 +1,34 @@
 //! A backbone's tokenizer as the tasks want it.
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::corpus::Tokenizer;
 use crate::error::{Error, Result};
 use crate::tasks::{Encoder, Prefix};
+
+/// A special token as a backbone's files write it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum SpecialToken<'a> {
+    Text(&'a str),
+    Id(u64),
+}
+
+/// What stands before an empty context, `bos` or `eos`: see [`TaskEncoder::new`]. All that tasks read of these files beside
+/// the length of a context.
+pub fn prefix_token<'a>(tokenizer_config: &'a Value, config: &'a Value) -> Option<(&'static str, SpecialToken<'a>)> {
+    let token = |name: &'static str| {
+        // A token is written as its text, or as a map with the text as `content`.
+        let text = &tokenizer_config[format!("{name}_token").as_str()];
+        let text = text.as_str().or_else(|| text["content"].as_str()).map(SpecialToken::Text);
+        let number = &config[format!("{name}_token_id").as_str()];
+        // Several end tokens are a list: the first is the main one.
+        let number = || number.as_u64().or_else(|| number[0].as_u64()).map(SpecialToken::Id);
+        Some((name, text.or_else(number)?))
+    };
+    token("bos").or_else(|| token("eos"))
+}
 
 /// Tokenises for tasks: with or without special tokens, and with a token that stands for an empty context.
 pub struct TaskEncoder<'a> {
@@ -19,32 +43,21 @@ impl<'a> TaskEncoder<'a> {
     /// # Errors
     /// A token that the tokenizer does not know.
     pub fn new(tokenizer: &'a Tokenizer, tokenizer_config: &Value, config: &Value) -> Result<Self> {
-        let id = |name: &str| -> Result<Option<u32>> {
-            // A token is written as its text, or as a map with the text as `content`.
-            let text = &tokenizer_config[format!("{name}_token").as_str()];
-            if let Some(text) = text.as_str().or_else(|| text["content"].as_str()) {
-                return tokenizer.id(text).map(Some).ok_or_else(|| {
-                    Error::bad_input("the tokenizer does not know its own special token")
-                        .at(tokenizer.path().with_file_name("tokenizer_config.json").display().to_string())
-                        .expected(format!("a `{name}_token` of tokenizer.json"))
-                        .found(format!("`{text}`"))
-                });
-            }
-            let number = &config[format!("{name}_token_id").as_str()];
-            // Several end tokens are a list: the first is the main one.
-            let number = number.as_u64().or_else(|| number[0].as_u64());
-            let beyond = |id: u64| {
+        let id = |(name, token): (&str, SpecialToken<'_>)| match token {
+            SpecialToken::Text(text) => tokenizer.id(text).ok_or_else(|| {
+                Error::bad_input("the tokenizer does not know its own special token")
+                    .at(tokenizer.path().with_file_name("tokenizer_config.json").display().to_string())
+                    .expected(format!("a `{name}_token` of tokenizer.json"))
+                    .found(format!("`{text}`"))
+            }),
+            SpecialToken::Id(id) => u32::try_from(id).map_err(|_| {
                 Error::bad_input("a special token is beyond the vocabulary")
                     .at(format!("config.json, {name}_token_id"))
                     .expected(format!("an id below {}", tokenizer.vocab_size()))
                     .found(id.to_string())
-            };
-            number.map(|id| u32::try_from(id).map_err(|_| beyond(id))).transpose()
+            }),
         };
-        let prefix = match id("bos")? {
-            Some(id) => Some(id),
-            None => id("eos")?,
-        };
+        let prefix = prefix_token(tokenizer_config, config).map(id).transpose()?;
         let prefix = prefix.map(|id| tokenizer.decode(id).map(|text| Prefix { id, text })).transpose()?;
         Ok(Self { tokenizer, prefix })
     }

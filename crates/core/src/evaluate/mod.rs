@@ -5,5 +5,5 @@ mod encoder;
 mod eval_set;
 pub mod perplexity;
 
-pub use encoder::TaskEncoder;
+pub use encoder::{SpecialToken, TaskEncoder, prefix_token};
 pub use eval_set::{EvalSet, score};

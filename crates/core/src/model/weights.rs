@@ -85,6 +85,14 @@ impl Weights {
         self.holder.contains_key(name)
     }
 
+    /// The tensors that were checked: what each is asked for as, its name in its file, and that file.
+    pub(super) fn taken(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
+        self.taken.iter().filter_map(|stored| {
+            let asked = self.stored.iter().find(|(_, of)| *of == stored).map_or(stored, |(asked, _)| asked);
+            Some((asked.as_str(), stored.as_str(), self.shards[*self.holder.get(stored)?].path.as_path()))
+        })
+    }
+
     fn stored_name<'a>(&'a self, name: &'a str) -> &'a str {
         self.stored.get(name).map_or(name, String::as_str)
     }

@@ -111,6 +111,11 @@ pub fn resolve(name: &str, options: &Options) -> Result<Options> {
     Ok(resolved)
 }
 
+/// The version of what a recovery gives; 1 of a name that is no recovery's.
+pub fn version(name: &str) -> u32 {
+    ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
+}
+
 /// The names of all recoveries and what their options are.
 pub fn described() -> Vec<Described> {
     let described = |entry: &RecoveryEntry| {

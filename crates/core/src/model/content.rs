@@ -1,0 +1,188 @@
+//! What a backbone is: what its forward pass reads, however it is stored. Entries of the config that nothing is computed
+//! from, how tensors are dealt out to files, and what lies beside them are no part of it.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::Path;
+
+use rayon::prelude::*;
+use safetensors::tensor::TensorInfo;
+use serde_json::{Value, json};
+
+use super::architecture::{Architecture, QueryKeyNorm};
+use super::attached::Attachment;
+use super::config::{Config, Llama3Scaling, Rope};
+use super::shard::Shard;
+use super::tensors;
+use crate::error::{Error, Result};
+use crate::files::sha256;
+
+/// The tensors of a weight file: of each its type, shape, and the SHA-256 of its bytes, by name.
+pub type TensorHashes = BTreeMap<String, String>;
+
+/// Hashes the tensors of a weight file.
+///
+/// # Errors
+/// A file that is no weight file, or that cannot be read.
+pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
+    let shard = Shard::open(path)?;
+    let tensors: Vec<(String, TensorInfo)> =
+        shard.metadata.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();
+    let hash = |(name, info): (String, TensorInfo)| {
+        let mut bytes = Bytes { shard: &shard, name: &name, info: &info, at: 0, refused: None };
+        let hashed = sha256::of_reader(&mut bytes);
+        let (hash, _) =
+            hashed.map_err(|error| bytes.refused.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
+        let of = format!("{:?} {:?} {hash}", info.dtype, info.shape);
+        Ok((name, of))
+    };
+    let hashes = tensors.into_par_iter().map(hash).collect::<Result<_>>()?;
+    shard.unchanged()?;
+    Ok(hashes)
+}
+
+/// A tensor's bytes as a file.
+struct Bytes<'a> {
+    shard: &'a Shard,
+    name: &'a str,
+    info: &'a TensorInfo,
+    at: usize,
+    refused: Option<Error>,
+}
+
+impl Read for Bytes<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (first, last) = self.info.data_offsets;
+        let length = buffer.len().min(last - first - self.at);
+        if let Err(error) = self.shard.read(self.name, self.info, self.at, &mut buffer[..length]) {
+            self.refused = Some(error);
+            return Err(io::ErrorKind::Other.into());
+        }
+        self.at += length;
+        Ok(length)
+    }
+}
+
+/// SHA-256 over what the forward pass of a backbone in a folder reads. `hashes` gives those of a weight file's tensors
+/// ([`tensor_hashes`]).
+///
+/// # Errors
+/// As [`super::check_weights`]; what `hashes` refuses.
+pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<TensorHashes>) -> Result<String> {
+    let mut tensors: BTreeMap<String, String> = BTreeMap::new();
+    let mut files: BTreeMap<&Path, TensorHashes> = BTreeMap::new();
+    let weights = tensors::checked(config, folder)?;
+    for (name, stored, file) in weights.taken() {
+        if !files.contains_key(file) {
+            files.insert(file, hashes(file)?);
+        }
+        let lost = || Error::bad_input("a weight file changed while it was hashed").at(file.display().to_string());
+        tensors.insert(name.to_owned(), files[file].get(stored).ok_or_else(lost)?.clone());
+    }
+    Ok(sha256::of_bytes(json!({"config": canonical(config), "tensors": tensors}).to_string()))
+}
+
+/// What is computed from a config, each thing once. Taken apart whole, so that no new entry is forgotten.
+fn canonical(config: &Config) -> Value {
+    let Config {
+        architecture,
+        layers,
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        intermediate,
+        vocab,
+        norm_eps,
+        rope: Rope { theta, scaling },
+        tied_embeddings,
+        windows,
+        // How far it was trained: nothing is computed from it.
+        max_positions: _,
+        attachments,
+        notes: _,
+    } = config;
+    let &Architecture { class: _, model_type: _, norms, query_key_norm, projection_bias, window: _ } = *architecture;
+    let query_key_norm = match query_key_norm {
+        QueryKeyNorm::None => "none",
+        QueryKeyNorm::PerHead => "per head",
+        QueryKeyNorm::WholeProjection => "whole projection",
+    };
+    let scaling = scaling.map(|of| {
+        let Llama3Scaling { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } = of;
+        [factor, low_freq_factor, high_freq_factor, original_max_position_embeddings]
+    });
+    let attached = |&Attachment { layer, place, diagonal, bias }: &Attachment| json!({"layer": layer, "place": place.name(), "diagonal": diagonal, "bias": bias});
+    json!({
+        "norms": norms, "query_key_norm": query_key_norm, "projection_bias": projection_bias, "layers": layers,
+        "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "intermediate": intermediate,
+        "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling, "tied": tied_embeddings,
+        "windows": windows, "attachments": attachments.iter().map(attached).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn fixture() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa")
+    }
+
+    fn of(folder: &Path) -> String {
+        content(&Config::read(folder).unwrap(), folder, tensor_hashes).unwrap()
+    }
+
+    #[test]
+    fn a_backbone_is_what_its_forward_pass_reads() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path();
+        let bytes = fs::read(fixture().join("model.safetensors")).unwrap();
+        let config: Value = serde_json::from_slice(&fs::read(fixture().join("config.json")).unwrap()).unwrap();
+        let write = |config: &Value| fs::write(folder.join("config.json"), config.to_string()).unwrap();
+        write(&config);
+        fs::write(folder.join("model.safetensors"), &bytes).unwrap();
+        let first = of(folder);
+        assert_eq!(first, of(&fixture()), "the order of a config's entries is none of its");
+        // What nothing is computed from.
+        let mut other = config.clone();
+        for (name, value) in
+            [("transformers_version", json!("9")), ("use_cache", json!(false)), ("max_position_embeddings", json!(512))]
+        {
+            other[name] = value;
+        }
+        write(&other);
+        assert_eq!(of(folder), first);
+        // What something is.
+        for (name, value) in
+            [("rms_norm_eps", json!(1e-6)), ("rope_parameters", json!({"rope_type": "default", "rope_theta": 10000.0}))]
+        {
+            let mut other = config.clone();
+            other[name] = value;
+            write(&other);
+            assert_ne!(of(folder), first, "{name}");
+        }
+        write(&config);
+        // The same tensors in two files.
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let mut all: Vec<_> = tensors.iter().collect();
+        all.sort_by_key(|(name, _)| name.to_string());
+        let (one, two) = all.split_at(all.len() / 3);
+        let mut map = serde_json::Map::new();
+        for (file, part) in [("one.safetensors", one), ("two.safetensors", two)] {
+            safetensors::serialize_to_file(part.iter().cloned(), None, &folder.join(file)).unwrap();
+            map.extend(part.iter().map(|(name, _)| ((*name).to_owned(), json!(file))));
+        }
+        fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string()).unwrap();
+        fs::remove_file(folder.join("model.safetensors")).unwrap();
+        assert_eq!(of(folder), first, "sharded");
+        // One bit of one weight.
+        let mut two = fs::read(folder.join("two.safetensors")).unwrap();
+        *two.last_mut().unwrap() ^= 1;
+        fs::write(folder.join("two.safetensors"), two).unwrap();
+        assert_ne!(of(folder), first, "a weight");
+    }
+}
