@@ -105,6 +105,12 @@ fn a_calibration_that_determines_nothing_is_said_and_never_marked_the_best() {
         for row in &rows[1..] {
             let repaired = !["dense", "none", ""].contains(&row[5].as_str());
             assert_eq!(row[notes].contains(said), repaired, "{row:?}");
+            // What chose the layers says nothing either, with a repair and without.
+            assert_eq!(
+                row[notes].contains("one token over and over"),
+                row[5] != "dense" && !row[5].is_empty(),
+                "{row:?}"
+            );
         }
         let markdown = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
         (rows, markdown)
@@ -115,7 +121,14 @@ fn a_calibration_that_determines_nothing_is_said_and_never_marked_the_best() {
     let note = |recovery: &str| rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone();
     assert!(note("ghosted").contains("rank 1 of 64"), "{}", note("ghosted"));
     assert!(note("affine").contains("rank 0 of 64"), "{}", note("affine"));
-    assert!(!table.contains("**"), "only the cut itself is left to compete:\n{table}");
+    assert!(!table.contains("**"), "nobody is left to compete:\n{table}");
+    // Whatever criterion chose them; where no calibration did, the cut itself stands.
+    let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
+    let log = world.runs(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
+    for row in &results(&world, &log)[2..] {
+        let explicit = row.iter().any(|cell| cell.contains("explicit"));
+        assert_eq!(row[notes].contains("one token over and over"), !explicit, "{row:?}");
+    }
     // Fewer tokens than channels.
     let world = World::new();
     let set = ["--set", "calibration=[{corpus: train, sequences: 2, length: 16}]"];
@@ -123,6 +136,8 @@ fn a_calibration_that_determines_nothing_is_said_and_never_marked_the_best() {
     let rows = results(&world, &log);
     let note = rows.iter().find(|row| row[5] == "linearpatch-rotate").unwrap()[notes].clone();
     assert!(note.contains("only 32 tokens of calibration for 64 channels"), "{note}");
+    let note = rows.iter().find(|row| row[5] == "none").unwrap()[notes].clone();
+    assert!(note.contains("chosen by 32 tokens of calibration: fewer than 64 channels"), "{note}");
     assert!(rows.iter().any(|row| row[notes].contains("rank 32 of 64 (32 tokens)")), "{rows:?}");
     let markdown = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
     assert!(!markdown.contains("**"), "{markdown}");

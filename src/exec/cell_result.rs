@@ -42,6 +42,9 @@ pub struct CellResult {
     pub removed: Vec<usize>,
     /// `(candidate, score)` of the criterion.
     pub scores: Vec<(usize, f64)>,
+    /// Why that choice tells nothing, a line each; empty where it does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub selection_notes: Vec<String>,
     pub boundaries: Vec<BoundaryResult>,
     /// One for each perplexity of the grid; none where the cell failed.
     pub perplexity: Vec<Option<f64>>,
@@ -93,6 +96,7 @@ impl CellResult {
             layers,
             removed: Vec::new(),
             scores: Vec::new(),
+            selection_notes: Vec::new(),
             boundaries: Vec::new(),
             perplexity: Vec::new(),
             losses: Vec::new(),
@@ -109,7 +113,7 @@ impl CellResult {
 
     /// What a reader has to know of this cell, each thing once.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = Vec::new();
+        let mut notes: Vec<String> = self.selection_notes.clone();
         for boundary in &self.boundaries {
             for note in &boundary.notes {
                 let placed = format!("layer {}: {note}", boundary.region.0);

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
 use crate::machine;
-use crate::plan::payload::{LATENCY, from_json, selection, values};
+use crate::plan::payload::{LATENCY, from_json, selection, selection_notes, values};
 use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
 use crate::store::{Key, Lookup, Store, StoredArtifact};
 use crate::tasks::{AnswerKey, AnswerSheet, Score};
@@ -119,6 +119,7 @@ impl<'a> Reader<'a> {
         if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
             let selection = selection(&artifact)?;
             (result.removed, result.scores) = (selection.removed, selection.scores);
+            result.selection_notes = selection_notes(&artifact)?;
         }
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
             result.boundaries = figures(&artifact)?;

@@ -11,6 +11,8 @@ use crate::store::StoredArtifact;
 
 /// Of a selection: the layers and scores.
 pub const SELECTION: &str = "selection.json";
+/// Of a selection: what speaks against it, where anything does.
+pub const NOTES: &str = "notes.json";
 /// Of an operator: what is known of each boundary.
 pub const FIGURES: &str = "figures.json";
 /// Of tokens: how much text they are.
@@ -44,6 +46,15 @@ pub fn from_json<T: DeserializeOwned>(artifact: &StoredArtifact, name: &str) -> 
 /// Damage.
 pub fn selection(artifact: &StoredArtifact) -> Result<Selection> {
     from_json(artifact, SELECTION)
+}
+
+/// Why a selection tells nothing, a line each; empty where it does.
+///
+/// # Errors
+/// Damage.
+pub fn selection_notes(artifact: &StoredArtifact) -> Result<Vec<String>> {
+    let noted = artifact.payloads().any(|name| name == NOTES);
+    if noted { from_json(artifact, NOTES) } else { Ok(Vec::new()) }
 }
 
 /// How much text stored tokens are.

@@ -29,7 +29,8 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
             let value = value.filter(|value| value.is_finite());
             let record = Record { condition: condition.clone(), metric: metric.id.clone(), value, error };
             let unidentified = grid.backbones.get(&result.cell.backbone).and_then(|of| of.unidentified.clone());
-            let undetermined = result.boundaries.iter().any(|boundary| boundary.undetermined);
+            let repairs = result.boundaries.iter().any(|boundary| boundary.undetermined);
+            let undetermined = repairs || !result.selection_notes.is_empty();
             let (variant, told, calibration) = (Arc::clone(&variant), Arc::clone(&told), calibration.clone());
             let scored = scored.to_vec();
             let measures = result.measures.get(measured).unwrap_or_default().to_vec();

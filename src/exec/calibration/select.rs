@@ -10,7 +10,7 @@ use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
 use crate::criterion::{self, CalibrationEvidence, Criterion, PruneSpec, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Variant;
-use crate::plan::payload::{self, SELECTION, to_json};
+use crate::plan::payload::{self, NOTES, SELECTION, to_json};
 use crate::store::Key;
 
 /// The selections of some variants, each picked once.
@@ -140,7 +140,12 @@ impl SelectionSlot<'_> {
             Ok(selection) => {
                 let seconds = started.elapsed().as_secs_f64();
                 job.hold.check()?;
-                job.run.store.put(&self.key, seconds, &[(SELECTION, &to_json(&selection)?)])?;
+                let channels = job.backbone.config.hidden;
+                let notes = criterion::degenerate(&*self.criterion, &self.cut, &selection, &job.windows, channels);
+                let (selected, notes) =
+                    (to_json(&selection)?, (!notes.is_empty()).then(|| to_json(&notes)).transpose()?);
+                let payloads = [Some((SELECTION, selected.as_slice())), notes.as_deref().map(|of| (NOTES, of))];
+                job.run.store.put(&self.key, seconds, &payloads.into_iter().flatten().collect::<Vec<_>>())?;
                 job.hold.gone_on();
                 Picked::Done(selection)
             }

@@ -2,6 +2,7 @@
 
 mod angular;
 mod cca;
+mod degenerate;
 mod explicit;
 mod llm_streamline;
 mod rule;
@@ -14,6 +15,7 @@ use crate::error::Result;
 use crate::options::{self, Appearance, Described, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
+pub use degenerate::degenerate;
 use rule::CriterionEntry;
 pub use rule::{CalibrationEvidence, Criterion, Perplexities, PruneSpec, Selection};
 
