@@ -422,3 +422,110 @@ fn what_a_job_refused_stands_in_status_until_it_works() {
     assert!(!shown.contains("job 5_0 ended") && shown.contains("job 6 ended"), "{shown}");
     assert!(shown.contains(") on cpu"), "a plan says its engine: {shown}");
 }
+
+#[test]
+fn a_report_goes_over_a_later_run_of_the_same_grid_and_not_over_one_with_other_settings() {
+    let world = World::new();
+    submitted(&world);
+    let worked = job(&submission(&world), Some("0"));
+    assert_eq!(worked.status.code(), Some(0), "{}", log(&worked));
+    let report = || job(&submission(&world), None);
+    // The same by hand meanwhile, with the paths as the grid has them, which the frozen one has whole.
+    let said = world.runs(&[]);
+    let first = report();
+    assert_eq!(first.status.code(), Some(0), "{}", log(&first));
+    assert!(!log(&first).contains("other settings"), "{}", log(&first));
+    assert!(!said.contains("other settings") && !world.runs(&[]).contains("other settings"));
+    let again = report();
+    assert_eq!(again.status.code(), Some(0), "{}", log(&again));
+
+    // The grid is changed and run by hand while the submission waits for its report.
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
+    world.runs(&[]);
+    let tables = world.tables();
+    let refused = report();
+    assert_eq!(refused.status.code(), Some(2), "{}", log(&refused));
+    for word in ["a later run with other settings", "results/grid", "other depth", "--results", "job.sh"] {
+        assert!(log(&refused).contains(word), "`{word}` is not in {}", log(&refused));
+    }
+    assert!(tables.len() == 3 && world.tables() == tables, "the later run's tables are as they were");
+    // So is one that read other bytes under the same path, though these are back.
+    let (text, other) = (fs::read(world.path("test.jsonl")).unwrap(), "{\"text\": \"w1 w2 w3\"}\n".repeat(60));
+    world.write("grid.yaml", &grid);
+    world.write("test.jsonl", other);
+    world.runs(&[]);
+    world.write("test.jsonl", text);
+    let refused = report();
+    assert!(refused.status.code() == Some(2) && log(&refused).contains("other corpora.test"), "{}", log(&refused));
+    // What was there before the submission is replaced as ever.
+    world.runs(&[]);
+    let last = report();
+    assert_eq!(last.status.code(), Some(0), "{}", log(&last));
+}
+
+/// Makes everything below a folder look as old as that.
+fn aged(folder: &Path, hours: u64) {
+    let then = std::time::SystemTime::now() - Duration::from_secs(3600 * hours);
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            aged(&entry, hours);
+        }
+        fs::File::open(&entry).unwrap().set_modified(then).unwrap();
+    }
+}
+
+#[test]
+fn a_frozen_program_stays_while_a_job_may_run_it_and_goes_with_the_rest() {
+    let world = World::new();
+    let slurm = FakeSlurm::new(&world);
+    let output = slurm.run(&world, &["submit", "slurm", "grid.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    let programs = world.path("data/store/programs");
+    let count = || fs::read_dir(&programs).unwrap().count();
+    let gc = |more: &[&str]| -> Value {
+        let output = slurm.run(&world, &[&["cache", "gc", "--yes", "--json"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+        serde_json::from_str::<Value>(&said(&output)).unwrap()["answer"]["programs"]["count"].clone()
+    };
+    // Nobody's submission has this one; somebody's file lies beside it.
+    let (orphan, theirs) = (programs.join("ab".repeat(32)), programs.join("mine"));
+    for folder in [&orphan, &theirs] {
+        fs::create_dir(folder).unwrap();
+        fs::write(folder.join("ghostlab"), "a program").unwrap();
+    }
+    assert_eq!(gc(&[]), 0, "all are new");
+    assert!(said(&slurm.run(&world, &["cache", "ls"])).contains("programs of submitted jobs: 2"));
+    let age = || {
+        aged(&programs, 48);
+        aged(&submission(&world), 48);
+    };
+    let id = submission(&world).file_name().unwrap().to_string_lossy().into_owned();
+    let record: Value = serde_json::from_slice(&fs::read(submission(&world).join("submission.json")).unwrap()).unwrap();
+    let queued = format!("42|a|PENDING|Dependency|ghostlab:{}:{id}\n", record["plan"].as_str().unwrap());
+    age();
+    fs::write(slurm.0.join("squeue.out"), queued).unwrap();
+    assert_eq!(gc(&["--kind", "scores"]), 0, "it is of no kind");
+    assert_eq!(gc(&["--older", "3"]), 0);
+    assert_eq!((gc(&[]), count()), (1.into(), 2), "the report is queued");
+    assert!(!orphan.exists() && theirs.join("ghostlab").exists());
+    // Nobody tells whether it is queued.
+    slurm.put("squeue", "exit 1");
+    slurm.put("sacct", "exit 1");
+    assert_eq!((gc(&[]), count()), (0.into(), 2));
+    slurm.put("squeue", "exit 0");
+    // A submission that cannot be read may be of any program.
+    let unread = world.path("data/store/submissions/other");
+    fs::create_dir(&unread).unwrap();
+    fs::write(unread.join("submission.json"), "{\"format\": 99}").unwrap();
+    assert_eq!((gc(&[]), count()), (0.into(), 2));
+    fs::remove_dir_all(&unread).unwrap();
+    // What ended a moment ago may be queued again.
+    fs::write(submission(&world).join("logs/41_0.log"), "done").unwrap();
+    assert_eq!((gc(&[]), count()), (0.into(), 2));
+    age();
+    assert_eq!((gc(&[]), count()), (1.into(), 1));
+    // It is frozen again where it is wanted.
+    let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);
+    assert_eq!((output.status.code(), count()), (Some(0), 2), "{}", log(&output));
+}

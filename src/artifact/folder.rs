@@ -1,12 +1,13 @@
 //! A results folder belongs to one description of a run: another one has a folder of its own.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 use crate::files::output::{Draft, OutputFolder};
 use crate::files::sha256;
 use crate::grid::Grid;
-use crate::results::{Provenance, RunDescription, StoredResults, settings_that_differ};
+use crate::results::{Provenance, RunDescription, StoredResults, other_than_kept};
 
 /// Where the results of a run go.
 #[derive(Debug, Clone)]
@@ -65,15 +66,32 @@ impl ResultsFolder {
         self.output.check(names)
     }
 
-    /// What is to be said where the folder holds a run with other settings, which this one will replace.
+    /// The same without writing anything there.
+    ///
+    /// # Errors
+    /// As [`Self::check`], as far as that can be seen.
+    pub fn look(&self, names: &[String]) -> Result<()> {
+        self.output.look(names)
+    }
+
+    /// In which settings the run that the folder holds is another one than that of a grid, and in which inputs, as far as
+    /// hashes of them are known.
     ///
     /// # Errors
     /// Never for a loaded grid, unless a path is not UTF-8.
-    pub fn replaces(&self, grid: &Grid) -> Result<Option<String>> {
+    pub fn holds_another(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Vec<String>> {
         // A folder that cannot be read holds nothing that could be missed.
-        let Ok(before) = StoredResults::read(self.path()) else { return Ok(None) };
-        let settings = settings_that_differ(&before.settings, &grid.resolved()?);
-        let paths: Vec<&str> = settings.iter().map(|setting| setting.path.as_str()).collect();
+        let Ok(before) = StoredResults::read(self.path()) else { return Ok(Vec::new()) };
+        Ok(other_than_kept(&before, &grid.resolved()?, inputs))
+    }
+
+    /// What is to be said where the folder holds a run with other settings, which this one will replace;
+    /// `inputs` as far as their hashes are known.
+    ///
+    /// # Errors
+    /// Never for a loaded grid, unless a path is not UTF-8.
+    pub fn replaces(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Option<String>> {
+        let paths = self.holds_another(grid, inputs)?;
         Ok((!paths.is_empty()).then(|| {
             let (folder, paths) = (self.path().display(), paths.join(", "));
             format!("{folder} holds a run with other settings ({paths}); this one will replace it")

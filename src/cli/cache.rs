@@ -16,6 +16,7 @@ use super::grid_args::EngineArgs;
 use super::home::Place;
 use super::progress;
 use super::units::{bytes, columns, seconds};
+use crate::cluster::FrozenProgram;
 use crate::error::{self, Error, Result};
 use crate::exec::{self, Methods, Settings};
 use crate::grid::Grid;
@@ -132,6 +133,10 @@ fn list(listing: &Listing, all: bool) {
             println!("drafts: {}, {}, {what}", drafts.count, bytes(drafts.bytes));
         }
     }
+    if listing.programs.count > 0 {
+        let Files { count, bytes: size } = listing.programs;
+        println!("programs of submitted jobs: {count}, {}; `cache gc` removes those whose jobs are over", bytes(size));
+    }
 }
 
 fn state(state: State) -> &'static str {
@@ -169,6 +174,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     // What the dead left is shown with the rest: opening the store to write to it would sweep it before.
     let store = gc.place.look()?;
     let left: Vec<Left> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
+    let programs = programs(gc, &store);
     let in_use = store.reserved();
     let entries = store.entries();
     let (kept, unknown) = kept(gc, &store, &entries)?;
@@ -194,8 +200,8 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     };
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) =
         entries.into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
-    let mut clearing = Clearing::of(&store, used.len(), &going, &left);
-    let nothing = going.is_empty() && left.is_empty();
+    let mut clearing = Clearing::of(&store, used.len(), &going, &left, &programs);
+    let nothing = going.is_empty() && left.is_empty() && programs.is_empty();
     if !answer::json() {
         to_delete(&clearing);
     }
@@ -221,9 +227,21 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
+    // Something may have been submitted since.
+    let still = self::programs(gc, &store);
+    programs.iter().filter(|program| still.contains(program)).try_for_each(FrozenProgram::remove)?;
     clearing.deleted = true;
     answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The frozen programs that go: they are of no kind.
+fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
+    let old = |program: &FrozenProgram| gc.older.is_none_or(|days| program.age() >= days.duration());
+    match gc.kind {
+        None => FrozenProgram::unneeded(store).into_iter().filter(old).collect(),
+        Some(_) => Vec::new(),
+    }
 }
 
 /// What would go, before anybody is asked.
@@ -231,8 +249,9 @@ fn to_delete(clearing: &Clearing) {
     if clearing.in_use > 0 {
         println!("{} artifacts stay because a run that goes on made them or will read them", clearing.in_use);
     }
-    let Files { count: drafts, bytes: size } = clearing.dead_drafts;
-    if clearing.going.is_empty() && drafts == 0 {
+    let others =
+        [(&clearing.dead_drafts, "drafts of dead processes"), (&clearing.programs, "programs of jobs that are over")];
+    if clearing.going.is_empty() && others.iter().all(|(of, _)| of.count == 0) {
         println!("nothing to delete");
         return;
     }
@@ -240,11 +259,12 @@ fn to_delete(clearing: &Clearing) {
     for StageSum { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
         rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time)]);
     }
-    if drafts > 0 {
-        rows.push(vec!["drafts of dead processes".into(), drafts.to_string(), bytes(size), String::new()]);
+    for (of, what) in others.into_iter().filter(|(of, _)| of.count > 0) {
+        rows.push(vec![what.into(), of.count.to_string(), bytes(of.bytes), String::new()]);
     }
-    let count = drafts + clearing.going.iter().map(|of| of.artifacts).sum::<usize>();
-    let size = size + clearing.going.iter().map(|of| of.bytes).sum::<u64>();
+    let [drafts, programs] = others.map(|(of, _)| of);
+    let count = drafts.count + programs.count + clearing.going.iter().map(|of| of.artifacts).sum::<usize>();
+    let size = drafts.bytes + programs.bytes + clearing.going.iter().map(|of| of.bytes).sum::<u64>();
     let time = clearing.going.iter().map(|of| of.seconds).sum();
     rows.push(vec!["all".to_string(), count.to_string(), bytes(size), seconds(time)]);
     print!("{}", columns(&rows, &[1, 2, 3]));

@@ -12,7 +12,7 @@ use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, Place};
 use super::units::{self, columns, seconds};
-use super::work::{Work, effective, noted};
+use super::work::{Work, artifact_folder, not_over_a_later_one, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
 use crate::artifact::{self, Artifact, GateFailure, Made, ResultsFolder, Runner};
@@ -23,7 +23,7 @@ use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::model::EngineRequest;
 use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
-use crate::results::{By, Provenance, RunDescription, screen};
+use crate::results::{Provenance, screen};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -241,11 +241,7 @@ fn progress_of(grid: &Grid, store: &Store, engine: EngineRequest) -> Result<(usi
 }
 
 fn target(artifact: &Artifact, grid: &Grid, arguments: &Arguments, folders: &Folders) -> Result<ResultsFolder> {
-    let plain = || artifact.grid(grid.profile.as_deref(), &[]);
-    let overrides = effective(&arguments.overrides, grid, plain)?;
-    let engine = arguments.engine.request();
-    let description = RunDescription::of(grid, &artifact.name, By::Reproduce, true, overrides, engine)?;
-    Ok(ResultsFolder::new(&folders.results, description))
+    artifact_folder(artifact, grid, &arguments.overrides, arguments.engine.request(), &folders.results)
 }
 
 /// Makes one artifact and says what came of it.
@@ -269,8 +265,9 @@ fn made_one(
         fetch::bring(&needs, runner.store, arguments.events, runner.stop)?;
     }
     let clock = Instant::now();
-    let Work { grid, gated, .. } = match &arguments.frozen {
-        Some(file) => Work::frozen(&Submission::read(file)?, runner.store)?,
+    let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
+    let Work { grid, gated, .. } = match &submission {
+        Some(submission) => Work::frozen(submission, runner.store)?,
         None => {
             let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
             Work::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
@@ -278,6 +275,9 @@ fn made_one(
     };
     let target = target(artifact, &grid, arguments, folders)?;
     apart(target.path(), &home::inputs(&grid, runner.store))?;
+    if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
+        not_over_a_later_one(file, submission, &target, &grid)?;
+    }
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
     let Made { table, beside, files, misses, unknown, failures, failed, unmade } = made;
     if let Some(view) = table.filter(|_| !quiet) {

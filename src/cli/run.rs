@@ -10,16 +10,15 @@ use super::answer::done::{CellFailure, Ran, all_shown};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
-use super::work::{effective, noted};
+use super::work::{self, noted};
 use super::{home, out, plan, progress, stop, voice};
-use crate::artifact::{self, Artifact, Executor, ResultsFolder, Runner, TableShape};
+use crate::artifact::{self, Executor, Runner, TableShape};
 use crate::cluster::Submission;
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, Settings};
 use crate::files::output::apart;
 use crate::grid::{Cell, Grid, Over};
 use crate::plan::{Plan, Reasons, StoreState};
-use crate::results::{By, RunDescription};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -70,7 +69,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn ended(arguments: &Arguments) -> Result<u8> {
     let (started, clock) = (SystemTime::now(), Instant::now());
     let mut grid = arguments.asked.grid()?;
-    let results = home::below(arguments.results.as_ref(), "results", Some(arguments.asked.file()));
     arguments.asked.start_threads()?;
     let store = if arguments.stored { arguments.asked.look()? } else { arguments.asked.store()? };
     let submission = Some(arguments.asked.file()).filter(|file| Submission::is_one(file)).map(Submission::read);
@@ -79,20 +77,19 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         Some(submission) => submission.check(&store)?,
         None => artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned()))?,
     }
-    let overrides = submission.as_ref().map_or(arguments.asked.overrides(), |of| &of.overrides);
-    let is_artifact = submission.is_none() && Artifact::read(arguments.asked.file())?.is_some();
-    let engine = arguments.asked.engine();
-    let overrides = effective(overrides, &grid, || arguments.asked.plain())?;
-    let description = RunDescription::of(&grid, &grid.name, By::Run, is_artifact, overrides, engine)?;
-    let target = ResultsFolder::new(&results, description);
+    let target = work::run_folder(&arguments.asked, &grid, submission.as_ref(), arguments.results.as_ref())?;
     let shape = match arguments.layout {
         Layout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
         Layout::Long => TableShape::Long,
     };
     apart(target.path(), &home::inputs(&grid, &store))?;
     target.check(&artifact::run_files(&grid, &shape))?;
+    if let Some(submission) = &submission {
+        work::not_over_a_later_one(arguments.asked.file(), submission, &target, &grid)?;
+    }
     let reporter = progress::reporter(arguments.events);
-    if let Some(note) = target.replaces(&grid)? {
+    let hashes = submission.as_ref().map(|of| of.inputs().clone()).unwrap_or_default();
+    if let Some(note) = target.replaces(&grid, &hashes)? {
         note!("{note}");
     }
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;

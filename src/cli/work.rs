@@ -1,14 +1,17 @@
 //! What a worker is given to do: a grid, an artifact, or what was frozen of either when it was submitted.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::grid_args::GridArgs;
+use super::home;
 use super::worker::AGAIN;
-use crate::artifact::{self, Artifact, Gated};
+use crate::artifact::{self, Artifact, Gated, ResultsFolder};
 use crate::cluster::{JobEnd, Submission};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::grid::Grid;
+use crate::model::EngineRequest;
+use crate::results::{By, Provenance, RunDescription};
 use crate::store::Store;
 
 /// A grid, and what belongs to it where it is an artifact's.
@@ -99,15 +102,74 @@ pub(super) fn check(file: &Path, grids: &mut [Grid], of_artifact: bool, store: &
     grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 
+/// Where `run` writes the results of a grid: of a file, or of what was frozen of one.
+///
+/// # Errors
+/// A file that is no grid, or an engine that cannot run here.
+pub(super) fn run_folder(
+    asked: &GridArgs,
+    grid: &Grid,
+    submission: Option<&Submission>,
+    results: Option<&PathBuf>,
+) -> Result<ResultsFolder> {
+    let results = home::below(results, "results", Some(asked.file()));
+    let overrides = submission.map_or(asked.overrides(), |of| &of.overrides);
+    let is_artifact = submission.is_none() && Artifact::read(asked.file())?.is_some();
+    let overrides = effective(overrides, grid, || asked.plain())?;
+    let description = RunDescription::of(grid, &grid.name, By::Run, is_artifact, overrides, asked.engine())?;
+    Ok(ResultsFolder::new(&results, description))
+}
+
+/// Where `reproduce` writes an artifact.
+///
+/// # Errors
+/// An engine that cannot run here.
+pub(super) fn artifact_folder(
+    artifact: &Artifact,
+    grid: &Grid,
+    overrides: &[String],
+    engine: EngineRequest,
+    results: &Path,
+) -> Result<ResultsFolder> {
+    let plain = || artifact.grid(grid.profile.as_deref(), &[]);
+    let overrides = effective(overrides, grid, plain)?;
+    let description = RunDescription::of(grid, &artifact.name, By::Reproduce, true, overrides, engine)?;
+    Ok(ResultsFolder::new(results, description))
+}
+
+/// Refuses to put the results of a submission in the place of those of a later run with other settings or other inputs.
+///
+/// # Errors
+/// There are such.
+pub(super) fn not_over_a_later_one(
+    file: &Path,
+    submission: &Submission,
+    target: &ResultsFolder,
+    grid: &Grid,
+) -> Result<()> {
+    let written = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
+    if written(&target.path().join(Provenance::FILE)) <= written(file) {
+        return Ok(());
+    }
+    let differs = target.holds_another(grid, submission.inputs())?;
+    if differs.is_empty() {
+        return Ok(());
+    }
+    Err(Error::bad_input("the results folder holds a later run with other settings")
+        .at(target.path().display().to_string())
+        .expected("nothing, results from before the submission, or results with its settings")
+        .found(format!("other {}", differs.join(", ")))
+        .hint(format!(
+            "the report's command, which stands in {}, writes elsewhere with another `--results` folder",
+            file.with_file_name(Submission::SCRIPT).display()
+        )))
+}
+
 /// The settings from outside, unless the file without them says the same.
 ///
 /// # Errors
 /// Never for a loaded grid, unless a path is not UTF-8.
-pub(super) fn effective<'a>(
-    overrides: &'a [String],
-    grid: &Grid,
-    plain: impl FnOnce() -> Result<Grid>,
-) -> Result<&'a [String]> {
+fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> Result<Grid>) -> Result<&'a [String]> {
     // Without them the file may be no grid at all.
     let same = match (!overrides.is_empty()).then(plain) {
         Some(Ok(plain)) => plain.resolved()? == grid.resolved()?,

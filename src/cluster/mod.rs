@@ -4,6 +4,7 @@
 mod job_end;
 mod options;
 mod profile;
+mod program;
 mod queue;
 mod script;
 mod submission;
@@ -12,6 +13,7 @@ pub mod time_limit;
 pub use job_end::JobEnd;
 pub use options::check as check_options;
 pub use profile::{GpuType, SlurmProfile};
+pub use program::FrozenProgram;
 pub use queue::{NotTaken, Queue, QueuedJob, cancel, sbatch, scontrol_requeue};
 pub use script::{ArrayRequest, JobScript, plain};
 pub use submission::{ArtifactCall, Binary, Submission, SubmittedJobs};

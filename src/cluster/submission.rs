@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::job_end::JobEnd;
+use super::program::FrozenProgram;
 use super::queue::{NotTaken, Queue};
 use crate::error::{Error, Result};
 use crate::exec::Methods;
@@ -81,7 +82,7 @@ impl Binary {
 
     /// Where its copy lies below a store, or would.
     pub fn frozen_at(&self, store: &Store) -> PathBuf {
-        store.programs().join(&self.sha256).join("ghostlab")
+        FrozenProgram::place(store, &self.sha256)
     }
 
     /// Makes that copy, which jobs run: a program that is built anew meanwhile ends none of them.
@@ -90,6 +91,7 @@ impl Binary {
     /// The store cannot be written to, or the program has just changed.
     pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
         let place = self.frozen_at(store);
+        FrozenProgram::touch(&place);
         if sha256::of_file(&place).is_ok_and(|(found, _)| found == self.sha256) {
             return Ok(place);
         }
@@ -242,10 +244,24 @@ impl Submission {
 
     /// All submissions of a store; what cannot be read is passed over.
     pub fn all(store: &Store) -> Vec<Self> {
-        let folders = fs::read_dir(store.submissions()).into_iter().flatten().flatten();
-        let mut all: Vec<Self> = folders.filter_map(|of| Self::read(&of.path().join(Self::FILE)).ok()).collect();
+        let mut all: Vec<Self> = Self::each(store).filter_map(Result::ok).collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
+    }
+
+    /// The same where every one can be read; else none.
+    pub(super) fn every(store: &Store) -> Option<Vec<Self>> {
+        Self::each(store).map(Result::ok).collect()
+    }
+
+    fn each(store: &Store) -> impl Iterator<Item = Result<Self>> + use<> {
+        let folders = fs::read_dir(store.submissions()).into_iter().flatten().flatten();
+        folders.map(|of| Self::read(&of.path().join(Self::FILE)))
+    }
+
+    /// SHA-256 of every file that it reads, by path.
+    pub fn inputs(&self) -> &BTreeMap<String, String> {
+        &self.inputs
     }
 
     /// # Errors

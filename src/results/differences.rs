@@ -101,6 +101,8 @@ pub struct ValueDifference {
 
 /// Keys of a grid that say where it lies, and the cells, which follow from its axes.
 const ASIDE: [&str; 3] = ["file", "entries", "cells"];
+/// Keys of a grid under which inputs stand by their names.
+const KINDS: [&str; 3] = ["backbones", "corpora", "tasks"];
 
 impl Differences {
     /// `names` are names of the first run with what the second run calls the same.
@@ -111,7 +113,7 @@ impl Differences {
         let renamed = Renamed::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
         let data_known = !first.inputs.is_empty() && !second.inputs.is_empty();
-        let (one, two) = (bytes(first), bytes(second));
+        let (one, two) = (bytes(&first.settings, &first.inputs), bytes(&second.settings, &second.inputs));
         let one: BTreeMap<String, String> =
             one.into_iter().filter_map(|(name, hash)| Some((renamed.dotted(&name)?, hash))).collect();
         let data = by_name(&one, &two);
@@ -175,13 +177,42 @@ fn unpaired(number: &StoredNumber) -> Unpaired {
     Unpaired { record: number.record.clone(), cell: number.cell.clone(), column: number.column.clone() }
 }
 
+/// Whether a setting says where an input lies: its name, as [`bytes`] has it.
+fn place(setting: &SettingDifference) -> Option<&str> {
+    let (name, kind) = (setting.path.strip_suffix(".path")?, setting.path.split('.').next()?);
+    KINDS.contains(&kind).then_some(name)
+}
+
+/// What a run whose results are kept has otherwise than another one: settings, and inputs whose bytes differ. Where an input
+/// lies is no difference, as long as it is the same: by its bytes where both runs know them, by its place else.
+pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
+    let (one, two) = (bytes(&kept.settings, &kept.inputs), bytes(settings, inputs));
+    let whole = |path: &Option<Value>| std::path::absolute(path.as_ref()?.as_str()?).ok();
+    let is_other = |setting: &SettingDifference| match place(setting) {
+        None => true,
+        Some(name) => match (one.get(name), two.get(name)) {
+            (Some(one), Some(two)) => one != two,
+            _ => whole(&setting.first) != whole(&setting.second),
+        },
+    };
+    let mut found: Vec<String> = settings_that_differ(&kept.settings, settings)
+        .into_iter()
+        .filter(is_other)
+        .map(|setting| setting.path)
+        .collect();
+    let known = |name: &str| found.iter().any(|path| path.strip_suffix(".path") == Some(name));
+    let more: Vec<String> = by_name(&one, &two).into_iter().map(|of| of.path).filter(|name| !known(name)).collect();
+    found.extend(more);
+    found
+}
+
 /// The bytes that a run has read, by the names that its grid has for them: `corpora.c4`, `backbones.mine`.
-fn bytes(stored: &StoredResults) -> BTreeMap<String, String> {
+fn bytes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    for kind in ["backbones", "corpora", "tasks"] {
-        for (name, entry) in stored.settings[kind].as_object().into_iter().flatten() {
+    for kind in KINDS {
+        for (name, entry) in settings[kind].as_object().into_iter().flatten() {
             let Some(path) = entry["path"].as_str() else { continue };
-            let files = stored.inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path));
+            let files = inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path));
             let is_tokenizer = |file: &str| file.ends_with("tokenizer.json") || file.ends_with("tokenizer_config.json");
             let (tokenizer, others): (Vec<_>, Vec<_>) = files.partition(|(file, _)| is_tokenizer(file));
             let over = |files: Vec<(&String, &String)>| match files.as_slice() {

@@ -46,7 +46,7 @@ pub use comparison::{PaperComparison, PaperVerdict};
 pub use csv::{failed, write_csv};
 pub use description::{By, RunDescription};
 pub use differences::{
-    CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, settings_that_differ,
+    CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, other_than_kept, settings_that_differ,
 };
 pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval};
 pub use engines::engine_notes;

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::cluster::FrozenProgram;
 use crate::error::{ErrorParts, Result};
 use crate::store::{Found, InventoryItem, Left, Store, Stray};
 
@@ -77,6 +78,8 @@ pub(crate) struct Listing {
     pub(crate) drafts: Files,
     /// What dead processes were writing; the next run removes it.
     pub(crate) dead_drafts: Files,
+    /// Programs that were frozen for a scheduler's jobs.
+    pub(crate) programs: Files,
 }
 
 /// The artifacts of one kind and version, and how they stand.
@@ -140,6 +143,7 @@ impl Listing {
             journals: Files::of(store.journals().into_iter().map(|(_, bytes)| bytes)),
             drafts: Files::of(living.iter().map(|draft| draft.bytes)),
             dead_drafts: Files::of(dead.iter().map(|draft| draft.bytes)),
+            programs: Files::of(FrozenProgram::all(store).iter().map(|program| program.bytes)),
         }
     }
 }
@@ -249,15 +253,24 @@ pub(crate) struct Clearing {
     pub(crate) going: Vec<StageSum>,
     /// What goes of what dead processes left.
     pub(crate) dead_drafts: Files,
+    /// Programs that were frozen for jobs of a scheduler that are over.
+    pub(crate) programs: Files,
     /// Whether it was deleted. Without `--yes` nothing is, and nobody is asked.
     pub(crate) deleted: bool,
 }
 
 impl Clearing {
-    pub(crate) fn of(store: &Store, in_use: usize, going: &[InventoryItem], left: &[Left]) -> Self {
+    pub(crate) fn of(
+        store: &Store,
+        in_use: usize,
+        going: &[InventoryItem],
+        left: &[Left],
+        programs: &[FrozenProgram],
+    ) -> Self {
         let dead_drafts = Files::of(left.iter().map(|draft| draft.bytes));
+        let programs = Files::of(programs.iter().map(|program| program.bytes));
         let store = store.root().display().to_string();
-        Self { store, in_use, going: StageSum::of(going), dead_drafts, deleted: false }
+        Self { store, in_use, going: StageSum::of(going), dead_drafts, programs, deleted: false }
     }
 }
 

@@ -76,8 +76,23 @@ pub(crate) struct Scored {
     pub(crate) engine: String,
     /// Texts, tasks, and the average of several tasks.
     pub(crate) scores: Vec<Score>,
+    /// What of it is of the hub.
+    pub(crate) hub: Vec<HubInput>,
     /// The results file that lm-evaluation-harness would write; `--output` writes it.
     pub(crate) lm_eval: Value,
+}
+
+/// A model, a text or a task's data of the hub.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct HubInput {
+    /// Its name in the grid.
+    pub(crate) name: String,
+    /// Repository and revision: `org/name@main`.
+    pub(crate) repository: String,
+    /// The commit in the cache; null where a copy elsewhere was read.
+    pub(crate) commit: Option<String>,
+    /// Whether what was read has the hashes of `hub.lock`.
+    pub(crate) pinned: bool,
 }
 
 /// One score of a model.
