@@ -210,8 +210,23 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
         assert!(refused.contains("not the one that is pinned") && refused.contains("model.safetensors"), "{refused}");
         assert!(refused.contains("`ghostlab fetch grid.yaml` brings it anew"), "{refused}");
     }
+    let score = ["score", MODEL, "--perplexity", "test.jsonl@64", "--windows", "2", "--json"];
+    let refused = run(&score, 5);
+    assert!(refused.contains("not the one that is pinned") && refused.contains("--fetch brings it anew"), "{refused}");
     run(&["fetch", "grid.yaml"], 0);
     run(&["run", "grid.yaml"], 0);
+    let scored = || {
+        let output = ghostlab(&world, &server.address, &score, &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["hub"][0].clone()
+    };
+    let hub = scored();
+    assert_eq!((&hub["repository"], &hub["commit"]), (&"meta/tiny@main".into(), &COMMIT.into()));
+    assert_eq!(hub["pinned"], Value::Bool(true));
+    let lock = fs::read(world.path("hub.lock")).unwrap();
+    fs::remove_file(world.path("hub.lock")).unwrap();
+    assert_eq!(scored()["pinned"], Value::Bool(false), "nothing pins it");
+    world.write("hub.lock", lock);
 
     // A copy elsewhere is pinned where it is the same, and only there.
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();

@@ -327,3 +327,41 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     world.runs(&[]);
     assert_eq!(world.run(&["--stored"]).status.code(), Some(0));
 }
+
+#[test]
+fn plan_refuses_the_results_folder_that_run_refuses_in_the_same_words_and_writes_nothing() {
+    let mine = |world: &World, name: &str| {
+        fs::create_dir_all(world.path(name).parent().unwrap()).unwrap();
+        world.write(name, "mine");
+    };
+    for (name, more, code, words) in [
+        ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
+        ("results/grid", &[], 3, "something that is no folder"),
+        ("results", &[], 3, "a folder in which files can be created"),
+        ("out/grid/results.md", &["--results", "out"], 2, "out/grid/results.md"),
+        ("mine", &["--results", "backbone"], 2, "may not replace what is read"),
+    ] {
+        let world = World::new();
+        mine(&world, name);
+        let files = || {
+            let all = fs::read_dir(world.folder.path()).unwrap();
+            let mut all: Vec<_> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            all.sort();
+            all
+        };
+        let before = files();
+        let [plan, run] = ["plan", "run"].map(|command| {
+            let output = world.ghostlab(&[&[command, "grid.yaml"], more].concat());
+            if command == "plan" {
+                assert_eq!(files(), before, "plan writes nothing");
+            }
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        });
+        assert!(plan.0 == Some(code) && plan.1.contains(words), "{name}: {plan:?}");
+        assert_eq!(plan, run, "{name}");
+    }
+    // Where nothing is in the way, nothing is made either.
+    let world = World::new();
+    assert_eq!(world.ghostlab(&["plan", "grid.yaml", "--results", "a/b"]).status.code(), Some(0));
+    assert!(!world.path("a").exists() && !world.path("results").exists());
+}

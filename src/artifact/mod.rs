@@ -39,5 +39,5 @@ pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use folder::ResultsFolder;
 pub use identity::{Seen, examine, hold, identify, weight_bytes};
-pub use pipeline::{Executor, Gated, Made, Runner, gated, list, make};
+pub use pipeline::{Executor, Gated, Made, Runner, artifact_files, gated, list, make};
 pub use sheet::PageSheet;

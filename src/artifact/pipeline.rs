@@ -8,7 +8,6 @@ use std::time::SystemTime;
 use super::Artifact;
 use super::comparison::{Gate, GateFailure, beside_paper};
 use super::draw::{draw, losses};
-use super::figure::Drawing;
 use super::files::{files_beside, finish, put, unmade};
 use super::folder::ResultsFolder;
 use super::gate::{gate, open, stopped_by, with_stopped};
@@ -118,7 +117,7 @@ pub fn make(
     executor: &dyn Executor,
 ) -> Result<Made> {
     let started = SystemTime::now();
-    target.check(&files_of(artifact, grid))?;
+    target.check(&artifact_files(artifact, grid))?;
     let description = &artifact.description;
     let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
     let before = |dense: &Grid| executor.run_before(dense, target.path());
@@ -177,8 +176,8 @@ pub fn make(
 }
 
 /// The files that an artifact may leave, by name, as far as they are known before.
-fn files_of(artifact: &Artifact, grid: &Grid) -> Vec<String> {
-    let own = ["csv", "parquet", "md", "tex", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
+pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
+    let own = ["csv", "parquet", "md", "tex", "svg", "png"].map(|ending| format!("{}.{ending}", artifact.name));
     own.into_iter().chain([PageSheet::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
@@ -225,21 +224,18 @@ fn figures(
     let over = description.table.as_ref().filter(|table| table.over.is_some());
     let dots = over.map(|table| dots(&description.title, table, &results.measurements)).transpose()?.flatten();
     if let Some(drawing) = dots {
-        files.extend(put_drawing(staging, &format!("{}-seeds", artifact.name), &drawing)?);
+        let base = staging.path().join(format!("{}-seeds", artifact.name));
+        files.push(put(&base.with_extension("svg"), drawing.svg.as_bytes())?);
+        files.push(put(&base.with_extension("png"), &drawing.png)?);
         figures.push(FigureView { svg: drawing.svg, label: "A dot for each seed".to_owned() });
     }
     for (name, drawing) in drawings {
         let base = if name.is_empty() { of.clone() } else { format!("{of}-{name}") };
-        files.extend(put_drawing(staging, &base, &drawing)?);
+        files.push(put(&staging.path().join(format!("{base}.svg")), drawing.svg.as_bytes())?);
+        files.push(put(&staging.path().join(format!("{base}.png")), &drawing.png)?);
         figures.push(FigureView { svg: drawing.svg, label: backbone_label(&name).to_owned() });
     }
     Ok((files, figures))
-}
-
-/// All forms of a drawing.
-fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<PathBuf>> {
-    let forms = [("svg", drawing.svg.as_bytes()), ("pdf", &drawing.pdf), ("png", &drawing.png)];
-    forms.into_iter().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
 /// What the page shows of it.

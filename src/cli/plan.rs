@@ -1,5 +1,6 @@
 //! `ghostlab plan GRID.yaml`: what a run would do, and why, and what it would cost.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
@@ -10,10 +11,15 @@ use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, Part, 
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{bytes, cells, columns, flops, seconds};
-use super::{progress, work};
+use super::{home, progress, work};
+use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
+use crate::cluster::Submission;
 use crate::error::Result;
 use crate::exec::{self, Where};
+use crate::files::output::apart;
+use crate::grid::Grid;
 use crate::plan::{Plan, Reason};
+use crate::store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -21,6 +27,10 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
+    /// Where `run`, or `reproduce` for an artifact, would make the results' folder: what either refuses there is refused
+    /// here. `results` of the checkout by default.
+    #[arg(long, value_name = "FOLDER")]
+    results: Option<PathBuf>,
     /// List every cell that would run, not only the first.
     #[arg(long)]
     all: bool,
@@ -34,6 +44,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.asked.start_threads()?;
     let store = arguments.asked.look()?;
     work::check(arguments.asked.file(), &mut grids, artifact.is_some(), &store)?;
+    if let Some(grid) = grids.last() {
+        results_can_be_written(arguments, grid, artifact.as_ref(), &store)?;
+    }
     let settings = arguments.limits.settings(arguments.asked.engine());
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
@@ -45,6 +58,30 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let answer = PlanAnswer { artifact: artifact.map(|of| of.name), grids: planned.collect::<Result<_>>()? };
     answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a results folder that `run` or `reproduce` would refuse, and writes nothing.
+fn results_can_be_written(
+    arguments: &Arguments,
+    grid: &Grid,
+    artifact: Option<&Artifact>,
+    store: &Store,
+) -> Result<()> {
+    let (asked, results) = (&arguments.asked, arguments.results.as_ref());
+    let (target, files) = match artifact {
+        Some(artifact) => {
+            let results = home::below(results, "results", None);
+            let target = work::artifact_folder(artifact, grid, asked.overrides(), asked.engine(), &results)?;
+            (target, artifact_files(artifact, grid))
+        }
+        None => {
+            let submission = Some(asked.file()).filter(|file| Submission::is_one(file)).map(Submission::read);
+            let target = work::run_folder(asked, grid, submission.transpose()?.as_ref(), results)?;
+            (target, run_files(grid, &TableShape::Long))
+        }
+    };
+    apart(target.path(), &home::inputs(grid, store))?;
+    target.look(&files)
 }
 
 fn text(answer: &PlanAnswer, all: bool) {

@@ -7,19 +7,20 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
-use super::answer::done::{Score, Scored};
+use super::answer::done::{HubInput, Score, Scored};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, Place};
 use super::units::columns;
 use super::{fetch, progress, stop};
+use crate::artifact;
 use crate::corpus::Rule;
 use crate::error::{Error, ErrorKind, Result, nearest};
 use crate::exec::{self, Methods};
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 use crate::files::regular;
-use crate::grid::{self, BackboneFile, EntryKind, Grid};
+use crate::grid::{self, BackboneFile, EntryKind, Grid, HubSource};
 use crate::hub::Source;
 use crate::model::Config;
 use crate::quantity::MOST;
@@ -91,7 +92,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let needs = Grid::needs_of_text(&text(arguments, LENGTH)?, Path::new(FILE), &Methods)?;
         fetch::bring(&[needs], &store, false, &stop)?;
     }
-    let grid = grid(arguments)?;
+    let mut grid = grid(arguments)?;
+    artifact::hold(&mut grid, &|file| store.input(file).map(|input| input.sha256().to_owned())).map_err(|error| {
+        if error.advice().is_some() { error.hint("the same command with --fetch brings it anew") } else { error }
+    })?;
     let output = arguments.output.as_ref().map(|path| OutputFile {
         path,
         inputs: home::inputs(&grid, &store),
@@ -124,10 +128,33 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         model: arguments.model.clone(),
         engine: engines.join(", "),
         scores: scores.scores.iter().map(score).collect(),
+        hub: of_the_hub(&grid),
         lm_eval: file,
     };
-    answer::show(scored, Answer::Score, |of| println!("{} ({})\n\n{}", of.model, of.engine, table(&scores.scores)))?;
+    answer::show(scored, Answer::Score, |of| {
+        println!("{} ({})", of.model, of.engine);
+        of.hub.iter().for_each(|of| println!("{}", read(of)));
+        println!("\n{}", table(&scores.scores));
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What of a grid is of the hub, or stands in for it.
+fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
+    let backbones = grid.backbones.iter().map(|(name, of)| (name, &of.hub));
+    let corpora = grid.corpora.iter().map(|(name, of)| (name, &of.hub));
+    let tasks = grid.tasks.iter().map(|(name, of)| (name, &of.hub));
+    let input = |(name, hub): (&String, &Option<HubSource>)| {
+        let HubSource { repository, commit, pinned, .. } = hub.as_ref()?;
+        let (name, repository, commit) = (name.clone(), repository.clone(), commit.as_ref().map(ToString::to_string));
+        Some(HubInput { name, repository, commit, pinned: *pinned })
+    };
+    backbones.chain(corpora).chain(tasks).filter_map(input).collect()
+}
+
+fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
+    let commit = commit.as_ref().map_or("a copy of its own".to_owned(), |commit| format!("commit {commit}"));
+    format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
 
 /// The grid, with windows that fit the model's context.

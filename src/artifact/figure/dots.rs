@@ -68,7 +68,6 @@ impl Dots {
             self.methods.iter().map(|of| (Key::Bar(palette::of(&of.method)), of.label.clone())).collect();
         let plan = FramePlan {
             width: self.width,
-            heading: "",
             axis: &self.axis,
             range,
             entries: &keys,

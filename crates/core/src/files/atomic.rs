@@ -39,6 +39,29 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Whether [`ensure_writable`] may prove it, by rights and names alone: nothing is made or written.
+///
+/// # Errors
+/// As [`ensure_writable`], in the same words.
+pub fn may_be_written(dir: &Path) -> Result<()> {
+    #[cfg(unix)]
+    {
+        use rustix::fs::{Access, access};
+        use rustix::io::Errno;
+
+        use super::disk::there;
+        let there = there(dir);
+        let found = match there.is_dir() {
+            true => access(there, Access::WRITE_OK | Access::EXEC_OK),
+            false => Err(if there == dir { Errno::EXIST } else { Errno::NOTDIR }),
+        };
+        found.map_err(|error| refused(dir, &error.into()))?;
+    }
+    #[cfg(not(unix))]
+    let _ = dir;
+    Ok(())
+}
+
 /// Whether a file's name is one of [`temporary`].
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(ENDING)

@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// The folder itself, or the nearest above it that is there: where it would lie.
 #[cfg(unix)]
-fn there(folder: &Path) -> &Path {
+pub(super) fn there(folder: &Path) -> &Path {
     let found = folder.ancestors().find(|folder| folder.exists());
     found.unwrap_or(Path::new(if folder.is_absolute() { "/" } else { "." }))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::manifest::{Manifest, Seen, Standing};
 use super::swap;
 use crate::error::{Error, Result};
-use crate::files::atomic::{ensure_writable, exchanged, write_atomically};
+use crate::files::atomic::{ensure_writable, exchanged, may_be_written, write_atomically};
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
@@ -48,6 +48,20 @@ impl OutputFolder {
     /// # Errors
     /// Exit code 3: the place cannot be written to. Exit code 2: somebody's file has such a name.
     pub fn check(&self, names: &[String]) -> Result<()> {
+        self.examine(names)?;
+        ensure_writable(above(&self.path), &[])
+    }
+
+    /// The same without making or writing anything: whether rights and names allow it.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn look(&self, names: &[String]) -> Result<()> {
+        self.examine(names)?;
+        may_be_written(above(&self.path))
+    }
+
+    fn examine(&self, names: &[String]) -> Result<()> {
         if !self.path.is_dir() && self.path.symlink_metadata().is_ok() {
             return Err(Error::missing("the results folder cannot be written to")
                 .at(self.path.display().to_string())
@@ -55,8 +69,7 @@ impl OutputFolder {
                 .found("something that is no folder")
                 .hint("move it away, or choose another folder"));
         }
-        free(&self.path, &self.path, self.kind, names, &self.seen)?;
-        ensure_writable(above(&self.path), &[])
+        free(&self.path, &self.path, self.kind, names, &self.seen)
     }
 
     /// A folder beside the place, to be filled.
