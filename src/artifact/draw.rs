@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::artifact::figure::{
-    Axis, Bars, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Point, Scale, Series, Theme, Value,
-    Width,
+    Axis, Bars, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Panels, Point, Scale, Series, Theme,
+    Value, Width,
 };
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
@@ -69,6 +69,8 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
             title: format!("{title}, loss of fine-tuning: {}", backbone_label(backbone)),
             description: "Divergence of the student from the teacher, the mean of the steps around each point."
                 .to_owned(),
+            heading: backbone_label(backbone).to_owned(),
+            note: String::new(),
             width: Width::Column,
             x: Axis { label: "Step".into(), ..Axis::default() },
             y: Axis { label: "Loss (nats)".into(), ..Axis::default() },
@@ -82,6 +84,9 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
 
 /// Points of a curve of losses.
 const LOSS_POINTS: usize = 64;
+
+/// What the error of a point is, and why points of one depth do not stand above each other.
+const WHISKERS: &str = "Whiskers: one standard error up and down. Points of one depth are moved apart.";
 
 struct Drawer<'a> {
     description: &'a Description,
@@ -119,6 +124,48 @@ impl Drawer<'_> {
         self.description.caption.clone().unwrap_or_default()
     }
 
+    /// How much of the backbones is removed, and by what: `4 of 16 layers removed by LLM-Streamline`, as far as all cells
+    /// have it in common.
+    fn cut(&self) -> String {
+        let pruned = || self.conditions().filter(|of| of.criterion != DENSE);
+        let sizes: Vec<(usize, usize)> = pruned().map(|of| (of.depth, of.layers)).collect();
+        let sizes = distinct(&sizes);
+        let depths = distinct(pruned().map(|of| &of.depth));
+        let count = match (depths.as_slice(), sizes.as_slice()) {
+            (_, [(depth, layers)]) => format!("{depth} of {layers} layers"),
+            ([depth], _) => format!("{depth} layers"),
+            _ => "layers".to_owned(),
+        };
+        match distinct(pruned().map(|of| &of.criterion)).as_slice() {
+            [criterion] => format!("{count} removed by {}", criterion::label(criterion)),
+            _ => format!("{count} removed"),
+        }
+    }
+
+    /// The same with the backbone.
+    fn cut_of(&self, backbone: &str) -> String {
+        format!("{}, {}", backbone_label(backbone), self.cut())
+    }
+
+    /// Where another repair is better than ours in what the figure shows; empty where none is.
+    fn ahead(&self, metric: &str) -> String {
+        let Ok(known) = Metric::find(metric) else { return String::new() };
+        let (ours, others): (Vec<String>, Vec<String>) =
+            self.recoveries().into_iter().partition(|recovery| recovery::is_ours(recovery));
+        let Some(ours) = ours.first() else { return String::new() };
+        let line = |backbone: &String| {
+            let own = self.value(backbone, ours, metric).value?;
+            let is_ahead = |other: &&String| {
+                self.value(backbone, other, metric).value.is_some_and(|value| known.better(value, own))
+            };
+            let ahead: Vec<&str> = others.iter().filter(is_ahead).map(|other| recovery::label(other)).collect();
+            let verb = if ahead.len() == 1 { "is" } else { "are" };
+            let (backbone, ours) = (backbone_label(backbone), recovery::label(ours));
+            (!ahead.is_empty()).then(|| format!("{backbone}: {} {verb} ahead of {ours}.", ahead.join(", ")))
+        };
+        self.backbones().iter().filter_map(line).collect::<Vec<_>>().join(" ")
+    }
+
     /// The value of the only pruned cell that fits.
     fn value(&self, backbone: &str, recovery: &str, metric: &str) -> Value {
         let fits = |number: &&Arc<Measurement>| {
@@ -146,6 +193,8 @@ impl Drawer<'_> {
         Figure::Bars(Bars {
             title: self.description.title.clone(),
             description: self.caption(),
+            heading: self.cut(),
+            note: self.ahead(&metric),
             width: self.width(backbones.len() > 1),
             axis: self.axis(),
             series: series.collect(),
@@ -166,6 +215,8 @@ impl Drawer<'_> {
         Figure::Bars(Bars {
             title: self.description.title.clone(),
             description: self.caption(),
+            heading: self.cut(),
+            note: String::new(),
             width: Width::Column,
             axis: self.axis(),
             series: series.collect(),
@@ -192,14 +243,21 @@ impl Drawer<'_> {
                 points: errors.iter().enumerate().map(point).collect(),
             }
         };
-        Figure::Curves(Curves {
+        // Ours is held against each of the others; without ours each stands alone.
+        let (mut ours, others): (Vec<String>, Vec<String>) =
+            self.recoveries().into_iter().partition(|recovery| recovery::is_ours(recovery));
+        let against = if ours.is_empty() { None } else { Some(ours.remove(0)) };
+        let panels: Vec<String> = [others, ours].concat();
+        let (panels, against) = if panels.is_empty() { (Vec::from_iter(against), None) } else { (panels, against) };
+        Figure::Panels(Panels {
             title: format!("{}: {}", self.description.title, backbone_label(backbone)),
             description: self.caption(),
-            width: Width::Page,
+            heading: self.cut_of(backbone),
+            width: Width::Column,
             x: Axis { label: "Channel".into(), ..Axis::default() },
             y: self.axis(),
-            lines: self.recoveries().iter().map(line).collect(),
-            levels: Vec::new(),
+            lines: panels.iter().map(line).collect(),
+            against: against.as_ref().map(line),
         })
     }
 
@@ -222,10 +280,13 @@ impl Drawer<'_> {
             points.sort_by(|a, b| a.x.total_cmp(&b.x));
             Line { method: recovery.clone(), label: recovery::label(recovery).to_owned(), points }
         };
+        let has_errors = own().any(|number| number.record.error.is_some());
         let dense = own().find(|number| number.record.condition.depth == 0).and_then(|number| number.record.value);
         Figure::Curves(Curves {
             title: format!("{}: {}", self.description.title, backbone_label(backbone)),
             description: self.caption(),
+            heading: self.cut_of(backbone),
+            note: if has_errors { WHISKERS.to_owned() } else { String::new() },
             width: Width::Column,
             x: Axis { label: "Layers removed".into(), ..Axis::default() },
             y: self.axis(),
@@ -246,15 +307,21 @@ impl Drawer<'_> {
             layers = result.layers;
             let label = criterion::label(&criterion.name).to_owned();
             if !result.removed.is_empty() && selections.iter().all(|known| known.label != label) {
-                selections.push(DiagramRow { label, removed: result.removed.clone() });
+                let operators = result.boundaries.iter().map(|boundary| boundary.region).collect();
+                selections.push(DiagramRow { label, removed: result.removed.clone(), operators });
             }
         }
         if selections.is_empty() {
             return Err(Error::job("a diagram has no selection").at(backbone.to_owned()).expected("a pruned cell"));
         }
+        let rule = match selections.iter().any(DiagramRow::is_layer_by_layer) {
+            true => "an operator for each removed layer (boundary: layer)",
+            false => "one operator for each region of removed layers (boundary: region)",
+        };
         Ok(Figure::Layers(LayerDiagram {
             title: format!("{}: {}", self.description.title, backbone_label(backbone)),
             description: self.caption(),
+            heading: format!("{}: {rule}", backbone_label(backbone)),
             width: self.width(selections.len() > 1),
             layers,
             selections,

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use super::Artifact;
 use super::comparison::{Gate, GateFailure, beside_paper};
 use super::draw::{draw, losses};
+use super::figure::Drawing;
 use super::files::{files_beside, finish, put, unmade};
 use super::folder::ResultsFolder;
 use super::gate::{gate, open, stopped_by, with_stopped};
@@ -177,7 +178,7 @@ pub fn make(
 
 /// The files that an artifact may leave, by name, as far as they are known before.
 pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
-    let own = ["csv", "parquet", "md", "tex", "svg", "png"].map(|ending| format!("{}.{ending}", artifact.name));
+    let own = ["csv", "parquet", "md", "tex", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
     own.into_iter().chain([PageSheet::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
@@ -224,18 +225,21 @@ fn figures(
     let over = description.table.as_ref().filter(|table| table.over.is_some());
     let dots = over.map(|table| dots(&description.title, table, &results.measurements)).transpose()?.flatten();
     if let Some(drawing) = dots {
-        let base = staging.path().join(format!("{}-seeds", artifact.name));
-        files.push(put(&base.with_extension("svg"), drawing.svg.as_bytes())?);
-        files.push(put(&base.with_extension("png"), &drawing.png)?);
+        files.extend(put_drawing(staging, &format!("{}-seeds", artifact.name), &drawing)?);
         figures.push(FigureView { svg: drawing.svg, label: "A dot for each seed".to_owned() });
     }
     for (name, drawing) in drawings {
         let base = if name.is_empty() { of.clone() } else { format!("{of}-{name}") };
-        files.push(put(&staging.path().join(format!("{base}.svg")), drawing.svg.as_bytes())?);
-        files.push(put(&staging.path().join(format!("{base}.png")), &drawing.png)?);
+        files.extend(put_drawing(staging, &base, &drawing)?);
         figures.push(FigureView { svg: drawing.svg, label: backbone_label(&name).to_owned() });
     }
     Ok((files, figures))
+}
+
+/// All forms of a drawing.
+fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<PathBuf>> {
+    let forms = [("svg", drawing.svg.as_bytes()), ("pdf", &drawing.pdf), ("png", &drawing.png)];
+    forms.into_iter().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
 /// What the page shows of it.

@@ -91,6 +91,36 @@ impl Range {
         if self.high > self.low { self } else { self.with_room(false) }
     }
 
+    /// As far as whole ticks, at most about `most` of them: what the axis ends with is a number that it says. A log axis
+    /// stays as it is.
+    pub(super) fn with_end_ticks(self, most: usize) -> Self {
+        let mut range = self;
+        // A longer axis may have longer steps; it settles at once.
+        for _ in 0..4 {
+            if range.scale == Scale::Log {
+                break;
+            }
+            let step = range.step(most);
+            let low = (range.low / step + 1e-9).floor() * step;
+            let high = (range.high / step - 1e-9).ceil() * step;
+            range = Self { low, high, ..range };
+        }
+        range
+    }
+
+    /// The low end, where the axis is linear and does not show 0.
+    pub(super) fn begins_above_zero(&self) -> Option<f64> {
+        (self.scale == Scale::Linear && self.low > 0.0).then_some(self.low)
+    }
+
+    /// From one tick of a linear axis to the next.
+    fn step(&self, most: usize) -> f64 {
+        let rough = (self.high - self.low) / most.clamp(2, 20) as f64;
+        let power = 10f64.powf(rough.log10().floor());
+        let steps = [1.0, 2.0, 5.0].map(|m| m * power);
+        steps.into_iter().find(|step| *step >= rough * (1.0 - 1e-9)).unwrap_or(10.0 * power)
+    }
+
     /// Where a value lies: 0 at the low end, 1 at the high end. What lies beyond is put on the end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let (low, high) = (forward(self.low, self.scale), forward(self.high, self.scale));
@@ -98,6 +128,11 @@ impl Range {
             return 0.0;
         }
         ((forward(value, self.scale) - low) / (high - low)).clamp(0.0, 1.0)
+    }
+
+    /// The value at a place from 0, the low end, to 1 of a linear axis.
+    pub(super) fn at(&self, place: f64) -> f64 {
+        self.low + place * (self.high - self.low)
     }
 
     /// Where bars start.
@@ -116,13 +151,7 @@ impl Range {
         {
             return ticks;
         }
-        let rough = (self.high - self.low) / most as f64;
-        let power = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0]
-            .map(|m| m * power)
-            .into_iter()
-            .find(|step| *step >= rough * (1.0 - 1e-9))
-            .unwrap_or(10.0 * power);
+        let step = self.step(most);
         let (first, last) = ((self.low / step - 1e-9).ceil(), (self.high / step + 1e-9).floor());
         let count = (last - first).clamp(-1.0, 40.0) as i64;
         let numbers =
@@ -184,6 +213,30 @@ pub(super) fn significant(value: f64, digits: usize) -> String {
     let exponent = rounded.abs().log10().floor() as i32;
     let decimals = (digits as i32 - 1 - exponent).max(0) as usize;
     format!("{rounded:.decimals$}")
+}
+
+/// How numbers that stand side by side are written: with the same decimals, three digits of the largest and at least two
+/// of the smallest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Decimals(Option<usize>);
+
+impl Decimals {
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let sizes: Vec<f64> = values.into_iter().map(f64::abs).filter(|size| *size > 0.0).collect();
+        let (least, most) = sizes.iter().fold((f64::MAX, 0.0f64), |(a, b), size| (a.min(*size), b.max(*size)));
+        if sizes.is_empty() || least < 1e-4 || most >= 1e6 {
+            return Self(None);
+        }
+        let decimals = (2.0 - most.log10().floor()).max(1.0 - least.log10().floor());
+        Self(Some(decimals.clamp(0.0, 6.0) as usize))
+    }
+
+    pub(super) fn write(self, value: f64) -> String {
+        match self.0 {
+            Some(decimals) => format!("{value:.decimals$}"),
+            None => significant(value, 3),
+        }
+    }
 }
 
 /// `value` with all its digits, and not one more: 7, 0.5.
@@ -248,6 +301,29 @@ mod tests {
         assert_eq!(significant(1234.5, 3), "1230");
         assert_eq!(significant(2e7, 1), "2×10⁷");
         assert_eq!(significant(0.0, 3), "0");
+    }
+
+    #[test]
+    fn an_axis_ends_with_ticks() {
+        for (low, high) in [(0.0, 1.69), (0.0, 0.98), (31.2, 67.5), (-0.3, 0.52), (0.0, 3e-7), (-1e150, 1e150)] {
+            let range = Range::of([low, high], Scale::Linear).unwrap().with_end_ticks(5);
+            let ticks = range.ticks(5);
+            let (first, last) = (range.place(ticks[0].at), range.place(ticks[ticks.len() - 1].at));
+            assert!(first.abs() < 1e-9 && (last - 1.0).abs() < 1e-9, "{low} to {high}: {ticks:?}");
+            assert!(range.low <= low && range.high >= high);
+        }
+    }
+
+    #[test]
+    fn numbers_side_by_side_have_the_same_decimals() {
+        let written = |values: &[f64]| {
+            let decimals = Decimals::of(values.iter().copied());
+            values.iter().map(|value| decimals.write(*value)).collect::<Vec<_>>()
+        };
+        assert_eq!(written(&[0.4123, 1.6949, 0.9]), ["0.41", "1.69", "0.90"]);
+        assert_eq!(written(&[12.34, 0.51]), ["12.34", "0.51"]);
+        assert_eq!(written(&[1e-9, 1.0]), ["1.00×10⁻⁹", "1.00"]);
+        assert_eq!(written(&[0.0, 250.0]), ["0", "250"]);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::axis::{Axis, Range, Scale, drawable, significant};
+use super::axis::{Axis, Decimals, Range, Scale, drawable};
 use super::font;
-use super::frame::{Frame, FramePlan, GAP, HALF, MARGIN, Width};
+use super::frame::{self, Frame, FramePlan, GAP, HALF, Width};
 use super::legend::Key;
 use super::palette::{self, MUTED, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
@@ -50,6 +50,12 @@ pub struct Bars {
     /// For readers who hear the figure; not drawn.
     pub title: String,
     pub description: String,
+    /// Drawn above: of what the bars are. May be empty.
+    #[serde(default)]
+    pub heading: String,
+    /// Drawn below: what a reader should not miss. May be empty.
+    #[serde(default)]
+    pub note: String,
     pub width: Width,
     pub axis: Axis,
     /// The groups' names, below the bars.
@@ -59,8 +65,6 @@ pub struct Bars {
     pub missing: String,
 }
 
-/// Digits of the labels above the bars.
-const DIGITS: usize = 3;
 /// A bar is not wider than this, however few there are.
 const WIDEST: f64 = 36.0;
 /// Of a bar's room, the part it fills.
@@ -97,18 +101,19 @@ impl Bars {
                 Scale::Log => "a log axis shows positive numbers only",
             })
         })?;
-        Ok(self.draw(range.with_base()))
+        Ok(self.draw(range.with_base().with_end_ticks(Frame::most_ticks(self.width))))
     }
 
     /// What stands at a value's bar.
-    fn label(&self, value: Value) -> String {
-        drawable(value.value).map_or_else(|| self.missing.clone(), |number| significant(number, DIGITS))
+    fn label(&self, value: Value, decimals: Decimals) -> String {
+        drawable(value.value).map_or_else(|| self.missing.clone(), |number| decimals.write(number))
     }
 
     fn draw(&self, range: Range) -> Scene {
         let mut scene = Scene::new(&self.title, &self.description, self.width.points());
         let all = || self.series.iter().flat_map(|series| series.values.iter().copied());
-        let labels: Vec<String> = all().map(|value| self.label(value)).collect();
+        let decimals = Decimals::of(all().filter_map(|value| drawable(value.value)));
+        let labels: Vec<String> = all().map(|value| self.label(value, decimals)).collect();
         let widest = font::widest(labels.iter().map(String::as_str));
         let places = self.groups.len() as f64 * (self.series.len() as f64 + APART);
         let written = Written::of(widest, Frame::room(self.width, &range) / places);
@@ -120,6 +125,7 @@ impl Bars {
             &mut scene,
             FramePlan {
                 width: self.width,
+                heading: &self.heading,
                 axis: &self.axis,
                 range,
                 entries: &keys,
@@ -135,7 +141,8 @@ impl Bars {
             for (j, value) in series.values.iter().enumerate() {
                 let middle = frame.left + (j as f64 + 0.5) * group_width;
                 let x = middle + (i as f64 + 0.5 - self.series.len() as f64 / 2.0) * pitch;
-                self.bar(&mut scene, &frame, (x, pitch * FILLED / 2.0), *value, style, written);
+                let label = self.label(*value, decimals);
+                self.bar(&mut scene, &frame, (x, pitch * FILLED / 2.0), *value, style, (written, &label));
                 scene.marker(
                     (x, frame.bottom + MARKERS / 2.0 + 1.0),
                     style.marker,
@@ -152,7 +159,7 @@ impl Bars {
             let lines = font::wrap(group, group_width - GAP);
             end = end.max(scene.lines((middle, below), &lines, Anchor::Middle));
         }
-        scene.height = end + MARGIN;
+        frame::end(&mut scene, &self.note, end);
         scene
     }
 
@@ -164,7 +171,7 @@ impl Bars {
         (x, half): (f64, f64),
         value: Value,
         style: palette::Look,
-        written: Written,
+        (written, label): (Written, &str),
     ) {
         let base = frame.base();
         let number = drawable(value.value);
@@ -183,7 +190,7 @@ impl Bars {
             }
         }
         let colour = if number.is_some() { TEXT } else { MUTED };
-        written.write(scene, x, ends, number.is_some_and(|n| n < 0.0), (&self.label(value), colour));
+        written.write(scene, x, ends, number.is_some_and(|n| n < 0.0), (label, colour));
     }
 }
 

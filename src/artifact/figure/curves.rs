@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain};
 use super::font;
-use super::frame::{Frame, FramePlan, GAP, MARGIN, Width};
+use super::frame::{self, Frame, FramePlan, GAP, Width};
 use super::legend::Key;
-use super::palette::{self, Look, TEXT};
+use super::palette::{self, TEXT};
 use super::scene::{Anchor, Place, Scene};
 use crate::error::{Error, Result};
 use crate::style::{Dash, Marker};
@@ -25,7 +25,7 @@ pub struct Point {
 /// The line of one method.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// Decides colour, marker and dash: see [`palette::of`].
+    /// Decides colour and marker: see [`palette::of`].
     pub method: String,
     /// Its name in print.
     pub label: String,
@@ -41,13 +41,20 @@ pub struct Level {
     pub value: f64,
 }
 
-/// Lines over the same axes. Lines of few points have markers, dashes and error bars; where one has more than 40 points,
-/// all are thin, without markers, and errors are bands.
+/// Lines over the same axes. Lines of few points have markers and error bars, and stand a little apart, so that none hides
+/// another's; where one has more than 40 points, all are thin, without markers, and errors are bands. Only a level is dashed.
+/// An axis of values that does not begin at 0 says so.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Curves {
     /// For readers who hear the figure; not drawn.
     pub title: String,
     pub description: String,
+    /// Drawn above: of what the lines are. May be empty.
+    #[serde(default)]
+    pub heading: String,
+    /// Drawn below: what the whiskers are, for example. May be empty.
+    #[serde(default)]
+    pub note: String,
     pub width: Width,
     pub x: Axis,
     pub y: Axis,
@@ -57,6 +64,10 @@ pub struct Curves {
     pub levels: Vec<Level>,
 }
 
+/// Between the points of two lines at the same x, in points of print.
+const APART: f64 = 3.6;
+/// The size of a marker, small enough for a whisker to be seen behind it.
+const MARKER: f64 = 1.8;
 /// The most points of a line with markers.
 const MARKED: usize = 40;
 /// Points nearer to each other than this, in points of print, are drawn as their least and largest value.
@@ -77,7 +88,7 @@ impl Curves {
         let ys = Range::of(errors.chain(levels), self.y.scale);
         // A level alone says nothing about x.
         match (xs, ys) {
-            (Some(xs), Some(ys)) => Ok(self.draw(xs, ys.with_room(true))),
+            (Some(xs), Some(ys)) => Ok(self.draw(xs, ys.with_room(true).with_end_ticks(Frame::most_ticks(self.width)))),
             _ => Err(nothing().found("no point with two finite numbers").hint(
                 if [self.x.scale, self.y.scale].contains(&Scale::Log) {
                     "a log axis shows positive numbers only"
@@ -100,10 +111,9 @@ impl Curves {
         let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
         let xs = if marked { xs.with_room(false) } else { xs.exactly() };
         let ticks = self.x_ticks(&xs, Frame::room(self.width, &ys));
-        let dash = |style: Look| if marked { style.dash } else { Dash::Solid };
         let line_keys = self.lines.iter().map(|line| {
             let style = palette::of(&line.method);
-            (Key::Line { style, dash: dash(style), marked }, line.label.clone())
+            (Key::Line { style, dash: Dash::Solid, marked }, line.label.clone())
         });
         let level_keys = self.levels.iter().map(|level| {
             let style = palette::of(&level.method);
@@ -111,10 +121,19 @@ impl Curves {
         });
         let entries: Vec<(Key, String)> = line_keys.chain(level_keys).collect();
         let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
-        let plan =
-            FramePlan { width: self.width, axis: &self.y, range: ys, entries: &entries, head: 0.0, foot: 0.0, aside };
+        let axis = self.said(&ys);
+        let plan = FramePlan {
+            width: self.width,
+            heading: &self.heading,
+            axis: &axis,
+            range: ys,
+            entries: &entries,
+            head: 0.0,
+            foot: 0.0,
+            aside,
+        };
         let frame = Frame::draw(&mut scene, plan);
-        let x = |value: f64| frame.left + xs.place(value) * (frame.right - frame.left);
+        let apart = if marked { self.apart(&xs, frame.right - frame.left) } else { 0.0 };
 
         for level in self
             .levels
@@ -125,8 +144,10 @@ impl Curves {
             let y = frame.y(level.value);
             scene.line(&[(frame.left, y), (frame.right, y)], style.colour, 1.1, style.dash);
         }
-        for line in &self.lines {
+        for (number, line) in self.lines.iter().enumerate() {
             let style = palette::of(&line.method);
+            let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * apart;
+            let x = |value: f64| frame.left + xs.place(value) * (frame.right - frame.left) + aside;
             let runs = self.runs(line);
             for run in &runs {
                 let places: Vec<Place> = run.iter().map(|(px, py, _)| (x(*px), frame.y(*py))).collect();
@@ -138,7 +159,7 @@ impl Curves {
                 match places.as_slice() {
                     // A line of one point has no length.
                     [single] if !marked => scene.marker(*single, Marker::Circle, style.colour, 0.7),
-                    _ => scene.line(&thinned(&places), style.colour, if marked { 1.3 } else { 0.7 }, dash(style)),
+                    _ => scene.line(&thinned(&places), style.colour, if marked { 1.3 } else { 0.7 }, Dash::Solid),
                 }
             }
             if marked {
@@ -146,12 +167,35 @@ impl Curves {
                     if error > 0.0 {
                         frame.whisker(&mut scene, x(px), (py - error, py + error), style.colour);
                     }
-                    scene.marker((x(px), frame.y(py)), style.marker, style.colour, 2.4);
+                    scene.marker((x(px), frame.y(py)), style.marker, style.colour, MARKER);
                 }
             }
         }
         self.x_axis(&mut scene, &frame, &ticks, &xs);
         scene
+    }
+
+    /// The axis of values; where it does not begin at 0, with where it begins.
+    fn said(&self, ys: &Range) -> Axis {
+        let mut axis = self.y.clone();
+        if ys.begins_above_zero().is_some()
+            && let Some(first) = ys.ticks(Frame::most_ticks(self.width)).first()
+        {
+            axis.label = format!("{}, from {}", axis.title(), first.text);
+            axis.unit.clear();
+        }
+        axis
+    }
+
+    /// From one line's points to the next line's at the same x, in points of print, on an axis of `room`: no more than half
+    /// of what lies between two x.
+    fn apart(&self, xs: &Range, room: f64) -> f64 {
+        let points = self.lines.iter().flat_map(|line| &line.points);
+        let mut at: Vec<f64> = points.filter_map(|p| self.seen(p).map(|(x, _, _)| xs.place(x) * room)).collect();
+        at.sort_by(f64::total_cmp);
+        at.dedup();
+        let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
+        (nearest / (2.0 * self.lines.len() as f64)).min(APART)
     }
 
     /// The stretches of a line between its gaps.
@@ -193,13 +237,14 @@ impl Curves {
         }
         let title = font::wrap(&self.x.title(), frame.right - frame.left);
         let middle = f64::midpoint(frame.left, frame.right);
-        scene.height = scene.lines((middle, baseline + GAP), &title, Anchor::Middle) + MARGIN;
+        let below = scene.lines((middle, baseline + GAP), &title, Anchor::Middle);
+        frame::end(scene, &self.note, below);
     }
 }
 
 /// A path with at most four places per [`COLUMN`]: the first, the lowest, the highest and the last, in their order. It
 /// looks the same, and thousands of channels do not make a file of megabytes.
-fn thinned(places: &[Place]) -> Vec<Place> {
+pub(super) fn thinned(places: &[Place]) -> Vec<Place> {
     let mut kept = Vec::new();
     for column in places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor()) {
         let by = |better: fn(f64, f64) -> bool| {

@@ -68,6 +68,7 @@ impl Dots {
             self.methods.iter().map(|of| (Key::Bar(palette::of(&of.method)), of.label.clone())).collect();
         let plan = FramePlan {
             width: self.width,
+            heading: "",
             axis: &self.axis,
             range,
             entries: &keys,

@@ -24,13 +24,18 @@ pub(super) const LINE_PER_EM: f64 = 2384.0 / 2048.0;
 /// plotters gives whole pixels; a width is measured at this many to the em.
 const FINE: f64 = 1000.0;
 
+/// The font as a TrueType file.
+pub(super) fn data() -> &'static [u8] {
+    dejavu::sans::regular()
+}
+
 /// Makes the font known to plotters.
 ///
 /// # Errors
 /// When plotters does not accept the font, which would be a fault of the build.
 pub(super) fn load() -> Result<()> {
     static LOADED: OnceLock<bool> = OnceLock::new();
-    let loaded = *LOADED.get_or_init(|| register_font(NAME, FontStyle::Normal, dejavu::sans::regular()).is_ok());
+    let loaded = *LOADED.get_or_init(|| register_font(NAME, FontStyle::Normal, data()).is_ok());
     if loaded { Ok(()) } else { Err(Error::job("the font of the figures cannot be read").found(NAME)) }
 }
 

@@ -43,6 +43,20 @@ pub(super) const GAP: f64 = 4.0;
 /// From the middle of a line of text to its baseline.
 pub(super) const HALF: f64 = font::SIZE * 0.36;
 
+/// Words across the whole figure from `top` down; gives where the next part begins.
+pub(super) fn heading_lines(scene: &mut Scene, words: &str, top: f64) -> f64 {
+    let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
+    let end = scene.lines((MARGIN, top), &lines, Anchor::Start);
+    if lines.is_empty() { top } else { end + 2.0 }
+}
+
+/// A note below everything, and the figure's end.
+pub(super) fn end(scene: &mut Scene, words: &str, below: f64) {
+    let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
+    let gap = if lines.is_empty() { 0.0 } else { GAP };
+    scene.height = scene.lines((MARGIN, below + gap), &lines, Anchor::Start) + MARGIN;
+}
+
 /// The rectangle of the plot with its value axis.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
@@ -60,6 +74,8 @@ pub(super) struct Frame {
 #[derive(Debug)]
 pub(super) struct FramePlan<'a> {
     pub(super) width: Width,
+    /// What stands above everything, in words; may be empty.
+    pub(super) heading: &'a str,
     pub(super) axis: &'a Axis,
     pub(super) range: Range,
     pub(super) entries: &'a [(Key, String)],
@@ -70,11 +86,12 @@ pub(super) struct FramePlan<'a> {
 }
 
 impl Frame {
-    /// Draws the legend, the axis's title, its ticks and the grid.
+    /// Draws the heading, the legend, the axis's title, its ticks and the grid.
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
-        let FramePlan { width, axis, range, entries, head, foot, aside } = plan;
+        let FramePlan { width, heading, axis, range, entries, head, foot, aside } = plan;
         let (start, end) = (MARGIN, scene.width - MARGIN);
-        let below = legend::draw(scene, entries, (start, end, MARGIN));
+        let headed = heading_lines(scene, heading, MARGIN);
+        let below = legend::draw(scene, entries, (start, end, headed));
         let title = font::wrap(&axis.title(), end - start);
         let top = scene.lines((start, below + GAP), &title, Anchor::Start) + font::LINE / 2.0;
         let bottom = top + width.plot_height() + head + foot;
@@ -90,7 +107,12 @@ impl Frame {
 
     /// The ticks of the value axis.
     fn ticks(width: Width, range: &Range) -> Vec<Tick> {
-        range.ticks((width.plot_height() / (2.4 * font::LINE)) as usize)
+        range.ticks(Self::most_ticks(width))
+    }
+
+    /// As many ticks as the value axis has room for.
+    pub(super) fn most_ticks(width: Width) -> usize {
+        (width.plot_height() / (2.4 * font::LINE)) as usize
     }
 
     /// How wide the plot will be with nothing aside.

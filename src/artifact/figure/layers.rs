@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::font;
-use super::frame::{GAP, HALF, MARGIN, Width};
+use super::frame::{self, GAP, HALF, MARGIN, Width};
 use super::legend::{self, Key, arrow};
 use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
@@ -17,6 +17,9 @@ pub struct DiagramRow {
     pub label: String,
     /// Layers counted from 0, each once, in any order.
     pub removed: Vec<usize>,
+    /// The layers `[start, end)` that each operator stands for, none over two regions; empty: one for each region.
+    #[serde(default)]
+    pub operators: Vec<(usize, usize)>,
 }
 
 /// For each selection three stacks side by side. Layer 0 is at the bottom.
@@ -25,6 +28,9 @@ pub struct LayerDiagram {
     /// For readers who hear the figure; not drawn.
     pub title: String,
     pub description: String,
+    /// Drawn above: of what the stacks are. May be empty.
+    #[serde(default)]
+    pub heading: String,
     pub width: Width,
     /// Of the dense backbone.
     pub layers: usize,
@@ -85,14 +91,15 @@ impl LayerDiagram {
         let ghost = palette::ours();
         let entries = [
             (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
-            (Key::Block { fill: None, border: REMOVED, dash: Dash::Dotted }, "removed layer"),
+            (Key::Block { fill: None, border: REMOVED, dash: Dash::Dashed }, "removed layer"),
             (Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST),
             (Key::Arrow(STREAM), "hidden state past a cut"),
         ];
+        let headed = frame::heading_lines(&mut scene, &self.heading, MARGIN);
         let top = legend::draw(
             &mut scene,
             &entries.map(|(key, label)| (key, label.to_owned())),
-            (MARGIN, self.width.points() - MARGIN, MARGIN),
+            (MARGIN, self.width.points() - MARGIN, headed),
         ) + GAP;
         let panel = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
         let mut titled = top;
@@ -107,11 +114,13 @@ impl LayerDiagram {
         let tallest = regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * PITCH;
         let heads = titled + 2.0 * GAP + font::LINE;
         let ground = heads + font::LINE + ENDS + tallest;
-        for (i, regions) in regions.iter().enumerate() {
+        for (i, (selection, regions)) in self.selections.iter().zip(regions).enumerate() {
+            let operators = selection.operators(regions);
             for (j, (name, stack)) in STACKS.iter().enumerate() {
                 let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - ASIDE / 2.0;
                 scene.text((x, titled + GAP + HALF * 2.0), name, Anchor::Middle, TEXT);
-                Drawn { scene: &mut scene, x, ground, layers: self.layers, regions }.stack(*stack);
+                let operators = &operators;
+                Drawn { scene: &mut scene, x, ground, layers: self.layers, regions, operators }.stack(*stack);
             }
         }
         scene.height = ground + ENDS + font::LINE + MARGIN;
@@ -128,6 +137,7 @@ struct Drawn<'a> {
     ground: f64,
     layers: usize,
     regions: &'a [Region],
+    operators: &'a [Region],
 }
 
 impl Drawn<'_> {
@@ -177,7 +187,7 @@ impl Drawn<'_> {
     fn layer(&mut self, layer: usize, removed: bool) {
         let foot = self.foot(layer);
         let (from, to) = ((self.x - HALF_BLOCK, foot - BLOCK), (self.x + HALF_BLOCK, foot));
-        let (border, ink, dash) = if removed { (REMOVED, MUTED, Dash::Dotted) } else { (TEXT, TEXT, Dash::Solid) };
+        let (border, ink, dash) = if removed { (REMOVED, MUTED, Dash::Dashed) } else { (TEXT, TEXT, Dash::Solid) };
         if !removed {
             self.scene.rect(from, to, KEPT);
         }
@@ -201,20 +211,39 @@ impl Drawn<'_> {
         arrow(self.scene, &places, STREAM);
     }
 
-    /// One Ghosted Layer for a whole region, and the stream through it.
+    /// The Ghosted Layers of a region, mostly one, and the stream through them.
     fn ghost(&mut self, first: usize, last: usize) {
-        let ((start, end), colour) = (self.ends(first, last), palette::ours());
-        let (low, high) = (self.foot(first), self.foot(last) - BLOCK);
-        if last > first {
-            let (from, to) = ((self.x - HALF_BLOCK, high), (self.x + HALF_BLOCK, low));
-            self.scene.border(from, to, REMOVED, 0.6, Dash::Dotted);
+        let ((mut start, end), colour) = (self.ends(first, last), palette::ours());
+        for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
+            let (low, high) = (self.foot(lowest), self.foot(highest) - BLOCK);
+            if highest > lowest {
+                let (from, to) = ((self.x - HALF_BLOCK, high), (self.x + HALF_BLOCK, low));
+                self.scene.border(from, to, REMOVED, 0.6, Dash::Dashed);
+            }
+            let middle = f64::midpoint(low, high);
+            let (from, to) = (middle - BLOCK / 2.0 - 0.4, middle + BLOCK / 2.0 + 0.4);
+            arrow(self.scene, &[(self.x, start), (self.x, to)], STREAM);
+            self.scene.rect((self.x - HALF_BLOCK, from), (self.x + HALF_BLOCK, to), colour);
+            self.scene.text((self.x, middle + HALF), GHOST, Anchor::Middle, ON_GHOST);
+            start = from;
         }
-        let middle = f64::midpoint(low, high);
-        let (from, to) = (middle - BLOCK / 2.0 - 0.4, middle + BLOCK / 2.0 + 0.4);
-        arrow(self.scene, &[(self.x, start), (self.x, to)], STREAM);
-        arrow(self.scene, &[(self.x, from), (self.x, end)], STREAM);
-        self.scene.rect((self.x - HALF_BLOCK, from), (self.x + HALF_BLOCK, to), colour);
-        self.scene.text((self.x, middle + HALF), GHOST, Anchor::Middle, ON_GHOST);
+        arrow(self.scene, &[(self.x, start), (self.x, end)], STREAM);
+    }
+}
+
+impl DiagramRow {
+    /// Whether each removed layer has an operator of its own, though some lie in one region.
+    pub fn is_layer_by_layer(&self) -> bool {
+        self.operators.len() == self.removed.len()
+            && self.removed.iter().any(|layer| self.removed.contains(&(layer + 1)))
+    }
+
+    /// The first and the last layer that each operator stands for, from the bottom up.
+    fn operators(&self, regions: &[Region]) -> Vec<Region> {
+        let mut all: Vec<Region> =
+            self.operators.iter().filter(|(start, end)| start < end).map(|(start, end)| (*start, end - 1)).collect();
+        all.sort_unstable();
+        if all.is_empty() { regions.to_vec() } else { all }
     }
 }
 

@@ -1,14 +1,15 @@
-//! The paper's figures as SVG and PNG, drawn from plain data: no part of this knows of runs, backbones or recoveries.
+//! The paper's figures as SVG, PDF and PNG, drawn from plain data: no part of this knows of runs, backbones or recoveries.
 //!
 //! | figure of the paper | here |
 //! | --- | --- |
 //! | 1, boundary error by recovery; 3, norms of the parts of the operator | [`Bars`] |
 //! | 2, removed and Ghosted Layers | [`LayerDiagram`] |
-//! | 4, error of each channel; 5, accuracy against depth | [`Curves`] |
+//! | 4, error of each channel | [`Panels`] |
+//! | 5, accuracy against depth | [`Curves`] |
 //! | none: a value under each seed of the calibration | [`Dots`] |
 //!
-//! A figure becomes a `scene` of shapes in points, and plotters draws that scene twice, as SVG and as a bitmap: both have
-//! the same proportions. Text has 8 points at the printed width. A method has the same look in every figure
+//! A figure becomes a `scene` of shapes in points, and plotters draws that scene twice, as SVG and as a bitmap, and
+//! `pdf` writes it a third time: all have the same proportions. Text has 8 points at the printed width. A method has the same look in every figure
 //! ([`palette`]). The SVG follows the reader's light or dark theme and has a title and a description for those who hear
 //! it. Numbers that are not finite are missing numbers. The same data gives the same bytes.
 //!
@@ -17,6 +18,8 @@
 //! let figure = Figure::Bars(Bars {
 //!     title: "Boundary error".into(),
 //!     description: "The error with and without a Ghosted Layer.".into(),
+//!     heading: "4 of 16 layers removed".into(),
+//!     note: String::new(),
 //!     width: Width::Column,
 //!     axis: Axis { label: "Boundary MAE".into(), ..Axis::default() },
 //!     groups: vec!["tiny-llama".into()],
@@ -28,6 +31,7 @@
 //! });
 //! let drawing = figure.draw(Theme::Light)?;
 //! assert!(drawing.svg.contains("failed"));
+//! assert!(drawing.pdf.starts_with(b"%PDF"));
 //! assert!(drawing.png.starts_with(b"\x89PNG"));
 //! # Ok::<(), ghostlab::error::Error>(())
 //! ```
@@ -42,6 +46,8 @@ mod layers;
 mod legend;
 mod paint;
 pub mod palette;
+mod panels;
+mod pdf;
 mod png;
 mod scene;
 mod svg;
@@ -55,6 +61,7 @@ pub use curves::{Curves, Level, Line, Point};
 pub use dots::{Dots, Draws};
 pub use frame::Width;
 pub use layers::{DiagramRow, LayerDiagram};
+pub use panels::Panels;
 pub use theme::Theme;
 
 use serde::{Deserialize, Serialize};
@@ -69,6 +76,7 @@ pub enum Figure {
     Curves(Curves),
     Dots(Dots),
     Layers(LayerDiagram),
+    Panels(Panels),
 }
 
 /// A figure, drawn.
@@ -76,18 +84,20 @@ pub enum Figure {
 pub struct Drawing {
     /// Of the printed size, for both themes: it follows the reader's.
     pub svg: String,
+    /// Of the printed size, in the light theme.
+    pub pdf: Vec<u8>,
     /// 300 dots per inch, in the theme that was asked for.
     pub png: Vec<u8>,
 }
 
 impl Figure {
-    /// Draws the figure. `theme` is the PNG's; the SVG is the same in both.
+    /// Draws the figure. `theme` is the PNG's; the SVG and the PDF are the same in both.
     ///
     /// # Errors
     /// When the data is empty or does not fit together; when the drawing itself fails.
     pub fn draw(&self, theme: Theme) -> Result<Drawing> {
         let scene = self.scene()?;
-        Ok(Drawing { svg: svg::svg(&scene)?, png: png::png(&scene, theme)? })
+        Ok(Drawing { svg: svg::svg(&scene)?, pdf: pdf::pdf(&scene)?, png: png::png(&scene, theme)? })
     }
 
     fn scene(&self) -> Result<scene::Scene> {
@@ -97,6 +107,7 @@ impl Figure {
             Self::Curves(curves) => curves.scene(),
             Self::Dots(dots) => dots.scene(),
             Self::Layers(diagram) => diagram.scene(),
+            Self::Panels(panels) => panels.scene(),
         }
     }
 }

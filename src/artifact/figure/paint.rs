@@ -26,6 +26,8 @@ pub(super) struct Surface {
     /// Whether a thick path must be given as single strokes: the bitmap backend fills its outline, which leaves holes
     /// where a path crosses itself.
     pub(super) strokes: bool,
+    /// Whether the ground is drawn: without it a figure has that of the page that it stands on.
+    pub(super) ground: bool,
 }
 
 impl Surface {
@@ -54,7 +56,7 @@ impl Surface {
     }
 }
 
-/// Draws the ground and then every shape.
+/// Draws the ground, where there is one, and then every shape.
 ///
 /// # Errors
 /// When the backend fails.
@@ -62,8 +64,8 @@ pub(super) fn paint<B: DrawingBackend>(scene: &Scene, backend: &mut B, surface: 
     let (width, height) = surface.size(scene);
     let corner = (i32::try_from(width).unwrap_or(i32::MAX), i32::try_from(height).unwrap_or(i32::MAX));
     let ground = surface.ink(SURFACE, 1.0, 1.0);
-    let painted = backend
-        .draw_rect((0, 0), corner, &ground, true)
+    let drawn = if surface.ground { backend.draw_rect((0, 0), corner, &ground, true) } else { Ok(()) };
+    let painted = drawn
         .map_err(|error| error.to_string())
         .and_then(|()| scene.shapes.iter().try_for_each(|shape| paint_shape(shape, backend, surface)))
         .and_then(|()| backend.present().map_err(|error| error.to_string()));

@@ -1,8 +1,9 @@
 //! One palette: the same method has the same colour, marker and dash in every figure.
 //!
-//! The colours are those of Okabe and Ito (2008), the orange and the sky blue darkened for white paper: every colour of
-//! a method has a contrast of at least 3:1 with the surface, in both themes, and stays apart from the others for readers
-//! with protanopia or deuteranopia. Marker and dash tell methods apart without any colour.
+//! The colours are those of Okabe and Ito (2008), the orange, the sky blue and the green darkened for white paper: every
+//! colour of a method has a contrast of at least 3:1 with the surface, in both themes, and stays apart from the others for
+//! readers with protanopia or deuteranopia. In print without colour dark and light take turns, in the order in which the
+//! methods are drawn; a marker tells them apart besides.
 
 use super::theme::Theme;
 use crate::style::{Dash, Hue, Marker, Style};
@@ -52,8 +53,8 @@ pub struct Look {
     pub dash: Dash,
 }
 
-/// The ground of every figure.
-pub(super) const SURFACE: Colour = Colour::new(0xFFFFFF, 0x0D1117);
+/// The ground of every figure; on a dark screen that of the page (`page.css`).
+pub(super) const SURFACE: Colour = Colour::new(0xFFFFFF, 0x14171A);
 /// Text and axes.
 pub(super) const TEXT: Colour = Colour::new(0x1B1B1B, 0xE8E8E8);
 /// Text of less weight: what is missing or removed.
@@ -62,29 +63,31 @@ pub(super) const MUTED: Colour = Colour::new(0x666666, 0xA6A6A6);
 pub(super) const GRID: Colour = Colour::new(0xDDDDDD, 0x30363D);
 /// The fill of a kept layer.
 pub(super) const KEPT: Colour = Colour::new(0xE9EBEE, 0x2B323B);
+/// The area of what another is held against.
+pub(super) const FAINT: Colour = Colour::new(0xC3C9D0, 0x4A535D);
 /// The border of a removed layer.
 pub(super) const REMOVED: Colour = Colour::new(0xA9A9A9, 0x6A6A6A);
 /// The residual stream where it passes a removed region; red as in the paper's figure 2.
 pub(super) const STREAM: Colour = Colour::new(0xC8102E, 0xFF6B78);
 /// Text on a Ghosted Layer.
-pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x0D1118);
+pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x14171B);
 
 const GREY: Colour = Colour::new(0x555555, 0x7F7F7F);
 const PURPLE: Colour = Colour::new(0xCC79A7, 0xE8A3C8);
-const GREEN: Colour = Colour::new(0x009E73, 0x1FC08F);
+const GREEN: Colour = Colour::new(0x006638, 0x1FC08F);
 const SKY: Colour = Colour::new(0x3D9BD1, 0xA5DBF7);
 const VERMILLION: Colour = Colour::new(0xC44900, 0xE8692B);
 const ORANGE: Colour = Colour::new(0xC58900, 0xF2BB3D);
 const BLUE: Colour = Colour::new(0x0057A8, 0x3B9AE1);
-const TEAL: Colour = Colour::new(0x00707A, 0x4CC9D4);
-const PLUM: Colour = Colour::new(0x9C3A6B, 0xE07AAE);
+const TEAL: Colour = Colour::new(0x004C54, 0x4CC9D4);
+const PLUM: Colour = Colour::new(0xC2699A, 0xE07AAE);
 const OLIVE: Colour = Colour::new(0x6B7A00, 0xC5D14A);
 const BROWN: Colour = Colour::new(0x7A4B1E, 0xC9905A);
 
 /// Every colour that a figure can use.
-pub(super) const ALL: [Colour; 19] = [
-    SURFACE, TEXT, MUTED, GRID, KEPT, REMOVED, STREAM, ON_GHOST, GREY, PURPLE, GREEN, SKY, VERMILLION, ORANGE, BLUE,
-    TEAL, PLUM, OLIVE, BROWN,
+pub(super) const ALL: [Colour; 20] = [
+    SURFACE, TEXT, MUTED, GRID, KEPT, FAINT, REMOVED, STREAM, ON_GHOST, GREY, PURPLE, GREEN, SKY, VERMILLION, ORANGE,
+    BLUE, TEAL, PLUM, OLIVE, BROWN,
 ];
 
 /// What a hue is.
@@ -204,6 +207,30 @@ mod tests {
                 assert!(ratio >= 3.0, "{method} in {theme:?}: {ratio:.2}");
             }
         }
+    }
+
+    /// What is left of a colour in print without colour, as a grey of the same luminance.
+    fn grey(rgb: [u8; 3]) -> [u8; 3] {
+        let linear = luminance(linear(rgb));
+        let c = if linear <= 0.003_130_8 { linear * 12.92 } else { 1.055 * linear.powf(1.0 / 2.4) - 0.055 };
+        [(c * 255.0).round() as u8; 3]
+    }
+
+    #[test]
+    fn neighbours_stay_apart_in_grey() {
+        // As figure 1 and 4, figure 5 and figure 3 draw them side by side.
+        let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
+        let of_bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
+        let of_lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];
+        let of_parts = [metric::SYMMETRIC.id, metric::ANTISYMMETRIC.id];
+        for row in [&of_bars[..], &of_lines, &of_parts] {
+            for pair in row.windows(2) {
+                let [a, b] = [0, 1].map(|at| grey(of(pair[at]).colour.light));
+                assert!(contrast(a, b) >= 1.35, "{pair:?}: {:.2}", contrast(a, b));
+            }
+        }
+        // A line over an area.
+        assert!(contrast(grey(ours().light), grey(FAINT.light)) >= 3.0);
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub(super) fn png(scene: &Scene, theme: Theme) -> Result<Vec<u8>> {
         // plotters' ab_glyph draws the baseline in the middle of the size.
         baseline: 0.5,
         strokes: true,
+        ground: true,
     };
     // Whole pixels of the written image.
     let whole = |pixels: u32| (pixels as usize).div_ceil(FINER);

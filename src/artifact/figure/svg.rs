@@ -30,10 +30,12 @@ const FAMILIES: &str = "Verdana, Helvetica, Arial, sans-serif";
 /// # Errors
 /// When plotters fails.
 pub(super) fn svg(scene: &Scene) -> Result<String> {
-    let surface = Surface { scale: SCALE, theme: Theme::Light, per_em: 1.0, baseline: 0.0, strokes: false };
+    let surface =
+        Surface { scale: SCALE, theme: Theme::Light, per_em: 1.0, baseline: 0.0, strokes: false, ground: false };
     let size = surface.size(scene);
-    let mut page = Page { size, body: String::new() };
+    let mut page = Page { size, body: String::new(), stroke: None };
     paint(scene, &mut page, surface)?;
+    page.end_path();
     let (width, height) = (f64::from(size.0) / SCALE, f64::from(size.1) / SCALE);
     Ok(format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}pt\" height=\"{height}pt\" \
@@ -54,10 +56,19 @@ pub(super) fn svg(scene: &Scene) -> Result<String> {
 struct Page {
     size: (u32, u32),
     body: String,
+    /// How the path is drawn that is not ended yet: the dashes of a line follow each other, and are one element.
+    stroke: Option<String>,
 }
 
 impl Page {
+    fn end_path(&mut self) {
+        if let Some(stroke) = self.stroke.take() {
+            let _ = writeln!(self.body, "\"{stroke}/>");
+        }
+    }
+
     fn push(&mut self, element: std::fmt::Arguments<'_>) -> Drawn {
+        self.end_path();
         // Writing to a string does not fail.
         let _ = self.body.write_fmt(element);
         self.body.push('\n');
@@ -98,7 +109,14 @@ impl DrawingBackend for Page {
 
     fn draw_path<S: BackendStyle, I: IntoIterator<Item = BackendCoord>>(&mut self, path: I, style: &S) -> Drawn {
         let (points, ink, width) = (points(path), painted("stroke", style.color()), style.stroke_width());
-        self.push(format_args!("<polyline fill=\"none\"{ink} stroke-width=\"{width}\" points=\"{points}\"/>"))
+        let stroke = format!(" fill=\"none\"{ink} stroke-width=\"{width}\"");
+        if self.stroke.as_ref() != Some(&stroke) {
+            self.end_path();
+            self.body.push_str("<path d=\"");
+            self.stroke = Some(stroke);
+        }
+        let _ = write!(self.body, "M{points}");
+        Ok(())
     }
 
     fn draw_circle<S: BackendStyle>(&mut self, (x, y): BackendCoord, radius: u32, style: &S, fill: bool) -> Drawn {

@@ -20,6 +20,8 @@ fn bars(groups: &[&str], width: Width, scale: Scale) -> Bars {
     Bars {
         title: "Boundary error by recovery".into(),
         description: "Bars of the error, one group for each backbone.".into(),
+        heading: "4 of 16 layers removed by LLM-Streamline".into(),
+        note: "tiny-qwen3: ReplaceMe (LS) is ahead of Ghost Layer (Ours).".into(),
         width,
         axis: axis("Boundary MAE ↓", "hidden-state units", scale),
         groups: groups.iter().map(|g| (*g).to_owned()).collect(),
@@ -47,6 +49,8 @@ fn norms() -> Bars {
     Bars {
         title: "Parts of the operator".into(),
         description: "Frobenius norms of the symmetric and the antisymmetric part.".into(),
+        heading: String::new(),
+        note: String::new(),
         width: Width::Column,
         axis: axis("Share of ‖M‖", "", Scale::Linear),
         groups: ["tiny-llama", "tiny-qwen3", "tiny-olmo2"].map(str::to_owned).to_vec(),
@@ -86,6 +90,8 @@ fn channels(count: usize) -> Curves {
     Curves {
         title: "Error of each channel".into(),
         description: "The mean absolute error of every channel, a line for each recovery.".into(),
+        heading: String::new(),
+        note: String::new(),
         width: Width::Page,
         x: axis("Channel", "", Scale::Linear),
         y: axis("MAE", "hidden-state units", Scale::Log),
@@ -111,6 +117,8 @@ fn depths() -> Curves {
     Curves {
         title: "Accuracy against depth".into(),
         description: "Average accuracy of nine tasks for 7 to 15 removed layers.".into(),
+        heading: "LLaMA-3.1-8B, layers removed by LLM-Streamline".into(),
+        note: "Whiskers: one standard error up and down.".into(),
         width: Width::Column,
         x: axis("Removed layers", "of 32", Scale::Linear),
         y: axis("Average accuracy ↑", "%", Scale::Linear),
@@ -123,13 +131,22 @@ fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> Laye
     LayerDiagram {
         title: "Ghosted Layers".into(),
         description: "Stacks of layers, dense, pruned and repaired.".into(),
+        heading: "One Ghosted Layer for each region".into(),
         width: Width::Page,
         layers,
         selections: vec![
-            DiagramRow { label: "LLM-Streamline, contiguous".into(), removed: contiguous },
-            DiagramRow { label: "SLEB, not contiguous".into(), removed: scattered },
+            DiagramRow { label: "LLM-Streamline, contiguous".into(), removed: contiguous, operators: vec![] },
+            DiagramRow { label: "SLEB, not contiguous".into(), removed: scattered, operators: vec![] },
         ],
     }
+}
+
+/// The same as [`channels`], in panels.
+fn panels(count: usize, width: Width) -> Panels {
+    let Curves { title, description, x, mut lines, .. } = channels(count);
+    let against = lines.pop();
+    let y = axis("MAE", "hidden-state units", Scale::Linear);
+    Panels { title, description, heading: "LLaMA-3.1-8B, 7 of 32 layers removed".into(), width, x, y, lines, against }
 }
 
 /// One of each sort and size.
@@ -140,8 +157,9 @@ fn all() -> Vec<(&'static str, Figure)> {
         ("fig1_log_column", Figure::Bars(bars(&["llama-3.1-8b"], Width::Column, Scale::Log))),
         ("fig1_wild", Figure::Bars(wild())),
         ("fig3", Figure::Bars(norms())),
-        ("fig4_128", Figure::Curves(channels(128))),
-        ("fig4_4096", Figure::Curves(channels(4096))),
+        ("fig4_128", Figure::Panels(panels(128, Width::Column))),
+        ("fig4_4096", Figure::Panels(panels(4096, Width::Page))),
+        ("losses", Figure::Curves(channels(128))),
         ("fig5", Figure::Curves(depths())),
         ("fig2_16", Figure::Layers(diagram(16, vec![9, 10, 11, 12], vec![3, 7, 8, 12]))),
         ("fig2_40", Figure::Layers(diagram(40, (24..35).collect(), vec![4, 9, 10, 17, 22, 23, 24, 30, 31, 35, 38]))),
@@ -338,6 +356,7 @@ fn the_same_data_gives_the_same_bytes_and_a_png_of_300_dots_per_inch() {
     let drawing = figure.draw(Theme::Light).unwrap();
     assert_eq!(drawing, figure.draw(Theme::Light).unwrap());
     let mut reader = ::png::Decoder::new(std::io::Cursor::new(&drawing.png)).read_info().unwrap();
+    assert!(drawing.pdf.starts_with(b"%PDF"));
     // 3.3 inches.
     assert_eq!(reader.info().width, 990);
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
@@ -374,12 +393,94 @@ fn without_data_there_is_an_error_and_no_figure() {
         (Figure::Bars(ragged), "expected: 3 values"),
         (Figure::Curves(no_lines), "at least one line"),
         (Figure::Curves(no_points), "nothing to draw"),
+        (Figure::Panels(Panels { lines: vec![], ..panels(3, Width::Column) }), "at least one line"),
         (Figure::Layers(diagram(16, vec![16], vec![1])), "layer 16"),
         (Figure::Layers(LayerDiagram { selections: vec![], ..diagram(16, vec![1], vec![2]) }), "1 to 2"),
     ] {
         let message = figure.draw(Theme::Light).unwrap_err().to_string();
         assert!(message.contains(words), "{words}: {message}");
     }
+}
+
+/// The bytes after `marker`, up to `end`.
+fn between<'a>(bytes: &'a [u8], marker: &str, end: &str) -> &'a [u8] {
+    let find = |bytes: &[u8], word: &str| bytes.windows(word.len()).position(|part| part == word.as_bytes()).unwrap();
+    let rest = &bytes[find(bytes, marker) + marker.len()..];
+    &rest[..find(rest, end)]
+}
+
+#[test]
+fn the_pdf_has_the_printed_size_and_its_text_in_a_font_of_its_own() {
+    for (name, figure) in all() {
+        let scene = scene(&figure);
+        let pdf = pdf::pdf(&scene).unwrap();
+        let text = String::from_utf8_lossy(&pdf);
+        for part in ["/FontFile2", "/ToUnicode", "/Identity-H", "+DejaVuSans", "%%EOF"] {
+            assert!(text.contains(part), "{name} lacks {part}");
+        }
+        let media = String::from_utf8_lossy(between(&pdf, "/MediaBox [", "]")).into_owned();
+        let size: Vec<f64> = media.split_whitespace().map(|side| side.parse().unwrap()).collect();
+        assert!((size[2] - scene.width).abs() < 0.01 && (size[3] - scene.height).abs() < 0.01, "{name}: {media}");
+        // Every letter of the figure stands in the map from the font's letters to text.
+        let map = String::from_utf8_lossy(between(&pdf, "beginbfchar", "endcmap")).to_lowercase();
+        for letter in texts(&scene).iter().flat_map(|text| text.chars()) {
+            assert!(map.contains(&format!("> <{:04x}>", letter as u32)), "{name}: {letter}");
+        }
+        assert!(pdf.len() < 200_000, "{name}: {} bytes", pdf.len());
+    }
+}
+
+#[test]
+fn lines_side_by_side_are_moved_apart_and_only_the_dense_one_is_dashed() {
+    let scene = scene(&Figure::Curves(depths()));
+    let own = |colour: palette::Colour, width: f64| {
+        scene.shapes.iter().filter(move |shape| {
+            matches!(shape, Shape::Line { colour: own, width: wide, .. } if *own == colour && *wide == width)
+        })
+    };
+    let firsts: Vec<f64> = ["linearpatch-rotate", "ghosted"]
+        .iter()
+        .filter_map(|method| match own(of(method).colour, 1.3).next() {
+            Some(Shape::Line { places, .. }) => Some(places[0].0),
+            _ => None,
+        })
+        .collect();
+    assert!(firsts[1] - firsts[0] > 2.0, "{firsts:?}");
+    // One stroke of the whole line; the dense level has many.
+    assert_eq!(own(of("ghosted").colour, 1.3).count(), 1);
+    assert!(own(of("dense").colour, 1.1).count() > 5);
+    assert!(texts(&scene).iter().any(|text| text.contains(", from ")), "the axis does not begin at 0, and says so");
+}
+
+#[test]
+fn panels_have_one_axis_from_zero_and_the_same_line_in_each() {
+    let scene = scene(&Figure::Panels(panels(128, Width::Column)));
+    let lines: Vec<&Vec<Place>> = scene
+        .shapes
+        .iter()
+        .filter_map(|shape| match shape {
+            Shape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 0.9 => Some(places),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(lines.len(), 6);
+    let heights = |line: &[Place]| line.iter().map(|(_, y)| y - line[0].1).collect::<Vec<_>>();
+    for line in &lines {
+        assert!(heights(line).iter().zip(heights(lines[0])).all(|(a, b)| (a - b).abs() < 1e-9));
+    }
+    // Once for each row of panels.
+    assert_eq!(texts(&scene).iter().filter(|text| **text == "0").count(), 3 + 2);
+}
+
+#[test]
+fn each_removed_layer_has_a_ghosted_layer_where_operators_stand_layer_by_layer() {
+    let mut row = diagram(16, vec![], vec![7, 8, 12]).selections.remove(1);
+    row.operators = vec![(7, 8), (8, 9), (12, 13)];
+    assert!(row.is_layer_by_layer());
+    let figure = LayerDiagram { selections: vec![row], ..diagram(16, vec![], vec![]) };
+    // One more in the legend.
+    let ghosts = rects(&scene(&Figure::Layers(figure)));
+    assert_eq!(ghosts.iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
 }
 
 fn scene(figure: &Figure) -> Scene {

@@ -1,0 +1,226 @@
+//! The PDF of a scene: one page of the printed size in the light theme, as papers take it. Its text is text, in a font that
+//! is cut down to the letters in use and lies in the file; it has no ground and no date, so the same scene gives the same
+//! bytes.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use pdf_writer::types::{CidFontType, FontFlags, LineJoinStyle, SystemInfo, UnicodeCmap};
+use pdf_writer::{Content, Filter, Finish, Name, Pdf, Rect, Ref, Str, TextStr};
+use subsetter::GlyphRemapper;
+use ttf_parser::Face;
+
+use super::font;
+use super::palette::Colour;
+use super::scene::{Anchor, Place, Scene, Shape};
+use crate::error::{Error, Result};
+
+/// The objects of the file.
+const CATALOG: Ref = Ref::new(1);
+const PAGES: Ref = Ref::new(2);
+const PAGE: Ref = Ref::new(3);
+const CONTENT: Ref = Ref::new(4);
+const FONT: Ref = Ref::new(5);
+const CID_FONT: Ref = Ref::new(6);
+const DESCRIPTOR: Ref = Ref::new(7);
+const FONT_FILE: Ref = Ref::new(8);
+const TO_UNICODE: Ref = Ref::new(9);
+const INFO: Ref = Ref::new(10);
+const FIRST_STATE: i32 = 11;
+
+const FONT_NAME: Name<'static> = Name(b"F1");
+/// The six letters before the plus say that it is a part of the font.
+const BASE_FONT: Name<'static> = Name(b"GHOSTL+DejaVuSans");
+const SYSTEM: SystemInfo<'static> = SystemInfo { registry: Str(b"Adobe"), ordering: Str(b"Identity"), supplement: 0 };
+/// Units of the em in a PDF.
+const EM: f32 = 1000.0;
+/// How far the handles of a quarter of a circle lie from its ends, in radii.
+const HANDLE: f32 = 0.552_284_8;
+
+/// The PDF of a scene.
+///
+/// # Errors
+/// When the font cannot be read or cut down, which would be a fault of the build.
+pub(super) fn pdf(scene: &Scene) -> Result<Vec<u8>> {
+    let fault =
+        |found: String| Error::job("a figure could not be written as PDF").at(scene.title.as_str()).found(found);
+    let face = Face::parse(font::data(), 0).map_err(|error| fault(error.to_string()))?;
+    let mut page = Page::new(scene.height, &face);
+    scene.shapes.iter().for_each(|shape| page.shape(shape));
+    let Page { content, glyphs, texts, opacities, .. } = page;
+    let cut = subsetter::subset(font::data(), 0, &glyphs).map_err(|error| fault(error.to_string()))?;
+
+    let mut pdf = Pdf::new();
+    pdf.catalog(CATALOG).pages(PAGES);
+    pdf.document_info(INFO).title(TextStr(&scene.title)).subject(TextStr(&scene.description));
+    pdf.pages(PAGES).kids([PAGE]).count(1);
+    let mut written = pdf.page(PAGE);
+    written.media_box(Rect::new(0.0, 0.0, scene.width as f32, scene.height as f32));
+    written.parent(PAGES).contents(CONTENT);
+    let mut resources = written.resources();
+    resources.fonts().pair(FONT_NAME, FONT);
+    if !opacities.is_empty() {
+        let mut states = resources.ext_g_states();
+        for (place, name) in opacities.values().enumerate() {
+            states.pair(Name(name.as_bytes()), Ref::new(FIRST_STATE + place as i32));
+        }
+    }
+    resources.finish();
+    written.finish();
+    for (place, opacity) in opacities.keys().enumerate() {
+        let opacity = f64::from_bits(*opacity) as f32;
+        pdf.ext_graphics(Ref::new(FIRST_STATE + place as i32)).non_stroking_alpha(opacity);
+    }
+    pdf.stream(CONTENT, &packed(&content.finish())).filter(Filter::FlateDecode);
+    write_font(&mut pdf, &face, &glyphs, &texts, &cut);
+    Ok(pdf.finish())
+}
+
+/// The font: what is in it, how wide its letters are and which text they stand for.
+fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BTreeMap<u16, char>, cut: &[u8]) {
+    let of_em = |units: f32| units * EM / f32::from(face.units_per_em());
+    let mut font = pdf.type0_font(FONT);
+    font.base_font(BASE_FONT).encoding_predefined(Name(b"Identity-H"));
+    font.descendant_font(CID_FONT).to_unicode(TO_UNICODE);
+    font.finish();
+    let mut cid = pdf.cid_font(CID_FONT);
+    cid.subtype(CidFontType::Type2).base_font(BASE_FONT).system_info(SYSTEM).font_descriptor(DESCRIPTOR);
+    cid.default_width(0.0).cid_to_gid_map_predefined(Name(b"Identity"));
+    let width = |glyph: u16| of_em(f32::from(face.glyph_hor_advance(ttf_parser::GlyphId(glyph)).unwrap_or_default()));
+    cid.widths().consecutive(0, glyphs.remapped_gids().map(width));
+    cid.finish();
+    let (bounds, scaled) = (face.global_bounding_box(), |units: i16| of_em(f32::from(units)));
+    let mut descriptor = pdf.font_descriptor(DESCRIPTOR);
+    descriptor.name(BASE_FONT).flags(FontFlags::SYMBOLIC);
+    descriptor.bbox(Rect::new(scaled(bounds.x_min), scaled(bounds.y_min), scaled(bounds.x_max), scaled(bounds.y_max)));
+    descriptor.italic_angle(0.0).ascent(scaled(face.ascender())).descent(scaled(face.descender()));
+    descriptor.cap_height(scaled(face.capital_height().unwrap_or(face.ascender()))).stem_v(STEM);
+    descriptor.font_file2(FONT_FILE);
+    descriptor.finish();
+    pdf.stream(FONT_FILE, &packed(cut)).filter(Filter::FlateDecode).pair(Name(b"Length1"), cut.len() as i32);
+    let mut map = UnicodeCmap::<u16>::new(Name(b"Custom"), SYSTEM);
+    texts.iter().for_each(|(glyph, text)| map.pair(*glyph, *text));
+    pdf.cmap(TO_UNICODE, &map.finish());
+}
+
+/// The width of DejaVu Sans' upright strokes, about; a viewer without the font would choose another by it.
+const STEM: f32 = 90.0;
+
+/// As a stream's bytes in `FlateDecode`.
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
+    // Writing to memory does not fail.
+    let _ = out.write_all(bytes);
+    out.finish().unwrap_or_default()
+}
+
+/// The page while it is drawn. A scene counts downwards and a page upwards.
+struct Page<'a> {
+    height: f64,
+    content: Content,
+    face: &'a Face<'a>,
+    glyphs: GlyphRemapper,
+    /// What each letter of the cut font stands for.
+    texts: BTreeMap<u16, char>,
+    /// How much is covered, by its bits, and what the page calls that.
+    opacities: BTreeMap<u64, String>,
+}
+
+impl<'a> Page<'a> {
+    fn new(height: f64, face: &'a Face<'a>) -> Self {
+        let mut content = Content::new();
+        content.set_line_join(LineJoinStyle::RoundJoin);
+        let (glyphs, texts, opacities) = (GlyphRemapper::new(), BTreeMap::new(), BTreeMap::new());
+        Self { height, content, face, glyphs, texts, opacities }
+    }
+
+    fn at(&self, (x, y): Place) -> (f32, f32) {
+        (x as f32, (self.height - y) as f32)
+    }
+
+    fn fill(&mut self, colour: Colour) {
+        let [r, g, b] = colour.light.map(|byte| f32::from(byte) / 255.0);
+        self.content.set_fill_rgb(r, g, b);
+    }
+
+    fn path(&mut self, places: &[Place]) {
+        for (number, place) in places.iter().enumerate() {
+            let (x, y) = self.at(*place);
+            match number {
+                0 => self.content.move_to(x, y),
+                _ => self.content.line_to(x, y),
+            };
+        }
+    }
+
+    fn shape(&mut self, shape: &Shape) {
+        match shape {
+            Shape::Rect { from, to, colour } => {
+                self.fill(*colour);
+                self.path(&[*from, (to.0, from.1), *to, (from.0, to.1)]);
+                self.content.close_path().fill_nonzero();
+            }
+            Shape::Fill { corners, colour, opacity } => {
+                self.content.save_state();
+                if *opacity < 1.0 {
+                    let next = format!("G{}", (opacity * 1000.0).round());
+                    let name = self.opacities.entry(opacity.to_bits()).or_insert(next).clone();
+                    self.content.set_parameters(Name(name.as_bytes()));
+                }
+                self.fill(*colour);
+                self.path(corners);
+                self.content.close_path().fill_nonzero().restore_state();
+            }
+            Shape::Disc { centre, radius, colour } => self.disc(*centre, *radius as f32, *colour),
+            Shape::Line { places, colour, width } => {
+                let [r, g, b] = colour.light.map(|byte| f32::from(byte) / 255.0);
+                self.content.set_stroke_rgb(r, g, b).set_line_width(*width as f32);
+                self.path(places);
+                self.content.stroke();
+            }
+            Shape::Text { at, text, anchor, colour, upwards } => self.text(*at, text, (*anchor, *upwards), *colour),
+        }
+    }
+
+    /// Four quarters.
+    fn disc(&mut self, centre: Place, radius: f32, colour: Colour) {
+        self.fill(colour);
+        let ((x, y), h) = (self.at(centre), radius * HANDLE);
+        let content = self.content.move_to(x + radius, y);
+        content.cubic_to(x + radius, y + h, x + h, y + radius, x, y + radius);
+        content.cubic_to(x - h, y + radius, x - radius, y + h, x - radius, y);
+        content.cubic_to(x - radius, y - h, x - h, y - radius, x, y - radius);
+        content.cubic_to(x + h, y - radius, x + radius, y - h, x + radius, y);
+        content.close_path().fill_nonzero();
+    }
+
+    fn text(&mut self, at: Place, text: &str, (anchor, upwards): (Anchor, bool), colour: Colour) {
+        let mut shown = Vec::new();
+        let mut advance = 0.0;
+        for letter in text.chars() {
+            // The first glyph of a font stands for letters that it lacks.
+            let glyph = self.face.glyph_index(letter).unwrap_or_default();
+            let cut = self.glyphs.remap(glyph.0);
+            self.texts.entry(cut).or_insert(letter);
+            shown.extend(cut.to_be_bytes());
+            advance += f64::from(self.face.glyph_hor_advance(glyph).unwrap_or_default());
+        }
+        let width = advance / f64::from(self.face.units_per_em()) * font::SIZE;
+        let back = match anchor {
+            Anchor::Start => 0.0,
+            Anchor::Middle => width / 2.0,
+            Anchor::End => width,
+        };
+        let (matrix, start) = match upwards {
+            false => ([1.0, 0.0, 0.0, 1.0], (at.0 - back, at.1)),
+            true => ([0.0, 1.0, -1.0, 0.0], (at.0, at.1 + back)),
+        };
+        let (x, y) = self.at(start);
+        self.fill(colour);
+        let [a, b, c, d] = matrix;
+        self.content.begin_text().set_font(FONT_NAME, font::SIZE as f32).set_text_matrix([a, b, c, d, x, y]);
+        self.content.show(Str(&shown)).end_text();
+    }
+}
