@@ -1,14 +1,16 @@
 """What every criterion, recovery and option gives on small random backbones, by the methods' formulas in float64, for
 crates/core/tests/golden.rs to hold every engine and float type to.
 
-    pip install numpy
+    pip install numpy torch transformers
     python tools/method_oracles.py
 
 Nothing here is ours but the formulas' form: each is written from its paper or reference code (named beside it), with
 numpy's own solvers, and shares no code with the program. The forward pass is checked against transformers' logits
-(tests/fixtures/arch/*/forward.safetensors) before anything is computed with it. Writes tests/fixtures/methods.json.
+(tests/fixtures/arch/*/forward.safetensors) before anything is computed with it. Training is torch's: its gradients through
+transformers' own layers in float64, and its AdamW. Writes tests/fixtures/methods.json.
 """
 
+import csv
 import json
 import math
 import random
@@ -16,6 +18,8 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCH = ROOT / "tests/fixtures/arch"
@@ -471,6 +475,78 @@ METHODS = [
 CUTS = [[1, 2], [1, 3], [0, 2]]
 
 
+# The paper's appendix D, as in LinearPatch: AdamW, one sequence a step, the teacher's likeliest tokens.
+RATE, DECAY, LIKELIEST = 1e-4, 1e-4, 100
+
+
+def training(case, name, removed):
+    """Distillation of `x·W` at a cut of one block, from `W = I`, a step for each calibration sequence: the Kullback-Leibler
+    divergence from the teacher over its likeliest tokens, renormalised over them, a mean over positions. What of the
+    prediction stands before the cut is read of `case`, and what follows it is transformers'."""
+    start, end = removed[0], removed[-1] + 1
+    model = AutoModelForCausalLM.from_pretrained(ARCH / name, dtype=torch.float64, attn_implementation="eager")
+    model.eval().requires_grad_(False)
+    size = model.config.hidden_size
+    matrix = torch.eye(size, dtype=torch.float64, requires_grad=True)
+    adam = torch.optim.AdamW([matrix], lr=RATE, weight_decay=DECAY)
+    entering = {}
+    hooks = [
+        model.model.layers[end].register_forward_pre_hook(lambda _, given: (entering["x"] @ matrix, *given[1:])),
+    ]
+    found = []
+    for tokens, pre, last in zip(case.tokens, case.at[start], case.at[-1]):
+        teacher = torch.tensor(case.backbone.logits(last))
+        kept = teacher.topk(LIKELIEST, dim=-1).indices
+        entering["x"] = torch.tensor(pre)[None]
+        student = model(torch.tensor(tokens)[None], use_cache=False).logits[0]
+        student, teacher = (torch.log_softmax(of.gather(1, kept), -1) for of in (student, teacher))
+        loss = (teacher.exp() * (teacher - student)).sum() / len(tokens)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        found.append(loss.item())
+    for hook in hooks:
+        hook.remove()
+    trained = matrix.detach().numpy()
+    # What training changed: beside the identity itself it would not be seen.
+    change = trained - np.eye(size)
+    return {
+        "removed": removed, "losses": found, "probe": (probe(size) @ change).tolist(), "norm": float(np.linalg.norm(change)),
+        "perplexity": case.perplexity(set(removed), {start: Repair(trained)}, {}),
+    }
+
+
+# Adam's first steps go by the signs of gradients, which small errors turn where a gradient is nearly zero: what that makes
+# is not in proportion to the error, and is looked at for errors of each float type's size.
+SIZES = (1e-7, 5e-3, 4e-2)
+
+
+def trainings(case, name):
+    found = []
+    for removed in ([1], [1, 2]):
+        exact = training(case, name, removed)
+        others = [(off, training(case.disturbed(off), name, removed)) for off in SIZES]
+        apart = lambda key, other: float(np.linalg.norm(np.subtract(exact[key], other[key])) / np.linalg.norm(exact[key]))
+        largest = lambda key: max(1.0, *(apart(key, other) / off for off, other in others))
+        exact["moves"] = {key: largest(key) for key in ("losses", "probe", "norm", "perplexity")}
+        found.append(exact)
+    return found
+
+
+def released():
+    """Shortened LLaMA's published orders (data/released_orders.csv, as their repository prints them): the first so many."""
+    found = []
+    with open(ROOT / "data/released_orders.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            order = [int(layer) for layer in row["order"].split()]
+            assert sorted(order) == list(range(32)), row
+            for depth in (1, 7, 10, len(order)):
+                options = {"order": "released", "backbone": row["backbone"], "score": row["score"]}
+                removed = [layer for layer in range(32) if order.index(layer) < depth]
+                found.append({"options": options, "layers": 32, "depth": depth, "removed": removed})
+    return found
+
+
 # How far streams are off for `moves`: nothing against what a method says, much against rounding in f64.
 OFF = 1e-7
 
@@ -519,14 +595,15 @@ def main():
                     continue
                 repairs.append(moves(*(recovery(of, method, options, removed) for of in (case, disturbed))))
         picked = [moves(*pair) for pair in zip(criteria(case), criteria(disturbed))]
-        backbones[name] = {"criteria": picked, "recoveries": repairs}
+        trained = trainings(case, name)
+        backbones[name] = {"criteria": picked, "recoveries": repairs, "trainings": trained}
     case = {
         "calibration": case.tokens.tolist(), "operator_sequences": OPERATOR, "windows": case.windows.tolist(),
-        "backbones": backbones,
+        "released": released(), "backbones": backbones,
     }
     text = json.dumps(rounded(case))
     # One method a line.
-    text = text.replace('{"name": ', '\n{"name": ')
+    text = text.replace('{"name": ', '\n{"name": ').replace('{"options": ', '\n{"options": ').replace('{"removed": ', '\n{"removed": ')
     (ROOT / "tests/fixtures/methods.json").write_text(text + "\n")
 
 

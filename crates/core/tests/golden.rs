@@ -6,16 +6,20 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
+use candle_core::Device;
 use common::stories::{Calibrated, calibrated, perplexities};
-use common::{engines_of_all_types, fixture, json, numbers, relative_error};
+use common::{engines_of_all_types, fixture, numbers, relative_error};
+use ghostlab_core::calibrate::{HookPoint, Similarities};
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::criterion::{self, CalibrationEvidence, PruneSpec};
+use ghostlab_core::distill::{Checkpoint, Finetune, Tail, Training, likeliest};
 use ghostlab_core::model::{Engine, Operator, Program, Repairs, Sublayer, Tolerance};
 use ghostlab_core::options::{Described, Options};
 use ghostlab_core::recovery::{self, Boundary, Repair, RepairMetrics, Span};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn windows(ids: &Value) -> Windows {
     let rows: Vec<Vec<f64>> = ids.as_array().unwrap().iter().map(numbers).collect();
@@ -124,13 +128,50 @@ impl Case<'_> {
         Program::repaired(self.engine.config().layers, &removed, &repairs)
     }
 
+    /// Distils at a cut from the identity, a step for each calibration sequence. What the matrix became tells most in f32: in half
+    /// precision the steps of numbers whose gradient is nearly zero go either way, which `moves` has in it.
+    fn training(&self, expected: &Value, folder: &Path, text: &Windows) {
+        let (removed, config) = (layers(&expected["removed"]), self.engine.config());
+        let (start, end) = (removed[0], removed[removed.len() - 1] + 1);
+        let (activations, channels) = (&self.calibrated.activations, config.hidden);
+        let tail = Tail::load(config, folder, end, &Device::Cpu).unwrap();
+        let identity: Vec<f32> =
+            (0..channels * channels).map(|at| f32::from(u8::from(at % (channels + 1) == 0))).collect();
+        let mut training = Training::new(&tail, Checkpoint::start(identity.clone())).unwrap();
+        for index in 0..self.calibration.count() {
+            let rows = index * self.calibration.length..(index + 1) * self.calibration.length;
+            let of = |layer| activations.rows(HookPoint::Stream(layer), rows.clone()).unwrap();
+            let teacher = likeliest(&tail.project_rows(of(config.layers)).unwrap(), Finetune::LIKELIEST).unwrap();
+            training.step(of(start), &teacher).unwrap();
+        }
+        let trained = &training.state().matrix;
+        let change: Vec<f64> =
+            trained.iter().zip(&identity).map(|(now, then)| f64::from(*now) - f64::from(*then)).collect();
+        let operator = Operator::dense(channels, trained.clone()).unwrap();
+        let program = Program::pruned(config.layers, &removed, |at| (at == start).then(|| operator.clone()));
+        for (key, ours) in [
+            ("losses", training.state().losses.clone()),
+            ("probe", probed(&change, channels)),
+            ("norm", vec![change.iter().map(|v| v * v).sum::<f64>().sqrt()]),
+            ("perplexity", perplexities(self.engine, &[program], text)),
+        ] {
+            let what = format!("training without {removed:?}: {key}");
+            let theirs =
+                if expected[key].is_array() { numbers(&expected[key]) } else { vec![expected[key].as_f64().unwrap()] };
+            let mut moves = expected["moves"][key].as_f64().unwrap();
+            if ["probe", "norm"].contains(&key) {
+                // The matrix is kept in f32: each step rounds what stands on its diagonal, which is near 1.
+                let rounding = (channels as f64).sqrt() * training.steps() as f64 * f64::from(f32::EPSILON) / 2.0;
+                moves += rounding / theirs.iter().map(|v| v * v).sum::<f64>().sqrt() / self.tolerance;
+            }
+            self.near(&what, &ours, &theirs, &json!({"moves": moves}));
+        }
+    }
+
     fn operator(&self, what: &str, operator: &Operator, expected: &Value) {
         let channels = self.engine.config().hidden;
         let matrix: Vec<f64> = operator.linear().unwrap().into_iter().map(f64::from).collect();
-        let probe: Vec<f64> = (0..channels).map(|i| (i as f64 * 0.7).cos()).collect();
-        let along = |j: usize| (0..channels).map(|i| probe[i] * matrix[i * channels + j]).sum::<f64>();
-        let ours: Vec<f64> = (0..channels).map(along).collect();
-        self.near(&format!("{what}: matrix"), &ours, &numbers(&expected["probe"]), expected);
+        self.near(&format!("{what}: matrix"), &probed(&matrix, channels), &numbers(&expected["probe"]), expected);
         let norm = matrix.iter().map(|v| v * v).sum::<f64>().sqrt();
         self.near(&format!("{what}: norm"), &[norm], &[expected["norm"].as_f64().unwrap()], expected);
         match operator.bias().unwrap() {
@@ -141,6 +182,12 @@ impl Case<'_> {
             None => assert!(expected["bias"].is_null(), "{what}"),
         }
     }
+}
+
+/// What one row of numbers becomes by a matrix.
+fn probed(matrix: &[f64], channels: usize) -> Vec<f64> {
+    let probe: Vec<f64> = (0..channels).map(|i| (i as f64 * 0.7).cos()).collect();
+    (0..channels).map(|j| (0..channels).map(|i| probe[i] * matrix[i * channels + j]).sum()).collect()
 }
 
 /// Puts a repair where it belongs: maps of a branch into the layer before, one after the other.
@@ -166,11 +213,12 @@ fn place(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) 
 }
 
 fn every_method(backbone: &str) {
-    let golden = json(&fixture("methods.json"));
+    let golden = common::json(&fixture("methods.json"));
     let (calibration, text) = (windows(&golden["calibration"]), windows(&golden["windows"]));
     let operator_sequences = golden["operator_sequences"].as_u64().unwrap() as usize;
     let expected = &golden["backbones"][backbone];
-    for engine in engines_of_all_types(&fixture(&format!("arch/{backbone}"))) {
+    let folder = fixture(&format!("arch/{backbone}"));
+    for engine in engines_of_all_types(&folder) {
         let (engine, id) = (&*engine, engine.id());
         let case = Case {
             engine,
@@ -187,6 +235,7 @@ fn every_method(backbone: &str) {
             let what = format!("{} {} without {}: perplexity", of["name"], of["options"], of["removed"]);
             case.near(&what, &[ours], &[of["perplexity"].as_f64().unwrap()], of);
         }
+        expected["trainings"].as_array().unwrap().iter().for_each(|of| case.training(of, &folder, &text));
     }
 }
 
@@ -200,23 +249,43 @@ fn every_method_is_its_formula_where_branches_end_in_norms() {
     every_method("olmo2");
 }
 
-/// An option that nothing holds would be one that may be wrong. Released orders are a file of the reference's.
+#[test]
+fn released_orders_give_their_first_layers_and_ask_for_no_calibration() {
+    let golden = common::json(&fixture("methods.json"));
+    let cases = golden["released"].as_array().unwrap();
+    assert_eq!(cases.len(), 4 * 4, "two backbones, two scores, four depths");
+    for of in cases {
+        let (known, number) = (options(&of["options"]), |key: &str| of[key].as_u64().unwrap() as usize);
+        let rule = criterion::build("shortened-llama", &known).unwrap();
+        let cut = PruneSpec { backbone: "of-mine", layers: number("layers"), depth: number("depth") };
+        rule.check(&cut).unwrap();
+        assert!(rule.pairs(&cut).is_empty() && rule.sites(&cut).is_empty() && rule.trials(&cut).is_empty());
+        let mut none = |_: &[Vec<usize>]| panic!("nothing is measured");
+        let similarities = Similarities::default();
+        let mut evidence =
+            CalibrationEvidence { similarities: &similarities, activations: None, perplexities: &mut none };
+        let found = rule.select(&cut, &mut evidence).unwrap();
+        assert_eq!(found.removed, layers(&of["removed"]), "{}", of["options"]);
+    }
+}
+
+/// An option that nothing holds would be one that may be wrong.
 #[test]
 fn no_method_and_no_option_is_left_out() {
-    let golden = json(&fixture("methods.json"));
+    let golden = common::json(&fixture("methods.json"));
     let held: Vec<&Value> = golden["backbones"].as_object().unwrap().values().collect();
     for (kind, described) in [("criteria", criterion::described()), ("recoveries", recovery::described())] {
         for Described { name, options, .. } in described {
             let own: Vec<&Value> =
                 held.iter().flat_map(|of| of[kind].as_array().unwrap()).filter(|of| of["name"] == name).collect();
             assert!(!own.is_empty(), "{name} is in no golden case");
-            let used: BTreeSet<&String> = own.iter().flat_map(|of| of["options"].as_object().unwrap().keys()).collect();
+            let released = golden["released"].as_array().unwrap().iter().filter(|_| name == "shortened-llama");
+            let all = own.into_iter().chain(released);
+            let used: BTreeSet<&String> = all.flat_map(|of| of["options"].as_object().unwrap().keys()).collect();
             let known = options["properties"].as_object().into_iter().flatten().map(|(option, _)| option);
-            let elsewhere =
-                [("shortened-llama", "order"), ("shortened-llama", "score"), ("shortened-llama", "backbone")];
-            // Training has an oracle of its own (distill.rs), and a target follows from its granularity.
-            let other =
-                |option: &str| option == "finetune" || option == "target" || elsewhere.contains(&(&name, option));
+            // Training is the same whatever it begins with (`trainings`), and a target follows from its granularity.
+            let trained = held.iter().all(|of| !of["trainings"].as_array().unwrap().is_empty());
+            let other = |option: &str| (option == "finetune" && trained) || option == "target";
             for option in known.filter(|option| !other(option)) {
                 assert!(used.contains(option), "no golden case of {name} sets {option}");
             }
