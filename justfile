@@ -16,6 +16,10 @@ reproduce *arguments:
 report *arguments:
     cargo run --release -- report {{arguments}}
 
+# Record the profile tiny anew, all artifacts, into results/ and reports/index.html (docs/record.md).
+record *artifacts:
+    cargo run --release --locked -- reproduce {{ if artifacts == "" { "all" } else { artifacts } }} --record
+
 # The tests but for the slow ones.
 test:
     cargo test --release --workspace

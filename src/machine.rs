@@ -131,9 +131,21 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// The command line, as well as it can be shown: a word need not be text.
+/// The command line, as well as it can be shown: a word need not be text. Records go to others: where the program lies is
+/// left out, and a folder of the user's is `~`.
 pub fn command() -> Vec<String> {
-    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    shared(words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
+}
+
+fn shared(words: Vec<String>, current: Option<&Path>, home: Option<&Path>) -> Vec<String> {
+    let replaced = |word: &str, folder: Option<&Path>, by: &str| match folder.filter(|of| of.parent().is_some()) {
+        Some(folder) => word.replace(&format!("{}/", folder.display()), by),
+        None => word.to_owned(),
+    };
+    let own = |word: &str| replaced(&replaced(word, current, ""), home, "~/");
+    let program = words.first().map(|word| word.rsplit(std::path::is_separator).next().unwrap_or(word).to_owned());
+    program.into_iter().chain(words.iter().skip(1).map(|word| own(word))).collect()
 }
 
 /// Bytes of memory that new work can take, within the limits of this process and of its control groups; 8 GiB where the
@@ -222,6 +234,16 @@ pub fn signature() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_is_shown_without_where_things_lie_on_this_machine() {
+        let words = ["/opt/bin/ghostlab", "run", "/home/x/checkout/grid.yaml", "--results=/home/x/out", "/srv/y"];
+        let words = words.map(str::to_owned).to_vec();
+        let (current, home) = (Path::new("/home/x/checkout"), Path::new("/home/x"));
+        let shown = shared(words.clone(), Some(current), Some(home));
+        assert_eq!(shown, ["ghostlab", "run", "grid.yaml", "--results=~/out", "/srv/y"]);
+        assert_eq!(shared(words.clone(), Some(Path::new("/")), None)[1..], words[1..]);
+    }
 
     #[test]
     fn a_task_of_an_array_is_named_as_one_and_not_as_the_array() {

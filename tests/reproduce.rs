@@ -509,3 +509,122 @@ fn the_audit_finds_what_the_paper_says_twice() {
     }
     assert!(made(&world, &["audit", "--format", "csv"]).lines().count() > 10);
 }
+
+/// The files below a folder that a repository keeps, by path.
+fn kept(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let mut found = std::collections::BTreeMap::new();
+    let Ok(listing) = fs::read_dir(world.path(folder)) else { return found };
+    for entry in listing.map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let path = format!("{folder}/{name}");
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(kept(world, &path));
+        } else if !ghostlab::artifact::NOT_RECORDED.contains(&name.as_str()) {
+            found.insert(path.clone(), fs::read(world.path(&path)).unwrap());
+        }
+    }
+    found
+}
+
+#[test]
+fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_it() {
+    let world = experiments("mine");
+    let all = || -> std::collections::BTreeMap<_, _> {
+        ["results", "reports"].into_iter().flat_map(|folder| kept(&world, folder)).collect()
+    };
+    let said = made(&world, &["reproduce", "mini", "methods", "--record"]);
+    assert!(said.contains("mini: recorded"), "{said}");
+    let recorded = all();
+    let names: Vec<&str> = recorded.keys().map(String::as_str).collect();
+    for name in [
+        "results/methods/methods.md",
+        "results/mini/tiny/claims.md",
+        "results/mini/tiny/run.json",
+        "reports/index.html",
+    ] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    let folder = world.folder.path().display().to_string();
+    for (name, bytes) in &recorded {
+        assert!(!String::from_utf8_lossy(bytes).contains(&folder), "{name} tells where it was made");
+    }
+
+    // Made again of the store; recorded again; and anew elsewhere, where the large files were never brought.
+    let again = made(&world, &["reproduce", "mini", "methods"]);
+    assert!(again.contains("mini: as recorded in results/mini/tiny, to the last digit"), "{again}");
+    assert!(again.contains("page of all artifacts: reports/index.html"), "{again}");
+    assert_eq!(all(), recorded, "made again");
+    made(&world, &["reproduce", "mini", "methods", "--record"]);
+    assert_eq!(all(), recorded, "recorded again");
+    fs::remove_file(world.path("results/mini/tiny/channels.parquet")).unwrap();
+    let elsewhere = made(&world, &["reproduce", "mini", "--store", "other"]);
+    assert!(elsewhere.contains("mini: as recorded"), "{elsewhere}");
+    assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "what was not kept is there now");
+    assert_eq!(all(), recorded, "made from nothing");
+
+    // Another machine's last digit.
+    let path = world.path("results/mini/tiny/numbers.json");
+    let mut numbers = common::json(&path);
+    let value = numbers["numbers"][1]["value"].as_f64().unwrap();
+    numbers["numbers"][1]["value"] = (value * (1.0 + 1e-9)).into();
+    fs::write(&path, numbers.to_string()).unwrap();
+    let recorded = all();
+    let said = made(&world, &["reproduce", "mini"]);
+    assert!(
+        said.contains("mini: not as recorded in results/mini/tiny: 1 of 3 numbers, most by 1.00e-9 of its value"),
+        "{said}"
+    );
+    assert!(said.contains("page of all artifacts: reports/here/index.html"), "{said}");
+    let now = all();
+    assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
+    assert!(now.contains_key("results/mini/tiny+here/mini.csv"));
+    let compared = made(&world, &["compare", "results/mini/tiny", "results/mini/tiny+here"]);
+    assert!(compared.contains("mini"), "{compared}");
+
+    // Only what is described is recorded.
+    let output = world.ghostlab(&["reproduce", "mini", "--record", "--dtype", "bf16"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("only an artifact as it is described is recorded"), "{}", text(&output));
+}
+
+#[test]
+fn git_keeps_what_a_record_keeps_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let git = |arguments: &[&str]| {
+        let output = std::process::Command::new("git").args(arguments).current_dir(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    git(&["init", "-q"]);
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/.gitignore"), folder.path().join(".gitignore")).unwrap();
+    let kept = [
+        "reports/.ghostlab.sha256",
+        "reports/index.html",
+        "results/figure1/tiny/figure1.svg",
+        "results/table1/table1.md",
+        "results/table2/tiny/.ghostlab.sha256",
+        "results/table2/tiny/claims.md",
+        "results/table2/tiny/run.json",
+        "results/table2/tiny/table2.parquet",
+    ];
+    let large = ghostlab::artifact::NOT_RECORDED.map(|name| format!("results/table2/tiny/{name}"));
+    let others = [
+        "data/store/store.json",
+        "reports/here/index.html",
+        "results/mine/results.csv",
+        "results/mine/tiny/results.csv",
+        "results/table2/.tiny.1.0.part/run.json",
+        "results/table2/paper/run.json",
+        "results/table2/tiny+depth=2-1a2b3c4d/run.json",
+        "results/table2/tiny+here/run.json",
+        "results/table2/tiny/lm_eval/a.json",
+    ];
+    for name in kept.iter().chain(&others).map(ToString::to_string).chain(large) {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    let untracked = git(&["ls-files", "--others", "--exclude-standard"]);
+    let untracked: Vec<&str> = untracked.lines().filter(|name| *name != ".gitignore").collect();
+    assert_eq!(untracked, kept);
+}

@@ -16,8 +16,8 @@ use crate::grid::{Grid, Over};
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
-    Answers, CHANNELS, DOCUMENTS, LATENCY, LM_EVAL, Provenance, Results, RunDescription, StoredResults, collect,
-    engine_notes, latency_notes, long, markdown, run_frame, screen, wide, write_channels, write_documents, write_frame,
+    Answers, CHANNELS, DOCUMENTS, LATENCY, LM_EVAL, Provenance, Results, StoredResults, collect, engine_notes,
+    latency_notes, long, markdown, run_frame, screen, wide, write_channels, write_documents, write_frame,
     write_latencies, write_lm_eval,
 };
 
@@ -98,15 +98,14 @@ pub fn write_run(
             screen(&table, width)
         }
     };
-    let (files, _) = finish(target.description(), grid, outcome, false, &results, files, &staging, started)?;
-    staging.publish()?;
-    Ok((shown, files))
+    let (files, _) = finish(target, grid, outcome, false, &results, files, &staging, started)?;
+    Ok((shown, target.publish(staging, &files)?.files))
 }
 
-/// Writes what lies beside a table or figure, and last the record of all files; where all of them will be found.
+/// Writes what lies beside a table or figure, and last the record of all files; all of them.
 #[allow(clippy::too_many_arguments, reason = "what a record is made of")]
 pub(super) fn finish(
-    description: &RunDescription,
+    target: &ResultsFolder,
     grid: &Grid,
     outcome: &GridOutcome,
     gated: bool,
@@ -118,12 +117,12 @@ pub(super) fn finish(
     files.extend(write_tasks(staging.path(), outcome)?);
     files.extend(write_channels(staging.path(), &outcome.cells)?);
     files.extend(write_latencies(staging.path(), grid, &outcome.cells)?);
-    let stored = StoredResults::of(&description.name, grid, outcome, gated, results, &machine::program())?;
+    let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
     files.push(stored.write(staging.path())?);
-    let record = provenance::provenance(description, grid, outcome, results.protocols.clone(), &files, started)?;
+    let record = provenance::provenance(target, grid, outcome, results.protocols.clone(), &files, started)?;
     record.write(staging.path())?;
     files.push(staging.path().join(Provenance::FILE));
-    Ok((files.iter().map(|file| staging.published(file)).collect(), record))
+    Ok((files, record))
 }
 
 /// Every choice of every document, and each cell's results for tools that read lm-evaluation-harness' files.

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use super::recorded;
+use crate::error::{Error, Result};
 use crate::files::output::{Draft, OutputFolder};
+use crate::files::regular;
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::results::{Provenance, RunDescription, StoredResults, other_than_kept};
@@ -15,6 +17,27 @@ pub struct ResultsFolder {
     output: OutputFolder,
     description: RunDescription,
     as_described: bool,
+    record: Record,
+}
+
+/// How a run stands to the recorded one, which a repository keeps.
+#[derive(Debug, Clone)]
+enum Record {
+    /// There is none in its place.
+    None,
+    /// It will be the recorded one.
+    This,
+    /// The recorded one has its place: what says something else goes beside it.
+    Kept { beside: OutputFolder },
+}
+
+/// What was put in its place.
+#[derive(Debug)]
+pub struct Published {
+    /// Where the files are found.
+    pub files: Vec<PathBuf>,
+    /// How the run stands to the recorded one, where there is one.
+    pub recorded: Option<String>,
 }
 
 /// What its files are for.
@@ -37,12 +60,44 @@ impl ResultsFolder {
             false => apart(&plain, &description.parts()),
         };
         let as_described = as_it_is && path == plain;
-        Self { output: OutputFolder::new(path, KIND), description, as_described }
+        let record = match as_described && Provenance::is_recorded(&path) {
+            true => Record::Kept { beside: OutputFolder::new(here(&path), KIND) },
+            false => Record::None,
+        };
+        Self { output: OutputFolder::new(path, KIND), description, as_described, record }
+    }
+
+    /// The same for a run that will be the recorded one.
+    ///
+    /// # Errors
+    /// It is not that of the artifact as it is described.
+    pub fn recording(self) -> Result<Self> {
+        if !self.as_described {
+            return Err(Error::bad_input("only an artifact as it is described is recorded")
+                .at(self.path().display().to_string())
+                .expected("no settings from outside, on the machine's own engine, in the artifact's own folder")
+                .found(self.description.parts().join(", "))
+                .hint("leave --record out; what the run makes has a folder of its own"));
+        }
+        Ok(Self { record: Record::This, ..self })
+    }
+
+    /// Whether what is written there is the recorded run.
+    pub fn records(&self) -> bool {
+        matches!(self.record, Record::This)
     }
 
     /// A folder of a table that no grid is behind.
     pub fn of_list(results: &Path, name: &str) -> OutputFolder {
         OutputFolder::new(results.join(name), KIND)
+    }
+
+    /// Puts files into a folder of results, beside what a run has left there.
+    ///
+    /// # Errors
+    /// Another's file has such a name, or the folder cannot be written to.
+    pub fn add(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<()> {
+        OutputFolder::new(folder, KIND).put(files)
     }
 
     pub fn path(&self) -> &Path {
@@ -63,7 +118,10 @@ impl ResultsFolder {
     /// # Errors
     /// Exit code 2: another's file has such a name. Exit code 3: the folder cannot be written to.
     pub fn check(&self, names: &[String]) -> Result<()> {
-        self.output.check(names)
+        match &self.record {
+            Record::Kept { beside } => beside.check(names),
+            Record::None | Record::This => self.output.check(names),
+        }
     }
 
     /// The same without writing anything there.
@@ -103,8 +161,94 @@ impl ResultsFolder {
     /// # Errors
     /// Exit code 3, naming the folder.
     pub fn stage(&self) -> Result<Draft> {
-        self.output.stage()
+        match &self.record {
+            Record::Kept { beside } => beside.stage(),
+            Record::None | Record::This => self.output.stage(),
+        }
     }
+
+    /// Puts what was written in its place. The recorded run is replaced by another recorded one only, and by nothing that
+    /// says the same: a repository then has no change. What it lacks there, because a repository keeps no large files, is
+    /// put beside it.
+    ///
+    /// # Errors
+    /// As [`Draft::publish`]; a record that would tell whose machine made it.
+    pub fn publish(&self, draft: Draft, files: &[PathBuf]) -> Result<Published> {
+        let staged = draft.path().to_owned();
+        let in_place = |folder: &Path| {
+            files
+                .iter()
+                .map(|file| file.strip_prefix(&staged).map_or_else(|_| file.clone(), |name| folder.join(name)))
+                .collect()
+        };
+        let plain = self.path();
+        if self.records() {
+            recorded::impersonal(&staged)?;
+        }
+        let unlike = match &self.record {
+            Record::None => return put(draft, in_place(plain), None),
+            Record::This if !Provenance::is_recorded(plain) => {
+                return put(draft, in_place(plain), Some("recorded".to_owned()));
+            }
+            Record::This | Record::Kept { .. } => recorded::unlike(&staged, plain)?,
+        };
+        match (&self.record, unlike) {
+            (Record::Kept { beside }, unlike) if unlike.is_some() || beside.path().exists() => {
+                let (other, ours) = (plain.display(), beside.path().display());
+                let says = match unlike {
+                    Some(unlike) => format!(
+                        "not as recorded in {other}: {unlike}; it is beside it, in {ours}, and `ghostlab compare {other} {ours}` has more"
+                    ),
+                    None => format!("as recorded in {other}, to the last digit"),
+                };
+                put(draft, in_place(beside.path()), Some(says))
+            }
+            (Record::This, Some(unlike)) => {
+                put(draft, in_place(plain), Some(format!("recorded anew; before: {unlike}")))
+            }
+            _ => {
+                self.output.put(&lacking(&staged, plain)?)?;
+                let says = format!("as recorded in {}, to the last digit", plain.display());
+                Ok(Published { files: in_place(plain), recorded: Some(says) })
+            }
+        }
+    }
+}
+
+fn put(draft: Draft, files: Vec<PathBuf>, recorded: Option<String>) -> Result<Published> {
+    draft.publish()?;
+    Ok(Published { files, recorded })
+}
+
+/// Where a run goes whose place the recorded one has.
+pub fn here(recorded: &Path) -> PathBuf {
+    let base = recorded.file_name().map(|last| last.to_string_lossy().into_owned()).unwrap_or_default();
+    recorded.with_file_name(format!("{base}{HERE}"))
+}
+
+/// What its folder's name ends in.
+const HERE: &str = "+here";
+
+/// The files of a draft that a folder does not have.
+fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(folder.join(name))? {
+            let entry = entry?;
+            let own = entry.file_name().to_string_lossy().into_owned();
+            let path = if name.is_empty() { own.clone() } else { format!("{name}/{own}") };
+            match entry.file_type()?.is_dir() {
+                true => below(folder, &path, found)?,
+                false if own.starts_with('.') => {}
+                false => found.push(path),
+            }
+        }
+        Ok(())
+    }
+    let mut names = Vec::new();
+    below(draft, "", &mut names).map_err(|error| Error::io("list", draft, &error))?;
+    names.retain(|name| folder.join(name).symlink_metadata().is_err());
+    names.sort();
+    names.into_iter().map(|name| Ok((name.clone(), regular::read(&draft.join(&name))?))).collect()
 }
 
 /// A folder beside the plain one, called after what differs.

@@ -2,7 +2,7 @@
 //!
 //! Which there are (`catalogue`), how one is made (`pipeline`), what the dense backbones have to hold first (`gate`), how a
 //! table is laid out (`layout`) beside the paper's values (`comparison`, where `other_protocol` allows a verdict), what is
-//! drawn (`draw`), and the folder that holds what came of one run (`folder`, `files`, `provenance`, `sheet`). Who runs a
+//! drawn (`draw`), and the folder that holds what came of one run (`folder`, `files`, `provenance`, `recorded`, `sheet`). Who runs a
 //! grid is passed in, so that all of it can be tried without a model.
 //!
 //! Rooms of their own, which know nothing of a run: [`figure`] draws data, [`page`] is the page of all artifacts,
@@ -29,6 +29,7 @@ mod pipeline;
 #[cfg(test)]
 mod pipeline_test;
 mod provenance;
+mod recorded;
 mod seeds;
 mod sheet;
 #[cfg(test)]
@@ -37,7 +38,8 @@ mod size_test;
 pub use catalogue::{Artifact, all, chosen, order};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
-pub use folder::ResultsFolder;
+pub use folder::{Published, ResultsFolder, here};
 pub use identity::{Seen, examine, hold, identify, weight_bytes};
 pub use pipeline::{Executor, Gated, Made, Runner, artifact_files, gated, list, make};
+pub use recorded::NOT_RECORDED;
 pub use sheet::PageSheet;

@@ -10,7 +10,7 @@ use super::comparison::{Gate, GateFailure, beside_paper};
 use super::draw::{draw, losses};
 use super::figure::Drawing;
 use super::files::{files_beside, finish, put, unmade};
-use super::folder::ResultsFolder;
+use super::folder::{Published, ResultsFolder};
 use super::gate::{gate, open, stopped_by, with_stopped};
 use super::layout::{layout, noted};
 use super::lists::{self, List};
@@ -85,6 +85,8 @@ pub struct Made {
     /// How its numbers stand to the paper's, a line each; empty where the paper has none for these backbones.
     pub beside: String,
     pub files: Vec<PathBuf>,
+    /// How it stands to the recorded run, where there is one.
+    pub recorded: Option<String>,
     /// What dense backbones miss of the paper's numbers: their pruned cells were not run.
     pub misses: Vec<GateFailure>,
     /// Backbones of the paper whose dense numbers could not be compared, and why: they were pruned all the same.
@@ -154,26 +156,28 @@ pub fn make(
     let drawn = figures(artifact, &outcome, &tabled, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
-    let (files, record) = finish(
-        target.description(),
-        grid,
-        &outcome,
-        matches!(gated, Gated::Yes(_)),
-        &results,
-        files,
-        &staging,
-        started,
-    )?;
+    let (files, record) =
+        finish(target, grid, &outcome, matches!(gated, Gated::Yes(_)), &results, files, &staging, started)?;
     // The page shows artifacts as they are described, not every trial with other settings.
     if target.as_described() {
-        page(artifact, grid, &outcome, table.as_ref(), figures, &record, &staging)?;
+        let sheet = page(artifact, grid, &outcome, table.as_ref(), figures, &record);
+        write_sheet(staging.path(), &if target.records() { sheet.light() } else { sheet })?;
     }
-    staging.publish()?;
+    if target.records() && outcome.failed() + outcome.unmade() > 0 {
+        let found = format!("{} cells failed, {} are not made", outcome.failed(), outcome.unmade());
+        return Err(Error::job("a run that is not whole is not recorded")
+            .at(artifact.name.clone())
+            .expected("every cell")
+            .found(found)
+            .hint("the same command without --record shows which, and why"));
+    }
+    let Published { files, recorded } = target.publish(staging, &files)?;
 
     let tried = |cell: &Cell| open.cells.contains(cell);
     let failed = outcome.cells.iter().filter(|result| tried(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
-    Ok(Made { table, beside, files, misses, unknown, failures, failed: outcome.failed(), unmade: outcome.unmade() })
+    let (failed, unmade) = (outcome.failed(), outcome.unmade());
+    Ok(Made { table, beside, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
 /// The files that an artifact may leave, by name, as far as they are known before.
@@ -250,8 +254,7 @@ fn page(
     table: Option<&Table>,
     figures: Vec<FigureView>,
     record: &Provenance,
-    staging: &Draft,
-) -> Result<()> {
+) -> PageSheet {
     let made = sheet::Made {
         name: &artifact.name,
         profile: grid.profile.as_deref().unwrap_or_default(),
@@ -261,7 +264,7 @@ fn page(
     };
     let mut sheet = sheet::sheet(made, table, figures);
     sheet.artifact.provenance = said(record, grid.cells.len());
-    write_sheet(staging.path(), &sheet)
+    sheet
 }
 
 /// What the page says of an artifact's run, as its record has it.

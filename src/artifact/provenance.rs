@@ -6,17 +6,18 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use super::ResultsFolder;
 use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine::{self, Machine};
-use crate::results::{Protocol, Provenance, RunDescription};
+use crate::results::{Protocol, Provenance};
 
 /// The record of a grid's outcome and the files that show it.
 pub(super) fn provenance(
-    description: &RunDescription,
+    target: &ResultsFolder,
     grid: &Grid,
     outcome: &GridOutcome,
     protocols: Vec<Protocol>,
@@ -29,7 +30,8 @@ pub(super) fn provenance(
         commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
         dirty: env!("GHOSTLAB_DIRTY") == "true",
         command: machine::command(),
-        description: description.clone(),
+        description: target.description().clone(),
+        recorded: target.records(),
         grid: grid.resolved()?,
         protocols,
         inputs: outcome.inputs.clone(),
@@ -40,7 +42,7 @@ pub(super) fn provenance(
         files: hashes(files)?,
         started: utc(started),
         finished: utc(SystemTime::now()),
-        cells: cells_json(outcome)?,
+        cells: cells_json(outcome, target.records())?,
     })
 }
 
@@ -60,14 +62,18 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     files.iter().filter(|file| file.is_file()).map(hash).collect()
 }
 
-/// The cells without the errors of their channels, which are thousands a boundary and stand in a file of their own.
-fn cells_json(outcome: &GridOutcome) -> Result<Value> {
+/// The cells without the errors of their channels, which are thousands a boundary and stand in a file of their own. Of what
+/// a recorded one was made from only the keys are kept: who made it is said of the whole run.
+fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
     let cell = |result: &CellResult| {
         let mut cell = serde_json::to_value(result).map_err(|error| {
             Error::job("a cell has no JSON form").at(result.cell.to_string()).found(error.to_string())
         })?;
         for boundary in cell["boundaries"].as_array_mut().into_iter().flatten() {
             boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
+        }
+        for part in cell["made_from"].as_array_mut().into_iter().flatten().filter(|_| recorded) {
+            part.as_object_mut().map(|part| part.retain(|name, _| name != "made" && name != "seconds"));
         }
         Ok(cell)
     };

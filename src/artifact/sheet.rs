@@ -26,6 +26,17 @@ pub struct PageSheet {
 impl PageSheet {
     pub const FILE: &str = "page.json";
 
+    /// Without what is heavy: the key and maker of all that each number was made from, and its inputs one by one.
+    #[must_use]
+    pub fn light(mut self) -> Self {
+        for note in self.cells.values_mut() {
+            note.parts.clear();
+            note.makers.truncate(1);
+            note.inputs.clear();
+        }
+        self
+    }
+
     /// None where a folder has none.
     ///
     /// # Errors

@@ -10,9 +10,10 @@ use clap::Args;
 use super::answer::done::{Reported, shown};
 use super::answer::{self, Answer};
 use super::home;
+use super::units::bytes;
 use crate::artifact::claims::{self, ArtifactNumbers, Artifacts, Judged};
 use crate::artifact::page::{CellNote, ClaimRow, FindingRow, Page};
-use crate::artifact::{PageSheet, order};
+use crate::artifact::{NOT_RECORDED, PageSheet, ResultsFolder, here, order};
 use crate::artifact::{audit, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
@@ -28,6 +29,9 @@ pub(super) struct Arguments {
     /// Where the page is written; `reports` of the checkout by default.
     #[arg(long, value_name = "FOLDER")]
     reports: Option<PathBuf>,
+    /// Write the recorded page, which the repository keeps: of recorded runs alone, without what is heavy.
+    #[arg(long)]
+    record: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -44,13 +48,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let reports = home::below(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
-    let path = write(&results, &reports)?;
+    let path = write(&results, &reports, arguments.record)?;
     answer::show(Reported { page: shown(&path) }, Answer::Report, |of| println!("written: {}", of.page))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The page, in the folder of reports.
 const PAGE: &str = "index.html";
+/// The folder of the page where that one is the recorded run's, which only another recorded one replaces.
+const HERE: &str = "here";
+/// What the recorded page ends in.
+const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
+/// The claims about an artifact, beside its recorded tables.
+const CLAIMS: &str = "claims.md";
 
 /// The folder of reports.
 fn output(reports: &Path) -> OutputFolder {
@@ -62,24 +72,45 @@ fn output(reports: &Path) -> OutputFolder {
 /// # Errors
 /// Another's file is in the way, or the folder cannot be written to.
 pub(super) fn check(reports: &Path) -> Result<()> {
-    output(reports).check(&[PAGE.to_owned()])
+    output(reports).check(&[PAGE.to_owned()])?;
+    output(&reports.join(HERE)).check(&[PAGE.to_owned()])
 }
 
-/// Writes `index.html` from everything that lies in the results' folders; what is left out is told.
-pub(super) fn write(results: &Path, reports: &Path) -> Result<PathBuf> {
-    let (mut sheets, mut left_out) = (Vec::new(), Vec::new());
-    for folder in folders(results) {
-        match PageSheet::read(&folder)? {
+/// Writes the page from everything that lies in the results' folders; what is left out is told. The recorded run has a page
+/// of its own, which stays as it is until it is recorded anew: of anything else there is another page beside it.
+pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<PathBuf> {
+    let (mut sheets, mut left_out, mut shown) = (Vec::new(), Vec::new(), Vec::new());
+    // A list has no record, and is the program's own.
+    let kept = |folder: &PathBuf| Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file();
+    let folders: Vec<PathBuf> = match record {
+        true => folders(results).into_iter().filter(kept).collect(),
+        false => current(results),
+    };
+    if record {
+        write_claims(&folders)?;
+    }
+    let page = reports.join(PAGE);
+    let has_recorded = std::fs::read_to_string(&page).is_ok_and(|text| text.ends_with(RECORDED));
+    let reports = if has_recorded && !record { reports.join(HERE) } else { reports.to_owned() };
+    for folder in &folders {
+        match PageSheet::read(folder)? {
             Some(mut sheet) => {
-                sheet.artifact.files = files(&folder, reports);
+                sheet.artifact.files = files(folder, &reports);
+                if record {
+                    sheet.artifact.files.retain(|(name, _)| !NOT_RECORDED.contains(&name.as_str()));
+                }
                 sheets.push(sheet);
+                shown.push(folder.clone());
             }
             None if folder.join(Provenance::FILE).is_file() => {
-                let shown = folder.strip_prefix(results).unwrap_or(&folder).display().to_string();
-                left_out.push((shown, reason(&folder)));
+                let shown = folder.strip_prefix(results).unwrap_or(folder).display().to_string();
+                left_out.push((shown, reason(folder)));
             }
             None => {}
         }
+    }
+    if has_recorded && !record && shown.iter().all(kept) {
+        return Ok(page);
     }
     for (folder, reason) in &left_out {
         note!("not on the page: {folder}: {reason}");
@@ -96,23 +127,77 @@ pub(super) fn write(results: &Path, reports: &Path) -> Result<PathBuf> {
     let mut rows = Vec::new();
     // Lists have no profile, and nothing to judge.
     for profile in profiles.iter().filter(|profile| !profile.is_empty()) {
-        rows.extend(judged(results, profile)?.iter().map(row));
+        rows.extend(judged_in(&folders, profile)?.iter().map(row));
     }
+    let (made, program) = match record {
+        true => last_made(&shown)?,
+        false => (utc(SystemTime::now()), machine::program()),
+    };
+    let left = "What each number was made from, by key, is left out here; `run.json` beside each table has it.";
     let page = Page {
         title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
-        made: utc(SystemTime::now()),
-        program: machine::program(),
-        profile_note: "The profile tiny shows small backbones of 16 layers on a generated world; its numbers are not \
-                       the paper's, and only the claims are compared. The profile paper shows the paper's backbones."
-            .into(),
+        made,
+        program,
+        profile_note: format!(
+            "The profile tiny shows small backbones of 16 layers on a generated world; its numbers are not the paper's, \
+             and only the claims are compared. The profile paper shows the paper's backbones. {}",
+            if record { left } else { "" }
+        )
+        .trim_end()
+        .to_owned(),
         artifacts,
         claims: rows,
         findings: findings()?,
         left_out,
         cells,
     };
-    output(reports).put(&[(PAGE.to_owned(), page::render(&page)?.into_bytes())])?;
+    let text = page::render(&page)? + if record { RECORDED } else { "" };
+    if record {
+        let sizes: Vec<u64> = shown.iter().map(|folder| kept_bytes(folder)).collect();
+        let (all, page) = (sizes.iter().sum(), text.len() as u64);
+        note!("recorded: {} artifacts, {}, and their page, {}", sizes.len(), bytes(all), bytes(page));
+    }
+    output(&reports).put(&[(PAGE.to_owned(), text.into_bytes())])?;
     Ok(reports.join(PAGE))
+}
+
+/// Bytes of the files of a folder that a repository keeps.
+fn kept_bytes(folder: &Path) -> u64 {
+    let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let kept = listing.filter(|item| !NOT_RECORDED.iter().any(|name| item.file_name() == *name));
+    kept.filter_map(|item| item.metadata().ok()).filter(|of| of.is_file()).map(|of| of.len()).sum()
+}
+
+/// The claims about each artifact, as a file beside it.
+fn write_claims(folders: &[PathBuf]) -> Result<()> {
+    for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder)) {
+        let stored = StoredResults::read(folder)?;
+        let mut judged = judged_in(folders, &stored.profile)?;
+        judged.retain(|of| of.claim.artifacts.contains(&stored.name.as_str()));
+        let cell = |text: String| text.replace('|', "\\|").replace('\n', " ");
+        let line = |ClaimRow { claim, place, paper, ours, verdict, .. }: ClaimRow| {
+            format!("| {} |\n", [claim, place, paper, ours, verdict].map(cell).join(" | "))
+        };
+        let lines: String = judged.iter().map(|of| line(row(of))).collect();
+        let text = match lines.is_empty() {
+            true => "The paper has no claim about this that is checked.\n".to_owned(),
+            false => {
+                format!("| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n{lines}")
+            }
+        };
+        ResultsFolder::add(folder, &[(CLAIMS.to_owned(), text.into_bytes())])?;
+    }
+    Ok(())
+}
+
+/// When the last of some runs was made, and by which programs.
+fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
+    let (mut made, mut programs) = (String::new(), BTreeSet::new());
+    for folder in folders.iter().filter(|folder| folder.join(Provenance::FILE).is_file()) {
+        made = made.max(Provenance::finished(folder).unwrap_or_default());
+        programs.insert(StoredResults::read(folder)?.program);
+    }
+    Ok((made, programs.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
 /// Why the page does not show the results in a folder.
@@ -155,6 +240,13 @@ fn folders(results: &Path) -> Vec<PathBuf> {
     inner(results).into_iter().flat_map(|folder| [vec![folder.clone()], inner(&folder)].concat()).collect()
 }
 
+/// The same without recorded runs beside which there is one that was made here.
+fn current(results: &Path) -> Vec<PathBuf> {
+    let mut all = folders(results);
+    all.retain(|folder| !here(folder).join(PageSheet::FILE).is_file());
+    all
+}
+
 /// The files of an artifact, as links from the page.
 fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -173,10 +265,17 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
 
 /// Every claim, on the paper's numbers and on those of all artifacts of a profile that are made; none where none is.
 pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<Judged<'static>>> {
+    judged_in(&current(results), profile)
+}
+
+/// The same on the numbers in some folders.
+fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<Judged<'static>>> {
     let mut ours = Artifacts::new();
-    for folder in folders(results) {
-        if folder.join(PageSheet::FILE).is_file() && folder.file_name().is_some_and(|name| name == profile) {
-            let stored = StoredResults::read(&folder)?;
+    let names = [PathBuf::from(profile), here(Path::new(profile))];
+    for folder in folders {
+        let is_it = folder.file_name().is_some_and(|own| names.iter().any(|name| name.as_os_str() == own));
+        if is_it && folder.join(PageSheet::FILE).is_file() {
+            let stored = StoredResults::read(folder)?;
             ours.insert(stored.name.clone(), ArtifactNumbers::of(stored));
         }
     }

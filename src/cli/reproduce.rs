@@ -56,6 +56,10 @@ pub(super) struct Arguments {
     /// Compute nothing: tables and figures of what is stored.
     #[arg(long)]
     stored: bool,
+    /// Make it the recorded run, which the repository keeps: it takes the place of the one before, and the page is that of
+    /// recorded runs. Without this a recorded run stays; what is made and says something else is put beside it.
+    #[arg(long, conflicts_with_all = ["overrides", "stored", "frozen", "no_gate"])]
+    record: bool,
     /// Of one artifact: its grid as it was frozen by `submit`.
     #[arg(long, value_name = "FILE")]
     frozen: Option<PathBuf>,
@@ -133,7 +137,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         if let Some(profile) = made.iter().find_map(|of| of.profile.as_ref()).filter(|_| !quiet) {
             print!("{}", claims_about(&names, &folders, profile)?);
         }
-        let written = report::write(&folders.results, &folders.reports)?;
+        let written = report::write(&folders.results, &folders.reports, arguments.record)?;
         note!("page of all artifacts: {}", written.display());
         page = Some(shown(&written));
     } else {
@@ -274,12 +278,13 @@ fn made_one(
         }
     };
     let target = target(artifact, &grid, arguments, folders)?;
+    let target = if arguments.record { target.recording()? } else { target };
     apart(target.path(), &home::inputs(&grid, runner.store))?;
     if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
         not_over_a_later_one(file, submission, &target, &grid)?;
     }
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
-    let Made { table, beside, files, misses, unknown, failures, failed, unmade } = made;
+    let Made { table, beside, files, recorded, misses, unknown, failures, failed, unmade } = made;
     if let Some(view) = table.filter(|_| !quiet) {
         println!("{}", screen(&view, out::width()));
         print!("{beside}");
@@ -292,6 +297,9 @@ fn made_one(
         seconds(clock.elapsed().as_secs_f64()),
         written.join(", ")
     );
+    if let Some(recorded) = &recorded {
+        note!("{}: {recorded}", artifact.name);
+    }
     for (backbone, reason) in &unknown {
         note!("{backbone}: whether it is the paper's is not known: {reason}");
     }
@@ -315,6 +323,7 @@ fn made_one(
         failures: failures.iter().map(failure).collect(),
         misses: misses.iter().map(ToString::to_string).collect(),
         differs: if target.as_described() { Vec::new() } else { target.description().parts() },
+        recorded,
         files: all_shown(&files),
     })
 }

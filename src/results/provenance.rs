@@ -28,6 +28,9 @@ pub struct Provenance {
     pub command: Vec<String>,
     /// What the folder belongs to.
     pub description: RunDescription,
+    /// Whether it is the recorded run, which the repository keeps.
+    #[serde(skip_serializing_if = "is_not")]
+    pub recorded: bool,
     /// The grid as it ran, with overrides and defaults filled in.
     pub grid: serde_json::Value,
     /// How the numbers of each column were made.
@@ -49,15 +52,32 @@ pub struct Provenance {
     pub cells: serde_json::Value,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_not(recorded: &bool) -> bool {
+    !recorded
+}
+
 impl Provenance {
     /// The file's name in a results folder.
     pub const FILE: &str = "run.json";
 
     /// What a results folder belongs to, by its record; none where it has none, or one from before descriptions were kept.
     pub fn described(folder: &Path) -> Option<RunDescription> {
-        let mut record: serde_json::Value =
-            serde_json::from_slice(&regular::read(&folder.join(Self::FILE)).ok()?).ok()?;
-        serde_json::from_value(record.get_mut("description")?.take()).ok()
+        serde_json::from_value(Self::raw(folder)?.get_mut("description")?.take()).ok()
+    }
+
+    /// Whether a folder holds the recorded run.
+    pub fn is_recorded(folder: &Path) -> bool {
+        Self::raw(folder).is_some_and(|record| record["recorded"] == true)
+    }
+
+    /// When the run in a folder was finished, as its record says.
+    pub fn finished(folder: &Path) -> Option<String> {
+        Some(Self::raw(folder)?["finished"].as_str()?.to_owned())
+    }
+
+    fn raw(folder: &Path) -> Option<serde_json::Value> {
+        serde_json::from_slice(&regular::read(&folder.join(Self::FILE)).ok()?).ok()
     }
 
     /// Writes `run.json` into `dir`, whole or not at all.
@@ -66,8 +86,10 @@ impl Provenance {
     /// Exit code 3 when the folder cannot be written to.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(Self::FILE);
-        let mut text = serde_json::to_string_pretty(self)
-            .map_err(|error| Error::job("the record of the run has no JSON form").found(error.to_string()))?;
+        // What a repository keeps should be small.
+        let text = if self.recorded { serde_json::to_string(self) } else { serde_json::to_string_pretty(self) };
+        let mut text =
+            text.map_err(|error| Error::job("the record of the run has no JSON form").found(error.to_string()))?;
         text.push('\n');
         write_atomically(&path, |file| {
             file.write_all(text.as_bytes()).map_err(|error| Error::io("write", &path, &error))
@@ -102,6 +124,7 @@ mod tests {
                 engines: BTreeMap::new(),
                 differs: Vec::new(),
             },
+            recorded: false,
             grid: serde_json::json!({"depth": [3]}),
             protocols: vec![Protocol::Windows {
                 corpus: "c4".into(),

@@ -233,6 +233,8 @@ pub(crate) struct MadeArtifact {
     pub(crate) misses: Vec<String>,
     /// How it differs from the artifact as it is described; then it is neither on the page nor held against the claims.
     pub(crate) differs: Vec<String>,
+    /// How it stands to the recorded run that the repository keeps, in words; null where none is kept.
+    pub(crate) recorded: Option<String>,
     /// What was written.
     pub(crate) files: Vec<String>,
 }
