@@ -490,13 +490,14 @@ fn the_wide_layout_has_a_column_for_each_backbone_and_depth() {
 }
 
 #[test]
-fn from_elsewhere_the_checkouts_store_is_used_or_said_to_be_missing() {
+fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
     let world = World::new();
     world.runs(&[]);
-    let elsewhere = tempfile::tempdir().unwrap();
+    let (elsewhere, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let grid = world.path("grid.yaml");
     let ghostlab = |arguments: &[&str]| {
-        let output = world.command(arguments).current_dir(elsewhere.path()).output().unwrap();
+        let mut command = world.command(arguments);
+        let output = command.current_dir(elsewhere.path()).env("XDG_DATA_HOME", home.path()).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     };
     let (code, text) = ghostlab(&["plan", grid.to_str().unwrap()]);
@@ -505,7 +506,7 @@ fn from_elsewhere_the_checkouts_store_is_used_or_said_to_be_missing() {
     assert!(code == Some(0) && text.contains("9 of 9 cells are stored already"), "{text}");
     for arguments in [&["status"][..], &["cache", "ls"]] {
         let (code, text) = ghostlab(arguments);
-        assert!(code == Some(3) && text.contains("there is no store here"), "{text}");
+        assert!(code == Some(0), "{text}");
     }
     for (command, word) in [("report", "--results"), ("reproduce", "GHOSTLAB_EXPERIMENTS")] {
         let (code, text) = ghostlab(&[command]);
@@ -516,10 +517,13 @@ fn from_elsewhere_the_checkouts_store_is_used_or_said_to_be_missing() {
     let root = world.folder.path().display();
     let own = own.replace("path: ", &format!("path: {root}/"));
     std::fs::write(elsewhere.path().join("own.yaml"), own).unwrap();
-    for command in ["plan", "run"] {
-        let (code, text) = ghostlab(&[command, "own.yaml"]);
-        assert!(code == Some(3) && text.contains("--store data/store"), "{text}");
-    }
+    let (code, text) = ghostlab(&["plan", "own.yaml"]);
+    assert!(code == Some(0) && text.contains("0 complete") && !home.path().join("ghostlab").exists(), "{text}");
+    let begins = format!("a store begins at {}", home.path().join("ghostlab/store").display());
+    let (code, text) = ghostlab(&["run", "own.yaml"]);
+    assert!(code == Some(0) && text.contains(&begins), "{text}");
+    let (code, text) = ghostlab(&["run", "own.yaml"]);
+    assert!(code == Some(0) && text.contains("9 of 9 cells are stored already") && !text.contains(&begins), "{text}");
     let named = world
         .command(&["plan", "own.yaml"])
         .current_dir(elsewhere.path())
@@ -531,7 +535,7 @@ fn from_elsewhere_the_checkouts_store_is_used_or_said_to_be_missing() {
     );
     let (code, text) = ghostlab(&["plan", "owm.yaml"]);
     assert!(code == Some(3) && text.contains("did you mean `own.yaml`?"), "{text}");
-    assert!(!elsewhere.path().join("data").exists(), "no store was begun");
+    assert!(!elsewhere.path().join("data").exists(), "no store was begun in the current folder");
     // A store that is named and is not there is a typing error.
     for arguments in [&["status", "--store", "data/stor"][..], &["cache", "ls", "--store", "data/stor"]] {
         let output = world.ghostlab(arguments);
@@ -670,21 +674,22 @@ fn an_installed_program_works_in_an_empty_folder_with_what_lies_beside_it() {
     for folder in ["experiments", "data/tiny"] {
         std::os::unix::fs::symlink(checkout.join(folder), share.join(folder)).unwrap();
     }
-    let empty = tempfile::tempdir().unwrap();
+    let (empty, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         command.current_dir(empty.path()).env_remove("GHOSTLAB_STORE").env_remove("GHOSTLAB_EXPERIMENTS");
+        command.env("XDG_DATA_HOME", home.path());
         let output = command.args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
     assert!(run(&["reproduce"]).contains("table2"));
     assert!(run(&["plan", "figure3"]).contains("grid figure3"));
-    // A name of a file beside the program; results and store are the folder's own.
+    // A name of a file beside the program; results are the folder's own, the store is the user's.
     let text = checkout.join("data/tiny/corpora/wiki-test.jsonl.gz");
     let arguments = ["score", "tiny-llama", "--windows", "1", "--length", "64", "--perplexity", text.to_str().unwrap()];
     assert!(run(&arguments).contains("1 windows"));
-    assert!(empty.path().join("data/store/store.json").is_file());
+    assert!(home.path().join("ghostlab/store/store.json").is_file() && !empty.path().join("data").exists());
     assert!(!share.join("data/store").exists() && !share.join("results").exists());
 }
 

@@ -373,7 +373,7 @@ fn a_model_is_scored_as_the_dense_cell_of_a_grid_and_not_twice() {
     assert!(file["results"]["test@64"]["perplexity_stderr,none"].as_f64().unwrap() > 0.0);
     assert!(file["results"]["test@64"]["bits_per_byte,none"].as_f64().unwrap() > 0.0);
     // Another limit is another score, and the other way round the grid finds what `score` has stored.
-    let fewer = score(&world, &["backbone", "--tasks", "copa.jsonl", "--limit", "10"]);
+    let fewer = score(&world, &["backbone", "--tasks", "copa.jsonl", "--documents", "10"]);
     assert_eq!(fewer["n-samples"]["copa"]["effective"], 10);
     assert_ne!(stored(), before);
 }
@@ -407,7 +407,7 @@ fn texts_and_tasks_are_those_of_a_profile_or_of_the_profile_that_the_models_entr
         (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
     };
     let (code, said) = table(&["backbone"]);
-    assert!(code == Some(2) && said.contains("of the task `copa` no data is named"), "{said}");
+    assert!(code == Some(3) && said.contains("super_glue") && said.contains("--fetch brings it"), "{said}");
     let (code, named) = table(&["backbone", "--profile", "mine"]);
     assert!(code == Some(0) && named.contains("3 windows") && named.contains("40 documents"), "{named}");
     world.write("experiments/backbones/little.yaml", "path: ../../backbone\nprofile: mine\n");

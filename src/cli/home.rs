@@ -1,5 +1,6 @@
 //! The folders that a command uses where none is named: those of the checkout around the grid, or around the current
-//! folder. A command that is run from elsewhere finds what it computed before, and never begins anew in silence.
+//! folder. A command that is run from elsewhere finds what it computed before. Where no checkout is around, the store is the
+//! user's own, and who begins it is told where it lies.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,8 @@ const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
 #[derive(Args)]
 pub(super) struct Place {
     /// Where everything that was computed is kept: a later run takes it from there. By default $GHOSTLAB_STORE, or
-    /// `data/store` of the checkout around the grid or the current folder.
+    /// `data/store` of the checkout around the grid or the current folder, or `ghostlab/store` of the user's data folder
+    /// ($XDG_DATA_HOME).
     #[arg(long, value_name = "FOLDER")]
     store: Option<PathBuf>,
     /// Hash every input anew. Without it, a large file counts as unchanged where its size, times and identity are those that
@@ -112,6 +114,7 @@ impl Place {
         let how = match (&self.store, self.named()) {
             (Some(_), _) => "as --store says".to_owned(),
             (None, Some(_)) => format!("as {STORE} says"),
+            (None, None) if checkout(near).is_none() => "of the user, as no checkout is around".to_owned(),
             (None, None) => "of the checkout around the grid or the current folder".to_owned(),
         };
         detail!("store: {}, {how}", path.display());
@@ -119,9 +122,8 @@ impl Place {
     }
 
     fn sought(&self, near: Option<&Path>) -> Result<PathBuf> {
-        // Who installed the program has no checkout, and works in the current folder.
-        let installed = || installed::share().map(|_| PathBuf::new());
-        let found = self.named().or_else(|| Some(checkout(near).or_else(installed)?.join("data/store")));
+        let own = || checkout(near).map(|checkout| checkout.join("data/store"));
+        let found = self.named().or_else(own).or_else(|| Some(installed::user_data()?.join("store")));
         found.ok_or_else(|| {
             Error::missing("there is no store here")
                 .at(here())
@@ -141,7 +143,11 @@ impl Place {
 
     /// The store of the checkout around a file, to be written to.
     pub(super) fn store_near(&self, near: Option<&Path>) -> Result<Store> {
-        Ok(Store::open(&self.path(near)?)?.rehashing(self.rehash).signed(machine::signature))
+        let path = self.path(near)?;
+        if self.named().is_none() && checkout(near).is_none() && !path.exists() {
+            note!("a store begins at {}; --store and {STORE} name another one", path.display());
+        }
+        Ok(Store::open(&path)?.rehashing(self.rehash).signed(machine::signature))
     }
 
     /// The store as it is. One that is named has to be there.
@@ -180,7 +186,9 @@ fn no_store(named: &Path) -> Error {
     let error = error.expected("the folder of a store, which holds `store.json`").found(found);
     match like(named) {
         Some(near) => error.hint(format!("did you mean `{}`?", near.display())),
-        None => error.hint("a run makes a store; without --store it is `data/store` of the checkout"),
+        None => {
+            error.hint("a run makes a store; without --store it is `data/store` of the checkout, or the user's own")
+        }
     }
 }
 

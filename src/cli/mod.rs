@@ -36,6 +36,7 @@ mod fetch_progress;
 mod grid_args;
 mod home;
 mod init;
+mod known_data;
 mod man;
 #[cfg(test)]
 mod options_test;

@@ -12,6 +12,7 @@ use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, Place};
+use super::known_data::known_data;
 use super::units::columns;
 use super::{fetch, progress, stop};
 use crate::artifact;
@@ -46,8 +47,8 @@ pub(super) struct Arguments {
     /// How the rows of text files are joined and their windows drawn.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
-    /// Only the first documents of each task: so many, or below 1 that part of them.
-    #[arg(long, value_name = "N")]
+    /// Only the first documents of each task: so many, or below 1 that part of them. (--windows does it for texts.)
+    #[arg(long = "documents", visible_alias = "limit", value_name = "N")]
     limit: Option<DocumentLimit>,
     /// Only the first windows of each text.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
@@ -200,8 +201,11 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
             (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task(&task, &shared)),
             (Some(file), _) => drop(tasks.insert(task.clone(), json!({"path": absolute(file)?}))),
             (None, Some(entry)) => drop(tasks.insert(task.clone(), entry.clone())),
-            (None, None) if !known(EntryKind::Task, &task) => return Err(unknown_task(&task, &shared)),
-            (None, None) => {}
+            (None, None) if known(EntryKind::Task, &task) => {}
+            (None, None) => match known_data(EntryKind::Task, &task) {
+                Some(entry) => drop(tasks.insert(task.clone(), entry)),
+                None => return Err(unknown_task(&task, &shared)),
+            },
         }
         let mut entry = json!({"name": task, "bos": arguments.bos});
         if let Some(limit) = arguments.limit {
@@ -223,8 +227,11 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
                 entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(arguments.rule))]);
             }
             Some(Value::Object(shared)) => entry.extend(shared.clone()),
-            _ if !known(EntryKind::Corpus, &corpus) => return Err(unknown_text(&corpus, &shared)),
-            _ => {}
+            _ if known(EntryKind::Corpus, &corpus) => {}
+            _ => match known_data(EntryKind::Corpus, &corpus) {
+                Some(Value::Object(of_hub)) => entry.extend(of_hub),
+                _ => return Err(unknown_text(&corpus, &shared)),
+            },
         }
         entry.extend(arguments.windows.map(|limit| ("limit".into(), json!(limit))));
         if !entry.is_empty() {
