@@ -1,16 +1,39 @@
-//! `ghostlab audit`: the paper against itself.
+//! `ghostlab audit [TABLE.csv…]`: the paper against itself, or anybody's tables.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
 use super::answer::done::Audited;
 use super::answer::{self, Answer};
+use crate::artifact::audit::{AuditTask, Columns};
+use crate::artifact::paper::PaperNumber;
 use crate::artifact::{audit, paper};
 use crate::error::{Error, Result};
 
 #[derive(Args)]
 pub(super) struct Arguments {
+    /// Tables to be checked, against themselves and each other; the paper's own where none is named. Either a number a line
+    /// as in `data/paper/`, or a row for each method and a column for each task.
+    #[arg(value_name = "TABLE.csv")]
+    tables: Vec<PathBuf>,
+    /// Columns of accuracies (%): `arc_easy`, `ARC-e=arc_easy`, `PIQA=1838` with the documents of its split, `PIQA=1838:50`
+    /// also with the accuracy by chance.
+    #[arg(long, value_name = "COLUMN[=TASK]", num_args = 1.., value_delimiter = ',', requires = "tables")]
+    tasks: Vec<String>,
+    /// The column of their mean; `acc_average` in a table of a number a line.
+    #[arg(long, value_name = "COLUMN", requires = "tables")]
+    average: Option<String>,
+    /// Columns of perplexities.
+    #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',', requires = "tables")]
+    texts: Vec<String>,
+    /// The column of their mean.
+    #[arg(long, value_name = "COLUMN", requires = "tables")]
+    text_average: Option<String>,
+    /// Columns that name a row of a table with a row for each method; its first by default.
+    #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',', requires = "tables")]
+    label: Vec<String>,
     /// How the findings are printed.
     #[arg(long, value_enum, default_value_t = Form::Text)]
     format: Form,
@@ -24,7 +47,13 @@ enum Form {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let findings = audit::run(&paper::all()?);
+    let findings = match arguments.tables.is_empty() {
+        true => audit::run(&paper::all()?),
+        false => {
+            let columns = columns(arguments)?;
+            audit::run_with(&entries(arguments, &columns)?, &columns)
+        }
+    };
     let json = audit::json(&findings)?;
     let all = serde_json::from_str(&json).map_err(|error| Error::job("no JSON").found(error.to_string()))?;
     answer::show(Audited { findings: all }, Answer::Audit, |_| match arguments.format {
@@ -33,4 +62,32 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Form::Json => println!("{json}"),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the columns mean: as they are named, else as in the paper's tables.
+fn columns(arguments: &Arguments) -> Result<Columns> {
+    let mut columns = Columns::paper().clone();
+    if !arguments.tasks.is_empty() {
+        columns.tasks = arguments.tasks.iter().map(|text| AuditTask::parse(text)).collect::<Result<_>>()?;
+    }
+    if !arguments.texts.is_empty() {
+        columns.texts.clone_from(&arguments.texts);
+    }
+    for (named, column) in
+        [(&arguments.average, &mut columns.accuracy), (&arguments.text_average, &mut columns.perplexity)]
+    {
+        named.iter().for_each(|name| column.clone_from(name));
+    }
+    Ok(columns)
+}
+
+fn entries(arguments: &Arguments, columns: &Columns) -> Result<Vec<PaperNumber>> {
+    let tasks = columns.tasks.iter().map(|task| task.name.as_str()).filter(|_| !arguments.tasks.is_empty());
+    let named = [&arguments.average, &arguments.text_average].into_iter().flatten().chain(&arguments.texts);
+    let wanted: Vec<&str> = tasks.chain(named.map(String::as_str)).collect();
+    let mut all = Vec::new();
+    for table in &arguments.tables {
+        all.extend(PaperNumber::read(table, &arguments.label, &wanted)?);
+    }
+    Ok(all)
 }

@@ -140,6 +140,13 @@ impl Error {
         &self.0
     }
 
+    /// The same as another kind of failure: what is damage in stored data is a mistake in a user's file.
+    #[must_use]
+    pub fn of_kind(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
+        self
+    }
+
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }

@@ -1,37 +1,32 @@
 //! What an accuracy can be: counts of right answers, and chance.
 
+use super::columns::{AuditTask, Columns};
 use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, EPSILON, agree};
 use crate::artifact::paper::PaperNumber;
-use crate::metric;
-use crate::tasks::{TASKS, Task};
-
-/// The task whose accuracies a column of the paper shows.
-fn task(metric: &str) -> Option<&'static Task> {
-    TASKS.iter().find(|task| task.in_paper && task.name == metric)
-}
 
 /// The counts of right answers that print as the entry's value, with their accuracies in percent; None where the metric
-/// is no task. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
+/// is no task, or nobody says of how many documents. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
 /// than there are values of two decimals, so every value of its is possible, and some have two counts.
-pub(super) fn counts(entry: &PaperNumber) -> Option<Vec<(usize, f64)>> {
-    let (task, value) = (task(&entry.record.metric)?, entry.record.value?);
+pub(super) fn counts(entry: &PaperNumber, columns: &Columns) -> Option<Vec<(usize, f64)>> {
+    let (documents, value) = (columns.task(&entry.record.metric)?.documents?, entry.record.value?);
     let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
-    Some(around(task, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
+    Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
 }
 
 /// The counts whose accuracies are within `reach` of a value, and the next on both sides.
-fn around(task: &Task, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
-    let (most, documents) = (task.documents, task.documents as f64);
+fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
+    let documents = most as f64;
     // A conversion from f64 saturates, so a value that is no percentage has no counts or the last.
     let count = |percent: f64| (percent / 100.0 * documents).floor() as usize;
     let (first, last) = (count(value - reach).min(most), count(value + reach).saturating_add(1).min(most));
     (first..=last).map(move |count| (count, 100.0 * count as f64 / documents))
 }
 
-pub(super) fn check_counts(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
+pub(super) fn check_counts(entries: &[PaperNumber], columns: &Columns, findings: &mut Vec<Finding>) {
     for entry in entries {
-        let (Some(fitting), Some(task), Some(value)) = (counts(entry), task(&entry.record.metric), entry.record.value)
+        let documents = columns.task(&entry.record.metric).and_then(|task| task.documents);
+        let (Some(fitting), Some(documents), Some(value)) = (counts(entry, columns), documents, entry.record.value)
         else {
             continue;
         };
@@ -39,12 +34,12 @@ pub(super) fn check_counts(entries: &[PaperNumber], findings: &mut Vec<Finding>)
             continue;
         }
         let places = entry.decimals();
-        let below = around(task, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
-        let above = around(task, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
+        let below = around(documents, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
+        let above = around(documents, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
         let shown: Vec<String> = below
             .into_iter()
             .chain(above)
-            .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{})", task.documents))
+            .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})"))
             .collect();
         let (kind, note) = explanation(entry, value, &[below, above]);
         findings.push(
@@ -72,12 +67,12 @@ fn explanation(entry: &PaperNumber, value: f64, near: &[Option<(usize, f64)>]) -
 /// Standard errors around chance within which a task is taken to be at chance.
 const WIDTH: f64 = 3.0;
 
-/// Rows whose nine accuracies are all at chance: what is left of a backbone that overflowed or was cut to pieces. One
+/// Rows whose accuracies are all at chance, the nine of the paper: what is left of a backbone that overflowed or was cut to pieces. One
 /// task above chance, or below it, is enough to be spared.
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
-        let Some(cells) = row.all(&metric::tasks()) else { continue };
-        let Some(farthest) = cells.iter().map(|(cell, value)| distance(cell, *value)).collect::<Option<Vec<_>>>()
+        let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
+        let Some(farthest) = cells.iter().map(|(cell, value)| distance(row, cell, *value)).collect::<Option<Vec<_>>>()
         else {
             continue;
         };
@@ -86,12 +81,14 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             continue;
         }
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
+        let all = in_words(cells.len());
         let mut finding = Finding::new(Check::Chance, FindingKind::Suspicion, row.condition, &cells)
             .expected("a task above chance")
-            .found(format!("all nine within {farthest:.1} standard errors of chance"))
+            .found(format!("{all} within {farthest:.1} standard errors of chance"))
             .note(match constant(row) {
                 true => {
-                    let shown = fixed().filter_map(|of| Some(format!("{} {}", of.label, row.get(of.name)?.0.printed)));
+                    let shown =
+                        fixed(row).filter_map(|of| Some(format!("{} {}", of.label, row.get(&of.name)?.0.printed)));
                     let shown = shown.collect::<Vec<_>>().join(", ");
                     format!(
                         "{shown} are exactly the shares of one label: always the same answer, as when all scores are \
@@ -100,42 +97,53 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
                 }
                 false => "the model has collapsed".to_owned(),
             });
-        "all nine tasks".clone_into(&mut finding.column);
+        finding.column = format!("{all} tasks");
         findings.push(finding);
     }
 }
 
 /// Standard errors between an accuracy and the nearest rate of chance.
-fn distance(cell: &PaperNumber, value: f64) -> Option<f64> {
-    let task = task(&cell.record.metric)?;
+fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
+    let task = row.columns.task(&cell.record.metric).filter(|task| !task.chance.is_empty())?;
+    let documents = task.documents? as f64;
     let errors = task.chance.iter().map(|chance| {
         let share = chance / 100.0;
-        (value - chance).abs() / (100.0 * (share * (1.0 - share) / task.documents as f64).sqrt())
+        (value - chance).abs() / (100.0 * (share * (1.0 - share) / documents).sqrt())
     });
     Some(errors.fold(f64::INFINITY, f64::min))
 }
 
 /// The tasks of fixed answers.
-fn fixed() -> impl Iterator<Item = &'static Task> {
-    TASKS.iter().filter(|task| task.in_paper && task.chance.len() > 1)
+fn fixed<'a>(row: &AuditRow<'a>) -> impl Iterator<Item = &'a AuditTask> + use<'a> {
+    row.columns.tasks.iter().filter(|task| task.chance.len() > 1)
+}
+
+fn in_words(count: usize) -> String {
+    match count {
+        9 => "all nine".to_owned(),
+        count => format!("all {count}"),
+    }
 }
 
 /// Whether every task of fixed answers is at the share of one label, to the last printed digit.
 fn constant(row: &AuditRow) -> bool {
-    fixed().all(|task| {
-        row.get(task.name).is_some_and(|(cell, value)| {
-            task.chance[1..].iter().any(|share| (value - share).abs() <= cell.unit() / 2.0 + EPSILON)
+    let mut fixed = fixed(row).peekable();
+    fixed.peek().is_some()
+        && fixed.all(|task| {
+            row.get(&task.name).is_some_and(|(cell, value)| {
+                task.chance[1..].iter().any(|share| (value - share).abs() <= cell.unit() / 2.0 + EPSILON)
+            })
         })
-    })
 }
 
 /// Whether a row and another of the same values are at chance: then they agree because nothing is left in either.
 pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
-    one.all(&metric::tasks()).is_some_and(|cells| {
-        cells.iter().all(|(cell, value)| {
-            distance(cell, *value).is_some_and(|errors| errors <= WIDTH)
-                && other.get(&cell.record.metric).is_some_and(|(twin, _)| agree(cell, twin))
-        })
+    one.all(&one.columns.task_names()).is_some_and(|cells| {
+        !cells.is_empty()
+            && cells.iter().all(|(cell, value)| {
+                distance(one, cell, *value).is_some_and(|errors| errors <= WIDTH)
+                    && other.get(&cell.record.metric).is_some_and(|(twin, _)| agree(cell, twin))
+            })
     })
 }
 
@@ -143,10 +151,11 @@ pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
 mod tests {
     use super::*;
     use crate::artifact::audit::paper_test::entries;
+    use crate::metric;
 
     fn count_kind(task: &str, printed: &str) -> Option<(FindingKind, String)> {
         let mut findings = Vec::new();
-        check_counts(&entries("t", "b,32,7,sleb,none,false,c4", &[(task, printed)]), &mut findings);
+        check_counts(&entries("t", "b,32,7,sleb,none,false,c4", &[(task, printed)]), Columns::paper(), &mut findings);
         findings.pop().map(|finding| (finding.kind, finding.expected))
     }
 
@@ -212,7 +221,7 @@ mod tests {
             let metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns.iter().copied()).collect();
             let entries = entries("t", "b,32,7,sleb,none,false,c4", &metrics);
             let mut findings = Vec::new();
-            check_chance(&AuditRow::group(&entries), &mut findings);
+            check_chance(&AuditRow::group(&entries, Columns::paper()), &mut findings);
             findings
         };
         let findings = found(&at_chance);

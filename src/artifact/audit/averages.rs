@@ -1,10 +1,10 @@
 //! Means that are not the mean of their columns.
 
 use super::accuracy::counts;
+use super::columns::Columns;
 use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, EPSILON};
 use crate::artifact::paper::PaperNumber;
-use crate::metric;
 
 /// Each printed part is within half a unit of its last digit of the true value, hence so is the mean of the parts, and
 /// the printed mean is within half a unit of the true mean. With two decimals everywhere: 0.005 + 0.005.
@@ -13,9 +13,13 @@ use crate::metric;
 /// own half unit: a mean that fails this but not the first was taken from rounded columns, which is only a remark.
 pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
-        for (average, parts) in [(metric::ACCURACY.id, metric::tasks()), (metric::PERPLEXITY.id, metric::texts())] {
+        let of = row.columns;
+        for (average, parts) in [(&of.accuracy, of.task_names()), (&of.perplexity, of.text_names())] {
             let (Some((cell, printed)), Some(parts)) = (row.get(average), row.all(&parts)) else { continue };
-            if let Some((kind, mean, note)) = judge(cell, printed, &parts) {
+            if parts.is_empty() {
+                continue;
+            }
+            if let Some((kind, mean, note)) = judge(cell, printed, &parts, of) {
                 findings.push(
                     Finding::new(Check::Average, kind, row.condition, &[cell])
                         .expected(mean)
@@ -27,7 +31,12 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-fn judge(cell: &PaperNumber, printed: f64, parts: &[(&PaperNumber, f64)]) -> Option<(FindingKind, String, String)> {
+fn judge(
+    cell: &PaperNumber,
+    printed: f64,
+    parts: &[(&PaperNumber, f64)],
+    columns: &Columns,
+) -> Option<(FindingKind, String, String)> {
     let mean =
         |values: &dyn Fn(&(&PaperNumber, f64)) -> f64| parts.iter().map(values).sum::<f64>() / number(parts.len());
     let half = cell.unit() / 2.0;
@@ -38,7 +47,7 @@ fn judge(cell: &PaperNumber, printed: f64, parts: &[(&PaperNumber, f64)]) -> Opt
             format!("the mean of {} printed columns, which rounding moves by at most {tolerance:.3}", parts.len());
         return Some((FindingKind::Contradiction, format!("{of_printed:.4}"), note));
     }
-    let known: Vec<(f64, f64)> = parts.iter().map(|part| bounds(part.0)).collect::<Option<_>>()?;
+    let known: Vec<(f64, f64)> = parts.iter().map(|part| bounds(part.0, columns)).collect::<Option<_>>()?;
     let low = known.iter().map(|bound| bound.0).sum::<f64>() / number(parts.len());
     let high = known.iter().map(|bound| bound.1).sum::<f64>() / number(parts.len());
     if (low - half - EPSILON..=high + half + EPSILON).contains(&printed) {
@@ -53,8 +62,8 @@ fn judge(cell: &PaperNumber, printed: f64, parts: &[(&PaperNumber, f64)]) -> Opt
 }
 
 /// The least and the greatest accuracy that a cell can stand for; None where its task is unknown or no count fits.
-fn bounds(entry: &PaperNumber) -> Option<(f64, f64)> {
-    let fitting = counts(entry)?;
+fn bounds(entry: &PaperNumber, columns: &Columns) -> Option<(f64, f64)> {
+    let fitting = counts(entry, columns)?;
     Some((fitting.first()?.1, fitting.last()?.1))
 }
 
@@ -68,11 +77,12 @@ mod tests {
     use super::super::row::AuditRow;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
+    use crate::metric;
 
     fn found(metrics: &[(&str, &str)]) -> Vec<Finding> {
         let entries = entries("t", "b,32,7,sleb,none,false,c4", metrics);
         let mut findings = Vec::new();
-        check(&AuditRow::group(&entries), &mut findings);
+        check(&AuditRow::group(&entries, Columns::paper()), &mut findings);
         findings
     }
 

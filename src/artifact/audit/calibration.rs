@@ -45,6 +45,7 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::Columns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
 
@@ -55,7 +56,7 @@ mod tests {
         };
         let entries = [row("t", "c4:32", "20.00"), row("t", "c4:128", "19.00"), row("u", "c4", own)].concat();
         let mut findings = Vec::new();
-        check(&AuditRow::group(&entries), &mut findings);
+        check(&AuditRow::group(&entries, Columns::paper()), &mut findings);
         findings
     }
 

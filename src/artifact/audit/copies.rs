@@ -27,7 +27,7 @@ pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             let shared = other.shared_scores(row);
             let agreeing: Vec<_> = shared.iter().copied().filter(|(one, other)| agree(one, other)).collect();
             let perplexities =
-                agreeing.iter().filter(|(one, _)| metric::texts().contains(&one.record.metric.as_str())).count();
+                agreeing.iter().filter(|(one, _)| row.columns.texts.contains(&one.record.metric)).count();
             if agreeing.len() == shared.len() && shared.len() >= ENOUGH {
                 whole = whole.or(Some((other, shared)));
             } else if perplexities >= ENOUGH_PERPLEXITIES {
@@ -60,6 +60,10 @@ fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNu
 
 fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (FindingKind, String) {
     let (a, b) = (one.condition, other.condition);
+    if a.criterion.is_empty() && b.criterion.is_empty() {
+        let part = if entirely { "" } else { "a part of " };
+        return (FindingKind::Suspicion, format!("{part}one row of values under two names"));
+    }
     if a.backbone != b.backbone {
         let part = if entirely { "" } else { "a part of " };
         return (FindingKind::Contradiction, format!("{part}one row of values under two backbones"));
@@ -141,6 +145,7 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::Columns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
 
@@ -156,7 +161,7 @@ mod tests {
             })
             .collect();
         let mut findings = Vec::new();
-        check_rows(&AuditRow::group(&all), &mut findings);
+        check_rows(&AuditRow::group(&all, Columns::paper()), &mut findings);
         findings
     }
 
@@ -237,7 +242,7 @@ mod tests {
         let found = |metrics: &[(&str, &str)]| {
             let entries = entries("t", condition, metrics);
             let mut findings = Vec::new();
-            check_duplicates(&AuditRow::group(&entries), &mut findings);
+            check_duplicates(&AuditRow::group(&entries, Columns::paper()), &mut findings);
             findings.iter().map(|finding| (finding.kind, finding.places.clone())).collect::<Vec<_>>()
         };
         let latency = "prefill_ms:seq=512:batch=1";

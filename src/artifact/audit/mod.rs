@@ -5,6 +5,7 @@
 //! | `finding` | what was found, and by which check |
 //! | `render` | findings as text, CSV and JSON |
 //! | `row` | one row of a table |
+//! | `columns` | what the columns of a table mean |
 //! | `averages` | means that are not the mean of their columns |
 //! | `agreement` | one condition with two values |
 //! | `calibration` | how many calibration sequences an unsized row has |
@@ -20,6 +21,7 @@ mod accuracy;
 mod agreement;
 mod averages;
 mod calibration;
+mod columns;
 mod copies;
 mod finding;
 mod memory;
@@ -29,6 +31,7 @@ mod render;
 mod row;
 mod speedup;
 
+pub use columns::{AuditTask, Columns};
 pub use finding::{Check, Finding, FindingKind};
 pub use render::{csv, json, text};
 
@@ -40,12 +43,17 @@ use row::AuditRow;
 ///
 /// Entries without a value take part in no check but that for duplicates.
 pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
-    let rows = AuditRow::group(entries);
+    run_with(entries, Columns::paper())
+}
+
+/// The same of any tables, whose columns mean this.
+pub fn run_with(entries: &[PaperNumber], columns: &Columns) -> Vec<Finding> {
+    let rows = AuditRow::group(entries, columns);
     let mut findings = Vec::new();
     averages::check(&rows, &mut findings);
     agreement::check(entries, &mut findings);
     calibration::check(&rows, &mut findings);
-    accuracy::check_counts(entries, &mut findings);
+    accuracy::check_counts(entries, columns, &mut findings);
     accuracy::check_chance(&rows, &mut findings);
     copies::check_rows(&rows, &mut findings);
     copies::check_duplicates(&rows, &mut findings);

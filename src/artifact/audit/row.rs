@@ -5,8 +5,8 @@ use std::collections::HashMap;
 /// For sums of decimal fractions, which a binary number does not hold exactly.
 pub(super) const EPSILON: f64 = 1e-9;
 
+use super::columns::Columns;
 use crate::artifact::paper::PaperNumber;
-use crate::metric;
 use crate::recovery;
 use crate::results::record::{Condition, DENSE};
 
@@ -15,6 +15,8 @@ use crate::results::record::{Condition, DENSE};
 pub(super) struct AuditRow<'a> {
     pub(super) artifact: &'a str,
     pub(super) condition: &'a Condition,
+    /// What its columns mean.
+    pub(super) columns: &'a Columns,
     /// In the table's order; a metric that is given twice is here twice.
     pub(super) cells: Vec<&'a PaperNumber>,
     /// The first cell of each metric, by its name: every row is compared with every other.
@@ -23,13 +25,13 @@ pub(super) struct AuditRow<'a> {
 
 impl<'a> AuditRow<'a> {
     /// The rows of all tables, in the order of their first cells.
-    pub(super) fn group(entries: &'a [PaperNumber]) -> Vec<Self> {
+    pub(super) fn group(entries: &'a [PaperNumber], columns: &'a Columns) -> Vec<Self> {
         let mut rows: Vec<Self> = Vec::new();
         let mut known: HashMap<(&str, &Condition), usize> = HashMap::new();
         for entry in entries {
             let (artifact, condition) = (entry.artifact.as_str(), &entry.record.condition);
             let index = *known.entry((artifact, condition)).or_insert_with(|| {
-                rows.push(AuditRow { artifact, condition, cells: Vec::new(), first: HashMap::new() });
+                rows.push(AuditRow { artifact, condition, columns, cells: Vec::new(), first: HashMap::new() });
                 rows.len() - 1
             });
             rows[index].cells.push(entry);
@@ -51,8 +53,9 @@ impl<'a> AuditRow<'a> {
 
     /// Pairs of cells of the two rows that are scores of the same metric, each once.
     pub(super) fn shared_scores(&self, other: &AuditRow<'a>) -> Vec<(&'a PaperNumber, &'a PaperNumber)> {
-        let averages = [metric::ACCURACY.id, metric::PERPLEXITY.id];
-        let scores = metric::tasks().into_iter().chain(metric::texts()).chain(averages);
+        let Columns { accuracy, perplexity, .. } = self.columns;
+        let scores = self.columns.task_names().into_iter().chain(self.columns.text_names());
+        let scores = scores.chain([accuracy.as_str(), perplexity.as_str()]);
         scores.filter_map(|metric| Some((self.get(metric)?.0, other.get(metric)?.0))).collect()
     }
 }
@@ -67,6 +70,10 @@ pub(super) fn words(condition: &Condition) -> String {
     let Condition { backbone, layers, depth, criterion, recovery, finetuned, calibration } = condition;
     if criterion == DENSE {
         return format!("{backbone}, dense");
+    }
+    // Of a table with a row for each method nothing is known but its name.
+    if criterion.is_empty() {
+        return backbone.clone();
     }
     let recovery = if recovery == recovery::NONE { "pruned" } else { recovery };
     let finetuned = if *finetuned { ", finetuned" } else { "" };

@@ -2,14 +2,14 @@
 
 use serde::Deserialize;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::csv::{self, wrong};
 use crate::metric;
 use crate::recovery;
 use crate::results::record::{Condition, DENSE, Record};
 
 /// The columns of the files.
-const HEAD: [&str; 11] = [
+pub(super) const HEAD: [&str; 11] = [
     "artifact",
     "backbone",
     "total_layers",
@@ -45,6 +45,8 @@ struct Row {
 pub struct PaperNumber {
     /// The table: `table2`, …
     pub artifact: String,
+    /// The table's file, as messages call it.
+    pub file: String,
     /// The line of the table's file, counted from 1; the head is line 1.
     pub line: usize,
     /// The value as printed, with its trailing zeros; empty without a value.
@@ -61,15 +63,31 @@ impl PaperNumber {
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
         let file = format!("{artifact}.csv");
         let rows = csv::rows::<Row>(&file, &HEAD, text)?;
-        let number = |(line, row)| Self::of(artifact, line, row).map_err(|error| error.at(format!("{file}:{line}")));
+        let number = |(line, row): (usize, Row)| {
+            if row.artifact != artifact {
+                return Err(wrong("artifact", &format!("`{artifact}`"), &row.artifact).at(format!("{file}:{line}")));
+            }
+            Self::of(&file, line, row)
+        };
         rows.into_iter().map(number).collect()
     }
 
-    fn of(artifact: &str, line: usize, row: Row) -> Result<Self> {
-        if row.artifact != artifact {
-            return Err(wrong("artifact", &format!("`{artifact}`"), &row.artifact));
-        }
+    /// The entries of anybody's file of that form, of whatever tables.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
+        let rows = csv::rows::<Row>(file, &HEAD, text).map_err(bad)?;
+        rows.into_iter().map(|(line, row)| Self::of(file, line, row).map_err(bad)).collect()
+    }
+
+    fn of(file: &str, line: usize, row: Row) -> Result<Self> {
+        Self::checked(file, line, row).map_err(|error| error.at(format!("{file}:{line}")))
+    }
+
+    fn checked(file: &str, line: usize, row: Row) -> Result<Self> {
         for (name, field) in [
+            ("artifact", &row.artifact),
             ("backbone", &row.backbone),
             ("criterion", &row.criterion),
             ("recovery", &row.recovery),
@@ -104,7 +122,7 @@ impl PaperNumber {
         let metric = if row.metric == "average" { metric::ACCURACY.id.to_owned() } else { row.metric };
         let (value, error) = (decimal("value", &row.value)?, decimal("std", &row.std)?);
         let record = Record { condition, metric, value, error };
-        Ok(Self { artifact: artifact.to_owned(), line, printed: row.value, record })
+        Ok(Self { artifact: row.artifact, file: file.to_owned(), line, printed: row.value, record })
     }
 
     /// Digits after the point, as printed.
@@ -119,8 +137,13 @@ impl PaperNumber {
 
     /// `table2.csv:7`.
     pub fn place(&self) -> String {
-        format!("{}.csv:{}", self.artifact, self.line)
+        format!("{}:{}", self.file, self.line)
     }
+}
+
+/// What the program carries is damaged where it is wrong; a user's file is only wrong.
+fn bad(error: Error) -> Error {
+    error.of_kind(ErrorKind::BadInput)
 }
 
 /// Digits with at most one point among them; nothing for a cell without a number.

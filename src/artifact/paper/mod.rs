@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `table` | the embedded tables and their names |
 //! | `entry` | one printed number, with its place |
+//! | `read` | tables of anybody's, as files |
 //! | `backbone` | how it prints its backbones |
 //!
 //! The data is `data/paper/*.csv`, transcribed from the paper's source, one number a line, errors and all: what is
@@ -13,6 +14,7 @@
 
 mod backbone;
 mod entry;
+mod read;
 mod table;
 
 pub use backbone::backbone_label;
