@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::recorded;
+use super::recorded::{self, NOT_RECORDED};
 use crate::error::{Error, Result};
 use crate::files::output::{Draft, OutputFolder};
 use crate::files::regular;
 use crate::files::sha256;
 use crate::grid::Grid;
-use crate::results::{Provenance, RunDescription, StoredResults, other_than_kept};
+use crate::results::{LM_EVAL, Provenance, RunDescription, StoredResults, other_than_kept};
 
 /// Where the results of a run go.
 #[derive(Debug, Clone)]
@@ -129,7 +129,10 @@ impl ResultsFolder {
     /// # Errors
     /// As [`Self::check`], as far as that can be seen.
     pub fn look(&self, names: &[String]) -> Result<()> {
-        self.output.look(names)
+        match &self.record {
+            Record::Kept { beside } => beside.look(names),
+            Record::None | Record::This => self.output.look(names),
+        }
     }
 
     /// In which settings the run that the folder holds is another one than that of a grid, and in which inputs, as far as
@@ -149,6 +152,10 @@ impl ResultsFolder {
     /// # Errors
     /// Never for a loaded grid, unless a path is not UTF-8.
     pub fn replaces(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Option<String>> {
+        // A recorded run is not replaced.
+        if matches!(self.record, Record::Kept { .. }) {
+            return Ok(None);
+        }
         let paths = self.holds_another(grid, inputs)?;
         Ok((!paths.is_empty()).then(|| {
             let (folder, paths) = (self.path().display(), paths.join(", "));
@@ -229,7 +236,7 @@ pub fn here(recorded: &Path) -> PathBuf {
 /// What its folder's name ends in.
 const HERE: &str = "+here";
 
-/// The files of a draft that a folder does not have.
+/// The large files of a draft that a folder does not have.
 fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder.join(name))? {
@@ -246,7 +253,8 @@ fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     }
     let mut names = Vec::new();
     below(draft, "", &mut names).map_err(|error| Error::io("list", draft, &error))?;
-    names.retain(|name| folder.join(name).symlink_metadata().is_err());
+    let large = |name: &str| NOT_RECORDED.contains(&name) || name.starts_with(&format!("{LM_EVAL}/"));
+    names.retain(|name| large(name) && folder.join(name).symlink_metadata().is_err());
     names.sort();
     names.into_iter().map(|name| Ok((name.clone(), regular::read(&draft.join(&name))?))).collect()
 }

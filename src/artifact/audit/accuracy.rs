@@ -152,6 +152,7 @@ mod tests {
     use super::*;
     use crate::artifact::audit::paper_test::entries;
     use crate::metric;
+    use crate::tasks::{TASKS, Task};
 
     fn count_kind(task: &str, printed: &str) -> Option<(FindingKind, String)> {
         let mut findings = Vec::new();

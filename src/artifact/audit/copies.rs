@@ -4,7 +4,6 @@ use super::accuracy::both_at_chance;
 use super::finding::{Check, Finding, FindingKind};
 use super::row::{AuditRow, agree, loose, words};
 use crate::artifact::paper::PaperNumber;
-use crate::metric;
 use crate::recovery;
 use crate::results::record::Condition;
 
@@ -148,6 +147,7 @@ mod tests {
     use super::super::columns::Columns;
     use super::*;
     use crate::artifact::audit::paper_test::entries;
+    use crate::metric;
 
     type Cells<'a> = (&'a str, &'a str, [&'a str; 4]);
 
