@@ -134,11 +134,11 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
 /// The command line, as well as it can be shown: a word need not be text. Records go to others: where the program lies is
 /// left out, and a folder of the user's is `~`.
 pub fn command() -> Vec<String> {
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    shared(words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    shared(&words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
 }
 
-fn shared(words: Vec<String>, current: Option<&Path>, home: Option<&Path>) -> Vec<String> {
+fn shared(words: &[String], current: Option<&Path>, home: Option<&Path>) -> Vec<String> {
     let replaced = |word: &str, folder: Option<&Path>, by: &str| match folder.filter(|of| of.parent().is_some()) {
         Some(folder) => word.replace(&format!("{}/", folder.display()), by),
         None => word.to_owned(),
@@ -240,9 +240,9 @@ mod tests {
         let words = ["/opt/bin/ghostlab", "run", "/home/x/checkout/grid.yaml", "--results=/home/x/out", "/srv/y"];
         let words = words.map(str::to_owned).to_vec();
         let (current, home) = (Path::new("/home/x/checkout"), Path::new("/home/x"));
-        let shown = shared(words.clone(), Some(current), Some(home));
+        let shown = shared(&words, Some(current), Some(home));
         assert_eq!(shown, ["ghostlab", "run", "grid.yaml", "--results=~/out", "/srv/y"]);
-        assert_eq!(shared(words.clone(), Some(Path::new("/")), None)[1..], words[1..]);
+        assert_eq!(shared(&words, Some(Path::new("/")), None)[1..], words[1..]);
     }
 
     #[test]

@@ -73,7 +73,9 @@ fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
             boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
         }
         for part in cell["made_from"].as_array_mut().into_iter().flatten().filter(|_| recorded) {
-            part.as_object_mut().map(|part| part.retain(|name, _| name != "made" && name != "seconds"));
+            if let Some(part) = part.as_object_mut() {
+                part.retain(|name, _| name != "made" && name != "seconds");
+            }
         }
         Ok(cell)
     };

@@ -79,7 +79,7 @@ fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
         let most = differ.iter().filter_map(|of| Some((share(&of)?, of))).max_by(|a, b| a.0.total_cmp(&b.0));
         let most = most.map(|(share, ((cell, column, metric), ..))| {
             let column = if column.is_empty() { metric } else { column };
-            format!(", most by {:.2e} of its value ({column} of {cell})", share)
+            format!(", most by {share:.2e} of its value ({column} of {cell})")
         });
         says.push(format!("{} of {all} numbers{}", differ.len(), most.unwrap_or_default()));
     }

@@ -165,7 +165,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Path
 fn kept_bytes(folder: &Path) -> u64 {
     let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let kept = listing.filter(|item| !NOT_RECORDED.iter().any(|name| item.file_name() == *name));
-    kept.filter_map(|item| item.metadata().ok()).filter(|of| of.is_file()).map(|of| of.len()).sum()
+    kept.filter_map(|item| item.metadata().ok()).filter(std::fs::Metadata::is_file).map(|of| of.len()).sum()
 }
 
 /// The claims about each artifact, as a file beside it.
