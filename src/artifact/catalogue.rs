@@ -161,6 +161,19 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
     names.iter().map(find).collect()
 }
 
+/// An artifact's name as the paper prints it: `Table 2`, `Figure 1`, `Table A8`; another name as it is.
+pub fn printed(name: &str) -> String {
+    for (kind, word) in [("table", "Table"), ("figure", "Figure")] {
+        if let Some(number) = name.strip_prefix(kind)
+            && number.strip_prefix('A').unwrap_or(number).bytes().all(|byte| byte.is_ascii_digit())
+            && number.ends_with(|c: char| c.is_ascii_digit())
+        {
+            return format!("{word} {number}");
+        }
+    }
+    name.to_owned()
+}
+
 /// Tables before figures, in the paper's order.
 pub fn order(name: &str) -> (bool, bool, usize, String) {
     let digits: String = name.chars().filter(char::is_ascii_digit).collect();

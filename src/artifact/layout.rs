@@ -224,11 +224,14 @@ impl Laid {
     }
 }
 
+/// What the note on how a table's numbers were measured begins with.
+pub(super) const PROTOCOL: &str = "Protocol: ";
+
 /// The table with the line of protocols under it, and what has to be said besides.
 pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
     let line = protocol_line(profile, table.shown().map(|(_, shown)| &*shown.of));
     table.notes =
-        Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}.")).into_iter().collect();
+        Some(line).filter(|line| !line.is_empty()).map(|line| format!("{PROTOCOL}{line}.")).into_iter().collect();
     table.notes.extend(besides);
     table
 }

@@ -35,7 +35,7 @@ mod sheet;
 #[cfg(test)]
 mod size_test;
 
-pub use catalogue::{Artifact, all, chosen, order};
+pub use catalogue::{Artifact, all, chosen, order, printed};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use folder::{Published, ResultsFolder, here};

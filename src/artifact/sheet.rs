@@ -6,7 +6,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::layout::PROTOCOL;
 use super::lists::List;
+use super::printed;
 use crate::artifact::page::{
     BesideView, Cell, CellNote, Column, FigureView, Mark, PageArtifact, PageRow, Part, TableView,
 };
@@ -14,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::grid::Description;
 use crate::recovery;
-use crate::results::{PaperComparison, Row, Shown, Table};
+use crate::results::{PaperComparison, Row, Sample, Shown, Table};
 
 /// An artifact of the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -69,7 +71,7 @@ pub(super) fn sheet(made: Made<'_>, laid: Option<&Table>, figures: Vec<FigureVie
     let Made { name, profile, file, description, outcome } = made;
     let all = outcome.cells.len();
     let status = match (outcome.failed(), outcome.unmade()) {
-        (0, 0) => "complete".to_owned(),
+        (0, 0) => PageArtifact::COMPLETE.to_owned(),
         (0, unmade) => format!("{unmade} of {all} cells are not made yet"),
         (failed, 0) => format!("{failed} of {all} cells failed"),
         (failed, unmade) => format!("{failed} of {all} cells failed, {unmade} are not made yet"),
@@ -112,7 +114,7 @@ pub(super) fn list_sheet(name: &str, description: &Description, list: &List) -> 
 fn described(name: &str, description: &Description) -> PageArtifact {
     PageArtifact {
         name: name.to_owned(),
-        title: format!("{name}: {}", description.title),
+        title: format!("{}: {}", printed(name), description.title),
         caption: description.caption.clone().unwrap_or_default(),
         ..PageArtifact::default()
     }
@@ -134,13 +136,21 @@ fn table(of: &Table) -> TableView {
             Some(shown) => cell(shown),
             None => Cell { text: "—".to_owned(), ..Cell::default() },
         });
-        PageRow { group: row.lead.first().cloned(), ours: row.ours, cells: texts.chain(values).collect() }
+        PageRow {
+            group: row.lead.first().cloned(),
+            ours: row.ours,
+            cells: texts.chain(values).collect(),
+            ..PageRow::default()
+        }
     };
+    let (protocol, notes): (Vec<&String>, Vec<&String>) = of.notes.iter().partition(|note| note.starts_with(PROTOCOL));
     TableView {
-        caption: of.notes.join(" "),
+        protocol: protocol.into_iter().map(String::as_str).collect::<Vec<_>>().join(" "),
+        notes: notes.into_iter().cloned().collect(),
         group_name: of.lead.first().map(|lead| lead.head.clone()).unwrap_or_default(),
         columns: lead.chain(measured).collect(),
         rows: of.rows.iter().map(row).collect(),
+        ..TableView::default()
     }
 }
 
@@ -154,12 +164,25 @@ fn cell(shown: &Shown) -> Cell {
     Cell {
         text: shown.text.clone(),
         value: shown.of.record.value,
+        error: shown.of.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
+        items: items(&shown.of.sample),
         best: shown.best,
         second: shown.second,
         mark,
         beside: shown.beside.as_ref().map(beside),
         key: Some(shown.of.cell.clone()),
         failed: shown.of.failure.is_some(),
+    }
+}
+
+/// How many items a number is the mean of, where they are kept.
+fn items(sample: &Sample) -> Option<usize> {
+    match sample {
+        Sample::None | Sample::OutOfMemory => None,
+        Sample::Right(items) => Some(items.len()),
+        Sample::Tasks(tasks) => Some(tasks.iter().map(Vec::len).sum()),
+        Sample::Losses(windows) => Some(windows.len()),
+        Sample::Seeds(seeds) => Some(seeds.len()),
     }
 }
 

@@ -11,8 +11,8 @@ use super::answer::done::{Reported, shown};
 use super::answer::{self, Answer};
 use super::home;
 use super::units::bytes;
-use crate::artifact::claims::{self, ArtifactNumbers, Artifacts, Judged};
-use crate::artifact::page::{CellNote, ClaimRow, FindingRow, Page};
+use crate::artifact::claims::{self, ArtifactNumbers, Artifacts, Judged, Judgement};
+use crate::artifact::page::{CellNote, ClaimRow, ClaimWord, FindingRow, Page};
 use crate::artifact::{NOT_RECORDED, PageSheet, ResultsFolder, here, order};
 use crate::artifact::{audit, page, paper};
 use crate::clock::utc;
@@ -53,6 +53,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The paper's main table.
+const HEADLINE: &str = "table2";
 /// The page, in the folder of reports.
 const PAGE: &str = "index.html";
 /// The folder of the page where that one is the recorded run's, which only another recorded one replaces.
@@ -138,6 +140,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Path
         title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
         made,
         program,
+        headline: HEADLINE.into(),
         profile_note: format!(
             "The profile tiny shows small backbones of 16 layers on a generated world; its numbers are not the paper's, \
              and only the claims are compared. The profile paper shows the paper's backbones. {}",
@@ -175,8 +178,9 @@ fn write_claims(folders: &[PathBuf]) -> Result<()> {
         let mut judged = judged_in(folders, &stored.profile)?;
         judged.retain(|of| of.claim.artifacts.contains(&stored.name.as_str()));
         let cell = |text: String| text.replace('|', "\\|").replace('\n', " ");
-        let line = |ClaimRow { claim, place, paper, ours, verdict, .. }: ClaimRow| {
-            format!("| {} |\n", [claim, place, paper, ours, verdict].map(cell).join(" | "))
+        let line = |ClaimRow { claim, place, paper, paper_verdict, ours, verdict, .. }: ClaimRow| {
+            let paper = format!("{paper}: {}", paper_verdict.word());
+            format!("| {} |\n", [claim, place, paper, ours, verdict.word().to_owned()].map(cell).join(" | "))
         };
         let lines: String = judged.iter().map(|of| line(row(of))).collect();
         let text = match lines.is_empty() {
@@ -297,14 +301,23 @@ fn row(judged: &Judged<'_>) -> ClaimRow {
             None => claim.says.to_owned(),
         },
         place: claim.place.to_owned(),
-        paper: format!("{}: {}", judged.paper.count(), judged.paper.outcome.word()),
+        paper: judged.paper.count(),
+        paper_verdict: word(judged.paper.outcome),
         ours: judged.ours.count(),
-        verdict: judged.ours.outcome.word().to_owned(),
+        verdict: word(judged.ours.outcome),
         artifact: match claim.artifacts {
             [only] => (*only).to_owned(),
             _ => String::new(),
         },
         profile: judged.profile.clone(),
+    }
+}
+
+fn word(outcome: Judgement) -> ClaimWord {
+    match outcome {
+        Judgement::Holds => ClaimWord::Holds,
+        Judgement::Fails => ClaimWord::Fails,
+        Judgement::Unknown => ClaimWord::Unknown,
     }
 }
 

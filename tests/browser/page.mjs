@@ -219,7 +219,7 @@ check("a filter shows the rows with all words, and a list those of its choice", 
 });
 
 check("a number opens its note, Escape closes it and gives the focus back", async () => {
-  await value("document.querySelector('main td a').focus()");
+  await value("document.querySelector('main td a[href^=\"#cell-\"]').focus()");
   await press("Enter", 13, "\r");
   await settled();
   assert.ok(await value("document.getElementById('note').open"));
@@ -229,11 +229,11 @@ check("a number opens its note, Escape closes it and gives the focus back", asyn
   await settled();
   assert.ok(!(await value("document.getElementById('note').open")));
   assert.equal(await value("location.hash"), "");
-  assert.ok(await value("document.activeElement === document.querySelector('main td a')"));
+  assert.ok(await value("document.activeElement === document.querySelector('main td a[href^=\"#cell-\"]')"));
 });
 
 check("a note opens by its address, and after a reload", async () => {
-  const hash = await value("document.querySelector('main td a').hash");
+  const hash = await value("document.querySelector('main td a[href^=\"#cell-\"]').hash");
   await open(hash);
   assert.ok(await value("document.getElementById('note').open"));
   const loaded = event("Page.loadEventFired");
@@ -419,7 +419,7 @@ async function walk(name) {
     await settled();
     await picture(`part${index}-${name}`);
   }
-  await value("location.hash = document.querySelector('main td a').hash");
+  await value("location.hash = document.querySelector('main td a[href^=\"#cell-\"]').hash");
   await settled();
   await picture(`note-${name}`);
 }
@@ -444,7 +444,7 @@ check("without the script it is a plain page with all notes", async () => {
   await picture("scriptless-1600-light");
   // Our own questions still run: only the page's script does not.
   const [controls, notes, hash] = await value(`[[...document.querySelectorAll('.controls, .switch')].every((e) => e.offsetHeight === 0),
-    [...document.querySelectorAll('#notes article')].every((e) => e.offsetHeight > 0), document.querySelector('main td a').hash]`);
+    [...document.querySelectorAll('#notes article')].every((e) => e.offsetHeight > 0), document.querySelector('main td a[href^="#cell-"]').hash]`);
   assert.ok(controls && notes);
   assert.ok(await value(`document.getElementById(${JSON.stringify(hash.slice(1))}) !== null`));
   await send("Emulation.setScriptExecutionDisabled", { value: false });
@@ -455,6 +455,69 @@ check("on paper only the tables are left, whole", async () => {
   await open();
   assert.ok(await value("[...document.querySelectorAll('.side, .menu, .controls, dialog')].every((e) => e.offsetHeight === 0)"));
   assert.ok(await value("[...document.querySelectorAll('.scroll')].every((e) => getComputedStyle(e).overflow === 'visible')"));
+  await send("Emulation.setEmulatedMedia", { media: "", features: [] });
+});
+
+check("a square of the strip leads to the row of its claim", async () => {
+  await size(1400, 900);
+  await open();
+  await settled();
+  const [squares, claims] = await value("[document.querySelectorAll('.squares a').length, document.querySelectorAll('[data-name=\"claims\"] tbody tr').length]");
+  assert.equal(squares, 2 * claims, "ours and the paper's");
+  await value("document.querySelectorAll('.squares a')[1].click()");
+  await settled();
+  const [id, top, words] = await value(`(() => { const row = document.querySelector(':target'); return [row.id, row.getBoundingClientRect().top, row.innerText]; })()`);
+  assert.equal(id, "claim-2");
+  assert.ok(top >= 0 && top < 900, `the row is at ${top}`);
+  assert.ok(words.includes("holds"));
+  // The sentence has the most room, and the verdict is bold.
+  const widths = await value(`[...document.querySelectorAll('[data-name="claims"] tbody tr:first-child > *')].map((cell) => cell.offsetWidth)`);
+  assert.equal(widths.indexOf(Math.max(...widths)), 0, String(widths));
+  assert.ok(Number(await value(`getComputedStyle(document.querySelector('[data-name="claims"] td b')).fontWeight`)) >= 600);
+});
+
+check("the protocol is one line that opens, and warnings stand above their table", async () => {
+  for (const width of [768, 1400]) {
+    await size(width, 900);
+    await open();
+    await settled();
+    const [folded, whole, line, above] = await value(`(() => { const it = document.querySelector('.protocol'), figure = it.closest('figure');
+      const folded = it.offsetHeight, line = parseFloat(getComputedStyle(it).lineHeight);
+      it.querySelector('summary').click(); const whole = it.offsetHeight; it.querySelector('summary').click();
+      const note = figure.querySelector('.notes').getBoundingClientRect(), table = figure.querySelector('table').getBoundingClientRect();
+      return [folded, whole, line, note.bottom <= table.top && note.height > 0]; })()`);
+    assert.ok(folded < 1.6 * line && whole > 1.6 * line, `at ${width} px: ${folded}, then ${whole}, lines of ${line}`);
+    assert.ok(above);
+  }
+});
+
+check("numbers look like numbers, and say quietly that they open", async () => {
+  await size(1400, 900);
+  await open();
+  const [colour, own, line] = await value(`(() => { const link = document.querySelector('main td a[href^="#cell-"]'); const style = getComputedStyle(link);
+    return [style.color, getComputedStyle(link.parentElement).color, style.textDecorationStyle]; })()`);
+  assert.equal(colour, own);
+  assert.equal(line, "dotted");
+});
+
+check("headings follow each other and every table's cells have heads", async () => {
+  const levels = await value("[...document.querySelectorAll('h1, h2, h3, h4')].filter((e) => e.offsetHeight > 0).map((e) => Number(e.tagName[1]))");
+  assert.equal(levels.filter((level) => level === 1).length, 1);
+  assert.ok(levels.every((level, i) => i === 0 || level <= levels[i - 1] + 1), levels.join(" "));
+  assert.equal(await value("[...document.querySelectorAll('main th')].filter((head) => !head.scope).length"), 0);
+  assert.equal(await value("[...document.querySelectorAll('figure.table tbody tr')].filter((row) => row.querySelectorAll('th[scope=row]').length !== 1).length"), 0);
+});
+
+check("paper is white, whatever the screen", async () => {
+  const back = (media) => send("Emulation.setEmulatedMedia", { media, features: [{ name: "prefers-color-scheme", value: "dark" }] })
+    .then(() => value("getComputedStyle(document.body).backgroundColor"));
+  assert.equal(await back("print"), "rgb(255, 255, 255)");
+  assert.notEqual(await back("screen"), "rgb(255, 255, 255)");
+  if (pictures) {
+    await send("Emulation.setEmulatedMedia", { media: "print", features: [] });
+    const { data } = await send("Page.printToPDF", { preferCSSPageSize: true, printBackground: false });
+    writeFileSync(join(pictures, "print.pdf"), Buffer.from(data, "base64"));
+  }
   await send("Emulation.setEmulatedMedia", { media: "", features: [] });
 });
 

@@ -16,6 +16,8 @@ pub struct Page {
     pub made: String,
     /// The program's version and commit.
     pub program: String,
+    /// The artifact whose table stands first, as the paper's main result; none or an unknown one changes nothing.
+    pub headline: String,
     /// What a reader has to know of the profiles: how the tiny one differs from the paper's. May be empty.
     pub profile_note: String,
     /// In the order of the page. No two have the same profile and name.
@@ -51,12 +53,21 @@ pub struct PageArtifact {
     pub files: Vec<(String, String)>,
 }
 
+impl PageArtifact {
+    /// The status of one that lacks nothing.
+    pub const COMPLETE: &str = "complete";
+}
+
 /// One table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TableView {
     /// Shown above the table; an empty one is not: the artifact's title and caption say it already.
     pub caption: String,
+    /// How the numbers were measured: one line that opens. May be empty.
+    pub protocol: String,
+    /// What a reader has to know before the numbers are used, each in a line above them.
+    pub notes: Vec<String>,
     /// The name of the column that shows [`PageRow::group`]; `Group` where it is empty.
     pub group_name: String,
     pub columns: Vec<Column>,
@@ -87,6 +98,8 @@ pub struct PageRow {
     pub group: Option<String>,
     /// Whether the row is the paper's own method: it is shaded.
     pub ours: bool,
+    /// What a link to the row ends with; none where nothing leads to it.
+    pub anchor: Option<String>,
     /// As many as the table has columns.
     pub cells: Vec<Cell>,
 }
@@ -98,6 +111,10 @@ pub struct Cell {
     pub text: String,
     /// What a numeric column is sorted by; none, or not finite, comes last.
     pub value: Option<f64>,
+    /// Its standard error, or a time's deviation, as printed; empty where there is none.
+    pub error: String,
+    /// How many items it is the mean of: documents, windows, seeds.
+    pub items: Option<usize>,
     pub best: bool,
     pub second: bool,
     pub mark: Option<Mark>,
@@ -179,13 +196,54 @@ pub struct ClaimRow {
     pub place: String,
     /// In the paper's tables: `54 of 60`.
     pub paper: String,
+    pub paper_verdict: ClaimWord,
     /// In ours.
     pub ours: String,
-    pub verdict: String,
+    pub verdict: ClaimWord,
     /// The artifact ([`PageArtifact::name`]) that it is counted in; empty where it is none or several.
     pub artifact: String,
     /// The artifact's profile; empty for every profile.
     pub profile: String,
+}
+
+/// What became of a claim.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimWord {
+    Holds,
+    Fails,
+    #[default]
+    Unknown,
+}
+
+impl ClaimWord {
+    pub(super) const ALL: [Self; 3] = [Self::Holds, Self::Fails, Self::Unknown];
+
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Fails => "fails",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The verb of so many claims.
+    pub(super) fn of(self, count: usize) -> &'static str {
+        match self {
+            Self::Holds if count != 1 => "hold",
+            Self::Fails if count != 1 => "fail",
+            _ => self.word(),
+        }
+    }
+
+    pub(super) fn sign(self) -> &'static str {
+        match self {
+            Self::Holds => "✓",
+            Self::Fails => "✗",
+            Self::Unknown => "?",
+        }
+    }
 }
 
 /// Something that an audit of the paper's tables found.

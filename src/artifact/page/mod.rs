@@ -15,7 +15,9 @@
 mod data;
 mod figure;
 mod html;
+mod note;
 mod section;
+mod summary;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -29,14 +31,15 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 pub use data::{
-    BesideView, Cell, CellNote, ClaimRow, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow, Part,
-    TableView,
+    BesideView, Cell, CellNote, ClaimRow, ClaimWord, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow,
+    Part, TableView,
 };
 
 use crate::error::{Error, Result};
 
-const TEMPLATES: [(&str, &str); 4] = [
+const TEMPLATES: [(&str, &str); 5] = [
     ("page.html", include_str!("page.html")),
+    ("summary.html", include_str!("summary.html")),
     ("artifact.html", include_str!("artifact.html")),
     ("table.html", include_str!("table.html")),
     ("note.html", include_str!("note.html")),
@@ -56,9 +59,16 @@ pub fn render(page: &Page) -> Result<String> {
             .found(twice.name.clone()));
     }
     let section = |artifact| section::artifact(artifact, page);
-    let artifacts = page.artifacts.iter().map(section).collect::<Result<Vec<_>>>()?;
-    let lists =
-        [section::claims(&page.claims)?, section::findings(&page.findings)?, section::left_out(&page.left_out)?];
+    let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
+    // The profiles with the main table first, and of each its main table; the others keep their order.
+    let place = |of: &PageArtifact| {
+        let has_main = page.artifacts.iter().any(|other| other.profile == of.profile && other.name == page.headline);
+        (!has_main, page.artifacts.iter().position(|other| other.profile == of.profile))
+    };
+    shown.sort_by_key(|artifact| (place(artifact), artifact.name != page.headline));
+    let artifacts = shown.into_iter().map(section).collect::<Result<Vec<_>>>()?;
+    let lists = [section::findings(&page.findings)?, section::left_out(&page.left_out)?];
+    let (notes, shared) = note::notes(&page.cells);
     let values = Values {
         page,
         style: STYLE,
@@ -68,8 +78,12 @@ pub fn render(page: &Page) -> Result<String> {
         profiles: section::profiles(&artifacts),
         has_papers: artifacts.iter().any(|artifact| !artifact.tally.is_empty()),
         artifacts: &artifacts,
+        facts: summary::facts(page),
+        strips: summary::strips(&page.claims),
+        claims: section::claims(&page.claims)?,
         lists: lists.into_iter().flatten().collect(),
-        notes: page.cells.iter().map(|(key, note)| section::note(key, note)).collect(),
+        notes,
+        shared,
     };
     filled(&values).map_err(|error| Error::job("the page's templates cannot be filled").found(format!("{error:#}")))
 }
@@ -85,8 +99,12 @@ struct Values<'a> {
     profiles: Vec<section::Profile<'a>>,
     has_papers: bool,
     artifacts: &'a [section::Section<'a>],
+    facts: Vec<(&'static str, String)>,
+    strips: Vec<summary::Strip<'a>>,
+    claims: Option<section::List>,
     lists: Vec<section::List>,
-    notes: Vec<section::Note<'a>>,
+    notes: Vec<note::Note<'a>>,
+    shared: Vec<note::Shared<'a>>,
 }
 
 fn filled(values: &Values<'_>) -> std::result::Result<String, minijinja::Error> {

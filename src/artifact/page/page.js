@@ -56,14 +56,17 @@ function setUpTable(figure) {
   const hasGroups = figure.querySelector("thead .g") !== null;
   let texts = null;
 
-  // A line above each first row of a group, whatever the order and whichever rows are hidden.
+  // A line above each first row of a group, and a finer one where the columns between the group and the row's name change
+  // (depth, criterion), whatever the order and whichever rows are hidden.
+  const name = heads.findIndex((head) => head.classList.contains("l"));
   const markGroups = () => {
     let last = null;
     for (const row of body.rows) {
       if (row.hidden) continue;
-      const group = printed(row.cells[0]);
-      row.classList.toggle("first", hasGroups && group !== last);
-      last = group;
+      const parts = [...row.cells].slice(0, Math.max(name, 1)).map(printed);
+      row.classList.toggle("first", hasGroups && parts[0] !== last?.[0]);
+      row.classList.toggle("part", hasGroups && parts.some((part, at) => at > 0 && part !== last?.[at]));
+      last = parts;
     }
   };
   const filter = () => {
@@ -125,7 +128,7 @@ function setUpTable(figure) {
 }
 
 /** From the widest to the narrowest form of a table; the last one always fits. */
-const FORMS = ["wide", "snug", "tall", "cards"];
+const FORMS = ["wide", "snug", "tall", "broken", "cards"];
 
 /** Gives a table the first form in which no column is cut. */
 function fit(figure) {
@@ -178,13 +181,16 @@ function numbersOf(links, opener) {
       title: cell.closest("section").querySelector("h2").firstChild.textContent.trim(),
       column: head.querySelector("span").textContent,
       paper: beside?.childNodes[1].textContent ?? "",
+      error: link.dataset.e ?? "",
+      items: link.dataset.n ?? "",
       difference: beside ? [".diff", ".sign"].map((part) => beside.querySelector(part)?.textContent ?? "").join(" ").trim() : "",
       remarks: said.filter(Boolean).join("; "),
     };
   });
   // A column that would be empty is left out.
-  const columns = ["Paper", "Difference"].filter((name) => numbers.some((of) => of[name.toLowerCase()] !== ""));
-  const names = ["Column", "Ours", ...columns];
+  const known = { error: "Std. error", items: "n", paper: "Paper", difference: "Difference" };
+  const columns = Object.keys(known).filter((name) => numbers.some((of) => of[name] !== ""));
+  const names = ["Column", "Ours", ...columns.map((name) => known[name])];
   const table = document.createElement("table");
   table.className = "numbers";
   const top = table.createTHead().insertRow();
@@ -199,7 +205,7 @@ function numbersOf(links, opener) {
     name.scope = "row";
     if (remarks) element("small", remarks, name);
     element(link === opener ? "b" : "span", link.textContent, row.insertCell());
-    for (const name of columns) element("td", said[name.toLowerCase()], row);
+    for (const name of columns) element("td", said[name], row);
   }
   const wide = document.createElement("div");
   wide.className = "wide";
@@ -272,6 +278,12 @@ function setUpNotes() {
       const copy = note.cloneNode(true);
       copy.querySelector("h3").remove();
       copy.querySelectorAll("pre").forEach(addCopy);
+      // What many notes have in common stands once in the page.
+      for (const use of copy.querySelectorAll(".use")) {
+        const shared = document.getElementById(use.firstElementChild.hash.slice(1)).cloneNode(true);
+        shared.removeAttribute("id");
+        use.replaceWith(shared);
+      }
       const [key, ...rest] = copy.children;
       body.append(key, ...(links.length ? [numbersOf(links, opener)] : []), ...rest);
     } else {

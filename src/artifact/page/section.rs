@@ -1,14 +1,15 @@
-//! The parts of the page's body as the templates show them: the artifacts below their profiles, claims, the audit and
-//! the cells' notes.
+//! The parts of the page's body as the templates show them: the artifacts below their profiles, claims and the audit.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::data::{Cell, CellNote, ClaimRow, Column, FindingRow, Page, PageArtifact, PageRow, TableView};
+use super::data::{Cell, ClaimRow, Column, FindingRow, Page, PageArtifact, PageRow, TableView};
 use super::figure::{self, Figure};
-use super::html::{artifact_id, cell_id, encoded};
+use super::html::{artifact_id, encoded};
+use super::summary;
 use super::table::{self, PageTable};
+use crate::artifact::printed;
 use crate::error::Result;
 use crate::results::PaperVerdict;
 
@@ -61,8 +62,18 @@ pub(super) struct Section<'a> {
     tables: Vec<PageTable>,
     figures: Vec<Figure<'a>>,
     /// What the paper says of this artifact.
-    claims: Vec<&'a ClaimRow>,
+    claims: Vec<SaidClaim<'a>>,
     files: Vec<File<'a>>,
+}
+
+/// A claim in the section of what it is counted in.
+#[derive(Debug, Serialize)]
+struct SaidClaim<'a> {
+    /// Of its row among all claims.
+    id: String,
+    claim: &'a ClaimRow,
+    verdict: &'static str,
+    paper_verdict: &'static str,
 }
 
 /// A file, and its address unless that leaves the disk that the page lies on.
@@ -105,8 +116,14 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result
             .map_err(|error| error.at(format!("artifact {}", artifact.name)))
     };
     let tally = Tally::of(&artifact.tables);
-    let is_own = |claim: &&ClaimRow| {
-        claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile)
+    let own = |(at, claim): (usize, &'a ClaimRow)| {
+        let is_own = claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile);
+        is_own.then(|| SaidClaim {
+            id: summary::anchor(at),
+            claim,
+            verdict: claim.verdict.word(),
+            paper_verdict: claim.paper_verdict.word(),
+        })
     };
     Ok(Section {
         title: heading(artifact),
@@ -115,7 +132,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page) -> Result
         is_compared: !tally.is_empty(),
         tables: artifact.tables.iter().enumerate().map(table).collect::<Result<_>>()?,
         figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
-        claims: page.claims.iter().filter(is_own).collect(),
+        claims: page.claims.iter().enumerate().filter_map(own).collect(),
         files: artifact.files.iter().map(|(name, path)| file(name, path)).collect(),
         id,
     })
@@ -174,13 +191,47 @@ pub(super) struct List {
 /// # Errors
 /// As [`table::table`].
 pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
-    let rows = claims.iter().map(|claim| {
-        let slash = if claim.profile.is_empty() || claim.artifact.is_empty() { "" } else { "/" };
-        let artifact = format!("{}{slash}{}", claim.profile, claim.artifact);
-        [&claim.claim, &claim.paper, &claim.ours, &claim.verdict, &artifact, &claim.place].map(Clone::clone)
-    });
-    let names = ["Claim", "Paper", "Ours", "Verdict", "Artifact", "Where the paper says it"];
-    list("claims", "Claims", "What the paper states, counted in its tables and in ours.", names, &[3, 4], rows)
+    if claims.is_empty() {
+        return Ok(None);
+    }
+    let (ours, theirs) = (Some("Ours".to_owned()), Some("The paper's own numbers".to_owned()));
+    let column = |name: &str| Column { name: name.to_owned(), ..Column::default() };
+    let several = claims.iter().any(|claim| claim.profile != claims[0].profile);
+    let columns = vec![
+        Column { label: true, ..column("What the paper says") },
+        Column { group: ours.clone(), choice: true, ..column("Verdict") },
+        Column { group: ours, ..column("True in") },
+        Column { group: theirs.clone(), choice: true, ..column("Verdict") },
+        Column { group: theirs, ..column("True in") },
+        Column { choice: true, ..column("Counted in") },
+        column("Where"),
+    ];
+    let text = |text: &str| Cell { text: text.to_owned(), ..Cell::default() };
+    let row = |(at, claim): (usize, &ClaimRow)| {
+        let profile = if several && !claim.profile.is_empty() { format!(", {}", claim.profile) } else { String::new() };
+        let counted = match claim.artifact.as_str() {
+            "" => format!("several{profile}"),
+            name => format!("{}{profile}", printed(name)),
+        };
+        PageRow {
+            anchor: Some(summary::anchor(at)),
+            cells: vec![
+                text(&claim.claim),
+                Cell { best: true, ..text(claim.verdict.word()) },
+                text(&claim.ours),
+                text(claim.paper_verdict.word()),
+                text(&claim.paper),
+                text(&counted),
+                text(&claim.place),
+            ],
+            ..PageRow::default()
+        }
+    };
+    let view = TableView { columns, rows: claims.iter().enumerate().map(row).collect(), ..TableView::default() };
+    let table = table::table(&view, ("claims:table".to_owned(), "claims".to_owned()), "Claims", &BTreeMap::new())?;
+    let caption = "Each sentence of the paper as a check: in how many settings it is true of our numbers, and of those \
+                   that the paper prints. Unknown: a number that it rests on is missing, or is no measurement.";
+    Ok(Some(List { id: "claims", title: "Claims", caption, table }))
 }
 
 /// All findings as one table; none where there are no findings.
@@ -228,18 +279,4 @@ fn list<const N: usize>(
     }
     let table = table::table(&view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new())?;
     Ok(Some(List { id, title, caption, table }))
-}
-
-/// A cell's note.
-#[derive(Debug, Serialize)]
-pub(super) struct Note<'a> {
-    id: String,
-    key: &'a str,
-    title: &'a str,
-    note: &'a CellNote,
-}
-
-/// How a cell was made. The script shows one at a time beside its number; without it they stand at the page's end.
-pub(super) fn note<'a>(key: &'a str, note: &'a CellNote) -> Note<'a> {
-    Note { id: cell_id(key), key, title: if note.title.is_empty() { key } else { &note.title }, note }
 }

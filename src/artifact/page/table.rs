@@ -30,6 +30,8 @@ pub(super) struct PageTable {
     /// Whether there is enough to filter.
     is_filtered: bool,
     choices: Vec<Choice>,
+    protocol: String,
+    notes: Vec<String>,
     /// One row, or two where columns have a heading in common.
     heads: Vec<Vec<Head>>,
     rows: Vec<TableRow>,
@@ -57,6 +59,7 @@ struct Head {
 
 #[derive(Debug, Serialize)]
 struct TableRow {
+    id: Option<String>,
     group: Option<String>,
     ours: bool,
     cells: Vec<TableCell>,
@@ -76,6 +79,10 @@ struct TableCell {
     second: bool,
     /// The note that the number opens.
     link: Option<String>,
+    /// Where a text that is an address leads.
+    address: Option<String>,
+    error: String,
+    items: Option<usize>,
     mark: Option<Mark>,
     beside: Option<Judged>,
 }
@@ -115,6 +122,8 @@ pub(super) fn table(
         is_hidden: view.caption.is_empty(),
         is_filtered: view.rows.len() >= FILTERED,
         choices: shape.choices(view),
+        protocol: view.protocol.clone(),
+        notes: view.notes.clone(),
         heads: shape.heads(view),
         rows: view.rows.iter().map(|row| shape.row(view, row, notes)).collect(),
     })
@@ -203,12 +212,16 @@ impl<'a> Shape<'a> {
                 text: cell.text.clone(),
                 best: cell.best,
                 second: cell.second,
+                address: address(column, &cell.text),
+                error: cell.error.clone(),
+                items: cell.items,
                 link: cell.key.as_deref().filter(|key| notes.contains_key(*key)).map(cell_id),
                 mark: cell.mark.clone(),
                 beside: cell.beside.as_ref().map(judged),
             }
         };
         TableRow {
+            id: row.anchor.clone(),
             group: self.group.map(|_| row.group.clone().unwrap_or_default()),
             ours: row.ours,
             cells: view.columns.iter().zip(&row.cells).enumerate().map(cell).collect(),
@@ -242,6 +255,12 @@ fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
     (texts.len() > 1).then(|| Choice { name: name.to_owned(), column, texts })
+}
+
+/// A text that is an address and nothing else; numbers never are.
+fn address(column: &Column, text: &str) -> Option<String> {
+    let safe = |c: char| c.is_ascii_graphic() && !"<>\"'`".contains(c);
+    (!column.numeric && text.starts_with("https://") && text.chars().all(safe)).then(|| text.to_owned())
 }
 
 fn sort_value(column: &Column, cell: &Cell) -> Option<String> {

@@ -28,10 +28,13 @@ fn hostile_page() -> Page {
             verdict: PaperVerdict::OtherProtocol(vec![hostile()]),
         }),
         key: Some(hostile()),
+        error: hostile(),
+        items: Some(3),
         ..Cell::default()
     };
     let column = |numeric: bool| Column { name: hostile(), group: Some(hostile()), numeric, ..Column::default() };
-    let row = PageRow { group: Some(hostile()), ours: true, cells: vec![cell(false), cell(true)] };
+    let row =
+        PageRow { group: Some(hostile()), ours: true, cells: vec![cell(false), cell(true)], ..PageRow::default() };
     let artifact = PageArtifact {
         name: hostile(),
         profile: hostile(),
@@ -40,6 +43,8 @@ fn hostile_page() -> Page {
         status: hostile(),
         tables: vec![TableView {
             caption: hostile(),
+            protocol: hostile(),
+            notes: vec![hostile()],
             group_name: hostile(),
             columns: vec![column(false), column(true)],
             rows: vec![row; 8],
@@ -61,8 +66,9 @@ fn hostile_page() -> Page {
         claim: hostile(),
         place: hostile(),
         paper: hostile(),
+        paper_verdict: ClaimWord::Fails,
         ours: hostile(),
-        verdict: hostile(),
+        verdict: ClaimWord::Holds,
         artifact: hostile(),
         profile: hostile(),
     };
@@ -72,6 +78,7 @@ fn hostile_page() -> Page {
         title: hostile(),
         made: hostile(),
         program: hostile(),
+        headline: hostile(),
         profile_note: hostile(),
         artifacts: vec![artifact],
         claims: vec![claim],
@@ -109,7 +116,7 @@ fn large_page(rows: usize) -> Page {
         parts: vec![Part { kind: "operator".into(), key: "0f".repeat(6), seconds: 2.5, ..Part::default() }],
         ..CellNote::default()
     };
-    let row = |index| PageRow { group: Some("Tiny LLaMA".into()), ours: false, cells: cells(index) };
+    let row = |index| PageRow { group: Some("Tiny LLaMA".into()), cells: cells(index), ..PageRow::default() };
     let view = TableView { columns: columns.collect(), rows: (0..rows).map(row).collect(), ..TableView::default() };
     let artifact = PageArtifact { name: "table2".into(), tables: vec![view], ..PageArtifact::default() };
     Page { artifacts: vec![artifact], cells: (0..rows).map(|row| (key(row), note(row))).collect(), ..Page::default() }
@@ -290,7 +297,7 @@ fn the_papers_value_stands_with_difference_and_verdict_and_the_top_counts_them()
     let (top, _) = html.split_once("class=\"legend\"").unwrap();
     assert!(top.contains("profile paper") && top.contains(&of(2)), "both tables together");
     assert_eq!(top.matches(of(1).as_str()).count(), 2, "and each of them");
-    assert!(!render(&large_page(2)).unwrap().contains("class=\"summary\""), "nothing to count in another profile");
+    assert!(!render(&large_page(2)).unwrap().contains("class=\"compared\""), "nothing to count in another profile");
 }
 
 #[test]
@@ -395,5 +402,93 @@ fn text_stands_out_from_every_background() {
                 assert!(contrast >= least, "{front} on {back}: {contrast:.2}");
             }
         }
+    }
+}
+
+#[test]
+fn a_text_that_is_an_address_is_a_link_and_nothing_else_is() {
+    let mut page = large_page(1);
+    let cells = &mut page.artifacts[0].tables[0].rows[0].cells;
+    cells[1].text = "https://example.org/a?b=1".into();
+    cells[2].text = "https://example.org/\"><script>".into();
+    let html = render(&page).unwrap();
+    assert!(html.contains("<a href=\"https://example.org/a?b=1\" rel=\"noreferrer\">https://example.org/a?b=1</a>"));
+    assert_eq!(attributes(&html, "href").iter().filter(|href| href.starts_with("https:")).count(), 1);
+}
+
+#[test]
+fn the_page_begins_with_what_was_run_the_claims_and_the_main_table() {
+    let mut page = large_page(2);
+    let said = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    page.artifacts[0].provenance = vec![said("machine", "a machine"), said("started", "2026-01-01T00:00:00Z")];
+    page.artifacts[0].provenance.push(said("finished", "2026-01-01T00:10:00Z"));
+    let other = PageArtifact { name: "table1".into(), title: "Table 1: it".into(), ..PageArtifact::default() };
+    // A list of no profile stands before those of a profile, but for the main table's.
+    page.artifacts[0].profile = "tiny".into();
+    page.artifacts.insert(0, other);
+    page.headline = "table2".into();
+    let claim = |verdict, paper_verdict| ClaimRow {
+        claim: "Ours is best.".into(),
+        artifact: "table2".into(),
+        verdict,
+        paper_verdict,
+        ..ClaimRow::default()
+    };
+    page.claims = vec![
+        claim(ClaimWord::Holds, ClaimWord::Holds),
+        claim(ClaimWord::Fails, ClaimWord::Holds),
+        claim(ClaimWord::Unknown, ClaimWord::Fails),
+    ];
+    let html = render(&page).unwrap();
+    assert_links_lead_somewhere(&html);
+    let place = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}"));
+    assert!(place("2026-01-01T00:00:00Z to 2026-01-01T00:10:00Z") < place("<p class=\"squares\""));
+    assert!(place("<p class=\"squares\"") < place("<section id=\"claims\">"));
+    assert!(place("<section id=\"claims\">") < place("<section id=\"artifact-tiny/table2\">"));
+    assert!(place("<section id=\"artifact-tiny/table2\">") < place("<section id=\"artifact-table1\">"));
+    let rows: Vec<&str> = html
+        .split("class=\"squares\" aria-hidden=\"true\">")
+        .skip(1)
+        .map(|row| row.split("</p>").next().unwrap())
+        .collect();
+    let counts =
+        |row: &str| ["holds", "fails", "unknown"].map(|word| row.matches(&format!("class=\"{word}\"")).count());
+    assert_eq!(rows.iter().map(|row| counts(row)).collect::<Vec<_>>(), [[1, 1, 1], [2, 1, 0]]);
+    assert!(html.contains("<tr id=\"claim-2\">") && html.contains("<b>fails</b>"));
+}
+
+#[test]
+fn the_protocol_is_one_line_that_opens_and_warnings_stand_above_their_table() {
+    let mut page = large_page(1);
+    page.artifacts[0].tables[0].protocol = "Protocol: all of it.".into();
+    page.artifacts[0].tables[0].notes = vec!["Something else ran.".into()];
+    let html = render(&page).unwrap();
+    assert!(html.contains("<details class=\"protocol\"><summary>Protocol: all of it.</summary></details>"));
+    let (note, table) = (html.find("<li>Something else ran.</li>").unwrap(), html.find("<thead>").unwrap());
+    assert!(note < table);
+}
+
+#[test]
+fn what_notes_have_in_common_stands_once() {
+    let mut page = large_page(30);
+    for note in page.cells.values_mut() {
+        note.inputs = [("data/c4.jsonl".to_owned(), "ab".repeat(32))].into();
+    }
+    let html = render(&page).unwrap();
+    assert_eq!(html.matches("data/c4.jsonl").count(), 1);
+    assert_eq!(html.matches("href=\"#inputs-1\"").count(), 30);
+    assert_links_lead_somewhere(&html);
+}
+
+#[test]
+fn an_artifact_is_called_as_the_paper_prints_it() {
+    for (name, text) in [
+        ("table2", "Table 2"),
+        ("tableA8", "Table A8"),
+        ("figure1", "Figure 1"),
+        ("tables", "tables"),
+        ("mine", "mine"),
+    ] {
+        assert_eq!(crate::artifact::printed(name), text);
     }
 }

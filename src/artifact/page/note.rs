@@ -1,0 +1,76 @@
+//! The cells' notes: how each was made. The script shows one at a time beside its number; without it they stand at the
+//! page's end. What many cells have in common, their input files and who made them, stands once.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::data::CellNote;
+use super::html::cell_id;
+
+type Pairs = Vec<(String, String)>;
+
+/// A cell's note.
+#[derive(Debug, Serialize)]
+pub(super) struct Note<'a> {
+    id: String,
+    key: &'a str,
+    title: &'a str,
+    note: &'a CellNote,
+    makers: Vec<Use>,
+    inputs: Option<Use>,
+}
+
+/// A link to what is shared; the script puts it in the link's place.
+#[derive(Debug, Clone, Serialize)]
+struct Use {
+    id: String,
+    text: String,
+}
+
+/// What notes have in common.
+#[derive(Debug, Serialize)]
+pub(super) struct Shared<'a> {
+    id: String,
+    /// Names and values of a maker.
+    lines: Option<&'a Pairs>,
+    /// Paths and their SHA-256.
+    inputs: Option<&'a BTreeMap<String, String>>,
+}
+
+/// All notes, and what they share.
+pub(super) fn notes(cells: &BTreeMap<String, CellNote>) -> (Vec<Note<'_>>, Vec<Shared<'_>>) {
+    let (mut makers, mut inputs) = (Vec::new(), Vec::new());
+    let mut notes = Vec::new();
+    for (key, note) in cells {
+        let makers = note.makers.iter().map(|maker| {
+            let said: Vec<&str> = maker.iter().take(2).map(|(_, value)| value.as_str()).collect();
+            Use { id: format!("maker-{}", place(&mut makers, maker)), text: said.join(", ") }
+        });
+        notes.push(Note {
+            id: cell_id(key),
+            key,
+            title: if note.title.is_empty() { key } else { &note.title },
+            note,
+            makers: makers.collect(),
+            inputs: (!note.inputs.is_empty()).then(|| Use {
+                id: format!("inputs-{}", place(&mut inputs, &note.inputs)),
+                text: format!("{} input files", note.inputs.len()),
+            }),
+        });
+    }
+    let makers = makers.into_iter().enumerate();
+    let makers = makers.map(|(at, of)| Shared { id: format!("maker-{}", at + 1), lines: Some(of), inputs: None });
+    let inputs = inputs.into_iter().enumerate();
+    let inputs = inputs.map(|(at, of)| Shared { id: format!("inputs-{}", at + 1), lines: None, inputs: Some(of) });
+    (notes, makers.chain(inputs).collect())
+}
+
+/// Counted from 1: where it stands among those that are known, at the end if it is new.
+fn place<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
+    let at = known.iter().position(|other| *other == one).unwrap_or_else(|| {
+        known.push(one);
+        known.len() - 1
+    });
+    at + 1
+}
