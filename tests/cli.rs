@@ -76,7 +76,7 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     assert!(said(&[&["plan", "dense.yaml"], &store[..]].concat()).contains("1 complete, 0 to run"));
     assert!(said(&[&run[..], &["--layout", "wide"]].concat()).contains("Dense"));
     let explained = said(&[&["explain", "dense.yaml", "dense"], &store[..]].concat());
-    assert!(explained.starts_with("tiny/dense") && !explained.contains("selection"), "{explained}");
+    assert!(explained.starts_with("tiny.dense\n") && !explained.contains("selection"), "{explained}");
     assert!(said(&[&["status"], &store[..]].concat()).contains("1 of 1 cells complete"));
     let compared = said(&["compare", "results/dense", "results/grid"]);
     assert!(compared.contains("depth") && compared.contains("all 1 that both have are the same"), "{compared}");
@@ -254,8 +254,7 @@ fn tasks_have_their_columns_and_every_choice_is_kept() {
         assert!((average - (copa + rte) / 2.0).abs() < 1e-9 && (0.0..=100.0).contains(&copa));
         assert!(row[column("copa ±")].parse::<f64>().unwrap() >= 0.0);
     }
-    let dense =
-        common::json(&world.path("results/grid/lm_eval").join(ghostlab::files::name::of("tiny/dense") + ".json"));
+    let dense = common::json(&world.path("results/grid/lm_eval").join("tiny.dense.json"));
     assert_eq!(dense["n-samples"]["rte"], json!({"original": 2, "effective": 1}));
     let markdown = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(markdown.contains("all 6 documents (not the whole published split)"), "{markdown}");
@@ -462,15 +461,49 @@ fn a_part_of_a_cells_name_is_explained_and_an_ambiguous_one_lists_the_candidates
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         (output.status.code(), text)
     };
-    let (code, text) = explain("depth/1/ghosted");
-    assert!(code == Some(0) && text.contains("tiny/llm-streamline/1/ghosted/"), "{text}");
-    let (code, text) = explain("ghosted");
-    assert_eq!(code, Some(2));
-    for candidate in ["tiny/llm-streamline/1/ghosted/", "tiny/llm-streamline/2/ghosted/"] {
-        assert!(text.contains(candidate), "{text}");
+    // What it is called, a part of that, and what it was called before.
+    for cell in ["tiny.streamline-1.ghosted", "streamline-1.ghosted", "depth/1/ghosted"] {
+        let (code, text) = explain(cell);
+        assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{cell}: {text}");
     }
-    let (code, text) = explain("1/ghostd");
-    assert!(code == Some(2) && text.contains("did you mean `ghosted`?"), "{text}");
+    let (code, text) = explain("tiny/llm-streamline/1/ghosted/train:8x64@0");
+    assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{text}");
+    for cell in ["ghosted", "recovery/ghosted", "llm-streamline/ghosted"] {
+        let (code, text) = explain(cell);
+        assert_eq!(code, Some(2), "{cell}");
+        for candidate in ["tiny.streamline-1.ghosted", "tiny.streamline-2.ghosted"] {
+            assert!(text.lines().any(|line| line.trim() == candidate), "{cell}: {text}");
+        }
+    }
+    for cell in ["1/ghostd", "streamline-1.ghostd"] {
+        let (code, text) = explain(cell);
+        assert!(code == Some(2) && text.contains("did you mean `ghosted`?"), "{cell}: {text}");
+    }
+}
+
+#[test]
+fn results_of_before_with_the_names_of_before_are_compared_as_they_are() {
+    let world = World::new();
+    world.runs(&[]);
+    let mut numbers = std::fs::read_to_string(world.path("results/grid/numbers.json")).unwrap();
+    numbers = numbers.replace("\"tiny.dense\"", "\"tiny/dense\"");
+    for depth in [1, 2] {
+        for recovery in ["none", "linearpatch-diag", "linearpatch-rotate", "ghosted"] {
+            let (now, before) = (
+                format!("\"tiny.streamline-{depth}.{recovery}\""),
+                format!("\"tiny/llm-streamline/{depth}/{recovery}/train:8x64@0\""),
+            );
+            assert!(numbers.contains(&now), "{now} in {numbers}");
+            numbers = numbers.replace(&now, &before);
+        }
+    }
+    assert!(!numbers.contains("tiny.streamline"), "{numbers}");
+    std::fs::create_dir(world.path("results/before")).unwrap();
+    world.write("results/before/numbers.json", numbers);
+    let output = world.ghostlab(&["compare", "results/before", "results/grid"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("that both have are the same") && !said.contains("only in"), "{said}");
+    assert!(said.contains("settings: the same") && !said.contains("identity: one of the two"), "{said}");
 }
 
 #[test]

@@ -18,7 +18,6 @@ use candle_core::DType;
 use common::world::tokenizer;
 use common::{flat, json, tensors};
 use ghostlab::exec::{Methods, Settings, stored_program};
-use ghostlab::files::name;
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use ghostlab::plan::Plan;
@@ -119,8 +118,7 @@ fn transformers_gives_our_logits_for_every_recovery_and_architecture() {
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
     assert_eq!(cells.len(), 3 * 17);
-    let folders: Vec<String> =
-        cells.iter().map(|cell| format!("{}/out/{}", world.path().display(), name::of(cell))).collect();
+    let folders: Vec<String> = cells.iter().map(|cell| format!("{}/out/{cell}", world.path().display())).collect();
     let (out, text) =
         (world.path().join("logits.safetensors"), "Question: What does the pet of Anna eat?\nAnswer: The");
     let arguments = ["logits", out.to_str().unwrap(), text].into_iter().chain(folders.iter().map(String::as_str));
@@ -140,7 +138,7 @@ fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &P
         let decoder = Decoder::load(&backbone.folder).unwrap();
         for variant in backbone.variants.iter().filter(|variant| !grid.cells[variant.cell].is_dense()) {
             let cell = grid.cells[variant.cell].to_string();
-            let of = |part: &str| theirs[&format!("{}.{part}", name::of(&cell))].clone();
+            let of = |part: &str| theirs[&format!("{cell}.{part}")].clone();
             let ids: Vec<u32> = of("ids").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
             let ours = logits(&decoder, &stored_program(store, backbone, variant).unwrap(), &ids);
             let theirs = flat(&of("logits"));
@@ -149,7 +147,7 @@ fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &P
             assert!(worst(&ours) <= TOLERANCE, "{cell}: {:e}", worst(&ours));
             let dense = logits(&decoder, &Program::dense(backbone.config.layers), &ids);
             assert!(worst(&dense) > 0.01, "{cell} is not the dense backbone");
-            let code = world.path().join("out").join(name::of(&cell)).join("modeling_ghostlab.py");
+            let code = world.path().join("out").join(&cell).join("modeling_ghostlab.py");
             with_code += usize::from(code.exists());
         }
     }

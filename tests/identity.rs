@@ -167,7 +167,7 @@ fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
     let answer: Value = serde_json::from_str(&plan).unwrap();
     let mut cells = BTreeSet::new();
     names(&answer, &mut cells);
-    let cell = cells.iter().find(|name| !name.ends_with("/dense")).unwrap().clone();
+    let cell = cells.iter().find(|name| !name.ends_with(".dense")).unwrap().clone();
     let explained = said(&["explain", "grid.yaml", &cell], &["--json"]);
     let text = said(&["explain", "grid.yaml", &cell], &[]);
     let is_key = |word: &&str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -186,7 +186,7 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
     let nothing = answer(&world, &schema, &["plan", "grid.yaml", "--store-limit", "1"], "plan");
     let grid = &nothing["grids"][0];
     assert_eq!((&grid["cells"], &grid["cells_complete"]), (&json!(9), &json!(0)));
-    assert_eq!(grid["cells_to_run"][0]["cell"], "tiny/dense");
+    assert_eq!(grid["cells_to_run"][0]["cell"], "tiny.dense");
     let lacking = &grid["cells_to_run"][1]["missing"];
     assert_eq!((&lacking[0]["what"], &lacking[0]["reason"]["why"]), (&json!("selection"), &json!("first")));
     assert_eq!(grid["jobs"][0]["job"], "calibrate");
@@ -222,7 +222,7 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
     assert_eq!((&place["key"], &place["stage"]), (&artifacts[0]["key"], &artifacts[0]["stage"]));
     assert_eq!(text(&world, &["cache", "path", key]).trim(), place["folder"].as_str().unwrap());
 
-    let cell = "tiny/llm-streamline/2/ghosted/train:8x64@0";
+    let cell = "tiny.streamline-2.ghosted";
     let explained = answer(&world, &schema, &["explain", "grid.yaml", "depth/2/ghosted"], "explain");
     assert_eq!((&explained["cell"], &explained["backbone"]["name"]), (&json!(cell), &json!("tiny")));
     let removed = explained["removed_layers"].as_array().unwrap();

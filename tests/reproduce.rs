@@ -287,7 +287,7 @@ fn the_page_says_of_each_number_by_whom_when_and_from_what_it_was_made() {
     let world = experiments("mine");
     made(&world, &["reproduce", "mini"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
-    let note = part(&page, "<article id=\"cell-tiny/mini/mine/llm-streamline", "</article>");
+    let note = part(&page, "<article id=\"cell-tiny/mini/mine.streamline", "</article>");
     let value = |name: &str| part(note, &format!("<dt>{name}</dt><dd>"), "</dd>");
     assert_eq!(value("program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
     assert!(value("command").contains("reproduce mini"), "{note}");
@@ -306,7 +306,7 @@ fn the_page_says_of_each_number_by_whom_when_and_from_what_it_was_made() {
         let row = format!("<code>{path}</code></th><td><code>{}</code>", hash.as_str().unwrap());
         assert!(note.contains(&row), "{file}: {note}");
     }
-    let dense = part(&page, "<article id=\"cell-tiny/mini/mine/dense", "</article>");
+    let dense = part(&page, "<article id=\"cell-tiny/mini/mine.dense", "</article>");
     assert!(dense.contains("test.jsonl") && !dense.contains("train.txt"), "only what a cell was made from: {dense}");
 }
 

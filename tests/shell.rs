@@ -14,13 +14,15 @@ use common::world::World;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ghostlab");
 
-/// A world whose grid has options in the names of its cells, and three artifacts to choose from.
+/// A world whose grid has a corpus and options that have to be told apart in the names of its cells, and three artifacts to
+/// choose from.
 fn world() -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write(
         "grid.yaml",
-        grid.replace("ghosted]", "{name: ghosted, solver: svd}]") + "profile: a\nprofiles: {a: {}, b: {depth: 1}}\n",
+        grid.replace("ghosted]", "{name: ghosted, solver: [normal, svd]}]")
+            + "profile: a\nprofiles: {a: {}, b: {depth: 1}}\n",
     );
     std::fs::create_dir(world.path("experiments")).unwrap();
     for name in ["table2", "table3", "figure1"] {
@@ -43,9 +45,9 @@ fn offered(world: &World, line: &str) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The cell that the tests look for, and what no shell would take as it is.
-const CELL: &str = "tiny/llm-streamline/2/ghosted(solver=svd)/train:8x64@0";
-const TYPED: &str = "tiny/llm-streamline/2/gh";
+/// The cell that the tests look for, and a beginning that is no other's.
+const CELL: &str = "tiny.streamline-2.ghosted.solver-svd";
+const TYPED: &str = "tiny.streamline-2.ghosted.";
 
 #[test]
 fn commands_options_and_names_of_all_kinds_are_offered() {
@@ -74,27 +76,31 @@ fn commands_options_and_names_of_all_kinds_are_offered() {
     has("ghostlab score ba", &["backbone/"]);
     has("ghostlab score backbone --tasks arc_e", &["arc_easy"]);
     // Cells, as the rest of the line has the grid.
-    let cells = has("ghostlab explain grid.yaml ", &["tiny/dense", r"tiny/llm-streamline/1/none/train\:8x64\@0"]);
-    assert_eq!(cells.iter().filter(|of| of.starts_with("tiny/")).count(), 9);
-    let fewer = offered(&world, "ghostlab explain grid.yaml --profile b tiny/");
-    assert_eq!(fewer.len(), 5, "{fewer:?}");
-    let fewer = offered(&world, "ghostlab export grid.yaml --set recovery=none tiny/");
+    let cells = has("ghostlab explain grid.yaml ", &["tiny.dense", "tiny.streamline-1.none"]);
+    assert_eq!(cells.iter().filter(|of| of.starts_with("tiny.")).count(), 11);
+    let fewer = offered(&world, "ghostlab explain grid.yaml --profile b tiny.");
+    assert_eq!(fewer.len(), 6, "{fewer:?}");
+    let fewer = offered(&world, "ghostlab export grid.yaml --set recovery=none tiny.");
     assert_eq!(fewer.len(), 3, "{fewer:?}");
 }
 
 #[test]
 fn what_bash_would_cut_or_read_as_its_own_is_offered_so_that_it_arrives() {
     let world = world();
-    let quoted = r"tiny/llm-streamline/2/ghosted\(solver\=svd\)/train\:8x64\@0";
+    world.write("a grid (old): 1.yaml", std::fs::read_to_string(world.path("grid.yaml")).unwrap());
+    let quoted = r"a\ grid\ \(old\)\:\ 1.yaml";
     for (typed, rest) in [
-        (TYPED, quoted),
-        // Typed by hand: bash replaces what stands behind the last colon, and so behind the others.
-        (r"tiny/llm-streamline/2/ghosted\(solver\=svd\)/train:8", r"8x64\@0"),
-        (r"tiny/llm-streamline/2/ghosted\(so", quoted),
-        ("'tiny/llm-streamline/2/ghosted(so", CELL),
-        ("\"tiny/llm-streamline/2/ghosted(so", CELL),
+        ("a", quoted),
+        (r"a\ grid\ \(o", quoted),
+        // Typed by hand: bash replaces what stands behind the last colon.
+        (r"a\ grid\ \(old\):", r"\ 1.yaml"),
+        ("'a grid (o", "a grid (old): 1.yaml"),
+        ("\"a grid (o", "a grid (old): 1.yaml"),
     ] {
-        assert_eq!(offered(&world, &format!("ghostlab explain grid.yaml {typed}")), [rest], "{typed}");
+        assert_eq!(offered(&world, &format!("ghostlab plan {typed}")), [rest], "{typed}");
+    }
+    for typed in [TYPED, "'tiny.streamline-2.ghosted.", "\"tiny.streamline-2.ghosted."] {
+        assert_eq!(offered(&world, &format!("ghostlab explain grid.yaml {typed}")), [CELL], "{typed}");
     }
 }
 
@@ -112,8 +118,8 @@ fn keys_results_and_cells_of_a_grid_that_is_broken_come_from_what_is_stored() {
     let made = std::fs::read_dir(world.path("results/grid")).unwrap().next().unwrap().unwrap().path();
     assert!(made.join("numbers.json").is_file());
     std::fs::rename(world.path("backbone"), world.path("elsewhere")).unwrap();
-    let cells = offered(&world, "ghostlab explain grid.yaml tiny/llm");
-    assert_eq!(cells.len(), 4, "{cells:?}");
+    let cells = offered(&world, "ghostlab explain grid.yaml tiny.str");
+    assert_eq!(cells.len(), 5, "{cells:?}");
 }
 
 #[test]
@@ -187,7 +193,42 @@ fn bash_completes_a_cell() {
         line.len()
     );
     let said = said(&world, &bash, &["--norc", "-c"], &script);
-    assert_eq!(said, format!("{}\n{CELL}\n", r"tiny/llm-streamline/2/ghosted\(solver\=svd\)/train\:8x64\@0"));
+    assert_eq!(said, format!("{CELL}\n{CELL}\n"));
+}
+
+#[test]
+fn every_name_of_a_cell_is_one_word_to_a_shell_and_means_the_cell() {
+    let (world, Some(bash)) = (world(), shell("bash")) else { return };
+    // Two of everything that a name may have to tell apart, and a backbone with a blank.
+    let axes = [
+        ("  tiny: {path: backbone}", "  tiny: {path: backbone}\n  my model: {path: backbone}"),
+        ("backbone: [tiny]", "backbone: [tiny, my model]"),
+        (
+            "criterion: [llm-streamline]",
+            "criterion: [{name: llm-streamline, cosine: [channel-series, token]}, {name: explicit, layers: [[0, 1], [1, 2]]}]",
+        ),
+        ("depth: [1, 2]", "depth: 2"),
+        ("[none, linearpatch-diag, linearpatch-rotate, ", "[none, "),
+        (
+            "{corpus: train, sequences: 8, length: 64}",
+            "{corpus: train, sequences: [8, 6], length: 64, operator_sequences: [6, 5], seed: [0, 1]}",
+        ),
+    ];
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", axes.iter().fold(grid, |grid, (from, to)| grid.replace(from, to)));
+    let plan = said(&world, &bash, &["--norc", "-c"], "ghostlab plan grid.yaml --json");
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    let cells = plan["answer"]["grids"][0]["cells_to_run"].as_array().unwrap();
+    let names: Vec<&str> = cells.iter().map(|of| of["cell"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 2 * (1 + 4 * 3 * 8), "{names:?}");
+    // As it is typed, without a quote, bash passes it on as it is.
+    let typed = names.iter().map(|name| format!("printf '%s\\n' {name}")).collect::<Vec<_>>().join("\n");
+    let arrived = said(&world, &bash, &["--norc", "-c"], &typed);
+    assert_eq!(arrived.lines().collect::<Vec<_>>(), names);
+    for name in names.iter().step_by(17) {
+        let explained = said(&world, &bash, &["--norc", "-c"], &format!("ghostlab explain grid.yaml {name}"));
+        assert_eq!(explained.lines().next(), Some(*name));
+    }
 }
 
 #[test]
@@ -198,10 +239,9 @@ fn zsh_completes_a_cell() {
         "autoload -Uz compinit; compinit -u -D; source <(ghostlab completions zsh)\n\
          _describe() {{ local name; for name in \"$@\"; do [[ $name == (dirs|other) ]] && print -rl -- \"${{(@P)name}}\"; done }}\n\
          words=(ghostlab explain grid.yaml {TYPED}); CURRENT=4; _clap_dynamic_completer_ghostlab\n\
-         words=(ghostlab explain grid.yaml 'tiny/llm-streamline/2/ghosted\\(so'); _clap_dynamic_completer_ghostlab"
+         words=(ghostlab explain grid.yaml 'tiny.streamline-2.ghosted.'); _clap_dynamic_completer_ghostlab"
     );
-    let cell = CELL.replace(':', "\\:");
-    assert_eq!(said(&world, &zsh, &["-f", "-c"], &script), format!("{cell}\n{cell}\n"));
+    assert_eq!(said(&world, &zsh, &["-f", "-c"], &script), format!("{CELL}\n{CELL}\n"));
 }
 
 #[test]
@@ -283,8 +323,8 @@ fn quiet_leaves_results_and_errors_and_verbose_adds_what_and_why() {
         "corpus train: train.txt, rule wikitext2",
         "engine cpu f32 on cpu",
         "to make  why",
-        "tiny/dense on test@64: ",
-        "tiny/dense is complete",
+        "tiny.dense on test@64: ",
+        "tiny.dense is complete",
         "written: ",
     ] {
         assert!(log.contains(words), "`{words}` is not in\n{log}");

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use common::pairs::{self, Pair, Setting};
+use ghostlab::exec::Methods;
+use ghostlab::grid::{Cell, Grid, give_names};
 use ghostlab::identity::{Aspect, differs};
 use ghostlab::results::{Differences, StoredResults};
 
@@ -64,6 +66,47 @@ fn is_told_apart(pair: &Pair) {
     let Differences { settings, data, protocols, engines, aside, .. } = Differences::of(&one, &other, &[]).unwrap();
     let told = [settings, data, protocols, engines, aside].concat();
     assert!(!told.is_empty(), "{}: `compare` says nothing of it", pair.what);
+}
+
+/// The cell of every pair, as its grid calls it.
+const NAME: &str = "tiny.streamline-1.ghosted";
+
+/// Settings that a grid says of a cell, and not what is found in files or asked for on the command line.
+const OF_CELLS: [&str; 8] = [
+    "cut.criterion",
+    "cut.options",
+    "cut.depth",
+    "repair",
+    "calibration.sequences",
+    "calibration.length",
+    "calibration.seed",
+    "cut.known",
+];
+
+#[test]
+fn cells_that_are_unlike_have_names_that_are_unlike_where_they_stand_in_one_grid() {
+    let last = |setting: &Setting| -> Cell {
+        let grid = Grid::load(&setting.world.path("grid.yaml"), None, &[], &Methods).unwrap();
+        Cell { name: String::new(), ..grid.cells.last().unwrap().clone() }
+    };
+    let mut told = 0;
+    for pair in pairs::unlike() {
+        let mut cells = [last(&pair.one()), last(&pair.other())];
+        let expected = pair.aspects.iter().any(|of| OF_CELLS.iter().any(|known| Aspect::new(*of).is_of(known)));
+        assert_eq!(cells[0] != cells[1], expected, "{}: {cells:?}", pair.what);
+        give_names(&mut cells, &Methods);
+        assert_eq!(cells[0].name != cells[1].name, expected, "{}: {} {}", pair.what, cells[0], cells[1]);
+        told += usize::from(expected);
+    }
+    assert!(told >= 10, "{told}");
+    for pair in pairs::alike() {
+        let name = |setting: &Setting| {
+            let arguments = setting.arguments.iter().filter(|of| *of != "--set").cloned().collect::<Vec<_>>();
+            let grid = Grid::load(&setting.world.path("grid.yaml"), None, &arguments, &Methods).unwrap();
+            grid.cells.last().unwrap().name.clone()
+        };
+        assert_eq!((name(&pair.one()), name(&pair.other())), (NAME.to_owned(), NAME.to_owned()), "{}", pair.what);
+    }
 }
 
 fn is_taken_for_one(pair: &Pair) {

@@ -10,7 +10,6 @@ use super::provenance;
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
 use crate::files::atomic::write_atomically;
-use crate::files::name;
 use crate::files::output::Draft;
 use crate::grid::{Grid, Over};
 use crate::machine;
@@ -52,7 +51,7 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     let mut names: Vec<String> = [Provenance::FILE, StoredResults::FILE].map(str::to_owned).into();
     if !grid.evaluate.tasks.is_empty() {
         names.push(DOCUMENTS.to_owned());
-        names.extend(grid.cells.iter().map(|cell| format!("{LM_EVAL}/{}.json", name::of(&cell.to_string()))));
+        names.extend(grid.cells.iter().map(|cell| format!("{LM_EVAL}/{cell}.json")));
     }
     let repaired = grid.cells.iter().any(|cell| cell.recovery.is_some());
     names.extend(repaired.then(|| CHANNELS.to_owned()));

@@ -177,7 +177,7 @@ fn a_cell_that_fails_is_told_with_its_reason_and_the_others_stand() {
     let made = made.unwrap();
     assert_eq!(made.failed, 2);
     let (cell, reason) = &made.failures[0];
-    assert!(cell.contains("llm-streamline/2/none") && reason == "out of luck", "{cell}: {reason}");
+    assert!(cell == "llama-3-8b.streamline-2.none" && reason == "out of luck", "{cell}: {reason}");
     assert_eq!(csv(&folder).matches("failed: out of luck").count(), 2);
     // Everything that was written is said, and is there.
     assert!(made.files.iter().all(|file| file.is_file()), "{:?}", made.files);
@@ -341,6 +341,7 @@ fn every_option_of_a_method_of_the_paper_is_among_the_settings_that_views_are_tr
             seed: 0,
             operator_sequences: 1,
         }),
+        name: "a cell".into(),
     };
     for factor in factors::of_cell(&cell).keys() {
         // Rows of two backbones, depths, criteria and recoveries are told apart by columns of their own.

@@ -228,7 +228,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     CellNote {
         title: cell.clone(),
         lines,
-        commands: vec![format!("cargo run --release -- explain {}{profile} '{cell}'", file.display())],
+        commands: vec![format!("cargo run --release -- explain {}{profile} {cell}", file.display())],
         makers,
         parts,
         inputs: outcome.inputs.iter().filter(|(path, _)| result.inputs.contains(*path)).map(clone).collect(),

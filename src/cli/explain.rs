@@ -20,8 +20,8 @@ use crate::store::Key;
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: GridArgs,
-    /// The cell as `plan` and the tables name it, or parts of that name that no other cell has, in their order:
-    /// `ghosted`, `sleb/3/ghosted`, `depth/3/ghosted`; or the beginning of the key of one of its artifacts.
+    /// The cell as `plan` names it, or parts of that name that no other cell has, in their order: `ghosted`,
+    /// `sleb-3.ghosted`; or the beginning of the key of one of its artifacts.
     #[arg(add = candidates::cells())]
     cell: String,
 }

@@ -1,6 +1,6 @@
 //! `ghostlab export GRID.yaml [CELL] --to FOLDER`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -14,7 +14,6 @@ use super::units::bytes;
 use super::{home, progress, stop};
 use crate::error::{Error, Result};
 use crate::export::{self, Exported, Exporter, Form};
-use crate::files::name;
 use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::model::{EngineRequest, FloatType};
@@ -28,8 +27,8 @@ pub(super) const DTYPE: &str =
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: GridArgs,
-    /// The cell as `plan` and the tables name it, or parts of that name that no other cell has: `ghosted`,
-    /// `depth/3/ghosted`. Without it every pruned cell of the grid has a folder below FOLDER.
+    /// The cell as `plan` names it, or parts of that name that no other cell has: `ghosted`, `streamline-3.ghosted`.
+    /// Without it every pruned cell of the grid has a folder of its name below FOLDER.
     #[arg(add = candidates::cells())]
     cell: Option<String>,
     /// Where to write: a folder that is not there, or one that was exported before.
@@ -94,8 +93,7 @@ fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid,
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);
     }
     let pruned = grid.cells.iter().enumerate().filter(|(_, cell)| !cell.is_dense());
-    let below = |text: String| Path::new(&arguments.to).join(name::of(&text));
-    let chosen: Vec<_> = pruned.map(|(index, cell)| (grid, index, below(cell.to_string()))).collect();
+    let chosen: Vec<_> = pruned.map(|(index, cell)| (grid, index, arguments.to.join(&cell.name))).collect();
     if chosen.is_empty() {
         return Err(Error::bad_input("the grid has no pruned cell")
             .hint("a dense backbone is exported by its name: `ghostlab export GRID dense --to FOLDER`"));

@@ -8,7 +8,7 @@ use super::method::Method;
 
 /// The keys of the axes that say how layers are cut out: a grid has all of them or none.
 pub(super) const CUT_AXES: [&str; 4] = ["criterion", "depth", "recovery", "calibration"];
-/// The keys of all axes, in the order in which a cell's name has them.
+/// The keys of all axes, in the order in which a cell's name has those that it has.
 pub(super) const AXES: [&str; 5] = ["backbone", CUT_AXES[0], CUT_AXES[1], CUT_AXES[2], CUT_AXES[3]];
 
 /// Which text the activations come from.
@@ -44,12 +44,22 @@ pub struct Cell {
     pub depth: usize,
     pub recovery: Option<Method>,
     pub calibration: Option<Calibration>,
+    /// What it is called in its grid: `llama-3.1-8b.streamline-7.ghosted`. Nothing is read out of it.
+    #[serde(default)]
+    pub name: String,
 }
 
 impl Cell {
     /// The whole backbone.
     pub(super) fn dense(backbone: &str) -> Self {
-        Self { backbone: backbone.to_owned(), criterion: None, depth: 0, recovery: None, calibration: None }
+        let (backbone, name) = (backbone.to_owned(), String::new());
+        Self { backbone, criterion: None, depth: 0, recovery: None, calibration: None, name }
+    }
+
+    /// A whole backbone of any name.
+    #[cfg(test)]
+    pub(crate) fn named(backbone: &str, name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::dense(backbone) }
     }
 
     /// Whether nothing is removed.
@@ -58,14 +68,9 @@ impl Cell {
     }
 }
 
-/// `english/llm-streamline/3/ghosted/c4:32x512@0`, or `english/dense`.
+/// Its name.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.backbone)?;
-        let (Some(criterion), Some(recovery), Some(calibration)) = (&self.criterion, &self.recovery, &self.calibration)
-        else {
-            return f.write_str("/dense");
-        };
-        write!(f, "/{criterion}/{}/{recovery}/{calibration}", self.depth)
+        f.write_str(&self.name)
     }
 }

@@ -125,6 +125,7 @@ impl Axes {
                                 depth: *count,
                                 recovery: Some(recovery.value.clone()),
                                 calibration: Some(calibration.value.clone()),
+                                name: String::new(),
                             };
                             candidates.push(Candidate { cell, depth: depth.value, place: depth.place.clone() });
                         }

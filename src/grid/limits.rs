@@ -39,7 +39,7 @@ pub(super) fn few_enough(lengths: &[usize], place: &Place) -> Result<()> {
         .hint("make several grids of it"))
 }
 
-/// Names stand in tables, on the terminal and in the names of files; in a cell's name a `/` parts them.
+/// Names stand in tables and on the terminal, where a `/` parts them.
 pub(super) fn shown(what: &str, name: &str, place: &Place) -> Result<()> {
     if is_shown(name) && !name.contains('/') {
         return Ok(());

@@ -21,6 +21,13 @@ pub struct Method {
     pub resolved: Options,
 }
 
+impl Method {
+    /// What it is: its options with every default filled in, where that is known.
+    pub fn settings(&self) -> &Options {
+        if self.resolved.is_empty() { &self.options } else { &self.resolved }
+    }
+}
+
 #[cfg(test)]
 impl Method {
     /// A method without options.

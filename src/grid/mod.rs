@@ -5,7 +5,7 @@
 //! From the tree a grid is made in four steps, each a function of the one before. Read: typed structs (`typed`, `schema`).
 //! Checked: every value is sound by itself and keeps its place (`check`, with `axes`, `pattern`, `definitions`). Resolved:
 //! every default is filled in (`resolve`). Cells: the axes multiplied out (`cells`), once it is known how many layers the
-//! backbones have (`disk`). `artifact` is what a table or figure shows of them. `schema_json` shows the typed structs to
+//! backbones have (`disk`), and named (`name`). `artifact` is what a table or figure shows of them. `schema_json` shows the typed structs to
 //! editors.
 
 mod artifact;
@@ -23,6 +23,7 @@ mod limits;
 mod list;
 mod many;
 mod method;
+mod name;
 mod named;
 mod need;
 mod node;
@@ -49,6 +50,7 @@ pub use cell::{Calibration, Cell};
 pub use disk::{Backbone, Corpus, TaskData};
 pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};
 pub use method::Method;
+pub use name::give as give_names;
 pub use named::{BackboneFile, EntryKind, backbone_files, names_around};
 pub use need::{Around, Found, HubSource, Need};
 pub use registry::Registry;
@@ -161,7 +163,8 @@ impl Grid {
         cells::selectable(&cells, &backbones, registry)?;
 
         // What is used is known now; the rest need not be there.
-        let cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
+        let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
+        name::give(&mut cells, registry);
         let Evaluate { mut perplexity, tasks: mut scored, mut latency } = checked.evaluate;
         perplexity.retain(|text| (shown.text)(&text.corpus));
         scored.retain(|task| (shown.task)(&task.name));

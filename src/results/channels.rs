@@ -67,7 +67,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let cell = Cell { backbone: backbone.into(), criterion: None, depth: 0, recovery: None, calibration: None };
+        let cell = Cell::named(backbone, &format!("{backbone}.dense"));
         CellResult { boundaries: boundaries.iter().map(boundary).collect(), ..CellResult::unmeasured(cell, 8, None) }
     }
 
@@ -84,7 +84,7 @@ mod tests {
         let error = |at: usize| frame.column("error").unwrap().f64().unwrap().get(at).unwrap();
         assert_eq!(frame.height(), 210);
         for at in 0..210 {
-            let (cell, boundary) = [("a/dense", 2), ("a/dense", 5), ("b/dense", 3)][at / 70];
+            let (cell, boundary) = [("a.dense", 2), ("a.dense", 5), ("b.dense", 3)][at / 70];
             assert_eq!((text(at).as_str(), count("boundary", at)), (cell, boundary), "row {at}");
             assert_eq!((count("channel", at), error(at)), (at as u64 % 70, (at as f64).sqrt()), "row {at}");
         }

@@ -349,11 +349,10 @@ mod tests {
     #[test]
     fn a_failed_cell_has_boundary_errors_without_a_value() {
         let cell = |criterion: Option<&str>| Cell {
-            backbone: "a".into(),
             criterion: criterion.map(Method::named),
             depth: 4,
             recovery: criterion.map(|_| Method::named("ghosted")),
-            calibration: None,
+            ..Cell::named("a", "a")
         };
         let pushed = |cell, failure: Option<&str>| {
             let mut all = Vec::new();

@@ -10,7 +10,6 @@ use super::csv::failed;
 use super::parquet::write_parts;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
-use crate::files::name;
 use crate::tasks::{AnswerSheet, DocumentResult};
 
 /// A results folder's answers.
@@ -82,10 +81,10 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
     let folder = dir.join(LM_EVAL);
     fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
     for (index, (cell, results)) in files.iter().enumerate() {
-        let name = name::of(cell);
         let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
-        let more = if earlier == 0 { String::new() } else { format!(".{}", earlier + 1) };
-        let path = folder.join(format!("{name}{more}.json"));
+        // No name of a cell ends so.
+        let more = if earlier == 0 { String::new() } else { format!("..{}", earlier + 1) };
+        let path = folder.join(format!("{cell}{more}.json"));
         let text = serde_json::to_vec_pretty(results)
             .map_err(|error| Error::job("the results have no JSON form").at(*cell).found(error.to_string()))?;
         write_atomically(&path, |file| file.write_all(&text).map_err(|error| Error::io("write", &path, &error)))?;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::grid::{Calibration, Cell, Method};
+use crate::grid::{Calibration, Cell};
 use crate::{criterion, recovery};
 
 /// Settings by dotted name: `depth`, `recovery.solver`, `calibration.seed`.
@@ -40,10 +40,9 @@ pub fn of_cell(cell: &Cell) -> Factors {
     let mut all =
         Factors::from([("backbone".to_owned(), cell.backbone.clone().into()), (DEPTH.to_owned(), cell.depth.into())]);
     for (axis, method) in [("criterion", &cell.criterion), ("recovery", &cell.recovery)] {
-        let Some(Method { name, options, resolved }) = method else { continue };
-        all.insert(axis.to_owned(), name.clone().into());
-        let options = if resolved.is_empty() { options } else { resolved };
-        options.iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
+        let Some(method) = method else { continue };
+        all.insert(axis.to_owned(), method.name.clone().into());
+        method.settings().iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
     }
     cell.calibration.iter().for_each(|of| all.extend(calibrated(of)));
     all

@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn outcome(latencies: Vec<Option<LatencyResult>>) -> GridOutcome {
-        let cell = Cell { backbone: "a".into(), criterion: None, depth: 0, recovery: None, calibration: None };
+        let cell = Cell::named("a", "a.dense");
         let cell = CellResult { latencies, ..CellResult::unmeasured(cell, 8, None) };
         GridOutcome {
             cells: vec![cell],

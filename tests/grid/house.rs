@@ -12,13 +12,14 @@ use tempfile::TempDir;
 /// A house with two criteria and four recoveries. A backbone's file `layers` says how many it has.
 pub struct House;
 
-fn described(methods: &[(&str, &Value)]) -> Vec<Described> {
-    let described = |(name, properties): &(&str, &Value)| Described {
+fn described(methods: &[(&'static str, &Value)]) -> Vec<Described> {
+    let described = |(name, properties): &(&'static str, &Value)| Described {
         name: (*name).to_owned(),
         label: "",
         options: json!({"description": "A method.", "properties": properties}),
         source: "",
         beyond: false,
+        short: name.trim_start_matches("llm-"),
     };
     methods.iter().map(described).collect()
 }
@@ -62,9 +63,10 @@ impl Registry for House {
             "llm-streamline" => {
                 resolve(options, &[("cosine", &["channel-series", "token"]), ("last_layer", &["keep", "allow"])])
             }
-            "explicit" => match options["layers"].as_array() {
+            "explicit" => match options.get("layers").and_then(Value::as_array) {
                 Some(layers) if layers.iter().all(Value::is_u64) => Ok(options.clone()),
-                _ => Err(Error::bad_input("wrong `layers`").found(options["layers"].to_string())),
+                _ => Err(Error::bad_input("wrong `layers`")
+                    .found(options.get("layers").map_or_else(String::new, ToString::to_string))),
             },
             other => Err(Error::bad_input(format!("unknown criterion `{other}`")).hint("did you mean it?")),
         }
@@ -182,8 +184,18 @@ pub fn good_but(from: &str, to: &str) -> String {
     GOOD.replace(from, to)
 }
 
+/// All that a cell is, whatever its name has of it: `english/llm-streamline/3/ghosted/wiki:32x512@0`, or `english/dense`.
 pub fn labels(cells: &[Cell]) -> Vec<String> {
-    cells.iter().map(ToString::to_string).collect()
+    cells.iter().map(label).collect()
+}
+
+pub fn label(cell: &Cell) -> String {
+    match (&cell.criterion, &cell.recovery, &cell.calibration) {
+        (Some(criterion), Some(recovery), Some(calibration)) => {
+            format!("{}/{criterion}/{}/{recovery}/{calibration}", cell.backbone, cell.depth)
+        }
+        _ => format!("{}/dense", cell.backbone),
+    }
 }
 
 /// The good grid without the axes of a cut, and with more keys at its end.

@@ -48,6 +48,8 @@ pub struct Registered<B> {
     /// Of what it gives: a method that gives other numbers than before gets the next one, and what it made before is not
     /// found any more.
     pub version: u32,
+    /// What names of cells have of its name.
+    pub short: &'static str,
     pub build: B,
     resolve: fn(&str, &Options) -> Result<Options>,
     schema: fn() -> Value,
@@ -65,6 +67,8 @@ pub struct Described {
     pub source: &'static str,
     /// Whether the paper has it not.
     pub beyond: bool,
+    /// What names of cells have of its name.
+    pub short: &'static str,
 }
 
 impl<B> Registered<B> {
@@ -81,6 +85,7 @@ impl<B> Registered<B> {
             source,
             beyond: false,
             version: 1,
+            short: name,
             build,
             resolve: resolve::<T>,
             schema: schema::<T>,
@@ -122,6 +127,13 @@ impl<B> Registered<B> {
         self
     }
 
+    /// The same with a shorter name for names of cells.
+    #[must_use]
+    pub const fn short(mut self, short: &'static str) -> Self {
+        self.short = short;
+        self
+    }
+
     /// The same with variants.
     #[must_use]
     pub const fn variants(mut self, variants: &'static [Variant]) -> Self {
@@ -147,7 +159,8 @@ impl<B> Registered<B> {
     /// What editors and the grid's reader have to know of it.
     pub fn described(&self) -> Described {
         let Appearance { name, label, .. } = self.shown;
-        Described { name: name.to_owned(), label, options: (self.schema)(), source: self.source, beyond: self.beyond }
+        let (source, beyond, short) = (self.source, self.beyond, self.short);
+        Described { name: name.to_owned(), label, options: (self.schema)(), source, beyond, short }
     }
 }
 

@@ -11,7 +11,8 @@ use crate::options::{self, Options};
 
 const NAME: &str = "llm-streamline";
 const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Settings>(NAME, SOURCE, build).label("LLM-Streamline");
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<Settings>(NAME, SOURCE, build).label("LLM-Streamline").short("streamline");
 
 /// The one block whose two ends are most alike; the first and the last layer stay.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

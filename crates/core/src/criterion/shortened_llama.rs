@@ -12,7 +12,7 @@ use crate::options::{self, Options};
 const NAME: &str = "shortened-llama";
 const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve).label("Shortened LLaMA");
+    CriterionEntry::new::<Settings>(NAME, SOURCE, build).resolving(resolve).label("Shortened LLaMA").short("shortened");
 
 /// The orders that the reference repository publishes, with the backbones and scores that they belong to.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));

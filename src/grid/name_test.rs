@@ -1,0 +1,307 @@
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+use crate::error::{Error, Result};
+use crate::grid::Calibration;
+use crate::options::Described;
+use crate::{criterion, recovery};
+
+/// The program's own methods.
+struct Methods;
+
+impl Registry for Methods {
+    fn layers(&self, _: &Path) -> Result<usize> {
+        Err(Error::bad_input("no folder is read"))
+    }
+
+    fn criteria(&self) -> Vec<Described> {
+        criterion::described()
+    }
+
+    fn recoveries(&self) -> Vec<Described> {
+        recovery::described()
+    }
+
+    fn resolve_criterion(&self, name: &str, options: &Options) -> Result<Options> {
+        criterion::resolve(name, options)
+    }
+
+    fn resolve_recovery(&self, name: &str, options: &Options) -> Result<Options> {
+        recovery::resolve(name, options)
+    }
+
+    fn rules(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    fn tasks(&self) -> Vec<&str> {
+        Vec::new()
+    }
+}
+
+/// A method as a grid has it: `{"name": "ghosted", "solver": "svd"}`.
+fn method(written: &Value, resolve: fn(&str, &Options) -> Result<Options>) -> Method {
+    let mut options = written.as_object().unwrap().clone();
+    let name = options.remove("name").unwrap().as_str().unwrap().to_owned();
+    let resolved = resolve(&name, &options).unwrap();
+    Method { name, options, resolved }
+}
+
+fn cell(backbone: &str, criterion: &Value, depth: usize, recovery: &Value, calibration: &Value) -> Cell {
+    let whole = |key: &str, default: u64| calibration[key].as_u64().unwrap_or(default);
+    let sequences = whole("sequences", 8);
+    let count = |of: u64| usize::try_from(of).unwrap();
+    Cell {
+        backbone: backbone.to_owned(),
+        criterion: Some(method(criterion, criterion::resolve)),
+        depth,
+        recovery: Some(method(recovery, recovery::resolve)),
+        calibration: Some(Calibration {
+            corpus: calibration["corpus"].as_str().unwrap_or("c4").to_owned(),
+            sequences: count(sequences),
+            length: count(whole("length", 64)),
+            seed: whole("seed", 0),
+            operator_sequences: count(whole("operator_sequences", sequences)),
+        }),
+        name: String::new(),
+    }
+}
+
+fn names(cells: &[Cell]) -> Vec<String> {
+    let mut cells = cells.to_vec();
+    give(&mut cells, &Methods);
+    cells.into_iter().map(|cell| cell.name).collect()
+}
+
+/// Of cells of one backbone, cut and recovery.
+fn of_recoveries(recoveries: &[Value]) -> Vec<String> {
+    let streamline = json!({"name": "llm-streamline"});
+    names(&recoveries.iter().map(|of| cell("llama-3.1-8b", &streamline, 7, of, &json!({}))).collect::<Vec<_>>())
+}
+
+fn of_calibrations(calibrations: &[Value]) -> Vec<String> {
+    let (sleb, none) = (json!({"name": "sleb"}), json!({"name": "none"}));
+    names(&calibrations.iter().map(|of| cell("a", &sleb, 2, &none, of)).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_name_has_backbone_criterion_depth_and_recovery() {
+    assert_eq!(of_recoveries(&[json!({"name": "ghosted"})]), ["llama-3.1-8b.streamline-7.ghosted"]);
+    assert_eq!(names(&[Cell::named("llama-3.1-8b", "")]), ["llama-3.1-8b.dense"]);
+    // Nobody is there to be told from, whatever the options.
+    let alone = [json!({"name": "ghosted", "solver": "svd", "finetune": {"sequences": 4, "length": 32}})];
+    assert_eq!(of_recoveries(&alone), ["llama-3.1-8b.streamline-7.ghosted"]);
+}
+
+#[test]
+fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
+    let of = |all: &[Value]| -> Vec<String> {
+        of_recoveries(all).iter().map(|name| name.replace("llama-3.1-8b.streamline-7.", "")).collect()
+    };
+    let tuned = |seed: u64| json!({"name": "ghosted", "finetune": {"sequences": 4, "length": 32, "seed": seed}});
+    let (plain, svd) = (json!({"name": "ghosted"}), json!({"name": "ghosted", "solver": "svd"}));
+    assert_eq!(of(&[plain.clone(), svd.clone()]), ["ghosted", "ghosted.solver-svd"]);
+    assert_eq!(of(&[json!({"name": "ghosted", "solver": "normal"}), svd]), ["ghosted", "ghosted.solver-svd"]);
+    assert_eq!(of(&[plain, tuned(0)]), ["ghosted", "ghosted.finetune"]);
+    assert_eq!(
+        of(&[json!({"name": "ghosted"}), tuned(0), tuned(1)])[1..],
+        ["ghosted.finetune-seed-0", "ghosted.finetune-seed-1"]
+    );
+    assert_eq!(of(&[tuned(1), tuned(2)]), ["ghosted.finetune-seed-1", "ghosted.finetune-seed-2"]);
+
+    let layers = |of: &[usize]| json!({"name": "explicit", "layers": of});
+    let explicit = |of: &[usize]| cell("a", &layers(of), of.len(), &json!({"name": "none"}), &json!({}));
+    assert_eq!(
+        names(&[explicit(&[3, 4]), explicit(&[3, 5]), explicit(&[7])]),
+        ["a.explicit-2.none.layers-3-4", "a.explicit-2.none.layers-3-5", "a.explicit-1.none"]
+    );
+
+    assert_eq!(
+        of_calibrations(&[json!({}), json!({"seed": 1}), json!({"seed": 2, "operator_sequences": 3})]),
+        ["a.sleb-2.none", "a.sleb-2.none.seed-1", "a.sleb-2.none.seed-2"]
+    );
+    // Of several settings each of which would do the first is said.
+    let unlike = json!({"corpus": "wiki", "sequences": 16, "length": 32, "seed": 7});
+    assert_eq!(of_calibrations(&[json!({}), unlike]), ["a.sleb-2.none.corpus-c4", "a.sleb-2.none.corpus-wiki"]);
+    assert_eq!(
+        of_calibrations(&[json!({}), json!({"corpus": "wikitext2-train"}), json!({"sequences": 16})]),
+        [
+            "a.sleb-2.none.corpus-c4.sequences-8",
+            "a.sleb-2.none.corpus-wikitext2-train.sequences-8",
+            "a.sleb-2.none.corpus-c4.sequences-16"
+        ]
+    );
+}
+
+#[test]
+fn names_that_would_be_alike_are_told_apart_by_digits_of_a_hash() {
+    let of = |backbones: &[&str]| names(&backbones.iter().map(|of| Cell::named(of, "")).collect::<Vec<_>>());
+    assert_eq!(of(&["my model"]), ["my-model.dense"]);
+    let two = of(&["my model", "My-model", "other"]);
+    assert!(two[0].starts_with("my-model.dense.") && two[1].starts_with("My-model.dense."), "{two:?}");
+    assert_eq!(two[0].len(), "my-model.dense.".len() + DIGITS);
+    assert_eq!(two[2], "other.dense");
+    assert_eq!(of(&["..", "-x", "日本"])[1], "x.dense");
+    let long = "x".repeat(200);
+    assert!(of(&[&long])[0].len() < 100);
+}
+
+/// The same numbers at every run of the tests: xorshift.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, count: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % count as u64) as usize
+    }
+
+    fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+}
+
+/// Backbones that can be told apart by letters and digits, and those that look like parts of names or like each other.
+const TAME: [&str; 4] = ["llama-3.1-8b", "a", "b", "a.b"];
+const WILD: [&str; 14] = [
+    "a",
+    "A",
+    "a b",
+    "a-b",
+    "a.b",
+    ".a",
+    "-a",
+    "日本",
+    "日",
+    "a.dense",
+    "a.sleb-1.none",
+    "a.sleb-1.none.seed-1",
+    "a.streamline-1.ghosted.rank-0.5",
+    "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+];
+
+/// So many different cells of a grid.
+fn grid(dice: &mut Dice, backbones: &[&str], count: usize) -> Vec<Cell> {
+    let criteria = [
+        json!({"name": "llm-streamline"}),
+        json!({"name": "llm-streamline", "cosine": "token"}),
+        json!({"name": "shortgpt"}),
+        json!({"name": "shortgpt", "cosine": "token", "last_layer": "allow"}),
+        json!({"name": "sleb"}),
+        json!({"name": "explicit", "layers": [1, 2]}),
+        json!({"name": "explicit", "layers": (0..60).collect::<Vec<_>>()}),
+        json!({"name": "explicit", "layers": (1..61).collect::<Vec<_>>()}),
+    ];
+    let mut recoveries = vec![
+        json!({"name": "none"}),
+        json!({"name": "ghosted"}),
+        json!({"name": "ghosted", "solver": "svd"}),
+        json!({"name": "ghosted", "boundary": "layer"}),
+        json!({"name": "prune-and-comp", "granularity": "scalar", "target": "stream"}),
+        json!({"name": "prune-and-comp"}),
+    ];
+    for (sequences, seed) in [(4, 0), (4, 1), (5, 0)] {
+        let finetune = json!({"sequences": sequences, "length": 32, "seed": seed});
+        recoveries.push(json!({"name": "ghosted", "finetune": finetune}));
+    }
+    let corpora = ["c4", "C4", "c4 x", "c4-x", "c4.x", "c4.sleb-1.none", "dense"];
+    let mut cells: Vec<Cell> = Vec::new();
+    for _ in 0..count {
+        let calibration = json!({
+            "corpus": dice.one(&corpora), "sequences": 8 + dice.below(2), "length": 64 + dice.below(2),
+            "seed": dice.below(3), "operator_sequences": 7 + dice.below(2),
+        });
+        let backbone: &str = backbones[dice.below(backbones.len())];
+        let drawn = match dice.below(12) {
+            0 => Cell::named(backbone, ""),
+            _ => {
+                let (criterion, recovery) = (dice.one(&criteria).clone(), dice.one(&recoveries).clone());
+                cell(backbone, &criterion, 1 + dice.below(2), &recovery, &calibration)
+            }
+        };
+        if !cells.contains(&drawn) {
+            cells.push(drawn);
+        }
+    }
+    cells
+}
+
+#[test]
+fn names_are_safe_and_no_two_of_a_grid_are_alike() {
+    let mut dice = Dice(1);
+    for _ in 0..60 {
+        let count = 1 + dice.below(300);
+        let cells = grid(&mut dice, &WILD, count);
+        let names = names(&cells);
+        let folded: BTreeSet<String> = names.iter().map(|name| name.to_lowercase()).collect();
+        assert_eq!(folded.len(), cells.len(), "{names:#?}");
+        for name in names {
+            assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)), "{name}");
+            assert!(!name.starts_with(['.', '-']) && !name.ends_with('.') && !name.contains("..2"), "{name}");
+            assert!(name.len() <= MOST + 1 + 64, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
+    let mut dice = Dice(2);
+    let neighbours = |one: &Cell, other: &Cell| {
+        let of = |cell: &Cell| {
+            let name = |method: &Option<Method>| method.as_ref().map(|of| of.name.clone());
+            (cell.backbone.clone(), name(&cell.criterion), cell.depth, name(&cell.recovery))
+        };
+        of(one) == of(other)
+    };
+    for _ in 0..40 {
+        let cells = grid(&mut dice, &TAME, 120);
+        let named = names(&cells);
+        // In any order.
+        let backwards: Vec<Cell> = cells.iter().rev().cloned().collect();
+        assert_eq!(names(&backwards), named.iter().rev().cloned().collect::<Vec<_>>());
+        // Less a cell, and so the other way with a cell more.
+        let at = dice.below(cells.len());
+        let gone = |list: usize| list != at;
+        let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| gone(i)).map(|i| cells[i].clone()).collect();
+        let without = names(&fewer);
+        for (place, i) in (0..cells.len()).filter(|&i| gone(i)).enumerate() {
+            assert!(without[place] == named[i] || neighbours(&cells[i], &cells[at]), "{} {}", without[place], named[i]);
+        }
+        // A default that is written, or not.
+        let mut unwritten = cells.clone();
+        for method in unwritten.iter_mut().flat_map(|cell| [&mut cell.criterion, &mut cell.recovery]).flatten() {
+            method.options = method.resolved.clone();
+        }
+        assert_eq!(names(&unwritten), named);
+    }
+}
+
+/// What the argument that no two names are alike rests on: a name can be cut in one way only into what every name has and
+/// further parts, because no such part is what a recovery, or `dense`, is called.
+#[test]
+fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
+    let safe = |name: &str| {
+        !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && name.starts_with(|c: char| c.is_ascii_lowercase())
+    };
+    let criteria = criterion::described();
+    let short: BTreeSet<&str> = criteria.iter().map(|of| of.short).collect();
+    assert_eq!(short.len(), criteria.len());
+    assert!(short.iter().all(|of| safe(of) && *of != "dense"), "{short:?}");
+    let recoveries = recovery::described();
+    let last: BTreeSet<String> = recoveries.iter().map(|of| of.name.clone()).chain(["dense".to_owned()]).collect();
+    assert_eq!(last.len(), recoveries.len() + 1);
+    assert!(last.iter().all(|of| safe(of)), "{last:?}");
+    let options = criteria.iter().chain(&recoveries).flat_map(|of| of.options["properties"].as_object());
+    // A map stands in a name without a value.
+    let options = options.flatten().map(|(name, of)| (name.clone(), of.to_string().contains("\"object\"")));
+    let settings = ["corpus", "sequences", "length", "seed", "operator_sequences"].map(|of| (of.to_owned(), false));
+    for (option, map) in options.chain(settings) {
+        let begins = format!("{option}-");
+        assert!(!last.iter().any(|of| map && *of == option || of.starts_with(&begins)), "{option} is like a recovery");
+    }
+}
