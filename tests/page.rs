@@ -133,6 +133,35 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     }
 }
 
+/// Times with their deviations and speedups with theirs, as wide as they come: six of each beside each other.
+fn times() -> TableView {
+    let text = |name: &str| Column { name: name.into(), choice: true, ..Column::default() };
+    let numbers = ["Prefill (ms)", "Speedup (×)"].into_iter().flat_map(|group| {
+        ["128×1", "128×4", "256×1", "256×4", "512×1", "512×4"].map(|name| Column {
+            group: Some(group.to_owned()),
+            numeric: true,
+            higher_is_better: Some(group.starts_with('S')),
+            choice: false,
+            ..text(name)
+        })
+    });
+    let cell = |text: &str| Cell { text: text.into(), ..Cell::default() };
+    let row = |method: &str| PageRow {
+        group: Some("llama-3.1-8b".into()),
+        cells: [cell("7/32"), cell(method)]
+            .into_iter()
+            .chain((0..12).map(|at| cell(if at < 6 { "1419.5 ± 102.1" } else { "1.30 ± 0.19" })))
+            .collect(),
+        ..PageRow::default()
+    };
+    TableView {
+        group_name: "Model".into(),
+        columns: [text("Lp/Lt"), text("Method")].into_iter().chain(numbers).collect(),
+        rows: ["Dense", "LLM-Streamline", "Linear Patch (Rotate)", "Ghost Layer (Ours)"].map(row).into(),
+        ..TableView::default()
+    }
+}
+
 /// Every verdict, with differences as long as they come.
 fn beside(paper: &str, place: usize, failed: bool) -> BesideView {
     let verdict = match place % 3 {
@@ -217,6 +246,7 @@ fn sample() -> Page {
         artifacts: vec![
             artifact("table2", "paper", "Table 2: zero-shot accuracy", vec![view(&second, &tasks, true)], vec![]),
             artifact("table3", "paper", "Table 3: perplexity", vec![view(&third, &texts, false)], vec![]),
+            artifact("tableA8", "paper", "Table A8: prefill latency", vec![times()], vec![]),
             artifact(
                 "figure2",
                 "tiny",
@@ -331,7 +361,7 @@ fn a_browser_opens_the_note_that_the_address_names() {
     let (_, numbers) = dialog.split_once("class=\"numbers\"").unwrap();
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
-    assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 7 + 5 + 2, "every column can be sorted");
+    assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 5 + 2, "every column can be sorted");
     // With its standard error and the count behind it, and what it shares with other notes in its place.
     assert!(numbers.contains(">Std. error</th>") && numbers.contains("<td>0.93</td><td>2376</td>"), "{numbers}");
     let (dialog, _) = dialog.split_once("</dialog>").unwrap();

@@ -209,7 +209,8 @@ impl<'a> Shape<'a> {
                 is_label,
                 says_ours: is_label && row.ours && !cell.text.to_lowercase().contains("ours"),
                 sort: sort_value(column, cell),
-                text: cell.text.clone(),
+                // Where there is no room a deviation goes to the next line, with its sign.
+                text: cell.text.replace("± ", "±\u{a0}"),
                 best: cell.best,
                 second: cell.second,
                 address: address(column, &cell.text),
