@@ -6,7 +6,7 @@
 //! | floor | modules |
 //! | --- | --- |
 //! | 5 | [`cli`] |
-//! | 4 | [`artifact`], [`export`], [`starter`] |
+//! | 4 | [`artifact`], [`export`], [`starter`], [`verify`] |
 //! | 3 | [`results`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`identity`], [`grid`] |
@@ -34,3 +34,4 @@ pub mod plan;
 pub mod results;
 pub mod starter;
 pub mod store;
+pub mod verify;

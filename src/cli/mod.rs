@@ -53,6 +53,7 @@ mod stop;
 mod store;
 mod submit;
 mod units;
+mod verify;
 mod voice;
 mod work;
 mod worker;
@@ -117,6 +118,12 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Check the paper's tables against themselves.
     Audit(audit::Arguments),
+    /// Check somebody's results: a drawn part is computed afresh from the inputs, all else from what the folder holds.
+    ///
+    /// Files by their hashes, numbers from their items, tables from their numbers; windows, documents, layer choices and
+    /// operators are drawn. Latencies are not verified. Exit codes: 0 all agrees, 4 something differs, 3 nothing differs and
+    /// something cannot be checked.
+    Verify(verify::Arguments),
     /// Compare two results folders: settings and values that differ, with paired tests on the same items.
     Compare(compare::Arguments),
     /// Write the page of all artifacts that are made: one file, without network.
@@ -209,6 +216,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Fetch(arguments) => fetch::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),

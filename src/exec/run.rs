@@ -338,7 +338,7 @@ fn timings<'a>(
 }
 
 /// Runs a job as often as it may be tried. A job that fails for good fails its cells, and the others go on.
-fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<Step>) -> Result<Step> {
+pub(super) fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<Step>) -> Result<Step> {
     context.check_stop()?;
     let fail = |reason: String| {
         cells.iter().for_each(|&cell| context.fail(cell, reason.clone()));

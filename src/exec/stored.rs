@@ -59,7 +59,7 @@ fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Arc<Answe
     backbone.evaluations.iter().map(|evaluation| sheet(evaluation, store)).collect()
 }
 
-fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<AnswerKey>>> {
+pub(super) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<AnswerKey>>> {
     match (&evaluation.subject, store.look(&evaluation.tokens)) {
         (Subject::Task(_), Lookup::Whole(artifact)) => from_json(&artifact, SHEET).map(|key| Some(Arc::new(key))),
         _ => Ok(None),

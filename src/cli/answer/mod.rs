@@ -98,6 +98,8 @@ pub(super) enum Answer {
     CachePath(cache::Located),
     #[serde(rename = "compare")]
     Compare(compare::Comparison),
+    #[serde(rename = "verify")]
+    Verify(crate::verify::Verification),
     #[serde(rename = "explain")]
     Explain(explain::Explanation),
     #[serde(rename = "init")]

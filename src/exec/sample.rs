@@ -1,0 +1,234 @@
+//! A part of a grid's numbers, computed afresh: some chunks of each evaluation, with the selections and operators of its
+//! cells. Nothing of it is read from scores that are stored.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::calibration;
+use super::context::Context;
+use super::event::Reporter;
+use super::models::{FromFiles, Models};
+use super::operator::{BoundaryResult, figures};
+use super::preflight::{Preflight, Where, preflight};
+use super::programs::Programs;
+use super::run::attempt;
+use super::schedule::Step;
+use super::settings::Settings;
+use super::stored::sheet;
+use super::tokenise;
+use crate::criterion::Selection;
+use crate::error::{Error, ErrorKind, Result};
+use crate::evaluate::{EvalSet, choices};
+use crate::grid::Grid;
+use crate::identity::{Identity, MeasureId};
+use crate::model::{Program, Trie};
+use crate::plan::payload::selection;
+use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant, unrepaired, weights_budget};
+use crate::store::Store;
+use crate::tasks::{AccuracyKind, AnswerKey, AnswerSheet, DocumentResult, Score};
+
+/// A cell of which a part was computed.
+#[derive(Debug)]
+pub struct SampledCell {
+    /// Its place in the grid.
+    pub cell: usize,
+    pub identity: Arc<Identity>,
+    /// Which layers were chosen; none of a dense backbone.
+    pub selection: Option<Selection>,
+    pub boundaries: Vec<BoundaryResult>,
+    pub scores: Vec<SampledScores>,
+    /// Why the rest lacks.
+    pub failure: Option<String>,
+}
+
+/// What a variant scored in one evaluation, as far as it was drawn.
+#[derive(Debug, Clone)]
+pub struct SampledScores {
+    pub measure: Arc<MeasureId>,
+    /// As the grid writes it.
+    pub label: String,
+    pub items: SampledItems,
+    /// Drawn chunks, and all.
+    pub chunks: [usize; 2],
+    /// All its windows, or documents.
+    pub all: usize,
+}
+
+/// Items by their places among all of an evaluation.
+#[derive(Debug, Clone)]
+pub enum SampledItems {
+    /// Nats per token.
+    Windows(Vec<(usize, f64)>),
+    Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
+}
+
+/// Which chunks of an evaluation are drawn, of so many.
+pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
+
+/// Computes the selections and operators of a grid's cells, and what they score in the chunks that are drawn. What is stored
+/// of selections and operators is taken: `store` is one of the caller's own.
+///
+/// # Errors
+/// What stops a whole run. What one cell suffers from is its failure.
+pub fn sample(
+    grid: &Grid,
+    settings: Settings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+    draw: &Draw<'_>,
+) -> Result<Vec<SampledCell>> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
+    let context = Context::new(&plan, &state, store, settings, reporter, stop, None);
+    let memory = settings.memory_bytes();
+    let budget = |backbone: &BackbonePlan| (backbone.name.clone(), weights_budget(&plan, backbone, &state, memory));
+    let budgets: Vec<(String, u64)> = plan.backbones.iter().map(budget).collect();
+    let budgets = budgets.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
+    let models = Models::new(&plan.inputs, budgets, settings.device_memory, &FromFiles);
+    let programs = Programs::default();
+    let mut sampled = Vec::new();
+    for backbone in &plan.backbones {
+        for (place, calibration) in backbone.calibrations.iter().enumerate() {
+            let own = unrepaired(backbone, place, &state);
+            if own.is_empty() {
+                continue;
+            }
+            let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
+            let repair = || calibration::repair(&context, &models, backbone, calibration, &own);
+            while attempt(&context, &cells, repair)? == Step::Busy {
+                context.pause()?;
+            }
+        }
+        let mut scores = scores(&context, &models, &programs, backbone, draw)?;
+        for variant in &backbone.variants {
+            let own = scores.remove(&variant.cell).unwrap_or_default();
+            sampled.push(cell(&context, variant, own)?);
+        }
+        models.forget(backbone);
+        programs.forget(backbone);
+    }
+    Ok(sampled)
+}
+
+fn cell(context: &Context<'_>, variant: &Variant, scores: Vec<SampledScores>) -> Result<SampledCell> {
+    let stored = |key: Option<&Arc<_>>| key.and_then(|key| context.get(key));
+    Ok(SampledCell {
+        cell: variant.cell,
+        identity: Arc::clone(&variant.identity),
+        selection: stored(variant.selection.as_ref()).as_ref().map(selection).transpose()?,
+        boundaries: stored(variant.repair()).as_ref().map(figures).transpose()?.unwrap_or_default(),
+        scores,
+        failure: context.failures().remove(&variant.cell),
+    })
+}
+
+type Scores = BTreeMap<usize, Vec<SampledScores>>;
+
+fn scores(
+    context: &Context<'_>,
+    models: &Models<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    draw: &Draw<'_>,
+) -> Result<Scores> {
+    let mut members: Vec<(usize, Program)> = Vec::new();
+    for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
+        match programs.of(context, backbone, variant) {
+            Ok(program) => members.push((variant.cell, program)),
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+                context.fail(variant.cell, error.one_line());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let mut all = Scores::new();
+    if members.is_empty() {
+        return Ok(all);
+    }
+    let variants: Vec<Program> = members.iter().map(|(_, program)| program.clone()).collect();
+    let trie = Trie::scoring(&variants);
+    for evaluation in &backbone.evaluations {
+        let text = tokenise::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
+        let label = format!("{} on {}", backbone.name, evaluation.subject);
+        text.with_eval_set(context.settings.batch_tokens, |eval_set| {
+            let drawn = draw(backbone, evaluation, eval_set.chunks());
+            if drawn.is_empty() {
+                return Ok(());
+            }
+            let engine = models.get(backbone)?;
+            let flops = trie.flops(&backbone.config, &eval_set.load(&drawn)).shared;
+            let tokens = drawn.iter().map(|&chunk| eval_set.tokens(chunk)).sum();
+            let job = context.start(&label, tokens, members.len(), flops);
+            let mut values = vec![vec![Vec::new(); eval_set.chunks()]; members.len()];
+            for &chunk in &drawn {
+                let made = eval_set.run(&*engine, &trie, &[chunk], &mut vec![0.0; trie.len()])?;
+                for (own, made) in values.iter_mut().zip(made.into_iter().flatten()) {
+                    own[chunk] = made;
+                }
+                context.advance(job, eval_set.tokens(chunk))?;
+            }
+            models.unchanged(backbone)?;
+            context.finish(job);
+            let key = sheet(evaluation, context.store)?;
+            for ((cell, _), values) in members.iter().zip(values) {
+                let (items, of) = items(evaluation, eval_set, &values, key.as_ref())?;
+                all.entry(*cell).or_default().push(SampledScores {
+                    measure: Arc::clone(&evaluation.measure),
+                    label: evaluation.subject.to_string(),
+                    items,
+                    chunks: [drawn.len(), eval_set.chunks()],
+                    all: of,
+                });
+            }
+            Ok(())
+        })?;
+    }
+    Ok(all)
+}
+
+/// The items of the chunks that have values, by their places, and how many there are in all.
+fn items(
+    evaluation: &Evaluation,
+    eval_set: &dyn EvalSet,
+    chunks: &[Vec<f64>],
+    key: Option<&Arc<AnswerKey>>,
+) -> Result<(SampledItems, usize)> {
+    // Assembling twice tells which places the drawn chunks have: zeros stand for the others.
+    let filled = |of: &dyn Fn(&[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
+        let fill = |(at, values): (usize, &Vec<f64>)| match values.is_empty() {
+            true => vec![0.0; eval_set.count(at)],
+            false => of(values),
+        };
+        chunks.iter().enumerate().map(fill).collect()
+    };
+    let values = eval_set.assemble(&filled(&<[f64]>::to_vec));
+    let drawn: Vec<bool> =
+        eval_set.assemble(&filled(&|of| vec![1.0; of.len()])).into_iter().map(|mark| mark > 0.5).collect();
+    match (&evaluation.subject, key) {
+        (Subject::Windows(_), _) => {
+            let count = values.len();
+            let own = values.into_iter().enumerate().filter(|(at, _)| drawn[*at]);
+            Ok((SampledItems::Windows(own.collect()), count))
+        }
+        (Subject::Task(_), Some(key)) => {
+            let each = values.len() / key.requests().max(1);
+            let scores = choices::scored(&values);
+            let scores = scores.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
+            let (answers, _) = AnswerSheet::new(key, scores.collect())?;
+            let (mut at, mut own, mut count) = (0, Vec::new(), 0);
+            for document in answers.documents() {
+                let end = at + each * document.choices.len();
+                if drawn[at..end].iter().all(|&drawn| drawn) && end > at {
+                    own.push((count, document));
+                }
+                (at, count) = (end, count + 1);
+            }
+            Ok((SampledItems::Documents(own, key.task()?.column), count))
+        }
+        (Subject::Task(_), None) => {
+            Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()))
+        }
+    }
+}

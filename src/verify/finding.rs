@@ -1,0 +1,164 @@
+//! What a check found: how many numbers agree, which do not and by how much, and which cannot be checked and for want of
+//! what.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Results folders that were checked.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Verification {
+    /// The part of all items that was to be drawn.
+    pub share: f64,
+    /// The seed of the draw.
+    pub seed: u64,
+    pub folders: Vec<FolderCheck>,
+}
+
+/// One results folder.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct FolderCheck {
+    pub folder: String,
+    /// The artifact, or the grid.
+    pub name: String,
+    /// Version and commit of the program that wrote it.
+    pub program: String,
+    pub checks: Vec<Check>,
+    /// What a reader has to know: what is not verified, and what was left out.
+    pub notes: Vec<String>,
+}
+
+/// What was compared with what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckKind {
+    /// Each file with its hash in the folder's list.
+    Files,
+    /// Each number with the items that it was made of.
+    Items,
+    /// Each form of the table with the numbers, and with the others.
+    Tables,
+    /// The inputs, by their hashes.
+    Inputs,
+    /// Window losses, computed afresh.
+    Windows,
+    /// Answers to documents, computed afresh.
+    Documents,
+    /// Log-likelihoods of choices, computed afresh.
+    LogLikelihoods,
+    /// Removed layers, chosen afresh.
+    Selections,
+    /// Operators' figures, solved afresh.
+    Operators,
+}
+
+impl CheckKind {
+    /// In a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Files => "files by their hashes",
+            Self::Items => "numbers from their items",
+            Self::Tables => "tables from the numbers",
+            Self::Inputs => "inputs by their hashes",
+            Self::Windows => "window losses, afresh",
+            Self::Documents => "answers, afresh",
+            Self::LogLikelihoods => "log-likelihoods, afresh",
+            Self::Selections => "layer choices, afresh",
+            Self::Operators => "operators, afresh",
+        }
+    }
+}
+
+/// One kind of check.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Check {
+    pub kind: CheckKind,
+    /// Numbers that agree within the tolerance of engine and float type.
+    pub agreed: usize,
+    /// The largest difference among those that agree; 0 where all do to the last bit.
+    pub largest: f64,
+    /// All numbers of the kind; those that were not drawn were not looked at.
+    pub all: usize,
+    /// The chance that a single altered number of the kind is found.
+    pub chance: f64,
+    pub differs: Vec<Differing>,
+    pub cannot: Vec<Lacking>,
+}
+
+/// A number that is another one.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Differing {
+    /// Cell, column and item, or file and line.
+    pub at: String,
+    pub recorded: String,
+    pub found: String,
+    /// How far apart; none of what is no number.
+    pub by: Option<f64>,
+}
+
+/// What cannot be checked.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Lacking {
+    pub at: String,
+    /// What lacks.
+    pub lacks: String,
+}
+
+impl Check {
+    pub(super) fn new(kind: CheckKind) -> Self {
+        Self { kind, agreed: 0, largest: 0.0, all: 0, chance: 1.0, differs: Vec::new(), cannot: Vec::new() }
+    }
+
+    pub(super) fn agree(&mut self, by: f64) {
+        self.agreed += 1;
+        self.largest = self.largest.max(by);
+    }
+
+    pub(super) fn differ(&mut self, at: impl Into<String>, [recorded, found]: [impl Into<String>; 2], by: Option<f64>) {
+        self.differs.push(Differing { at: at.into(), recorded: recorded.into(), found: found.into(), by });
+    }
+
+    /// A number that may be so far apart.
+    pub(super) fn number(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
+        let by = (found - recorded).abs();
+        match recorded.to_bits() == found.to_bits() || by <= tolerance || (recorded.is_nan() && found.is_nan()) {
+            true => self.agree(if by.is_finite() { by } else { 0.0 }),
+            false => self.differ(at(), [recorded.to_string(), found.to_string()], Some(by).filter(|by| by.is_finite())),
+        }
+    }
+
+    pub(super) fn lack(&mut self, at: impl Into<String>, lacks: impl Into<String>) {
+        let lacking = Lacking { at: at.into(), lacks: lacks.into() };
+        if !self.cannot.contains(&lacking) {
+            self.cannot.push(lacking);
+        }
+    }
+
+    /// Numbers that were compared.
+    pub fn compared(&self) -> usize {
+        self.agreed + self.differs.len()
+    }
+
+    /// Of `all` numbers those that were compared were drawn.
+    #[must_use]
+    pub(super) fn of(mut self, all: usize) -> Self {
+        self.all = all.max(self.compared());
+        self.chance = if self.all == 0 { 1.0 } else { self.compared() as f64 / self.all as f64 };
+        self
+    }
+}
+
+impl Verification {
+    fn checks(&self) -> impl Iterator<Item = &Check> {
+        self.folders.iter().flat_map(|folder| &folder.checks)
+    }
+
+    /// Whether anything differs.
+    pub fn differs(&self) -> bool {
+        self.checks().any(|check| !check.differs.is_empty())
+    }
+
+    /// Whether anything cannot be checked.
+    pub fn cannot(&self) -> bool {
+        self.checks().any(|check| !check.cannot.is_empty())
+    }
+}

@@ -1,0 +1,99 @@
+//! The inputs of somebody's run, found by their hashes: where the record names them, or below the same names in another
+//! checkout, beside the program, or in the hub's cache.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Component, Path, PathBuf};
+
+use super::finding::Check;
+use crate::files::sha256;
+
+/// Looks for inputs.
+pub(super) struct Finder {
+    roots: Vec<PathBuf>,
+    hashes: RefCell<HashMap<PathBuf, Option<String>>>,
+}
+
+impl Finder {
+    pub(super) fn new(roots: Vec<PathBuf>) -> Self {
+        Self { roots, hashes: RefCell::default() }
+    }
+
+    fn hash(&self, path: &Path) -> Option<String> {
+        let mut known = self.hashes.borrow_mut();
+        known.entry(path.to_owned()).or_insert_with(|| sha256::of_file(path).ok().map(|(hash, _)| hash)).clone()
+    }
+
+    /// Where the file or folder lies here that a record calls `path`; none where a file lacks or has other bytes, which
+    /// `check` is told. `inputs` are the record's hashes by path.
+    pub(super) fn find(
+        &self,
+        what: &str,
+        path: &Path,
+        inputs: &BTreeMap<String, String>,
+        check: &mut Check,
+    ) -> Option<PathBuf> {
+        let own = inputs.iter().filter_map(|(file, hash)| Some((Path::new(file).strip_prefix(path).ok()?, hash)));
+        let own: Vec<(&Path, &String)> = own.collect();
+        if own.is_empty() {
+            check.lack(what, format!("the record has no hash of anything below {}", path.display()));
+            return None;
+        }
+        let file = |base: &Path, of: &Path| if of.as_os_str().is_empty() { base.to_owned() } else { base.join(of) };
+        let candidates = self.candidates(path);
+        let there = |base: &&PathBuf| own.iter().all(|(of, hash)| self.hash(&file(base, of)).as_ref() == Some(*hash));
+        if let Some(found) = candidates.iter().find(there) {
+            own.iter().for_each(|_| check.agree(0.0));
+            return Some(found.clone());
+        }
+        let exists = candidates.iter().find(|base| own.iter().any(|(of, _)| file(base, of).exists()));
+        for (of, hash) in &own {
+            let at = format!("{what}: {}", file(path, of).display());
+            match exists.map(|base| file(base, of)).and_then(|file| Some((self.hash(&file)?, file))) {
+                Some((found, file)) if found != **hash => {
+                    check.lack(at, format!("a file with SHA-256 {hash}; {} has {found}", file.display()));
+                }
+                Some(_) => {}
+                None => check.lack(at, format!("a file with SHA-256 {hash}; there is none here")),
+            }
+        }
+        None
+    }
+
+    /// The path itself, then what is called like the end of it below each root, the longest ends first.
+    fn candidates(&self, path: &Path) -> Vec<PathBuf> {
+        let parts: Vec<Component<'_>> = path.components().collect();
+        // What stands before the last `..` says nothing of where the rest lies.
+        let first = parts.iter().rposition(|part| !matches!(part, Component::Normal(_))).map_or(0, |at| at + 1);
+        let ends = (first..parts.len()).map(|at| parts[at..].iter().collect::<PathBuf>());
+        let below = ends.flat_map(|end| self.roots.iter().map(move |root| root.join(&end)));
+        std::iter::once(path.to_owned()).chain(below).filter(|path| path.exists()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::finding::CheckKind;
+
+    #[test]
+    fn a_folder_is_found_elsewhere_by_its_end_and_its_hashes() {
+        let here = tempfile::tempdir().unwrap();
+        let folder = here.path().join("data/tiny/llama");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("config.json"), "abc").unwrap();
+        let finder = Finder::new(vec![here.path().to_owned()]);
+        let path = Path::new("/nowhere/experiments/../data/tiny/llama");
+        let hash = sha256::of_bytes("abc");
+        let inputs = BTreeMap::from([(path.join("config.json").display().to_string(), hash.clone())]);
+        let mut check = Check::new(CheckKind::Inputs);
+        assert_eq!(finder.find("a", path, &inputs, &mut check), Some(folder.clone()));
+        assert!(check.cannot.is_empty() && check.agreed == 1);
+        let other = BTreeMap::from([(path.join("config.json").display().to_string(), sha256::of_bytes("abd"))]);
+        assert_eq!(finder.find("a", path, &other, &mut check), None);
+        assert!(check.cannot[0].lacks.contains(&hash), "{check:?}");
+        let lacking = BTreeMap::from([("/no/where/else".to_owned(), hash)]);
+        assert_eq!(finder.find("b", Path::new("/no/where/else"), &lacking, &mut check), None);
+        assert!(check.cannot[1].lacks.contains("there is none here"), "{check:?}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Numbers from the items that the folder has of them: no model is needed for that.
+
+use std::path::Path;
+
+use super::finding::{Check, CheckKind};
+use super::record::{Recorded, frame};
+use crate::error::Result;
+use crate::evaluate::perplexity::Losses;
+use crate::identity::MeasureId;
+use crate::metric::{BOUNDARY_ERROR, PERPLEXITY};
+use crate::results::{CHANNELS, StoredNumber};
+use crate::tasks::{DocumentResult, Task};
+
+/// Two ways to the same number in f64 may be so far apart, as a part of it.
+pub(super) const ROUNDING: f64 = 1e-9;
+
+/// The plain mean; none of nothing.
+pub(super) fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// # Errors
+/// A table that cannot be read.
+pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
+    let mut check = Check::new(CheckKind::Items);
+    for number in &recorded.numbers.numbers {
+        let Some(value) = number.record.value else { continue };
+        let at = || format!("{}, {}", number.cell, number.column);
+        if let Some(made) = of_items(recorded, number) {
+            check.number(at, value, made, ROUNDING * made.abs());
+        }
+        if let Some(bits) = answered(recorded, number) {
+            let right = number.right.as_deref().unwrap_or_default();
+            match bits == right {
+                true => check.agree(0.0),
+                false => {
+                    let first = bits.chars().zip(right.chars()).position(|(a, b)| a != b).unwrap_or_default();
+                    let said = |of: &str| if of.chars().nth(first) == Some('1') { "right" } else { "wrong" };
+                    let at = format!("{}, document {first} of those that are scored, by its log-likelihoods", at());
+                    check.differ(at, [said(right), said(&bits)], None);
+                }
+            }
+        }
+    }
+    channels(folder, recorded, &mut check)?;
+    let all = check.compared();
+    Ok(check.of(all))
+}
+
+/// A number, made again of its items; none where it has none.
+fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
+    let percent = |bits: &str| {
+        let values: Vec<f64> = bits.chars().map(|bit| if bit == '1' { 100.0 } else { 0.0 }).collect();
+        mean(&values)
+    };
+    match (&number.right, &number.losses) {
+        (Some(tasks), _) => {
+            let each: Vec<f64> = tasks.split(',').map(percent).collect::<Option<_>>()?;
+            mean(&each)
+        }
+        (_, Some(losses)) => Some(Losses { windows: losses.clone() }.perplexity()),
+        _ if number.record.metric == PERPLEXITY.id => {
+            let own = recorded.numbers.numbers.iter().filter(|of| of.cell == number.cell && of.losses.is_some());
+            let each: Vec<f64> = own.map(|of| of_items(recorded, of)).collect::<Option<_>>()?;
+            mean(&each)
+        }
+        _ if number.record.metric == BOUNDARY_ERROR.id => {
+            let cell = recorded.run_cell(recorded.numbers.identities.get(&number.cell)?)?;
+            let each: Vec<f64> = cell.boundaries.iter().map(|boundary| boundary.boundary_mae).collect();
+            mean(&each)
+        }
+        _ => None,
+    }
+}
+
+/// Which documents are answered rightly by their log-likelihoods; none where the folder has none.
+fn answered(recorded: &Recorded, number: &StoredNumber) -> Option<String> {
+    let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
+    let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
+    let column = Task::find(task).ok()?.column;
+    let right =
+        |of: &super::record::RecordedDocument| DocumentResult::new(of.id, of.gold, of.choices.clone()).right(column);
+    Some(documents.iter().map(|document| if right(document) { '1' } else { '0' }).collect())
+}
+
+/// The errors of the channels against the boundaries' own.
+fn channels(folder: &Path, recorded: &Recorded, check: &mut Check) -> Result<()> {
+    let path = folder.join(CHANNELS);
+    if !path.exists() {
+        return Ok(());
+    }
+    let frame = frame(&path)?;
+    let columns = (frame.column("cell"), frame.column("boundary"), frame.column("error"));
+    let (Ok(cells), Ok(starts), Ok(errors)) = columns else {
+        check.differ(CHANNELS, ["the columns cell, boundary and error", "others"], None);
+        return Ok(());
+    };
+    let (Ok(cells), Ok(starts), Ok(errors)) = (cells.str(), starts.u64(), errors.f64()) else {
+        check.differ(CHANNELS, ["texts, counts and numbers", "others"], None);
+        return Ok(());
+    };
+    let mut sums: std::collections::BTreeMap<(&str, u64), (f64, f64)> = std::collections::BTreeMap::new();
+    for row in 0..frame.height() {
+        let (Some(cell), Some(start), Some(error)) = (cells.get(row), starts.get(row), errors.get(row)) else {
+            continue;
+        };
+        let (sum, count) = sums.entry((cell, start)).or_default();
+        *sum += error;
+        *count += 1.0;
+    }
+    for ((cell, start), (sum, count)) in sums {
+        let of = recorded.numbers.identities.get(cell).and_then(|identity| recorded.run_cell(identity));
+        let boundary = of.and_then(|of| of.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
+        if let Some(boundary) = boundary {
+            // Each is a mean of f32 errors, summed in another order.
+            let at = || format!("{CHANNELS}: {cell}, boundary {start}");
+            check.number(at, boundary.boundary_mae, sum / count, 1e-6 * boundary.boundary_mae.abs());
+        }
+    }
+    Ok(())
+}

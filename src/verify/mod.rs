@@ -1,0 +1,92 @@
+//! Floor 4: somebody's results, checked: their files by hashes, their numbers from their items, their tables from their
+//! numbers, and a drawn part of the items by computing it afresh from the inputs. What is computed lies in a store of its
+//! own, so that no stored score is taken for a fresh one. Latencies are not verified: another machine has others.
+
+mod afresh;
+mod draw;
+mod files;
+mod finding;
+mod inputs;
+mod items;
+mod record;
+mod tables;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+pub use finding::{Check, CheckKind, Differing, FolderCheck, Lacking, Verification};
+
+use self::inputs::Finder;
+use self::record::Recorded;
+use crate::error::{Error, Result};
+use crate::exec::{Reporter, Settings};
+use crate::results::StoredResults;
+use crate::store::Store;
+
+/// What is to be checked, and with what.
+pub struct Request<'a> {
+    /// The part of all items that is drawn.
+    pub share: f64,
+    pub seed: u64,
+    /// Where inputs are looked for beside the places that a record names.
+    pub roots: Vec<PathBuf>,
+    pub settings: Settings,
+    /// An empty one.
+    pub store: &'a Store,
+    pub reporter: &'a dyn Reporter,
+    pub stop: &'a AtomicBool,
+}
+
+/// The results folders in a folder, itself or below it, in the order of their paths.
+///
+/// # Errors
+/// There is none.
+pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
+    /// `results/ARTIFACT/PROFILE`, and one more for who keeps several.
+    const DEPTH: usize = 4;
+    fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+        if folder.join(StoredResults::FILE).is_file() {
+            found.push(folder.to_owned());
+            return;
+        }
+        let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
+        let mut inner: Vec<PathBuf> = inner.filter(|path| path.is_dir() && !path.is_symlink()).collect();
+        inner.sort();
+        if depth > 0 {
+            inner.iter().for_each(|folder| walk(folder, depth - 1, found));
+        }
+    }
+    let mut found = Vec::new();
+    walk(root, DEPTH, &mut found);
+    if found.is_empty() {
+        return Err(Error::missing("there are no results to check")
+            .at(root.display().to_string())
+            .expected(format!("a folder with `{}`, or folders of such", StoredResults::FILE))
+            .found(if root.exists() { "none" } else { "nothing" })
+            .hint("`ghostlab run` and `ghostlab reproduce` write them below `results`"));
+    }
+    Ok(found)
+}
+
+/// Checks one results folder. `name` is what the draw depends on: a folder's place, so that the same one is drawn alike
+/// wherever it lies.
+///
+/// # Errors
+/// A folder that cannot be read; that the user asked to stop. What is wrong or lacks in it is told in its checks.
+pub fn verify(folder: &Path, request: &Request<'_>) -> Result<FolderCheck> {
+    let recorded = Recorded::read(folder)?;
+    let mut notes = Vec::new();
+    let mut checks =
+        vec![files::check(folder, &mut notes)?, items::check(folder, &recorded)?, tables::check(folder, &recorded)?];
+    let name = recorded.numbers.name.clone();
+    // The same results are drawn alike wherever they lie.
+    let drawn = format!("{name}/{}", recorded.numbers.profile);
+    let finder = Finder::new(request.roots.clone());
+    checks.extend(afresh::check(&recorded, request, &finder, &drawn, &mut notes)?);
+    let timed = recorded.numbers.measured.values().flat_map(|of| of.values()).flatten();
+    if timed.into_iter().any(|measure| measure.machine().is_some()) {
+        notes.push("latencies are not verified: another machine has others".to_owned());
+    }
+    let program = recorded.numbers.program.clone();
+    Ok(FolderCheck { folder: folder.display().to_string(), name, program, checks, notes })
+}

@@ -1,0 +1,140 @@
+//! A results folder as it lies there: its numbers, what each cell found on its way, and its documents where it has them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+
+use polars::prelude::{DataFrame, ParquetReader, SerReader};
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+use crate::files::regular;
+use crate::identity::{Identity, MeasureId};
+use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults};
+use crate::tasks::ChoiceResult;
+
+/// Of `run.json`.
+#[derive(Debug, Deserialize)]
+struct RunRecord {
+    #[serde(default)]
+    cells: Vec<RunCell>,
+}
+
+/// What a cell found on its way.
+#[derive(Debug, Deserialize)]
+pub(super) struct RunCell {
+    #[serde(default)]
+    pub(super) identity: Option<Identity>,
+    #[serde(default)]
+    pub(super) removed: Vec<usize>,
+    #[serde(default)]
+    pub(super) boundaries: Vec<RunBoundary>,
+}
+
+/// The figures of one repaired span.
+#[derive(Debug, Deserialize)]
+pub(super) struct RunBoundary {
+    pub(super) region: (usize, usize),
+    #[serde(default)]
+    pub(super) condition: Option<f64>,
+    pub(super) boundary_mae: f64,
+    pub(super) delta_norm: f64,
+    pub(super) m_norm: f64,
+    pub(super) m_symmetric_norm: f64,
+    pub(super) m_antisymmetric_norm: f64,
+}
+
+/// One document's right choice and its choices.
+#[derive(Debug, Clone)]
+pub(super) struct RecordedDocument {
+    pub(super) id: usize,
+    pub(super) gold: i64,
+    pub(super) choices: Vec<ChoiceResult>,
+}
+
+/// All of a folder that is checked.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    pub(super) numbers: StoredResults,
+    pub(super) cells: Vec<RunCell>,
+    /// By the record's own cell and column; none where the folder has no documents.
+    pub(super) documents: Option<HashMap<(String, String), Vec<RecordedDocument>>>,
+}
+
+impl Recorded {
+    /// # Errors
+    /// A folder without numbers, or a damaged file.
+    pub(super) fn read(folder: &Path) -> Result<Self> {
+        let numbers = StoredResults::read(folder)?;
+        let path = folder.join(Provenance::FILE);
+        let damaged = |error: serde_json::Error| {
+            Error::damaged("the record of a run cannot be read").at(path.display().to_string()).found(error.to_string())
+        };
+        let RunRecord { cells } = serde_json::from_slice(&regular::read(&path)?).map_err(damaged)?;
+        let path = folder.join(DOCUMENTS);
+        let documents = path.exists().then(|| documents(&path)).transpose()?;
+        Ok(Self { numbers, cells, documents })
+    }
+
+    /// The one thing that a number measures; none of a mean, and of what is derived.
+    pub(super) fn measure(&self, number: &StoredNumber) -> Option<&MeasureId> {
+        match self.numbers.measured.get(&number.record.condition.backbone)?.get(&number.column)?.as_slice() {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+
+    pub(super) fn run_cell(&self, identity: &Identity) -> Option<&RunCell> {
+        self.cells.iter().find(|cell| cell.identity.as_ref() == Some(identity))
+    }
+}
+
+/// A Parquet file as a frame.
+///
+/// # Errors
+/// Damage.
+pub(super) fn frame(path: &Path) -> Result<DataFrame> {
+    let file = File::open(path).map_err(|error| Error::io("read", path, &error))?;
+    crate::files::caught::catch(|| ParquetReader::new(file).finish())
+        .map_err(|panic| damaged(path, &panic))?
+        .map_err(|error| damaged(path, &error.to_string()))
+}
+
+fn damaged(path: &Path, found: &str) -> Error {
+    Error::damaged("a table of a results folder cannot be read").at(path.display().to_string()).found(found)
+}
+
+fn documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedDocument>>> {
+    let frame = frame(path)?;
+    let bad = |error: polars::prelude::PolarsError| damaged(path, &error.to_string());
+    let column = |name: &str| frame.column(name).map_err(bad);
+    let texts = |name: &str| Ok::<_, Error>(column(name)?.str().map_err(bad)?.clone());
+    let counts = |name: &str| Ok::<_, Error>(column(name)?.u64().map_err(bad)?.clone());
+    let (cells, tasks) = (texts("cell")?, texts("task")?);
+    let (ids, characters, bytes) = (counts("document")?, counts("characters")?, counts("bytes")?);
+    let (choices, tokens, cut) = (counts("choice")?, counts("tokens")?, counts("truncated_left")?);
+    let gold = column("gold")?.i64().map_err(bad)?;
+    let values = column("log_likelihood")?.f64().map_err(bad)?;
+    let greedy = column("greedy")?.bool().map_err(bad)?;
+    let mut all: HashMap<(String, String), Vec<RecordedDocument>> = HashMap::new();
+    let whole = |of: Option<u64>| of.unwrap_or_default() as usize;
+    for row in 0..frame.height() {
+        let (Some(cell), Some(task)) = (cells.get(row), tasks.get(row)) else { continue };
+        let own = all.entry((cell.to_owned(), task.to_owned())).or_default();
+        if whole(choices.get(row)) == 0 {
+            let gold = gold.get(row).unwrap_or(-1);
+            own.push(RecordedDocument { id: whole(ids.get(row)), gold, choices: Vec::new() });
+        }
+        if let Some(document) = own.last_mut() {
+            document.choices.push(ChoiceResult {
+                log_likelihood: values.get(row).unwrap_or(f64::NAN),
+                characters: whole(characters.get(row)),
+                bytes: whole(bytes.get(row)),
+                tokens: whole(tokens.get(row)),
+                truncated_left: whole(cut.get(row)),
+                greedy: greedy.get(row).unwrap_or_default(),
+            });
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,314 @@
+//! The forms of a folder's table against its numbers and against each other: every printed digit comes from a number.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::finding::{Check, CheckKind};
+use super::items::{ROUNDING, mean};
+use super::record::{Recorded, frame};
+use crate::error::{Error, Result};
+use crate::files::regular;
+use crate::results::write_csv;
+
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
+    let mut check = Check::new(CheckKind::Tables);
+    let mut tables: Vec<PathBuf> = std::fs::read_dir(folder)
+        .map_err(|error| Error::io("read", folder, &error))?
+        .filter_map(|item| Some(item.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|of| of == "csv"))
+        .collect();
+    tables.sort();
+    for path in tables {
+        let table = Sheet::read(&path)?;
+        match table.place("metric").zip(table.place("cell")) {
+            Some((metric, cell)) => tidy(&table, recorded, metric, cell, &mut check),
+            None => wide(&table, recorded, &mut check),
+        }
+        parquet(&path, &mut check)?;
+        let printed = path.with_extension("md");
+        match (folder.join("page.json"), printed.is_file()) {
+            (page, true) if page.is_file() => shown(&page, &table, &printed, &path.with_extension("tex"), &mut check)?,
+            (_, true) => run_markdown(&table, recorded, &printed, &mut check)?,
+            _ => {}
+        }
+    }
+    let all = check.compared();
+    Ok(check.of(all))
+}
+
+/// A CSV file.
+struct Sheet {
+    name: String,
+    heads: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Sheet {
+    fn read(path: &Path) -> Result<Self> {
+        let name = name(path);
+        let bytes = regular::read(path)?;
+        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(bytes.as_slice());
+        let damaged = |error: csv::Error| {
+            Error::damaged("a table is no CSV").at(path.display().to_string()).found(error.to_string())
+        };
+        let heads = reader.headers().map_err(damaged)?.iter().map(str::to_owned).collect();
+        let rows = reader.records().map(|row| Ok(row.map_err(damaged)?.iter().map(str::to_owned).collect()));
+        Ok(Self { name, heads, rows: rows.collect::<Result<_>>()? })
+    }
+
+    fn place(&self, head: &str) -> Option<usize> {
+        self.heads.iter().position(|own| own == head)
+    }
+
+    fn number(&self, row: usize, column: usize) -> Option<f64> {
+        self.rows[row].get(column)?.parse().ok()
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn alike(one: f64, two: f64) -> bool {
+    (one - two).abs() <= ROUNDING * one.abs().max(two.abs())
+}
+
+/// A row for each number, with its cell: over seeds the cells, and their mean.
+fn tidy(table: &Sheet, recorded: &Recorded, metric: usize, cell: usize, check: &mut Check) {
+    let Some(value) = table.place("value") else { return };
+    let spread = table.place("std").filter(|_| table.place("n").is_none());
+    for row in 0..table.rows.len() {
+        let (Some(cells), Some(metric)) = (table.rows[row].get(cell), table.rows[row].get(metric)) else { continue };
+        let of = |cell: &str| -> Vec<[Option<f64>; 2]> {
+            let own = recorded.numbers.numbers.iter().filter(|of| of.cell == cell && of.record.metric == *metric);
+            own.map(|of| [of.record.value, of.record.error]).collect()
+        };
+        let cells: Vec<&str> = cells.split("; ").collect();
+        let candidates: Vec<[Option<f64>; 2]> = match cells.as_slice() {
+            [one] => of(one),
+            several => {
+                let each: Vec<f64> = several.iter().filter_map(|cell| of(cell).first()?[0]).collect();
+                vec![[mean(&each), None]]
+            }
+        };
+        let at = || format!("{}, line {}: {} of {}", table.name, row + 2, metric, cells.join("; "));
+        for (place, which) in [(Some(value), 0), (spread, 1)] {
+            let Some(place) = place else { continue };
+            let found = table.number(row, place);
+            let all: Vec<Option<f64>> = candidates.iter().map(|of| of[which]).collect();
+            let fits = |of: &Option<f64>| match (of, found) {
+                (Some(of), Some(found)) => alike(*of, found),
+                (None, None) => true,
+                _ => false,
+            };
+            let failed = found.is_none() && table.rows[row].get(place).is_none_or(String::is_empty);
+            match all.iter().find(|of| fits(of)) {
+                Some(_) => check.agree(0.0),
+                None if failed && which == 0 && recorded_failure(recorded, &cells) => check.agree(0.0),
+                None => {
+                    let made = all.first().copied().flatten();
+                    let text = |of: Option<f64>| of.map_or("nothing".to_owned(), |of| of.to_string());
+                    let by = made.zip(found).map(|(made, found)| (made - found).abs());
+                    check.differ(at(), [table.rows[row][place].clone(), text(made)], by);
+                }
+            }
+        }
+    }
+}
+
+fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
+    recorded.numbers.numbers.iter().any(|of| cells.contains(&of.cell.as_str()) && of.failure.is_some())
+}
+
+/// A row for each cell, a column for each of its numbers.
+fn wide(table: &Sheet, recorded: &Recorded, check: &mut Check) {
+    let mut cells: BTreeMap<&str, BTreeMap<&str, Option<f64>>> = BTreeMap::new();
+    for number in &recorded.numbers.numbers {
+        cells.entry(&number.cell).or_default().insert(&number.column, number.record.value);
+    }
+    let own: Vec<(usize, &str)> = table
+        .heads
+        .iter()
+        .enumerate()
+        .filter(|(_, head)| recorded.numbers.numbers.iter().any(|of| of.column == **head))
+        .map(|(at, head)| (at, head.as_str()))
+        .collect();
+    // Over seeds a row is a mean of several cells.
+    if table.heads.iter().any(|head| head.ends_with(" n")) {
+        return;
+    }
+    let mut free: Vec<&BTreeMap<&str, Option<f64>>> = cells.values().collect();
+    for row in 0..table.rows.len() {
+        let misses = |cell: &BTreeMap<&str, Option<f64>>| -> Vec<(usize, Option<f64>)> {
+            let wrong = |(at, head): &(usize, &str)| {
+                let value = cell.get(head).copied().flatten();
+                let same = match (value, table.number(row, *at)) {
+                    (Some(one), Some(two)) => alike(one, two),
+                    (None, None) => true,
+                    _ => false,
+                };
+                (!same).then_some((*at, value))
+            };
+            own.iter().filter_map(wrong).collect()
+        };
+        let Some(nearest) = (0..free.len()).min_by_key(|&at| misses(free[at]).len()) else {
+            check.differ(
+                format!("{}, line {}", table.name, row + 2),
+                ["a row", "no such cell among the numbers"],
+                None,
+            );
+            continue;
+        };
+        let wrong = misses(free.remove(nearest));
+        (wrong.len()..own.len()).for_each(|_| check.agree(0.0));
+        for (at, made) in wrong {
+            let found = table.number(row, at);
+            let by = made.zip(found).map(|(made, found)| (made - found).abs());
+            let text = made.map_or("nothing".to_owned(), |of| of.to_string());
+            let place = format!("{}, line {}, {}", table.name, row + 2, table.heads[at]);
+            check.differ(place, [table.rows[row][at].clone(), text], by);
+        }
+    }
+}
+
+/// The Parquet form, written as CSV, is the CSV form.
+fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
+    let path = csv.with_extension("parquet");
+    if !path.is_file() {
+        return Ok(());
+    }
+    let frame = frame(&path)?;
+    let folder = tempfile::tempdir().map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))?;
+    let again = folder.path().join("again.csv");
+    write_csv(&again, &frame)?;
+    let (one, two) = (regular::read(csv)?, regular::read(&again)?);
+    let (one, two) = (String::from_utf8_lossy(&one), String::from_utf8_lossy(&two));
+    match one.lines().zip(two.lines()).position(|(a, b)| a != b) {
+        None if one.lines().count() == two.lines().count() => check.agree(0.0),
+        place => {
+            let line = place.unwrap_or(one.lines().count().min(two.lines().count()));
+            let of = |text: &str| text.lines().nth(line).unwrap_or_default().to_owned();
+            check.differ(format!("{} and {}, line {}", name(csv), name(&path), line + 1), [of(&one), of(&two)], None);
+        }
+    }
+    Ok(())
+}
+
+/// A printed number and how far rounding may have moved it.
+fn printed(text: &str) -> Option<(f64, f64)> {
+    let text = text.trim().replace('−', "-").replace(',', "");
+    let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
+    let number = &text[..end];
+    let decimals = number.split_once('.').map_or(0, |(_, after)| after.len());
+    let half = 0.5 * 10f64.powi(-i32::try_from(decimals).ok()?);
+    Some((number.parse().ok()?, half * 1.000_001))
+}
+
+/// The page's table against the numbers of the CSV form, and the printed forms against it.
+fn shown(page: &Path, table: &Sheet, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
+    let damaged = |error: serde_json::Error| {
+        Error::damaged("an artifact of the page cannot be read").at(page.display().to_string()).found(error.to_string())
+    };
+    let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(damaged)?;
+    let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
+    let rows: Vec<Vec<&Value>> = view["rows"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|row| row["cells"].as_array().into_iter().flatten().collect())
+        .collect();
+    let places = table.place("cell").zip(table.place("value"));
+    for (row, cells) in rows.iter().enumerate() {
+        for cell in cells {
+            let (Some(key), Some(value)) = (cell["key"].as_str(), cell["value"].as_f64()) else { continue };
+            let text = cell["text"].as_str().unwrap_or_default();
+            let known = places.is_none_or(|(at, place)| {
+                let of =
+                    |line: usize| table.rows[line].get(at).is_some_and(|own| own.split("; ").any(|own| own == key));
+                let mut values = (0..table.rows.len()).filter(|&line| of(line)).map(|line| table.number(line, place));
+                values.any(|found| found.is_some_and(|found| alike(found, value)))
+            });
+            let at = || format!("page.json, row {}: {key}", row + 1);
+            if !known {
+                check.differ(at(), [value.to_string(), format!("no such value in {}", table.name)], None);
+                continue;
+            }
+            if let Some((number, half)) = printed(text) {
+                check.number(|| format!("{}, as it is printed", at()), number, value, half);
+            }
+        }
+    }
+    let heads = [markdown, latex].map(name);
+    let bodies = [markdown_rows(markdown)?, if latex.is_file() { latex_rows(latex)? } else { Vec::new() }];
+    for (file, body) in heads.iter().zip(bodies).filter(|(_, body)| !body.is_empty()) {
+        if body.len() != rows.len() {
+            check.differ(file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
+            continue;
+        }
+        for (line, (own, cells)) in body.iter().zip(&rows).enumerate() {
+            // From the right: what stands before the numbers may be shown in fewer columns.
+            for (own, cell) in own.iter().rev().zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
+                let text = cell["text"].as_str().unwrap_or_default();
+                match plain(own).contains(&plain(text)) {
+                    true => check.agree(0.0),
+                    false => check.differ(format!("{file}, row {}", line + 1), [own.trim(), text], None),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What digits a text has, without marks and markup.
+fn plain(text: &str) -> String {
+    let text = text.replace("$\\pm$", "±").replace("$-$", "−").replace("\\,", "").replace("{,}", ",");
+    text.chars().filter(|c| !"\\*{}$ ".contains(*c)).collect()
+}
+
+fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
+    let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
+    let body = text.lines().skip_while(|line| !line.starts_with("| ---") && !line.starts_with("| --")).skip(1);
+    let cells = |line: &str| line.trim_matches('|').split(" | ").map(str::to_owned).collect();
+    Ok(body.take_while(|line| line.starts_with('|')).map(cells).collect())
+}
+
+fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
+    let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
+    let body = text
+        .lines()
+        .skip_while(|line| !line.starts_with("\\midrule"))
+        .take_while(|line| !line.starts_with("\\bottomrule"));
+    let rows = body.filter(|line| line.contains(" & "));
+    Ok(rows.map(|line| line.trim_end_matches("\\\\").split(" & ").map(str::to_owned).collect()).collect())
+}
+
+/// The printed form of a run's table against its CSV form.
+fn run_markdown(table: &Sheet, recorded: &Recorded, path: &Path, check: &mut Check) -> Result<()> {
+    let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
+    let Some(heads) = text.lines().find(|line| line.starts_with("| ")) else { return Ok(()) };
+    let heads: Vec<&str> = heads.trim_matches('|').split(" | ").map(str::trim).collect();
+    let rows = markdown_rows(path)?;
+    if rows.len() != table.rows.len() {
+        let counts = [rows.len(), table.rows.len()].map(|count| format!("{count} rows"));
+        check.differ(format!("{} and {}", name(path), table.name), counts, None);
+        return Ok(());
+    }
+    let own = |head: &str| recorded.numbers.numbers.iter().any(|of| of.column == head);
+    for (at, head) in heads.iter().enumerate() {
+        let Some(place) = table.place(head).filter(|_| own(head)) else { continue };
+        for (row, cells) in rows.iter().enumerate() {
+            let (Some(value), Some(text)) = (table.number(row, place), cells.get(at)) else { continue };
+            let bare = text.replace("**", "").replace("<u>", "").replace("*", "");
+            let place = || format!("{}, row {}, {head}", name(path), row + 1);
+            match printed(&bare) {
+                Some((number, half)) => check.number(place, number, value, half),
+                None => check.differ(place(), [text.trim().to_owned(), value.to_string()], None),
+            }
+        }
+    }
+    Ok(())
+}

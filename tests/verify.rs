@@ -1,0 +1,225 @@
+//! `ghostlab verify`: what was altered in somebody's results is found, and what was not agrees.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+
+mod common;
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use common::world::World;
+use ghostlab::files::sha256;
+use polars::prelude::{IntoColumn, NamedFrom, ParquetReader, ParquetWriter, SerReader, Series};
+use serde_json::Value;
+
+const FOLDER: &str = "results/grid";
+
+/// A run of a dense backbone, two cuts and three recoveries on two texts and a task.
+fn world() -> World {
+    let world = World::large();
+    world.write(
+        "grid.yaml",
+        "backbones:\n  tiny: {path: backbone}\n\
+         corpora:\n  train: {path: train.txt, rule: wikitext2}\n  test: {path: test.jsonl, rule: ptb, limit: 5}\n\
+         \x20 long: {path: long.jsonl, rule: ptb}\ntasks:\n  copa: {path: copa.jsonl}\n\
+         backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [1, 2]\nrecovery: [none, linearpatch-diag, ghosted]\n\
+         calibration:\n  - {corpus: train, sequences: 8, length: 64}\n\
+         evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n    - {corpus: long, length: 64}\n  tasks: [copa]\n",
+    );
+    world.runs(&[]);
+    // What is verified is computed from the inputs, whatever is stored.
+    std::fs::remove_dir_all(world.path("data/store")).unwrap();
+    std::fs::create_dir_all(world.path("data/store")).unwrap();
+    world
+}
+
+/// The exit code and the answer.
+fn verify(world: &World, more: &[&str]) -> (i32, Value) {
+    let output = world.ghostlab(&[&["verify", FOLDER, "--json"], more].concat());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!text.contains("panicked"), "{text}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!(answer["command"], "verify", "{answer}");
+    (output.status.code().unwrap(), answer["answer"]["folders"][0].clone())
+}
+
+fn check<'a>(folder: &'a Value, kind: &str) -> &'a Value {
+    folder["checks"].as_array().unwrap().iter().find(|check| check["kind"] == kind).unwrap()
+}
+
+/// The kinds of checks in which something differs.
+fn differing(folder: &Value) -> Vec<&str> {
+    let all = folder["checks"].as_array().unwrap().iter();
+    all.filter(|check| !check["differs"].as_array().unwrap().is_empty())
+        .map(|of| of["kind"].as_str().unwrap())
+        .collect()
+}
+
+fn path(world: &World, name: &str) -> PathBuf {
+    world.path(FOLDER).join(name)
+}
+
+/// Alters a JSON file, and its hash in the list: who forges a number forges that, too.
+fn alter(world: &World, name: &str, how: impl FnOnce(&mut Value)) {
+    let mut value = common::json(&path(world, name));
+    how(&mut value);
+    std::fs::write(path(world, name), value.to_string()).unwrap();
+    relist(world, name);
+}
+
+fn relist(world: &World, name: &str) {
+    let list = path(world, ".ghostlab.sha256");
+    let (hash, _) = sha256::of_file(&path(world, name)).unwrap();
+    let text = std::fs::read_to_string(&list).unwrap();
+    let own = |line: &str| line.split_once("  ").is_some_and(|(_, of)| of == name);
+    let lines = text.lines().map(|line| if own(line) { format!("{hash}  {name}\n") } else { format!("{line}\n") });
+    std::fs::write(list, lines.collect::<String>()).unwrap();
+}
+
+#[test]
+fn an_untouched_folder_agrees_whole_and_in_part() {
+    let world = world();
+    let (code, whole) = verify(&world, &["--share", "100%"]);
+    assert_eq!(code, 0, "{whole:#}");
+    for kind in
+        ["files", "items", "tables", "inputs", "windows", "documents", "log_likelihoods", "selections", "operators"]
+    {
+        let check = check(&whole, kind);
+        assert!(check["agreed"].as_u64() > Some(0) && check["chance"] == 1.0, "{kind}: {check:#}");
+        // The same engine on the same machine gives the same bits; a mean in another order does not.
+        assert!(check["largest"].as_f64() < Some(1e-6), "{kind}: {check:#}");
+    }
+    // Seven cells with two texts of 5 and n windows, and 40 documents.
+    assert_eq!(check(&whole, "documents")["all"], 7 * 40);
+    assert_eq!(check(&whole, "selections")["all"], 6);
+    let (code, part) = verify(&world, &["--share", "5%"]);
+    assert_eq!(code, 0, "{part:#}");
+    let (drawn, all) = (&check(&part, "windows")["agreed"], &check(&part, "windows")["all"]);
+    assert!(drawn.as_u64() > Some(0) && drawn.as_u64() < all.as_u64(), "{drawn} of {all}");
+    assert!(check(&part, "windows")["chance"].as_f64() < Some(0.7), "{part:#}");
+    // Without its documents a folder is checked by right and wrong.
+    std::fs::remove_file(path(&world, "documents.parquet")).unwrap();
+    let (code, bare) = verify(&world, &["--share", "100%"]);
+    assert_eq!(code, 0, "{bare:#}");
+    assert_eq!(check(&bare, "documents")["agreed"], 7 * 40);
+    assert_eq!(check(&bare, "log_likelihoods")["all"], 0);
+    assert!(bare["notes"][0].as_str().unwrap().contains("left out"), "{bare:#}");
+}
+
+#[test]
+fn an_altered_log_likelihood_and_an_altered_loss_are_found_where_they_are_drawn() {
+    let world = world();
+    let file = path(&world, "documents.parquet");
+    let mut frame = ParquetReader::new(File::open(&file).unwrap()).finish().unwrap();
+    let values: Vec<f64> = frame.column("log_likelihood").unwrap().f64().unwrap().iter().map(Option::unwrap).collect();
+    let mut altered = values.clone();
+    // Of the last document the choice that is the worse one: nothing else shows it.
+    let place = if values[values.len() - 1] < values[values.len() - 2] { values.len() - 1 } else { values.len() - 2 };
+    altered[place] -= 0.25;
+    frame.with_column(Series::new("log_likelihood".into(), altered).into_column()).unwrap();
+    ParquetWriter::new(File::create(&file).unwrap()).finish(&mut frame).unwrap();
+    relist(&world, "documents.parquet");
+    let (code, folder) = verify(&world, &["--share", "100%"]);
+    assert_eq!((code, differing(&folder)), (4, vec!["log_likelihoods"]), "{folder:#}");
+    let found = &check(&folder, "log_likelihoods")["differs"];
+    assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
+    assert!((found[0]["by"].as_f64().unwrap() - 0.25).abs() < 1e-9, "{found:#}");
+    assert!(found[0]["at"].as_str().unwrap().contains("copa"), "{found:#}");
+    // A part finds it where its chunk is drawn, and only there.
+    let mut codes = Vec::new();
+    for seed in 0..6 {
+        let seed = seed.to_string();
+        let (code, folder) = verify(&world, &["--share", "20%", "--seed", &seed]);
+        let check = check(&folder, "log_likelihoods");
+        assert_eq!(code == 4, !check["differs"].as_array().unwrap().is_empty());
+        assert!(check["chance"].as_f64() < Some(1.0));
+        codes.push(code);
+    }
+    assert!(codes.contains(&4) && codes.contains(&0), "another seed draws others: {codes:?}");
+
+    alter(&world, "numbers.json", |numbers| {
+        let of = numbers["numbers"].as_array_mut().unwrap().iter_mut().find(|of| of["losses"].is_array()).unwrap();
+        // Up here and down there: the perplexity stays.
+        for (place, by) in [(0, 0.01), (1, -0.01)] {
+            let loss = of["losses"][place].as_f64().unwrap();
+            of["losses"][place] = (loss + by).into();
+        }
+    });
+    let (code, folder) = verify(&world, &["--share", "100%"]);
+    assert_eq!((code, differing(&folder)), (4, vec!["windows", "log_likelihoods"]), "{folder:#}");
+    assert_eq!(check(&folder, "windows")["differs"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn an_altered_layer_choice_table_cell_and_hash_are_found() {
+    let world = world();
+    let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
+    let run = std::fs::read_to_string(path(&world, "run.json")).unwrap();
+    alter(&world, "run.json", |run| {
+        let cells = run["cells"].as_array_mut().unwrap();
+        let cell = cells.iter_mut().find(|cell| cell["removed"].as_array().is_some_and(|of| of.len() == 1)).unwrap();
+        cell["removed"][0] = (cell["removed"][0].as_u64().unwrap() + 1).into();
+    });
+    let (code, folder) = verify(&world, &["--share", "100%"]);
+    assert_eq!((code, differing(&folder)), (4, vec!["selections"]), "{folder:#}");
+    std::fs::write(path(&world, "run.json"), run).unwrap();
+
+    // One digit of one cell, in each form of the table; a small share is enough.
+    for name in ["results.csv", "results.md"] {
+        let whole = std::fs::read_to_string(path(&world, name)).unwrap();
+        let line = whole.lines().rfind(|line| line.contains("ghosted")).unwrap();
+        let start = line.char_indices().rev().filter(|(_, c)| *c == '.').map(|(at, _)| at - 1);
+        let at = start.into_iter().find(|at| line.as_bytes()[*at].is_ascii_digit()).unwrap();
+        let digit = if line.as_bytes()[at] == b'7' { "8" } else { "7" };
+        let other = format!("{}{digit}{}", &line[..at], &line[at + 1..]);
+        std::fs::write(path(&world, name), whole.replace(line, &other)).unwrap();
+        relist(&world, name);
+        let (code, folder) = verify(&world, &["--share", "1%"]);
+        assert_eq!((code, differing(&folder)), (4, vec!["tables"]), "{name}: {line}\n{other}\n{folder:#}");
+        std::fs::write(path(&world, name), whole).unwrap();
+    }
+
+    // An answer that is counted otherwise than its items say.
+    std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
+    let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
+    alter(&world, "numbers.json", |numbers| {
+        let all = numbers["numbers"].as_array_mut().unwrap();
+        let of = all.iter_mut().find(|of| of["right"].is_string() && of["metric"] == "copa").unwrap();
+        of["value"] = (of["value"].as_f64().unwrap() + 1.0).into();
+    });
+    let (code, folder) = verify(&world, &["--share", "1%"]);
+    assert_eq!(code, 4);
+    assert!(differing(&folder).contains(&"items"), "{folder:#}");
+    std::fs::write(path(&world, "numbers.json"), numbers).unwrap();
+
+    let first = lists.lines().nth(1).unwrap().chars().next().unwrap();
+    let other = if first == 'a' { 'b' } else { 'a' };
+    let (head, rest) = lists.split_once('\n').unwrap();
+    std::fs::write(path(&world, ".ghostlab.sha256"), format!("{head}\n{other}{}", &rest[1..])).unwrap();
+    let (code, folder) = verify(&world, &["--share", "1%"]);
+    assert_eq!((code, differing(&folder)), (4, vec!["files"]), "{folder:#}");
+}
+
+#[test]
+fn inputs_are_found_by_their_hashes_and_a_missing_backbone_is_named() {
+    let world = world();
+    std::fs::create_dir(world.path("elsewhere")).unwrap();
+    std::fs::rename(world.path("backbone"), world.path("elsewhere/backbone")).unwrap();
+    let (code, folder) = verify(&world, &["--share", "5%"]);
+    assert_eq!((code, differing(&folder).len()), (3, 0), "{folder:#}");
+    let cannot = &check(&folder, "inputs")["cannot"];
+    let words = |of: &Value| {
+        of["at"].as_str().unwrap().contains("backbone tiny") && of["lacks"].as_str().unwrap().contains("SHA-256")
+    };
+    assert!(cannot.as_array().unwrap().iter().all(words), "{cannot:#}");
+    let (code, folder) = verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
+    assert_eq!(code, 0, "{folder:#}");
+    // One with other bytes is no such input.
+    let config = world.path("elsewhere/backbone/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text}\n")).unwrap();
+    let (code, folder) = verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
+    assert_eq!(code, 3, "{folder:#}");
+    let output = world.ghostlab(&["verify", "nowhere"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("there are no results to check"));
+}
