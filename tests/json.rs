@@ -285,6 +285,8 @@ fn commands_that_do_something_tell_it_by_the_schema() {
         (&exported["folders"][0]["folder"], &exported["folders"][0]["needs_code"]),
         (&json!("out"), &json!(false))
     );
+    let verified = of(&["verify", "results"], "verify");
+    assert_eq!((&verified["seed"], &verified["folders"][0]["name"]), (&json!(0), &json!("grid")));
     assert!(!of(&["audit"], "audit")["findings"].as_array().unwrap().is_empty());
     assert_eq!(of(&["report", "--reports", "pages"], "report")["page"], "pages/index.html");
     assert_eq!(of(&["man", "--to", "pages"], "man")["folder"], "pages");

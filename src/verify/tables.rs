@@ -251,9 +251,11 @@ fn shown(page: &Path, table: &Sheet, markdown: &Path, latex: &Path, check: &mut 
         }
         for (line, (own, cells)) in body.iter().zip(&rows).enumerate() {
             // From the right: what stands before the numbers may be shown in fewer columns.
-            for (own, cell) in own.iter().rev().zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
+            // An empty one only keeps groups of columns apart.
+            let own = own.iter().rev().filter(|own| !own.trim().is_empty());
+            for (own, cell) in own.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
                 let text = cell["text"].as_str().unwrap_or_default();
-                match plain(own).contains(&plain(text)) {
+                match shows(own, text) {
                     true => check.agree(0.0),
                     false => check.differ(format!("{file}, row {}", line + 1), [own.trim(), text], None),
                 }
@@ -263,10 +265,20 @@ fn shown(page: &Path, table: &Sheet, markdown: &Path, latex: &Path, check: &mut 
     Ok(())
 }
 
-/// What digits a text has, without marks and markup.
-fn plain(text: &str) -> String {
-    let text = text.replace("$\\pm$", "±").replace("$-$", "−").replace("\\,", "").replace("{,}", ",");
-    text.chars().filter(|c| !"\\*{}$ ".contains(*c)).collect()
+/// The numbers in a text, as they are printed, whatever marks and markup stand around them.
+fn numbers(text: &str) -> Vec<String> {
+    let text = text.replace("$-$", "-").replace('−', "-").replace("{,}", "").replace(',', "");
+    let words = text.split(|c: char| !c.is_ascii_digit() && !".-".contains(c));
+    words
+        .map(|word| word.trim_end_matches(['.', '-']).to_owned())
+        .filter(|word| word.contains(|c: char| c.is_ascii_digit()))
+        .collect()
+}
+
+/// Whether a printed cell shows the numbers of a text, in their order.
+fn shows(cell: &str, text: &str) -> bool {
+    let mut own = numbers(cell).into_iter();
+    numbers(text).iter().all(|number| own.any(|own| own == *number))
 }
 
 fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
@@ -311,4 +323,38 @@ fn run_markdown(table: &Sheet, recorded: &Recorded, path: &Path, check: &mut Che
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_cell_shows_the_numbers_of_its_text_and_no_others() {
+        for (cell, text) in [
+            ("**97.33**⁺", "97.33"),
+            ("\\cellcolor{gray!15} \\underline{97.33}$^{+}$", "97.33"),
+            ("$-$1.20 $\\pm$ 0.30", "−1.20 ± 0.30"),
+            ("\\shortstack[r]{12.5\\\\{\\tiny 13.1; $-$0.6}}", "12.5"),
+            ("failed", "failed"),
+            ("1,024.5", "1024.5"),
+        ] {
+            assert!(shows(cell, text), "{cell} {text}");
+        }
+        for (cell, text) in
+            [("97.337", "97.33"), ("197.33", "97.33"), ("1.20", "−1.20"), ("0.30 ± 1.20", "1.20 ± 0.30")]
+        {
+            assert!(!shows(cell, text), "{cell} {text}");
+        }
+    }
+
+    #[test]
+    fn a_printed_number_says_how_far_it_may_be_rounded() {
+        assert_eq!(
+            printed("98.10 ± 0.2").map(|(number, half)| (number, half > 0.005 && half < 0.00501)),
+            Some((98.1, true))
+        );
+        assert_eq!(printed("1.05×").map(|of| of.0), Some(1.05));
+        assert_eq!(printed("failed"), None);
+    }
 }
