@@ -270,7 +270,7 @@ fn items(recorded: &Recorded, number: &StoredNumber, scores: &SampledScores, of:
                 let found = document.right(*kind);
                 match right.get(place) {
                     Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
-                        checks.documents.agree(0.0)
+                        checks.documents.agree(0.0);
                     }
                     Some(&bit) => {
                         let word = |right: bool| if right { "right" } else { "wrong" };

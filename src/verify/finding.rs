@@ -126,6 +126,14 @@ impl Check {
         }
     }
 
+    /// A number as it is printed, which rounding may have moved so far.
+    pub(super) fn rounded(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
+        match (printed - value).abs() <= half {
+            true => self.agree(0.0),
+            false => self.number(at, printed, value, half),
+        }
+    }
+
     pub(super) fn lack(&mut self, at: impl Into<String>, lacks: impl Into<String>) {
         let lacking = Lacking { at: at.into(), lacks: lacks.into() };
         if !self.cannot.contains(&lacking) {

@@ -126,26 +126,24 @@ fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
 
 /// A row for each cell, a column for each of its numbers.
 fn wide(table: &Sheet, recorded: &Recorded, check: &mut Check) {
-    let mut cells: BTreeMap<&str, BTreeMap<&str, Option<f64>>> = BTreeMap::new();
+    let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {
-        cells.entry(&number.cell).or_default().insert(&number.column, number.record.value);
+        let own = cells.entry(&number.cell).or_default();
+        own.insert(number.column.clone(), number.record.value);
+        own.insert(format!("{} ±", number.column), number.record.error);
     }
-    let own: Vec<(usize, &str)> = table
-        .heads
-        .iter()
-        .enumerate()
-        .filter(|(_, head)| recorded.numbers.numbers.iter().any(|of| of.column == **head))
-        .map(|(at, head)| (at, head.as_str()))
-        .collect();
+    let known = |head: &String| cells.values().any(|cell| cell.contains_key(head));
+    let heads = table.heads.iter().enumerate().filter(|(_, head)| known(head));
+    let own: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
     // Over seeds a row is a mean of several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
         return;
     }
-    let mut free: Vec<&BTreeMap<&str, Option<f64>>> = cells.values().collect();
+    let mut free: Vec<&BTreeMap<String, Option<f64>>> = cells.values().collect();
     for row in 0..table.rows.len() {
-        let misses = |cell: &BTreeMap<&str, Option<f64>>| -> Vec<(usize, Option<f64>)> {
+        let misses = |cell: &BTreeMap<String, Option<f64>>| -> Vec<(usize, Option<f64>)> {
             let wrong = |(at, head): &(usize, &str)| {
-                let value = cell.get(head).copied().flatten();
+                let value = cell.get(*head).copied().flatten();
                 let same = match (value, table.number(row, *at)) {
                     (Some(one), Some(two)) => alike(one, two),
                     (None, None) => true,
@@ -238,7 +236,7 @@ fn shown(page: &Path, table: &Sheet, markdown: &Path, latex: &Path, check: &mut 
                 continue;
             }
             if let Some((number, half)) = printed(text) {
-                check.number(|| format!("{}, as it is printed", at()), number, value, half);
+                check.rounded(|| format!("{}, as it is printed", at()), number, value, half);
             }
         }
     }
@@ -317,7 +315,7 @@ fn run_markdown(table: &Sheet, recorded: &Recorded, path: &Path, check: &mut Che
             let bare = text.replace("**", "").replace("<u>", "").replace("*", "");
             let place = || format!("{}, row {}, {head}", name(path), row + 1);
             match printed(&bare) {
-                Some((number, half)) => check.number(place, number, value, half),
+                Some((number, half)) => check.rounded(place, number, value, half),
                 None => check.differ(place(), [text.trim().to_owned(), value.to_string()], None),
             }
         }
