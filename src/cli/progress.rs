@@ -172,7 +172,7 @@ impl Reporter for Progress {
     fn event(&self, event: Event) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Planned { cells, complete, scores, scored, flops, engine, plan } => {
+            Event::Planned { cells, complete, scores, scored, flops, engine, plan, .. } => {
                 state.planned = flops;
                 if let Some(bars) = &state.bars {
                     bars.whole.set_length(1000);

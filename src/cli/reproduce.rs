@@ -240,7 +240,7 @@ fn progress_of(grid: &Grid, store: &Store, engine: EngineRequest) -> Result<(usi
     let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
     let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes, u64::MAX)?;
     let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
-    let rate = RunRecord::rate(store, &plan.engines()).filter(|_| known);
+    let rate = RunRecord::rate(store, &plan.engines(), &plan.machine()).filter(|_| known);
     Ok((complete, rate.map(|rate| estimate.left / rate)))
 }
 

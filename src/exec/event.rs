@@ -31,6 +31,8 @@ pub enum Event {
         flops: f64,
         /// What computes, where, and in which float type.
         engine: String,
+        /// The machine with its device that computes, as keys of times name it.
+        machine: String,
         /// The outline of what there is to do, in the store.
         plan: String,
     },

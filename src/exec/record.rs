@@ -94,9 +94,9 @@ impl RunRecord {
         self.stage == Stage::Running && !store.living().contains(&self.process)
     }
 
-    /// Floating-point operations a second of the newest run on this machine that did some with this engine.
-    pub fn rate(store: &Store, engine: &str) -> Option<f64> {
-        let machine = machine::identity(DeviceName::Cpu).to_string();
+    /// Floating-point operations a second of the newest run that did some with this engine on this machine, as
+    /// [`Plan::engines`](crate::plan::Plan::engines) and [`Plan::machine`](crate::plan::Plan::machine) say them.
+    pub fn rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {
         let worked = |record: &Self| {
             record.flops_done > 0.0
                 && record.seconds > 1.0
@@ -221,9 +221,10 @@ impl Reporter for Recorder<'_> {
         let mut state = lock(&self.state);
         let mut now = true;
         match &event {
-            Event::Planned { cells, complete, scores, scored, flops, engine, plan } => {
+            Event::Planned { cells, complete, scores, scored, flops, engine, machine, plan } => {
                 let record = &mut state.record;
                 (record.engine, record.plan) = (Some(engine.clone()), Some(plan.clone()));
+                record.machine = Some(machine.clone());
                 (record.cells, record.complete, record.flops) = (*cells, *complete, *flops);
                 (record.scores, record.scored) = (*scores, *scored);
             }
@@ -276,4 +277,29 @@ impl Reporter for Recorder<'_> {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_two_gpus_of_one_machine_each_has_a_rate_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let [slow, fast] = ["cuda:0", "cuda:1"].map(|gpu| json!({"host": "h", "gpu": {"device": gpu}}).to_string());
+        for (at, (machine, flops)) in [(&slow, 4e9), (&fast, 8e9)].into_iter().enumerate() {
+            let record = json!({
+                "process": "1", "grid": "g", "file": "g.yaml", "results": "r", "command": [], "started": at, "updated": 9,
+                "stage": "complete", "cells": 1, "complete": 1, "scores": 1, "scored": 1, "failures": {}, "jobs": {},
+                "flops": flops, "flops_done": flops, "seconds": 2.0, "engine": "candle f32 on cuda", "machine": machine,
+            });
+            store.put_file(&store.runs().join(format!("{at}.json")), record.to_string().as_bytes()).unwrap();
+        }
+        assert_eq!(RunRecord::all(&store).len(), 2);
+        let rate = |machine: &str| RunRecord::rate(&store, "candle f32 on cuda", machine);
+        assert_eq!((rate(&slow), rate(&fast), rate("another")), (Some(2e9), Some(4e9), None));
+    }
 }

@@ -164,6 +164,7 @@ impl Shared<'_> {
             scored: scores().filter(|key| state.has(key)).count(),
             flops,
             engine: plan.engines(),
+            machine: plan.machine(),
             plan: plan_id,
         });
         let context = Context::new(&plan, &state, store, settings, reporter, stop, terms);

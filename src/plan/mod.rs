@@ -29,6 +29,7 @@ pub use state::{KeyState, StoreState};
 
 use crate::error::Result;
 use crate::grid::Grid;
+use crate::machine;
 use crate::model::EngineRequest;
 use crate::store::Store;
 
@@ -60,6 +61,13 @@ impl<'g> Plan<'g> {
     pub fn engines(&self) -> String {
         let ids: BTreeSet<String> = self.backbones.iter().map(|backbone| backbone.engine.id().to_string()).collect();
         ids.into_iter().collect::<Vec<_>>().join(", ")
+    }
+
+    /// The machine with each device that computes, as [`machine::identity`] has it: of two GPUs each is another.
+    pub fn machine(&self) -> String {
+        let of = |backbone: &BackbonePlan| machine::identity(backbone.engine.device()).to_string();
+        let all: BTreeSet<String> = self.backbones.iter().map(of).collect();
+        all.into_iter().collect::<Vec<_>>().join(", ")
     }
 
     /// Each cell with its backbone and variant, in the grid's order.

@@ -422,7 +422,7 @@ fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
     let run = (left > 0.0).then(|| {
         let engine = plan.engines();
         let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().device == CPU.device);
-        let rate = match RunRecord::rate(store, &engine) {
+        let rate = match RunRecord::rate(store, &engine, &plan.machine()) {
             Some(rate) => Some((rate, RateSource::LastRun)),
             None if on_cpu => Some((probe(), RateSource::Probe)),
             None => None,
