@@ -293,6 +293,7 @@ fn note(line: &Line) -> CellNote {
         ]],
         parts: vec![part("selection", "3b5d5c3712955042", 12.1), part("operator", "9f86d081884c7d65", 41.7)],
         inputs: [("../models/llama-3-8b/config.json".to_owned(), "8d4782b4a78a9acd".repeat(4))].into(),
+        ..CellNote::default()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::layout::PROTOCOL;
 use super::lists::List;
@@ -171,6 +171,7 @@ fn cell(shown: &Shown) -> Cell {
         mark,
         beside: shown.beside.as_ref().map(beside),
         key: Some(shown.of.cell.clone()),
+        identity: shown.of.identity(),
         failed: shown.of.failure.is_some(),
     }
 }
@@ -227,6 +228,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     let parts = result.made_from.iter().map(part).collect();
     CellNote {
         title: cell.clone(),
+        identity: json!(result.identity.as_deref()),
         lines,
         commands: vec![format!("cargo run --release -- explain {}{profile} {cell}", file.display())],
         makers,

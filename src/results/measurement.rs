@@ -3,10 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use serde_json::json;
+
 use super::record::Record;
 use super::{Factors, OfSeed, Protocol};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
+use crate::files::sha256;
 use crate::grid::Calibration;
 use crate::identity::{Identity, MeasureId};
 use crate::metric::Metric;
@@ -123,6 +126,24 @@ pub struct Calibrated {
     pub repaired: bool,
     /// The training of the operator, if it was trained.
     pub finetune: Option<Finetune>,
+}
+
+impl Measurement {
+    /// SHA-256 of what it is: of its variant (over seeds, of each), of what was measured, and of the metric. None where its
+    /// cell was never planned.
+    pub fn identity(&self) -> Option<String> {
+        let variants: Vec<&Identity> = match &self.sample {
+            Sample::Seeds(seeds) => seeds.iter().map(|of| of.identity.as_deref()).collect::<Option<_>>()?,
+            _ => vec![self.setup.identity.as_deref()?],
+        };
+        let measures: Vec<&MeasureId> = self.setup.measures.iter().map(AsRef::as_ref).collect();
+        Some(number_id(&variants, &measures, &self.record.metric))
+    }
+}
+
+/// SHA-256 of what a number is, in hexadecimal digits.
+pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric: &str) -> String {
+    sha256::of_bytes(json!({"variants": variants, "measures": measures, "metric": metric}).to_string())
 }
 
 impl Results {

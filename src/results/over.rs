@@ -8,12 +8,15 @@ use super::factors::SEED;
 use super::measurement::{CellSummary, Measurement, Results, Sample};
 use super::{Factors, distinct};
 use crate::grid::Over;
+use crate::identity::Identity;
 
 /// What a cell has under one seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OfSeed {
     pub seed: u64,
     pub cell: String,
+    /// What its cell is; none where that was never planned.
+    pub identity: Option<Arc<Identity>>,
     /// None where it failed.
     pub value: Option<f64>,
 }
@@ -79,6 +82,7 @@ fn over(group: &[&Arc<Measurement>]) -> Measurement {
     let of_seed = |number: &&Arc<Measurement>| OfSeed {
         seed: seedless(&number.setup.variant).1.unwrap_or_default(),
         cell: number.cell.clone(),
+        identity: number.setup.identity.clone(),
         value: number.record.value.filter(|value| value.is_finite() && number.failure.is_none()),
     };
     let seeds: Vec<OfSeed> = group.iter().map(of_seed).collect();

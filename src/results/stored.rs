@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Factors;
-use super::measurement::{Measurement, Results, Sample, Setup};
+use super::measurement::{Measurement, Results, Sample, Setup, number_id};
 use super::record::Record;
 use super::{Protocol, stem};
 use crate::corpus::EVALUATION_SEED;
@@ -215,6 +215,14 @@ impl StoredResults {
             all.extend(of.into_iter().map(|(aspect, value)| (whole.below(aspect.as_str()), value)));
         }
         Some(all)
+    }
+
+    /// SHA-256 of what a number is, by which a page names it too; none of what an older program made.
+    pub fn identity(&self, number: &StoredNumber) -> Option<String> {
+        let variant = self.identities.get(&number.cell)?;
+        let measured = self.measured.get(&number.record.condition.backbone).and_then(|of| of.get(&number.column));
+        let measures: Vec<&MeasureId> = measured.into_iter().flatten().collect();
+        Some(number_id(&[variant], &measures, &number.record.metric))
     }
 
     /// How a number was measured, and on which bytes; none where that is not kept.

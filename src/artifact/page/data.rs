@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::results::PaperVerdict;
 
@@ -121,6 +122,9 @@ pub struct Cell {
     pub beside: Option<BesideView>,
     /// The note that the number opens, a key of [`Page::cells`]. A key without a note makes no link.
     pub key: Option<String>,
+    /// SHA-256 of what the number is (variant, what was measured, metric), as in `numbers.json`; none of a text, and of what
+    /// an older program made.
+    pub identity: Option<String>,
     pub failed: bool,
 }
 
@@ -152,6 +156,8 @@ pub struct BesideView {
 #[serde(default)]
 pub struct CellNote {
     pub title: String,
+    /// What the cell is, whatever it is called: model, engine, cut, repair and calibration. Null of what was never planned.
+    pub identity: Value,
     /// Name and value, in the order of the page.
     pub lines: Vec<(String, String)>,
     /// Commands for a shell, each to be copied: `ghostlab explain …`.

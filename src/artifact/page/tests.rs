@@ -30,6 +30,7 @@ fn hostile_page() -> Page {
         key: Some(hostile()),
         error: hostile(),
         items: Some(3),
+        identity: Some(hostile()),
         ..Cell::default()
     };
     let column = |numeric: bool| Column { name: hostile(), group: Some(hostile()), numeric, ..Column::default() };
@@ -56,6 +57,7 @@ fn hostile_page() -> Page {
     };
     let note = CellNote {
         title: hostile(),
+        identity: hostile().into(),
         lines: vec![pair()],
         commands: vec![hostile()],
         makers: vec![vec![pair()], vec![pair()]],
