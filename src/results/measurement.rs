@@ -11,7 +11,7 @@ use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::files::sha256;
 use crate::grid::Calibration;
-use crate::identity::{Identity, MeasureId};
+use crate::identity::{Canonical, Identity, MeasureId};
 use crate::metric::Metric;
 use crate::model::EngineId;
 
@@ -143,7 +143,8 @@ impl Measurement {
 
 /// SHA-256 of what a number is, in hexadecimal digits.
 pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric: &str) -> String {
-    sha256::of_bytes(json!({"variants": variants, "measures": measures, "metric": metric}).to_string())
+    let all = json!({"variants": variants, "measures": measures, "metric": metric});
+    sha256::of_bytes(Canonical::of(&all).as_str())
 }
 
 impl Results {
