@@ -1,5 +1,6 @@
 //! Damaged and hostile inputs: seeded mutations of every kind of file that is read, and the program on files that are made
-//! to break it. The long version is `just fuzz`; `GHOSTLAB_FUZZ_ROUNDS` makes this one longer.
+//! to break it. The long version is `just fuzz`; `GHOSTLAB_FUZZ_ROUNDS` makes this one longer, and
+//! `GHOSTLAB_FUZZ_SEED` another one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
 
 mod common;
@@ -86,9 +87,11 @@ fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
 
 #[expect(clippy::disallowed_macros, reason = "how much was tried is counted aloud")]
 fn attack(target: &FuzzTarget) {
-    let rounds = std::env::var("GHOSTLAB_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let rounds = number("GHOSTLAB_FUZZ_ROUNDS").unwrap_or(400);
     let seeds = (target.seeds)();
-    let mut random = Random(target.name.bytes().map(u64::from).sum());
+    let other = number("GHOSTLAB_FUZZ_SEED").unwrap_or(0) << 32;
+    let mut random = Random(target.name.bytes().map(u64::from).sum::<u64>() + other);
     seeds.iter().for_each(|seed| (target.run)(seed));
     for round in 0..rounds {
         let (seed, other) = (random.below(seeds.len()), random.below(seeds.len()));
@@ -126,6 +129,30 @@ macro_rules! attacks {
 }
 
 attacks!(grid config tokenizer weights corpus task race meta pack journal command plan);
+
+#[test]
+fn a_call_that_waits_for_a_processor_is_not_taken_for_one_that_hangs() {
+    use std::time::Duration;
+    let seconds = Duration::from_secs;
+    assert_eq!(targets::watch::charged(seconds(500), seconds(450)), seconds(50));
+    assert_eq!(targets::watch::charged(seconds(500), seconds(600)), Duration::ZERO);
+    // Without a load it is the clock's time that counts.
+    assert_eq!(targets::watch::charged(seconds(121), Duration::ZERO), seconds(121));
+    if cfg!(target_os = "linux") {
+        let before = targets::watch::waited().unwrap();
+        let busy =
+            || (0..3_000_000_u64).fold(0, |sum: u64, n| std::hint::black_box(sum.wrapping_mul(31).wrapping_add(n)));
+        let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+        let waited = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..threads).map(|_| scope.spawn(|| (0..40).map(|_| busy()).max())).collect();
+            std::thread::sleep(Duration::from_millis(200));
+            let waited = targets::watch::waited().unwrap();
+            all.into_iter().for_each(|thread| drop(thread.join()));
+            waited
+        });
+        assert!(waited > before, "more threads than processors wait: {before:?} {waited:?}");
+    }
+}
 
 fn zipped(text: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

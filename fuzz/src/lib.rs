@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "a target fails by a panic")]
 
 pub mod commands;
+pub mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
