@@ -358,7 +358,7 @@ check("a note opens beside its number, which stays in sight", async () => {
     await settled();
     // The first, the last and one in the middle.
     for (const part of [0, 0.5, 1]) {
-      const link = `(() => { const all = [...document.querySelectorAll('figure.table td a')]; return all[Math.round(${part} * (all.length - 1))]; })()`;
+      const link = `(() => { const all = [...document.querySelectorAll('figure.table td a[href^="#cell-"]')]; return all[Math.round(${part} * (all.length - 1))]; })()`;
       await value(`(() => { const link = ${link}; link.scrollIntoView({ block: 'center' }); link.click(); })()`);
       await settled();
       const [cell, note, head, view] = await value(`(() => { const box = (of) => { const { top, right, bottom, left } = of.getBoundingClientRect(); return { top, right, bottom, left }; };
@@ -469,7 +469,7 @@ check("a square of the strip leads to the row of its claim", async () => {
   const [id, top, words] = await value(`(() => { const row = document.querySelector(':target'); return [row.id, row.getBoundingClientRect().top, row.innerText]; })()`);
   assert.equal(id, "claim-2");
   assert.ok(top >= 0 && top < 900, `the row is at ${top}`);
-  assert.ok(words.includes("holds"));
+  assert.ok(/holds|fails|unknown/.test(words), words);
   // The sentence has the most room, and the verdict is bold.
   const widths = await value(`[...document.querySelectorAll('[data-name="claims"] tbody tr:first-child > *')].map((cell) => cell.offsetWidth)`);
   assert.equal(widths.indexOf(Math.max(...widths)), 0, String(widths));
