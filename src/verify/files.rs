@@ -10,7 +10,9 @@ use crate::results::{CHANNELS, DOCUMENTS, LATENCY, LM_EVAL};
 
 /// What a record may leave out (docs/record.md).
 fn is_bulk(name: &str) -> bool {
-    [DOCUMENTS, CHANNELS, LATENCY].contains(&name) || Path::new(name).starts_with(LM_EVAL)
+    // What other programs read is made of the numbers that stay.
+    let forms = [LM_EVAL, "every_eval_ever", "eval_results"];
+    [DOCUMENTS, CHANNELS, LATENCY].contains(&name) || forms.iter().any(|form| Path::new(name).starts_with(form))
 }
 
 /// Each listed file. What was left out is told in `notes`.
