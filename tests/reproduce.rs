@@ -71,7 +71,7 @@ fn the_latex_compiles() {
     }
     let world = experiments("mine");
     made(&world, &["reproduce", "mini"]);
-    let tex = "\\documentclass{article}\\usepackage{booktabs,graphicx}\\usepackage[table]{xcolor}\n\\begin{document}\n\\input{results/mini/tiny/mini.tex}\n\\end{document}\n";
+    let tex = "\\documentclass{article}\\usepackage{adjustbox,booktabs,graphicx,multirow,url}\\usepackage[table]{xcolor}\n\\begin{document}\n\\input{results/mini/tiny/mini.tex}\n\\end{document}\n";
     world.write("document.tex", tex);
     let output = std::process::Command::new("pdflatex")
         .args(["-interaction=nonstopmode", "-halt-on-error", "document.tex"])

@@ -28,6 +28,11 @@ impl Artifact {
         Ok(described.map(|(description, _)| Self { name, file: file.to_owned(), description }))
     }
 
+    /// Its name, and what the paper calls it elsewhere.
+    pub fn called(&self) -> Vec<&str> {
+        Some(self.name.as_str()).into_iter().chain(self.description.also.as_deref()).collect()
+    }
+
     /// Its grid. What it does not show is not scored, and its data need not be there; where it shows no score at all there
     /// is nothing to do for a dense backbone.
     ///

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::layout::{layout, noted};
+use super::print::printed;
 use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
@@ -117,7 +118,7 @@ fn markdown_is_a_table_that_github_renders() {
 | LLaMA-3-8B | 7/32 | Linear Patch (Diag) | <u>50.00</u> | failed |
 | *LLaMA-3-8B* | *7/32* | *Ghost Layer (Ours)* | **62.50**⁺ | **21.62** |
 
-Bold: best of a block; underlined: second; in italics: ours. ⁺ and ⁻: ours is better or worse than the best other repair of the same selection, p < 0.05 on the same items.
+Bold: best of a block; underlined: second; in italics: ours. ⁺ and ⁻: ours is better or worse than the best other row of the same selection, which may be the one without a repair, and which was chosen by the same items without a correction of p, p < 0.05 on the same items.
 
 A caption.
 ";
@@ -126,27 +127,32 @@ A caption.
 
 #[test]
 fn latex_is_a_whole_table_with_what_it_needs() {
-    let text = latex(&view(), "table2");
+    let description = table(false, &rows(), &["rte", "ppl_c4"]);
+    let text = latex(&printed(entry(&description), &view()), "table2");
     let expected = "\
-% \\usepackage{booktabs,graphicx} \\usepackage[table]{xcolor}
+% \\usepackage{adjustbox,booktabs,graphicx,multirow,url} \\usepackage[table]{xcolor}
 \\begin{table}[t]
 \\centering
-\\caption{Accuracy \\& perplexity}
+\\footnotesize
+\\caption[Accuracy \\& perplexity]{Accuracy \\& perplexity. A caption. $L_p/L_t$: layers removed, of the backbone's layers. \
+Bold: best of a block, underlined: second; shaded: ours. $^{+}$ and $^{-}$: ours is better or worse than the best other row of \
+the same selection, which may be the one without a repair, and which was chosen by the same items without a correction of p, \
+$p < 0.05$ on the same items.}
 \\label{tab:table2}
-\\resizebox{\\linewidth}{!}{%
+\\begin{adjustbox}{max totalsize={\\linewidth}{.75\\textheight}}
 \\begin{tabular}{lllrr}
 \\toprule
-\\textbf{Model} & \\textbf{Lp/Lt} & \\textbf{Method} & \\textbf{RTE} & \\textbf{C4} \\\\
+\\textbf{Model} & \\textbf{$L_p/L_t$} & \\textbf{Method} & \\textbf{RTE} $\\uparrow$ & \\textbf{C4} $\\downarrow$ \\\\
 \\midrule
-LLaMA-3-8B & 0/32 & Dense & 70.00 & 6.71 \\\\
+\\multirow{4}{*}{LLaMA-3-8B} & 0/32 & Dense & 70.00 & 6.71 \\\\
 \\cmidrule{2-5}
-LLaMA-3-8B & 7/32 & LLM-Streamline & 40.00 & 2.50e7 \\\\
-LLaMA-3-8B & 7/32 & Linear Patch (Diag) & \\underline{50.00} & failed \\\\
-\\rowcolor{gray!15}
-LLaMA-3-8B & 7/32 & Ghost Layer (Ours) & \\textbf{62.50}$^{+}$ & \\textbf{21.62} \\\\
+ & 7/32 & LLM-Streamline & 40.00 & 2.50e7 \\\\
+ & 7/32 & Linear Patch (Diag) & \\underline{50.00} & failed \\\\
+ & 7/32 & \\cellcolor{gray!15} Ghost Layer (Ours) & \\cellcolor{gray!15} \\textbf{62.50}$^{+}$ & \\cellcolor{gray!15} \
+\\textbf{21.62} \\\\
 \\bottomrule
-\\end{tabular}%
-}
+\\end{tabular}
+\\end{adjustbox}
 \\end{table}
 ";
     assert_eq!(text, expected);

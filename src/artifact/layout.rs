@@ -10,7 +10,7 @@ use crate::grid::{Description, Lead, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{DENSE, Record};
 use crate::results::{
-    Column, Factors, Lead as TableLead, Measurement, Row, Shown, Table, distinct, factors, protocol_line,
+    Column, Factors, Lead as TableLead, LeadKind, Measurement, Row, Shown, Table, distinct, factors, protocol_line,
 };
 use crate::{criterion, recovery};
 
@@ -45,7 +45,7 @@ pub(super) fn layout(
             let ours = recovery::is_ours(&first.record.condition.recovery);
             let lead = table.lead.iter().map(|lead| lead_text(*lead, first, table)).collect();
             let cells = cells.into_iter().map(|number| number.map(|of| shown(of, table))).collect();
-            let row = Row { lead, backbone: place, block, dense, ours, cells, tail: Vec::new() };
+            let row = Row { lead, backbone: place, block, dense, ours, cells, ..Row::default() };
             rows.push(Laid { row, first: Arc::clone(first) });
             Ok(())
         };
@@ -85,7 +85,7 @@ pub(super) fn layout(
     let laid = Table {
         title: description.title.clone(),
         caption: description.caption.clone().unwrap_or_default(),
-        lead: table.lead.iter().map(|lead| TableLead::text(head(*lead))).collect(),
+        lead: table.lead.iter().map(|lead| TableLead::text(head(*lead)).kind(kind(*lead))).collect(),
         groups,
         columns: columns.into_iter().map(|placed| placed.column).collect(),
         rows: rows.into_iter().map(|laid| laid.row).collect(),
@@ -224,15 +224,11 @@ impl Laid {
     }
 }
 
-/// What the note on how a table's numbers were measured begins with.
-pub(super) const PROTOCOL: &str = "Protocol: ";
-
 /// The table with the line of protocols under it, and what has to be said besides.
 pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
     let line = protocol_line(profile, table.shown().map(|(_, shown)| &*shown.of));
-    table.notes =
-        Some(line).filter(|line| !line.is_empty()).map(|line| format!("{PROTOCOL}{line}.")).into_iter().collect();
-    table.notes.extend(besides);
+    table.protocol = if line.is_empty() { line } else { format!("Protocol: {line}.") };
+    table.notes = besides;
     table
 }
 
@@ -294,6 +290,14 @@ fn head(lead: Lead) -> &'static str {
         Lead::Depth => "Lp/Lt",
         Lead::Method => "Method",
         Lead::Sequences => "Num. of sequences",
+    }
+}
+
+fn kind(lead: Lead) -> LeadKind {
+    match lead {
+        Lead::Backbone => LeadKind::Spanning,
+        Lead::Depth => LeadKind::Fraction,
+        Lead::Method | Lead::Sequences => LeadKind::Words,
     }
 }
 

@@ -5,11 +5,11 @@ use std::path::Path;
 use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
 use crate::artifact::paper::backbone_label;
-use crate::error::Result;
-use crate::grid::BackboneFile;
+use crate::error::{Error, Result, nearest};
+use crate::grid::{BackboneFile, Description};
 use crate::hub::{Hub, Lock, Settings, Want};
 use crate::options::Described;
-use crate::results::{TextColumn, TextTable, escaped, failed};
+use crate::results::{Lead, LeadKind, Row, Table, TextColumn, TextTable, distinct, escaped, failed};
 use crate::{criterion, grid, recovery};
 
 /// A table of texts.
@@ -19,6 +19,20 @@ pub(super) struct List {
     pub rows: Vec<Vec<String>>,
     /// The column that names a row.
     pub label: usize,
+    /// The columns that are printed beside that one.
+    printed: Printed,
+}
+
+/// What a printed list has besides its rows' names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Printed {
+    /// The column that tells kinds of rows apart, where there is one.
+    kind: Option<usize>,
+    /// The column of names in a grid, by which a description chooses rows.
+    name: usize,
+    /// The column of addresses, and what the paper calls it.
+    source: usize,
+    head: &'static str,
 }
 
 /// The paper's criteria and recoveries with the repository of the reference (paper tables 1 and A2).
@@ -33,6 +47,7 @@ pub(super) fn methods() -> List {
         heads: ["Category", "Method", "Name in a grid", "Reference"].map(str::to_owned).to_vec(),
         rows: criteria.chain(recoveries).collect(),
         label: 1,
+        printed: Printed { kind: Some(0), name: 2, source: 3, head: "Official repository" },
     }
 }
 
@@ -62,10 +77,52 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
         heads: ["Model", "Name in a grid", "Source", "Folder", "State"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
         label: 0,
+        printed: Printed { kind: None, name: 1, source: 2, head: "Download link" },
     })
 }
 
 impl List {
+    /// The rows that the paper's table has, as it prints them; all where the description names none. Methods of one kind and
+    /// one source are one row, under what their names share.
+    ///
+    /// # Errors
+    /// A name that is in no row, with the nearest.
+    pub(super) fn printed(&self, description: &Description) -> Result<Table> {
+        let Printed { kind, name, source, head } = self.printed;
+        let find = |wanted: &String| {
+            self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
+                let known = self.rows.iter().map(|row| row[name].as_str());
+                let error = Error::bad_input("a list has no such row").expected("a name in the list").found(wanted);
+                match nearest(wanted, known) {
+                    Some(near) => error.hint(format!("did you mean `{near}`?")),
+                    None => error,
+                }
+            })
+        };
+        let chosen: Vec<&Vec<String>> = match description.in_paper.as_slice() {
+            [] => self.rows.iter().collect(),
+            names => names.iter().map(find).collect::<Result<_>>()?,
+        };
+        let kinds = distinct(chosen.iter().filter_map(|row| Some(&row[kind?])));
+        let place = |row: &Vec<String>| kind.and_then(|at| kinds.iter().position(|known| *known == row[at]));
+        let one = |a: &&Vec<String>, b: &&Vec<String>| a[source] == b[source] && place(a) == place(b);
+        let row = |rows: &[&Vec<String>]| {
+            let labels: Vec<&str> = rows.iter().map(|row| row[self.label].as_str()).collect();
+            let lead = kind.map(|at| rows[0][at].clone()).into_iter().chain([shared(&labels)]).collect();
+            let backbone = place(rows[0]).unwrap_or_default();
+            Row { lead, backbone, tail: vec![rows[0][source].clone()], ..Row::default() }
+        };
+        let spanning = kind.map(|at| Lead::text(&self.heads[at]).kind(LeadKind::Spanning));
+        Ok(Table {
+            title: description.title.clone(),
+            caption: description.caption.clone().unwrap_or_default(),
+            lead: spanning.into_iter().chain([Lead::text(&self.heads[self.label])]).collect(),
+            tail: vec![Lead::text(head).kind(LeadKind::Link)],
+            rows: chosen.chunk_by(one).map(row).collect(),
+            ..Table::default()
+        })
+    }
+
     fn texts(&self, shown: impl Fn(&String) -> String) -> TextTable {
         let column = |(at, head): (usize, &String)| {
             let cell = |row: &Vec<String>| if row[at].is_empty() { "—".to_owned() } else { shown(&row[at]) };
@@ -93,4 +150,12 @@ impl List {
         let columns = self.heads.iter().enumerate().map(column).collect();
         DataFrame::new(self.rows.len(), columns).map_err(|error| failed(&error))
     }
+}
+
+/// The words that several names begin with, without what one has in brackets; a single name as it is.
+fn shared(names: &[&str]) -> String {
+    let (Some(first), true) = (names.first(), names.len() > 1) else { return names.concat() };
+    let alike = |end: &usize| names.iter().all(|name| name.get(..*end) == first.get(..*end));
+    let end = (0..=first.len()).rev().filter(|end| first.is_char_boundary(*end)).find(alike).unwrap_or(0);
+    first[..end].trim_end_matches(['(', ' ']).to_owned()
 }

@@ -1,7 +1,7 @@
 //! Floor 4: making the paper's tables and figures (design §11).
 //!
 //! Which there are (`catalogue`), how one is made (`pipeline`), what the dense backbones have to hold first (`gate`), how a
-//! table is laid out (`layout`) beside the paper's values (`comparison`, where `other_protocol` allows a verdict), what is
+//! table is laid out (`layout`), printed (`print`) beside the paper's values (`comparison`, where `other_protocol` allows a verdict), what is
 //! drawn (`draw`), and the folder that holds what came of one run (`folder`, `files`, `provenance`, `recorded`, `sheet`). Who runs a
 //! grid is passed in, so that all of it can be tried without a model.
 //!
@@ -28,6 +28,9 @@ pub mod paper;
 mod pipeline;
 #[cfg(test)]
 mod pipeline_test;
+mod print;
+#[cfg(test)]
+mod print_test;
 mod provenance;
 mod recorded;
 mod seeds;

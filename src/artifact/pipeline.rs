@@ -14,6 +14,7 @@ use super::folder::{Published, ResultsFolder};
 use super::gate::{gate, open, stopped_by, with_stopped};
 use super::layout::{layout, noted};
 use super::lists::{self, List};
+use super::print;
 use super::seeds::{dots, order_notes};
 use super::sheet::{self, PageSheet};
 use crate::artifact::page::FigureView;
@@ -21,7 +22,7 @@ use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings};
 use crate::files::output::Draft;
-use crate::grid::{Cell, Description, Grid, ListEntry};
+use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
 use crate::plan::warnings;
 use crate::results::{
     Origin, Provenance, Results, Table, collect, engine_notes, latency_notes, latex, markdown, tidy_frame, write_csv,
@@ -182,8 +183,11 @@ pub fn make(
 
 /// The files that an artifact may leave, by name, as far as they are known before.
 pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
-    let own = ["csv", "parquet", "md", "tex", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
-    own.into_iter().chain([PageSheet::FILE.to_owned()]).chain(files_beside(grid)).collect()
+    let own = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
+    let printed = artifact.called().into_iter().map(str::to_owned);
+    let apart = [COMPARED, BEYOND].map(|form| format!("{}-{form}", artifact.name));
+    let printed = printed.chain(apart).map(|name| format!("{name}.tex"));
+    own.into_iter().chain(printed).chain([PageSheet::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
 /// What the gate says of an artifact's dense backbones, which `run` runs, and the grid without what it stopped.
@@ -209,9 +213,29 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
     let (folder, name) = (staging.path(), &artifact.name);
     let mut files = write_frame(folder, name, tidy_frame(Origin { artifact: name, profile }, table)?)?;
     files.push(put(&folder.join(format!("{name}.md")), markdown(table).as_bytes())?);
-    files.push(put(&folder.join(format!("{name}.tex")), latex(table, name).as_bytes())?);
+    if let Some(entry) = &artifact.description.table {
+        for (name, table) in printed_forms(artifact, entry, table) {
+            files.push(put(&folder.join(format!("{name}.tex")), latex(&table, &name).as_bytes())?);
+        }
+    }
     Ok(files)
 }
+
+/// A table as it is printed, by the names of the files: in the paper's columns, under each name that the paper has for it;
+/// with the paper's values in its cells; and what the paper has no columns for.
+pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
+    let own = print::printed(entry, table);
+    let mut forms: Vec<(String, Table)> =
+        artifact.called().into_iter().map(|name| (name.to_owned(), own.clone().alone())).collect();
+    forms.extend(own.has_paper().then(|| (format!("{}-{COMPARED}", artifact.name), own)));
+    let beyond = print::beyond(entry, table);
+    forms.extend(beyond.map(|table| (format!("{}-{BEYOND}", artifact.name), table.alone())));
+    forms
+}
+
+/// What the LaTeX with the paper's values is called behind the artifact's name, and that of what the paper has no columns for.
+const COMPARED: &str = "compared";
+const BEYOND: &str = "beyond";
 
 /// The drawings, as files and for the page.
 fn figures(
@@ -307,10 +331,17 @@ pub fn list(
     };
     let target = ResultsFolder::of_list(results, &artifact.name);
     let (table, csv) = (format!("{}.md", artifact.name), format!("{}.csv", artifact.name));
-    target.check(&[table.clone(), csv.clone(), PageSheet::FILE.to_owned()])?;
+    let print = list.printed(&artifact.description)?;
+    let printed = artifact.called().into_iter().map(|name| (format!("{name}.tex"), latex(&print, name)));
+    let printed: Vec<(String, String)> = printed.collect();
+    let names = [table.clone(), csv.clone(), PageSheet::FILE.to_owned()];
+    target.check(&names.into_iter().chain(printed.iter().map(|(file, _)| file.clone())).collect::<Vec<_>>())?;
     let draft = target.stage()?;
     put(&draft.path().join(table), list.markdown().as_bytes())?;
     write_csv(&draft.path().join(csv), &list.frame()?)?;
+    for (file, text) in &printed {
+        put(&draft.path().join(file), text.as_bytes())?;
+    }
     write_sheet(draft.path(), &sheet::list_sheet(&artifact.name, &artifact.description, &list))?;
     draft.publish()?;
     Ok(list.screen(width))

@@ -224,7 +224,14 @@ type Called = fn(&Path) -> Vec<String>;
 /// What each view of a table calls its rows: the words alone, without the values. A new view takes a line here.
 const VIEWS: [(&str, Called); 6] = [
     ("Markdown", |folder| words(folder, "table3.md", "| ", " | ")),
-    ("LaTeX", |folder| words(folder, "table3.tex", "", " & ")),
+    ("LaTeX", |folder| {
+        let text = fs::read_to_string(folder.join("table3.tex")).unwrap();
+        let (_, rows) = text.split_once("\\midrule").unwrap();
+        let (rows, _) = rows.split_once("\\bottomrule").unwrap();
+        let rows = rows.lines().filter(|line| line.contains(" & "));
+        // The backbone stands in the first row alone.
+        rows.map(|line| line.split(" & ").skip(1).take(2).collect::<Vec<_>>().join(" ")).collect()
+    }),
     ("CSV", |folder| {
         let text = csv(folder);
         let place = text.lines().next().unwrap().split(',').position(|head| head == "cell").unwrap();

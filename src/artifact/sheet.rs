@@ -6,7 +6,6 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::layout::PROTOCOL;
 use super::lists::List;
 use super::printed;
 use crate::artifact::page::{
@@ -143,10 +142,9 @@ fn table(of: &Table) -> TableView {
             ..PageRow::default()
         }
     };
-    let (protocol, notes): (Vec<&String>, Vec<&String>) = of.notes.iter().partition(|note| note.starts_with(PROTOCOL));
     TableView {
-        protocol: protocol.into_iter().map(String::as_str).collect::<Vec<_>>().join(" "),
-        notes: notes.into_iter().cloned().collect(),
+        protocol: of.protocol.clone(),
+        notes: of.notes.clone(),
         group_name: of.lead.first().map(|lead| lead.head.clone()).unwrap_or_default(),
         columns: lead.chain(measured).collect(),
         rows: of.rows.iter().map(row).collect(),

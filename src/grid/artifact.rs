@@ -28,6 +28,9 @@ pub struct Description {
     pub figure: Option<FigureEntry>,
     /// A table of what the program knows by name, without a grid.
     pub list: Option<ListEntry>,
+    /// The rows of such a list that the paper's table has, by name and in its order: they alone are in the LaTeX form.
+    #[serde(default)]
+    pub in_paper: Vec<String>,
     /// How far a value may be from the paper's.
     #[serde(default)]
     pub tolerance: Tolerance,
@@ -63,6 +66,36 @@ pub struct TableEntry {
     /// Decimals of all numbers.
     #[serde(default = "two")]
     pub decimals: usize,
+    /// How the paper prints it, where the LaTeX form differs from the others.
+    #[serde(default)]
+    pub print: PrintEntry,
+}
+
+/// How a table is printed beside the paper's. What is left out is as in the table's other forms.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrintEntry {
+    /// The columns before the numbers, in this order.
+    pub lead: Option<Vec<Lead>>,
+    /// Metrics that the paper's table does not have: they have a file of their own.
+    pub beyond: Vec<String>,
+    /// Metrics whose heads have an arrow to the better side; by default all that have one.
+    pub arrows: Option<Vec<String>>,
+    /// The rows that are shaded.
+    pub shade: Shade,
+    /// Shades the rows whose operators are computed from so many sequences, and no others.
+    pub shade_sequences: Option<usize>,
+    /// Turned round: a row for each prompt, a column for each variant.
+    pub prompts_as_rows: bool,
+}
+
+/// The rows that a printed table shades.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Shade {
+    #[default]
+    Ours,
+    None,
 }
 
 fn two() -> usize {

@@ -45,7 +45,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, Over, TableEntry, Tolerance};
+pub use artifact::{Description, FigureEntry, FigureKind, Lead, ListEntry, Over, Shade, TableEntry, Tolerance};
 pub use cell::{Calibration, Cell};
 pub use disk::{Backbone, Corpus, TaskData};
 pub use evaluate::{Evaluate, Latency, Perplexity, TaskUse};

@@ -1,71 +1,191 @@
-//! A table in LaTeX, in the paper's look: booktabs, our rows shaded.
+//! A table in LaTeX, as the paper has its own: booktabs, a backbone once beside its rows, the best in bold, the second
+//! underlined, ours shaded; natural width, unless the line is narrower.
 
-use super::table::{Row, Shown, Table};
+use super::table::{Lead, LeadKind, LeadPlace, Row, Shown, Table};
 use crate::error::printable;
 
-/// A whole `table` environment. It needs the packages booktabs, graphicx and xcolor with the option `table`.
+/// What a document needs before it can take a table in.
+const PACKAGES: &str = "% \\usepackage{adjustbox,booktabs,graphicx,multirow,url} \\usepackage[table]{xcolor}";
+const SHADE: &str = "\\cellcolor{gray!15} ";
+/// From so many columns on a table is as wide as the page, where that has two columns of text.
+const WIDE: usize = 9;
+/// A letter's height on its side, in lines of the table: a name that is longer than its rows lies.
+const LETTER: f64 = 0.45;
+
+/// A whole `table` environment with the label `tab:LABEL`.
 pub fn latex(table: &Table, label: &str) -> String {
-    let (lead, columns) = (table.lead.len(), table.columns.len());
-    let mut text =
-        String::from("% \\usepackage{booktabs,graphicx} \\usepackage[table]{xcolor}\n\\begin{table}[t]\n\\centering\n");
-    text.push_str(&format!("\\caption{{{}}}\n\\label{{tab:{label}}}\n", escaped(&table.title)));
-    text.push_str("\\resizebox{\\linewidth}{!}{%\n");
-    text.push_str(&format!("\\begin{{tabular}}{{{}{}}}\n\\toprule\n", "l".repeat(lead), "r".repeat(columns)));
-    if !table.groups.is_empty() {
-        text.push_str(&over(table));
-    }
-    let heads = table.lead.iter().map(|lead| &lead.head).chain(table.columns.iter().map(|column| &column.head));
-    text.push_str(&line(&heads.map(|head| format!("\\textbf{{{}}}", escaped(head))).collect::<Vec<_>>()));
+    let places = places(table);
+    let star = if places.len() >= WIDE { "*" } else { "" };
+    let mut text = format!("{PACKAGES}\n\\begin{{table{star}}}[t]\n\\centering\n\\footnotesize\n");
+    text.push_str(&format!("\\caption[{}]{{{}}}\n", said(&table.title), caption(table)));
+    text.push_str(&format!(
+        "\\label{{tab:{label}}}\n\\begin{{adjustbox}}{{max totalsize={{\\linewidth}}{{.75\\textheight}}}}\n"
+    ));
+    let sides: String = places.iter().map(|place| place.side(table)).collect();
+    text.push_str(&format!("\\begin{{tabular}}{{{sides}}}\n\\toprule\n"));
+    text.push_str(&over(table, &places));
+    text.push_str(&line(&places.iter().map(|place| place.head(table)).collect::<Vec<_>>()));
     text.push_str("\\midrule\n");
-    for (at, row) in table.rows.iter().enumerate() {
-        match at.checked_sub(1).map(|before| &table.rows[before]) {
-            Some(before) if before.backbone != row.backbone => text.push_str("\\midrule\n"),
-            Some(before) if before.block != row.block => {
-                text.push_str(&format!("\\cmidrule{{2-{}}}\n", lead + columns));
-            }
-            _ => {}
-        }
-        if row.ours {
-            text.push_str("\\rowcolor{gray!15}\n");
-        }
-        text.push_str(&line(&cells(row)));
+    for at in 0..table.rows.len() {
+        text.push_str(&rule(table, at, places.len()));
+        text.push_str(&line(&cells(table, at, &places)));
     }
-    text.push_str("\\bottomrule\n\\end{tabular}%\n}\n");
-    if table.has_paper() {
-        let signs = math(&escaped(&table.signs()));
-        text.push_str(&format!(
-            "\\par\\smallskip{{\\footnotesize Small: the paper's value, ours less it, and a sign: {signs}.}}\n"
-        ));
-    }
+    text.push_str("\\bottomrule\n\\end{tabular}\n\\end{adjustbox}\n");
     for note in &table.notes {
-        text.push_str(&format!("\\par\\smallskip{{\\footnotesize {}}}\n", escaped(note)));
+        text.push_str(&format!("\\par\\smallskip{{\\footnotesize {}}}\n", said(note)));
     }
-    text.push_str("\\end{table}\n");
+    text.push_str(&format!("\\end{{table{star}}}\n"));
     text
 }
 
-fn over(table: &Table) -> String {
-    let mut at = table.lead.len() + 1;
-    let (mut heads, mut rules) = (vec![String::new(); table.lead.len()], String::new());
-    for (head, count) in &table.groups {
-        heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", escaped(head)));
-        rules.push_str(&format!("\\cmidrule(lr){{{at}-{}}}", at + count - 1));
-        at += count;
+/// A column of the printed table.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Lead(usize),
+    Number(usize),
+    /// Between two groups of numbers.
+    Gap,
+    Tail(usize),
+}
+
+fn places(table: &Table) -> Vec<Place> {
+    let shown = |(at, lead): (usize, &Lead)| (lead.place == LeadPlace::Everywhere).then_some(at);
+    let mut places: Vec<Place> = table.lead.iter().enumerate().filter_map(shown).map(Place::Lead).collect();
+    let mut ends: Vec<usize> = Vec::new();
+    table.groups.iter().for_each(|(_, count)| ends.push(ends.last().unwrap_or(&0) + count));
+    for at in 0..table.columns.len() {
+        places.extend((at > 0 && ends.contains(&at)).then_some(Place::Gap));
+        places.push(Place::Number(at));
     }
-    format!("{}{rules}\n", line(&heads))
+    places.extend(table.tail.iter().enumerate().filter_map(shown).map(Place::Tail));
+    places
+}
+
+impl Place {
+    /// To which side its cells stand.
+    fn side(self, table: &Table) -> char {
+        match self {
+            Self::Lead(at) if table.lead[at].count => 'r',
+            Self::Tail(at) if table.tail[at].count => 'r',
+            Self::Lead(_) | Self::Tail(_) => 'l',
+            Self::Number(_) => 'r',
+            Self::Gap => 'c',
+        }
+    }
+
+    fn head(self, table: &Table) -> String {
+        let bold = |text: &str| format!("\\textbf{{{text}}}");
+        let words = |lead: &Lead| match lead.kind {
+            LeadKind::Fraction => bold("$L_p/L_t$"),
+            _ => bold(&said(&lead.head)),
+        };
+        match self {
+            Self::Lead(at) => words(&table.lead[at]),
+            Self::Tail(at) => words(&table.tail[at]),
+            Self::Gap => String::new(),
+            Self::Number(at) => {
+                let column = &table.columns[at];
+                let arrow = match column.higher_is_better().filter(|_| column.arrow) {
+                    Some(true) => " $\\uparrow$",
+                    Some(false) => " $\\downarrow$",
+                    None => "",
+                };
+                format!("{}{arrow}", bold(&said(&column.head)))
+            }
+        }
+    }
+}
+
+/// The heads over several columns, and the rules below them.
+fn over(table: &Table, places: &[Place]) -> String {
+    if table.groups.is_empty() {
+        return String::new();
+    }
+    let (mut heads, mut rules, mut first) = (Vec::new(), Vec::new(), 0);
+    let mut groups = table.groups.iter();
+    for (place, at) in places.iter().zip(1..) {
+        match place {
+            Place::Number(number) if *number == first => {
+                let Some((head, count)) = groups.next() else { break };
+                heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", said(head)));
+                rules.extend((!head.is_empty()).then(|| format!("\\cmidrule{{{at}-{}}}", at + count - 1)));
+                first += count;
+            }
+            Place::Number(_) => {}
+            _ => heads.push(String::new()),
+        }
+    }
+    format!("{}{}\n", line(&heads), rules.join(" "))
+}
+
+/// The rule above a row: a whole one between backbones; between blocks one that the backbone's name stands beside.
+fn rule(table: &Table, at: usize, columns: usize) -> String {
+    let Some(before) = at.checked_sub(1).map(|before| &table.rows[before]) else { return String::new() };
+    let spans = table.lead.first().is_some_and(|lead| lead.kind == LeadKind::Spanning);
+    let row = &table.rows[at];
+    match (before.backbone == row.backbone, before.block == row.block) {
+        (true, true) => String::new(),
+        (true, false) if spans => format!("\\cmidrule{{2-{columns}}}\n"),
+        _ => "\\midrule\n".to_owned(),
+    }
 }
 
 fn line(cells: &[String]) -> String {
     format!("{} \\\\\n", cells.join(" & "))
 }
 
-fn cells(row: &Row) -> Vec<String> {
-    let cell = |shown: &Option<Shown>| shown.as_ref().map_or("--".to_owned(), cell);
-    row.lead.iter().map(|text| escaped(text)).chain(row.cells.iter().map(cell)).collect()
+fn cells(table: &Table, at: usize, places: &[Place]) -> Vec<String> {
+    let row = &table.rows[at];
+    // What spans rows, and what a cut is, is not ours.
+    let is_named = |place: &Place| matches!(place, Place::Lead(lead) if table.lead[*lead].kind == LeadKind::Words);
+    let named = places.iter().position(is_named).unwrap_or(0);
+    let text = |place: &Place| match *place {
+        Place::Lead(lead) => words(table, at, lead),
+        Place::Tail(tail) => linked(&table.tail[tail], &row.tail[tail]),
+        Place::Number(column) => row.cells[column].as_ref().map_or("--".to_owned(), number),
+        Place::Gap => String::new(),
+    };
+    let shaded = |(column, place): (usize, &Place)| {
+        let shade = if row.shaded && column >= named { SHADE } else { "" };
+        format!("{shade}{}", text(place))
+    };
+    places.iter().enumerate().map(shaded).collect()
 }
 
-fn cell(shown: &Shown) -> String {
-    let text = escaped(&shown.text);
+fn words(table: &Table, at: usize, lead: usize) -> String {
+    let (row, kind) = (&table.rows[at], table.lead[lead].kind);
+    let text = linked(&table.lead[lead], &row.lead[lead]);
+    if kind == LeadKind::Spanning {
+        let same = |other: &&Row| other.backbone == row.backbone;
+        let first = at == 0 || table.rows[at - 1].backbone != row.backbone;
+        let rows = table.rows[at..].iter().take_while(same).count();
+        return match (first, rows) {
+            (false, _) => String::new(),
+            (true, 1) => text,
+            (true, rows) => format!("\\multirow{{{rows}}}{{*}}{{{}}}", lying(&text, &row.lead[lead], rows)),
+        };
+    }
+    if kind == LeadKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }
+}
+
+/// A name on its side, where its rows leave room for it.
+fn lying(text: &str, name: &str, rows: usize) -> String {
+    match name.chars().count() as f64 * LETTER <= rows as f64 {
+        true => format!("\\rotatebox[origin=c]{{90}}{{{text}}}"),
+        false => text.to_owned(),
+    }
+}
+
+fn linked(lead: &Lead, text: &str) -> String {
+    match lead.kind {
+        _ if text.is_empty() => "--".to_owned(),
+        LeadKind::Link if text.starts_with("https://") => format!("\\url{{{text}}}"),
+        _ => said(text),
+    }
+}
+
+fn number(shown: &Shown) -> String {
+    let text = said(&shown.text);
     let text = match (shown.best, shown.second) {
         (true, _) => format!("\\textbf{{{text}}}"),
         (_, true) => format!("\\underline{{{text}}}"),
@@ -76,17 +196,50 @@ fn cell(shown: &Shown) -> String {
         mark => format!("{text}$^{{{mark}}}$"),
     };
     let Some(beside) = &shown.beside else { return text };
-    let lines = beside.said().into_iter().map(|line| format!("\\\\{{\\tiny {}}}", math(&escaped(&line))));
+    let lines = beside.said().into_iter().map(|line| format!("\\\\{{\\tiny {}}}", said(&line)));
     format!("\\shortstack[r]{{{text}{}}}", lines.collect::<String>())
 }
 
-/// Signs that stand in LaTeX's mathematics only.
-fn math(text: &str) -> String {
-    text.replace('−', "$-$").replace('±', "$\\pm$").replace('≠', "$\\neq$").replace("\\textasciitilde{}", "$\\sim$")
+/// Title, caption, what the marks mean and how the numbers were made: a sentence each.
+fn caption(table: &Table) -> String {
+    let mut parts = vec![sentence(&table.title), sentence(&table.of), sentence(&table.caption)];
+    if table.lead.iter().any(|lead| lead.kind == LeadKind::Fraction) {
+        parts.push("$L_p/L_t$: layers removed, of the backbone's layers.".to_owned());
+    }
+    let of_ours = table.rows.iter().filter(|row| row.shaded).all(|row| row.ours);
+    let ours = if of_ours && table.rows.iter().any(|row| row.shaded) { "shaded: ours" } else { "" };
+    let ranks = if table.has_ranks() { "bold: best of a block, underlined: second" } else { "" };
+    let marks = [ranks, ours].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ");
+    parts.push(sentence(&capital(&marks)));
+    if table.significant() {
+        let marks = said(&table.marks());
+        parts.push(format!("$^{{+}}$ and $^{{-}}$: {marks}, $p < 0.05$ on the same items."));
+    }
+    if table.has_paper() {
+        let signs = said(&table.signs());
+        parts.push(format!("Small: the paper's value, ours less it, and a sign: {signs}."));
+    }
+    parts.push(sentence(&table.protocol));
+    parts.retain(|part| !part.is_empty());
+    parts.join(" ")
 }
 
-/// What LaTeX would read as commands.
-fn escaped(text: &str) -> String {
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// With a full stop behind it; empty where there is nothing to say.
+fn sentence(text: &str) -> String {
+    match text.trim() {
+        "" => String::new(),
+        text if text.ends_with('.') => said(text),
+        text => format!("{}.", said(text)),
+    }
+}
+
+/// A text as LaTeX prints it: nothing in it is read as a command, and signs that its fonts lack stand in its mathematics.
+fn said(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in printable(text).chars() {
         match c {
@@ -96,8 +249,24 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("\\textgreater{}"),
             '&' | '%' | '$' | '#' | '_' | '{' | '}' => out.extend(['\\', c]),
             '\\' => out.push_str("\\textbackslash{}"),
-            '~' => out.push_str("\\textasciitilde{}"),
+            // Alone it is the sign for about; in a path it is a letter.
+            '~' => out.push_str("$\\sim$"),
             '^' => out.push_str("\\textasciicircum{}"),
+            // Ends the short form of a caption.
+            ']' => out.push_str("{]}"),
+            '−' => out.push_str("$-$"),
+            '±' => out.push_str("$\\pm$"),
+            '×' => out.push_str("$\\times$"),
+            '≠' => out.push_str("$\\neq$"),
+            '≤' => out.push_str("$\\leq$"),
+            '≥' => out.push_str("$\\geq$"),
+            '≈' => out.push_str("$\\approx$"),
+            '→' => out.push_str("$\\rightarrow$"),
+            '·' => out.push_str("$\\cdot$"),
+            '–' => out.push_str("--"),
+            '—' => out.push_str("--"),
+            '…' => out.push_str("\\dots{}"),
+            '’' => out.push('\''),
             _ => out.push(c),
         }
     }

@@ -56,19 +56,18 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
             backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
             block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
             dense: cell.depth == 0,
-            ours: false,
             cells: results.protocols.iter().zip(&decimals).map(shown).collect(),
             tail: factors
                 .iter()
                 .map(|name| factor(cell, name))
                 .chain([Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten())
                 .collect(),
+            ..Row::default()
         }
     };
     let column = |protocol: &Protocol| Column {
-        head: protocol.column(),
-        metric: protocol.measures(),
         has_error: protocol.error_column().is_some(),
+        ..Column::of(protocol.measures(), protocol.column())
     };
     let lead = ["backbone", "criterion", "depth", "layers removed", "layers", "recovery", "calibration"];
     let lead = lead.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
@@ -91,7 +90,8 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
         columns: results.protocols.iter().map(column).collect(),
         tail: factors_of.chain(tail.into_iter().flatten()).collect(),
         rows: results.cells.iter().map(row).collect(),
-        notes: line.into_iter().chain(besides).collect(),
+        protocol: line.unwrap_or_default(),
+        notes: besides,
         ..Table::default()
     };
     table.ranked()

@@ -23,7 +23,7 @@ pub fn markdown(table: &Table) -> String {
     }
     let legend = Some(legend.join(" ")).filter(|legend| !legend.is_empty());
     let caption = Some(table.caption.trim().to_owned()).filter(|caption| !caption.is_empty());
-    let notes = table.notes.iter().map(|note| escaped(note));
+    let notes = table.below().map(|note| escaped(note));
     legend.into_iter().chain(notes).chain(caption).for_each(|part| text.push_str(&format!("\n{part}\n")));
     text
 }

@@ -26,6 +26,8 @@ const DRAWS: usize = 20_000;
 /// Resampled sets of windows.
 const RESAMPLED: usize = 2000;
 const SEED: u64 = 0;
+/// The fewest windows that are resampled: quantiles of sets drawn from fewer are too narrow.
+const FEWEST: usize = 20;
 /// From which probability on two variants count as different.
 const LEVEL: f64 = 0.05;
 
@@ -45,13 +47,13 @@ impl Paired {
     }
 }
 
-/// None where one has no value, or the two have no items in common.
+/// None where one has no value, the two have no items in common, or there are too few windows to resample.
 pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     let (one, two) = (ours.record.value?, other.record.value?);
     let (test, p) = match (&ours.sample, &other.sample) {
         (Sample::Right(a), Sample::Right(b)) => ("mcnemar", flips(std::slice::from_ref(a), std::slice::from_ref(b))?),
         (Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", flips(a, b)?),
-        (Sample::Losses(a), Sample::Losses(b)) if a.len() > 1 => {
+        (Sample::Losses(a), Sample::Losses(b)) if a.len() >= FEWEST => {
             ("bootstrap", paired_bootstrap(a, b, RESAMPLED, SEED).ok()?.p)
         }
         _ => return None,
@@ -136,5 +138,10 @@ mod tests {
         let paired = test(&text(20.0, -0.1), &text(22.0, 0.0)).unwrap();
         assert_eq!((paired.test, paired.difference, paired.mark()), ("bootstrap", -2.0, "+"));
         assert_eq!(test(&text(20.0, 0.0), &text(20.0, 0.0)).unwrap().mark(), "");
+        let of = |count: usize, shift| {
+            number(Metric::perplexity("c4"), 20.0 + shift, Sample::Losses(losses(shift)[..count].to_vec()))
+        };
+        assert!(test(&of(19, -0.1), &of(19, 0.0)).is_none(), "nineteen windows are too few to be resampled");
+        assert!(test(&of(20, -0.1), &of(20, 0.0)).is_some());
     }
 }

@@ -21,7 +21,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     if !legend.is_empty() {
         text.push_str(&format!("\n{}\n", legend.join("; ")));
     }
-    table.notes.iter().for_each(|note| text.push_str(&format!("{note}\n")));
+    table.below().for_each(|note| text.push_str(&format!("{note}\n")));
     text
 }
 

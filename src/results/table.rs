@@ -31,7 +31,11 @@ pub struct Table {
     /// The recovery that every other one of the same selection is tested against; none where ours is, against the best
     /// other.
     pub against: Option<String>,
-    /// What stands under the table in every form: how its numbers were made, and what a reader has to know of them.
+    /// What no column of a printed table says, since it is the same in all: the backbone, the layers removed. May be empty.
+    pub of: String,
+    /// How its numbers were made, in a sentence; may be empty.
+    pub protocol: String,
+    /// What stands under the table in every form: what a reader has to know of its numbers.
     pub notes: Vec<String>,
 }
 
@@ -42,6 +46,20 @@ pub struct Lead {
     /// Whether it holds counts: they stand to the right.
     pub count: bool,
     pub place: LeadPlace,
+    pub kind: LeadKind,
+}
+
+/// What a column of words holds, as far as print shows it in a way of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LeadKind {
+    #[default]
+    Words,
+    /// The same in all rows of one [`Row::backbone`]: printed once, beside all of them.
+    Spanning,
+    /// Layers removed, of all.
+    Fraction,
+    /// An address on the web, where it is one.
+    Link,
 }
 
 /// In which forms of a table a column of words stands.
@@ -62,6 +80,8 @@ pub struct Column {
     pub metric: Metric,
     /// Whether its numbers have standard errors.
     pub has_error: bool,
+    /// Whether print has an arrow to the better side in its head.
+    pub arrow: bool,
 }
 
 /// A row.
@@ -74,6 +94,10 @@ pub struct Row {
     pub block: usize,
     pub dense: bool,
     pub ours: bool,
+    /// Whether print shades it.
+    pub shaded: bool,
+    /// Whether it heads those below it, so that print has its words bold.
+    pub heading: bool,
     /// One for each column; none where the grid has no such cell.
     pub cells: Vec<Option<Shown>>,
     pub tail: Vec<String>,
@@ -90,7 +114,7 @@ pub struct Shown {
     /// Of the pruned variants in this column of this block.
     pub best: bool,
     pub second: bool,
-    /// Ours against the best other repair of the same selection, or what [`Table::against`] says, where both have items.
+    /// Ours against the best other row of the same selection, or what [`Table::against`] says, where both have items.
     pub paired: Option<Paired>,
     /// The paper's value, where it has one for this condition.
     pub beside: Option<PaperComparison>,
@@ -103,6 +127,12 @@ impl Lead {
 
     pub fn count(head: impl Into<String>) -> Self {
         Self { head: head.into(), count: true, ..Self::default() }
+    }
+
+    /// The same as one of another kind.
+    #[must_use]
+    pub fn kind(self, kind: LeadKind) -> Self {
+        Self { kind, ..self }
     }
 
     /// The same in some forms alone.
@@ -182,7 +212,7 @@ impl Table {
         let mut costs: Vec<f64> = block.iter().filter_map(|&at| shown(at)).map(|(cost, _)| cost).collect();
         costs.sort_by(f64::total_cmp);
         costs.dedup();
-        // Another repair of the same selection: what else differs is the criterion's merit.
+        // Another row of the same selection, be it without a repair: what else differs is the criterion's merit.
         let runner_up = |own: &Measurement| {
             let others = block.iter().filter(|&&at| !self.rows[at].ours).filter_map(|&at| shown(at));
             let others = others.filter(|(_, of)| of.record.condition.criterion == own.record.condition.criterion);
@@ -216,6 +246,18 @@ impl Table {
         self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
     }
 
+    /// What stands under it: how its numbers were made, and what has to be known of them.
+    pub fn below(&self) -> impl Iterator<Item = &String> {
+        Some(&self.protocol).filter(|protocol| !protocol.is_empty()).into_iter().chain(&self.notes)
+    }
+
+    /// The same without the paper's values.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten().for_each(|shown| shown.beside = None);
+        self
+    }
+
     /// Whether anything is ranked: a table of one variant has no best.
     pub fn has_ranks(&self) -> bool {
         self.shown().any(|(_, shown)| shown.best)
@@ -244,7 +286,11 @@ impl Table {
     pub fn marks(&self) -> String {
         match &self.against {
             Some(name) => format!("better or worse than {} on the same selection", recovery::label(name)),
-            None => "ours is better or worse than the best other repair of the same selection".to_owned(),
+            None => {
+                "ours is better or worse than the best other row of the same selection, which may be the one without \
+                     a repair, and which was chosen by the same items without a correction of p"
+                    .to_owned()
+            }
         }
     }
 
@@ -256,7 +302,7 @@ impl Table {
 
 impl Column {
     pub fn of(metric: Metric, head: impl Into<String>) -> Self {
-        Self { head: head.into(), metric, has_error: false }
+        Self { head: head.into(), metric, has_error: false, arrow: false }
     }
 
     /// The direction that a head may show; none where neither is better.

@@ -48,7 +48,8 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
         lead: vec![Lead::text("")],
         columns: settings.iter().map(column).collect(),
         rows: variants.iter().zip(called(&variants)).map(row).collect(),
-        notes: line.into_iter().chain(besides).collect(),
+        protocol: line.unwrap_or_default(),
+        notes: besides,
         ..Table::default()
     };
     Ok(table.ranked())

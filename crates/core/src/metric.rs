@@ -187,6 +187,18 @@ impl Metric {
         counts.then(|| Self::new(id, &format!("{length}×{batch}"), word.kind))
     }
 
+    /// The tokens of a sequence and the sequences of the prompt that it is measured on, where the id names them.
+    pub fn prompt(&self) -> Option<(usize, usize)> {
+        let (_, member) = self.id.split_once(':')?;
+        let (length, batch) = member.strip_prefix("seq=")?.split_once(":batch=")?;
+        Some((length.parse().ok()?, batch.parse().ok()?))
+    }
+
+    /// The metric of an id whatever the prompt; of one that names none it is the metric itself.
+    pub fn whatever_prompt(&self) -> Self {
+        OF_PROMPTS.iter().find(|word| word.id == self.family()).map_or_else(|| self.clone(), |word| word.metric())
+    }
+
     /// The same metric of one of several prompts, each of `batch` sequences of `length` tokens.
     pub fn at_prompt(&self, length: usize, batch: usize) -> Self {
         let id = format!("{}:seq={length}:batch={batch}", self.id);
@@ -323,6 +335,8 @@ mod tests {
         let found = Metric::find("speedup:seq=512:batch=16").unwrap();
         assert_eq!(found, SPEEDUP.metric().at_prompt(512, 16));
         assert_eq!((found.label.as_str(), found.unit, found.family()), ("512×16", Unit::Times, "speedup"));
+        assert_eq!((found.prompt(), SPEEDUP.metric().prompt()), (Some((512, 16)), None));
+        assert_eq!(found.whatever_prompt(), SPEEDUP.metric());
         assert!(found.is_latency() && MEMORY_SIZE.metric().is_latency() && !ACCURACY.metric().is_latency());
     }
 

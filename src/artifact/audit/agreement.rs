@@ -68,7 +68,13 @@ fn within(values: &Values, entries: &[PaperNumber], findings: &mut Vec<Finding>)
     for other in others {
         let (one, two) = (first[0], other[0]);
         let (kind, note) = match deviations(one, two) {
-            Some(apart) if apart <= REPEATED => continue,
+            Some(apart) if apart <= REPEATED && !is_quoted(first, other) => continue,
+            Some(apart) if apart <= REPEATED => (
+                FindingKind::Remark,
+                format!(
+                    "{apart:.1} standard deviations apart, but printed without any: not the other table's measurement"
+                ),
+            ),
             Some(apart) => {
                 (FindingKind::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
             }
@@ -103,6 +109,12 @@ fn differing(kind: FindingKind, one: &[&PaperNumber], other: &[&PaperNumber]) ->
 
 /// Standard deviations within which two measurements of a latency agree.
 const REPEATED: f64 = 5.0;
+
+/// Whether one value stands only where no deviations are printed, so that it should be the other's measurement to the digit.
+fn is_quoted(one: &[&PaperNumber], other: &[&PaperNumber]) -> bool {
+    let bare = |same: &[&PaperNumber]| same.iter().all(|entry| entry.record.error.is_none());
+    bare(one) != bare(other)
+}
 
 /// How far two measurements are apart, in standard deviations of their difference; None for what is no measurement. One
 /// that is printed without its deviation is taken to have the other's.
@@ -235,7 +247,8 @@ mod tests {
         assert_eq!(found("100.0,3.0", "125.0,4.0"), []);
         assert_eq!(found("100.0,3.0", "125.1,4.0"), [FindingKind::Suspicion]);
         // Without its own, the other's deviation is taken: 5 √2 are 7.07.
-        assert_eq!(found("100.0", "107.0,1.0"), []);
+        assert_eq!(found("100.0", "107.0,1.0"), [FindingKind::Remark], "a measurement that is told twice is the same");
+        assert_eq!(found("100.0", "100.0,1.0"), []);
         assert_eq!(found("100.0", "107.1,1.0"), [FindingKind::Suspicion]);
         assert_eq!(found("100.0", "100.2"), [FindingKind::Contradiction], "nothing is known of their spread");
     }

@@ -82,7 +82,7 @@ fn dense_rows_change_with_the_calibration_corpus() {
     let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
     // 6 columns of LLaMA-3-8B, 7 of LLaMA-3.1-8B, 6 of the distilled one.
     assert_eq!(dense.count(), 19);
-    assert_eq!((findings.len(), count(&findings, FindingKind::Remark)), (42, 2));
+    assert_eq!((findings.len(), count(&findings, FindingKind::Remark)), (43, 3));
 }
 
 #[test]
@@ -103,7 +103,15 @@ fn operators_of_table_5_take_twice_the_memory_of_their_matrix() {
 #[test]
 fn latencies_that_are_measured_twice_agree_within_their_deviations() {
     // The farthest dense latencies of tables A8 and A9 are 5368.3 ± 4.6 and 5349.4 ± 4.3: three deviations.
-    assert!(of(Check::Agreement).iter().all(|finding| !finding.column.starts_with("prefill_ms")));
+    let findings = of(Check::Agreement);
+    let latencies: Vec<&Finding> = findings.iter().filter(|of| of.column.starts_with("prefill_ms")).collect();
+    // Table 5 repeats tables A8 and A9 to the digit, but for one.
+    let [quoted] = latencies[..] else { panic!("{latencies:?}") };
+    assert_eq!(
+        (quoted.kind, quoted.row.as_str()),
+        (FindingKind::Remark, "llama-3.1-8b, 7/32, llm-streamline, pruned, c4")
+    );
+    assert_eq!((quoted.expected.as_str(), quoted.found.as_str()), ("287.3 (table5)", "287.8 (tableA8)"));
 }
 
 #[test]

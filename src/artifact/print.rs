@@ -1,0 +1,124 @@
+//! A table as it is printed beside the paper's: in the paper's columns, what goes beyond them apart.
+
+use crate::artifact::paper::backbone_label;
+use crate::grid::{Shade, TableEntry};
+use crate::metric::Metric;
+use crate::recovery;
+use crate::results::record::DENSE;
+use crate::results::{Column, Lead, LeadKind, Measurement, Row, Table, distinct, factors};
+
+/// The table in the columns of the paper's.
+pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
+    of_columns(entry, table, |column| !is_beyond(entry, &column.metric))
+}
+
+/// What the paper's table has no columns for; none where there is nothing.
+pub(super) fn beyond(entry: &TableEntry, table: &Table) -> Option<Table> {
+    let found = of_columns(entry, table, |column| is_beyond(entry, &column.metric));
+    let title = format!("{}, beyond the paper's columns", table.title);
+    (!found.columns.is_empty()).then_some(Table { title, ..found })
+}
+
+/// Whether the description names the metric for itself, or does not name it at all: bits per byte stand beside perplexities
+/// by themselves.
+fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
+    let named = |all: &[String]| all.iter().any(|id| *id == metric.id || *id == metric.family());
+    !named(&entry.metrics) || named(&entry.print.beyond)
+}
+
+fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&Column) -> bool) -> Table {
+    let kept: Vec<usize> = (0..table.columns.len()).filter(|&at| keep(&table.columns[at])).collect();
+    let order = entry.print.lead.as_ref().unwrap_or(&entry.lead);
+    let lead: Vec<usize> = order.iter().filter_map(|of| entry.lead.iter().position(|known| known == of)).collect();
+    let mut first = 0;
+    let mut groups: Vec<(String, usize)> = Vec::new();
+    for (head, count) in &table.groups {
+        let own = kept.iter().filter(|&&at| (first..first + count).contains(&at)).count();
+        groups.extend((own > 0).then(|| (head.clone(), own)));
+        first += count;
+    }
+    let arrow = |metric: &Metric| {
+        let of = |ids: &Vec<String>| ids.iter().any(|id| *id == metric.id || *id == metric.family());
+        entry.print.arrows.as_ref().is_none_or(of)
+    };
+    let column = |at: &usize| {
+        let column = &table.columns[*at];
+        Column { arrow: arrow(&column.metric), ..column.clone() }
+    };
+    let row = |row: &Row| {
+        let cells: Vec<_> = kept.iter().map(|&at| row.cells[at].clone()).collect();
+        let of = row.cells.iter().flatten().next()?;
+        let shaded = match (entry.print.shade_sequences, entry.print.shade) {
+            (Some(count), _) => sequences(&of.of) == Some(count),
+            (None, Shade::Ours) => row.ours,
+            (None, Shade::None) => false,
+        };
+        let is_bare = of.of.record.condition.recovery == recovery::NONE && !row.dense;
+        let heading = entry.across_depths && is_bare || entry.print.shade_sequences.is_some() && shaded;
+        let lead = lead.iter().map(|&at| row.lead[at].clone()).collect();
+        cells.iter().any(Option::is_some).then_some(Row { lead, cells, shaded, heading, ..row.clone() })
+    };
+    let found = Table {
+        lead: lead.iter().map(|&at| table.lead[at].clone()).collect(),
+        groups: if groups.iter().all(|(head, _)| head.is_empty()) { Vec::new() } else { groups },
+        columns: kept.iter().map(column).collect(),
+        rows: table.rows.iter().filter_map(row).collect(),
+        ..table.clone()
+    };
+    let found = if entry.print.prompts_as_rows { turned(found) } else { found };
+    Table { of: untold(entry, &found), ..found }
+}
+
+/// How many sequences an operator is computed from.
+fn sequences(of: &Measurement) -> Option<usize> {
+    of.setup.variant.get(factors::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
+}
+
+/// What no column says: the backbone, and how many layers are removed of it, where there is one.
+fn untold(entry: &TableEntry, table: &Table) -> String {
+    let says = |kind: LeadKind| table.lead.iter().any(|lead| lead.kind == kind);
+    let conditions = || table.shown().map(|(_, shown)| &shown.of.record.condition);
+    let backbones = distinct(conditions().map(|of| &of.backbone));
+    let depths: Vec<(usize, usize)> =
+        conditions().filter(|of| of.criterion != DENSE).map(|of| (of.depth, of.layers)).collect();
+    let mut parts = Vec::new();
+    if let ([backbone], false) = (backbones.as_slice(), says(LeadKind::Spanning)) {
+        parts.push(backbone_label(backbone).to_owned());
+    }
+    if let ([(depth, layers)], false) = (distinct(&depths).as_slice(), says(LeadKind::Fraction) || entry.across_depths)
+    {
+        parts.push(format!("{depth} of {layers} layers removed"));
+    }
+    parts.join(", ")
+}
+
+/// The table turned round: a row for each prompt, a column for each of its rows. One that is not of the prompts of one
+/// metric stays as it is.
+fn turned(table: Table) -> Table {
+    let metrics =
+        distinct(table.columns.iter().map(|column| column.metric.whatever_prompt()).collect::<Vec<_>>().iter());
+    let prompts: Option<Vec<(usize, usize)>> = table.columns.iter().map(|column| column.metric.prompt()).collect();
+    let ([metric], Some(prompts)) = (metrics.as_slice(), prompts) else { return table };
+    // Of the words before the numbers those that tell the rows apart; what is removed of it says a dense one itself.
+    let pruned = || table.rows.iter().filter(|row| !row.dense);
+    let tells = |at: usize| distinct(pruned().map(|row| &row.lead[at])).len() > 1;
+    let told: Vec<usize> = (0..table.lead.len()).filter(|&at| tells(at)).collect();
+    let head = |row: &Row| match told.is_empty() {
+        true => row.lead.last().cloned().unwrap_or_default(),
+        false => told.iter().map(|&at| row.lead[at].as_str()).collect::<Vec<_>>().join(" "),
+    };
+    let lengths = distinct(prompts.iter().map(|(length, _)| length));
+    let row = |(at, (length, batch)): (usize, &(usize, usize))| Row {
+        lead: vec![length.to_string(), batch.to_string()],
+        block: lengths.iter().position(|known| known == length).unwrap_or_default(),
+        cells: table.rows.iter().map(|row| row.cells[at].clone()).collect(),
+        ..Row::default()
+    };
+    Table {
+        lead: ["Seq", "Batch"].map(Lead::count).to_vec(),
+        groups: Vec::new(),
+        columns: table.rows.iter().map(|row| Column::of(metric.clone(), head(row))).collect(),
+        rows: prompts.iter().enumerate().map(row).collect(),
+        ..table
+    }
+}

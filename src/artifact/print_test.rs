@@ -1,0 +1,346 @@
+//! Each printed table beside the paper's own: the same columns, groups, rules, rows and shading. The paper's numbers stand for
+//! a run's, so that nothing has to be computed. What the paper's tables look like is a fixture, which
+//! `tools/paper_tables.py` makes of the paper's source; where the source is at hand, it is held against the fixture.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use super::catalogue::{self, Artifact};
+use super::layout::{layout, noted};
+use super::lists;
+use super::pipeline::printed_forms;
+use crate::artifact::paper;
+use crate::grid::ListEntry;
+use crate::metric::Metric;
+use crate::results::record::{Condition, Record};
+use crate::results::{Lead, Measurement, Row, Sample, Setup, Table, factors, latex};
+
+/// What a table of the paper looks like, a line for each of its lines.
+type Facts = Vec<String>;
+
+const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
+
+/// The facts of each table, by its number and the paper's label.
+fn fixture() -> BTreeMap<String, (String, Facts)> {
+    let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
+    let mut own = String::new();
+    for line in FIXTURE.lines() {
+        match line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')?.split_once(' ')) {
+            Some((name, label)) => {
+                own = name.to_owned();
+                all.insert(own.clone(), (label.to_owned(), Vec::new()));
+            }
+            None => all.get_mut(&own).unwrap().1.push(line.to_owned()),
+        }
+    }
+    all
+}
+
+/// What follows a command in braces or brackets, and what is behind it.
+fn argument(text: &str) -> (&str, &str) {
+    let close = match text.chars().next() {
+        Some('{') => '}',
+        Some('[') => ']',
+        _ => return ("", text),
+    };
+    let end = text.find(close).unwrap();
+    (&text[1..end], &text[end + 1..])
+}
+
+/// A cell in a word, and whether it is shaded.
+fn cell(text: &str) -> (String, bool) {
+    let (mut word, mut over, mut span, mut arrow) = (String::new(), String::new(), String::new(), "");
+    let (mut shaded, mut rest) = (false, text);
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        if c != '\\' {
+            word.extend(c.to_lowercase().filter(|c| c.is_ascii_alphanumeric() || "/.".contains(*c)));
+            continue;
+        }
+        let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let (command, behind) = rest.split_at(end);
+        // A command of one sign alone.
+        rest = if end == 0 { rest.get(1..).unwrap_or("") } else { behind };
+        match command {
+            "jygl" => shaded = true,
+            "cellcolor" => (shaded, rest) = (true, argument(rest).1),
+            "cite" | "citep" | "textcolor" | "begin" | "end" => rest = argument(rest).1,
+            "rotatebox" => rest = argument(argument(rest).1).1,
+            "multirow" => {
+                let (count, behind) = argument(rest);
+                (span, rest) = (format!("*{count}"), argument(behind).1);
+            }
+            "multicolumn" => {
+                let (count, behind) = argument(rest);
+                (over, rest) = (format!("{count}:"), argument(behind).1);
+            }
+            "uparrow" => arrow = "↑",
+            "downarrow" => arrow = "↓",
+            _ => {}
+        }
+    }
+    let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
+    let is_number = digits > 0 && word[digits..].starts_with('.');
+    let word = match word.as_str() {
+        "" => "_",
+        _ if is_number && word[digits + 1..].starts_with(|c: char| c.is_ascii_digit()) => "#",
+        word => word,
+    };
+    (format!("{over}{word}{span}{arrow}"), shaded)
+}
+
+/// The rule that a line begins with, and what is behind it: `midrule`, `cmidrule2-13`, or nothing for a shaded line.
+fn rule(text: &str) -> Option<(String, &str)> {
+    for name in ["toprule", "midrule", "bottomrule"] {
+        if let Some(behind) = text.strip_prefix(&format!("\\{name}")) {
+            return Some((name.to_owned(), behind));
+        }
+    }
+    if let Some(behind) = text.strip_prefix("\\cmidrule") {
+        let behind = behind.split_once('{').unwrap().1;
+        let (columns, behind) = behind.split_once('}').unwrap();
+        return Some((format!("cmidrule{columns}"), behind));
+    }
+    text.strip_prefix("\\rowcolor").map(|behind| (String::new(), argument(behind).1))
+}
+
+/// The facts of a `tabular`.
+fn facts(tex: &str) -> Facts {
+    let (_, begun) = tex.split_once("\\begin{tabular}").unwrap();
+    let (_, tabular) = begun.split_once('}').unwrap();
+    let tabular = tabular.split_once("\\end{tabular}").unwrap().0.replace("\\&", "");
+    let tabular: String = tabular.lines().map(|line| format!("{}\n", line.split(" %").next().unwrap())).collect();
+    let (mut kind, mut heads, mut found) = ("head", Vec::new(), Vec::new());
+    for line in tabular.split("\\\\") {
+        let (mut rules, mut whole, mut rest): (Vec<String>, bool, &str) = (Vec::new(), false, line.trim());
+        while let Some((name, behind)) = rule(rest) {
+            whole |= name.is_empty();
+            if !name.is_empty() && name != "toprule" && rules.last() != Some(&name) {
+                rules.push(name);
+            }
+            rest = behind.trim_start();
+        }
+        if rest.is_empty() {
+            continue;
+        }
+        if rules.iter().any(|name| name == "midrule") {
+            kind = "row";
+        }
+        let cells: Vec<(String, bool)> = rest.split('&').map(cell).collect();
+        let mut words: Vec<String> = cells.iter().map(|(word, _)| word.clone()).collect();
+        if kind == "head" {
+            heads.clone_from(&words);
+        }
+        for (word, head) in words.iter_mut().zip(&heads) {
+            if kind == "row" && ["officialrepository", "downloadlink"].contains(&head.as_str()) {
+                "#".clone_into(word);
+            }
+        }
+        let shaded: Vec<usize> = (1..=cells.len()).filter(|at| whole || cells[at - 1].1).collect();
+        if let (Some(first), Some(last)) = (shaded.first(), shaded.last()) {
+            words.push(format!("shaded{first}-{last}"));
+        }
+        let rules = if rules.is_empty() { "-".to_owned() } else { rules.join(",") };
+        found.push(format!("{kind} {rules} {}", words.join(" ")));
+    }
+    found
+}
+
+/// One word for what the paper and this program call otherwise, and the paper by several names itself.
+const SAME: [(&str, &str); 15] = [
+    ("prunecomp", "pruneandcomp"),
+    ("linearpatchd", "linearpatchdiag"),
+    ("linearpatchr", "linearpatchrotate"),
+    ("ghostedlayersours", "ghostlayerours"),
+    ("ours", "ghostlayerours"),
+    ("prunedllm", "llmstreamline"),
+    ("prunedstreamline", "llmstreamline"),
+    ("dllama8b*5", "deepseekr1distillllama8b*5"),
+    ("torch.linalg.svd", "svdbased"),
+    ("torch.linalg.solve", "solverbased"),
+    ("wikitext2", "wiki"),
+    ("avg", "accavg"),
+    ("avg↑", "accavg↑"),
+    ("gpu", "memory"),
+    ("latencyms", "prefillms"),
+];
+
+fn in_one_language(facts: &Facts) -> Facts {
+    let word = |word: &str| SAME.iter().find(|(known, _)| *known == word).map_or(word, |(_, same)| same).to_owned();
+    facts.iter().map(|line| line.split(' ').map(word).collect::<Vec<_>>().join(" ")).collect()
+}
+
+fn experiments() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments")
+}
+
+/// A number of the paper as if a run had measured it.
+fn measured(record: Record) -> Arc<Measurement> {
+    let text = record.metric.strip_prefix("bpb_");
+    let metric = text.map_or_else(|| Metric::find(&record.metric).unwrap(), Metric::bits_per_byte);
+    let mut setup = Setup::default();
+    if let (_, Some(sequences)) = record.condition.calibrated() {
+        let sequences: usize = sequences.parse().unwrap();
+        setup.variant = Arc::new([(factors::OPERATOR_SEQUENCES.to_owned(), sequences.into())].into());
+    }
+    let (cell, column) = (String::new(), metric.id.clone());
+    Arc::new(Measurement { cell, column, record, metric, setup, sample: Sample::None, failure: None })
+}
+
+/// The printed forms of a table of the paper, by the names of their files; `more` are numbers that the paper lacks.
+fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
+    let all = catalogue::all(&experiments()).unwrap();
+    let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];
+    if let Some(list) = artifact.description.list {
+        let list = match list {
+            ListEntry::Methods => lists::methods(),
+            ListEntry::Checkpoints => lists::checkpoints(&experiments()).unwrap(),
+        };
+        let table = list.printed(&artifact.description).unwrap();
+        return artifact.called().into_iter().map(|name| (name.to_owned(), table.clone())).collect();
+    }
+    let paper = paper::records(name).unwrap();
+    let conditions: Vec<Condition> = crate::results::distinct(paper.iter().map(|record| &record.condition));
+    let further = conditions.iter().flat_map(|condition| {
+        let of = |(metric, value): &(&str, f64)| Record {
+            condition: condition.clone(),
+            metric: (*metric).to_owned(),
+            value: Some(*value),
+            error: None,
+        };
+        more.iter().map(of)
+    });
+    let numbers: Vec<_> = paper.iter().cloned().chain(further).map(measured).collect();
+    let entry = artifact.description.table.as_ref().unwrap();
+    let laid = layout(&artifact.description, entry, &numbers, &paper).unwrap();
+    printed_forms(artifact, entry, &noted(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
+}
+
+fn printed(name: &str) -> String {
+    let table = forms(name, &[]).into_iter().find(|(own, _)| own == name).unwrap().1;
+    latex(&table, name)
+}
+
+#[test]
+fn each_table_has_the_columns_groups_rules_rows_and_shading_of_the_papers() {
+    let fixture = fixture();
+    assert_eq!(fixture.len(), 15, "the paper has tables 1 to 5 and A1 to A10");
+    for (name, (_, paper)) in &fixture {
+        let ours = in_one_language(&facts(&printed(name)));
+        let paper = in_one_language(paper);
+        for (at, (ours, paper)) in ours.iter().zip(&paper).enumerate() {
+            assert_eq!(ours, paper, "{name}, line {}", at + 1);
+        }
+        assert_eq!(ours.len(), paper.len(), "{name}: lines");
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+fn the_fixture_is_what_the_papers_source_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
+    let Ok(source) = fs::read_to_string(&path) else {
+        eprintln!("skipped: the paper's source is not at {}", path.display());
+        return;
+    };
+    let source = source.replace("\\%", "");
+    for (name, (label, facts)) in fixture() {
+        let labelled = format!("\\label{{tab:{label}}}");
+        let table = source
+            .split("\\begin{table")
+            .find(|part| part.split("\\end{table").next().is_some_and(|own| own.contains(&labelled)));
+        assert_eq!(self::facts(table.unwrap()), facts, "{name}");
+    }
+}
+
+#[test]
+fn the_heads_of_criteria_are_bold_as_in_the_papers_table_3_and_no_table_is_stretched() {
+    let text = printed("table3");
+    for criterion in ["Shortened LLaMA", "LLM-Streamline", "ShortGPT"] {
+        assert_eq!(text.matches(&format!("\\textbf{{{criterion}}}")).count(), 3, "{criterion}: once a backbone");
+    }
+    assert!(printed("table4").contains("\\cellcolor{gray!15} \\textbf{32}"));
+    for name in fixture().keys() {
+        assert!(!printed(name).contains("\\resizebox"), "{name}");
+    }
+}
+
+#[test]
+fn a_caption_says_what_no_column_does_what_the_marks_mean_and_how_the_numbers_were_made() {
+    let caption = |name: &str| printed(name).lines().find(|line| line.starts_with("\\caption")).unwrap().to_owned();
+    for (name, cut) in [("tableA8", "7 of 32"), ("tableA9", "11 of 32"), ("table4", "7 of 32"), ("tableA10", "7 of 32")]
+    {
+        assert!(caption(name).contains(&format!("LLaMA-3.1-8B, {cut} layers removed.")), "{}", caption(name));
+    }
+    let text = caption("table2");
+    for sentence in [
+        "$L_p/L_t$: layers removed, of the backbone's layers.",
+        "Bold: best of a block, underlined: second; shaded: ours.",
+        "Protocol: profile paper.",
+    ] {
+        assert!(text.contains(sentence), "{sentence}: {text}");
+    }
+    assert!(!text.contains("layers removed. Bold") && !caption("tableA10").contains("shaded"), "{text}");
+}
+
+#[test]
+fn what_the_paper_has_no_columns_for_has_a_file_of_its_own() {
+    let named = |forms: &[(String, Table)]| forms.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(named(&forms("table3", &[])), ["table3", "table3-compared"]);
+    assert_eq!(named(&forms("table4", &[])), ["table4", "tableA3", "table4-compared"]);
+    let with = forms("table3", &[("bpb_c4", 0.5)]);
+    assert_eq!(named(&with), ["table3", "table3-compared", "table3-beyond"]);
+    assert_eq!(latex(&with[0].1, "table3"), printed("table3"), "the paper's columns alone");
+    let beyond = facts(&latex(&with[2].1, "table3-beyond"));
+    assert_eq!(beyond[1], "head cmidrule3-3,cmidrule5-5 model method c4bits/byte↓ _ c4bits/byte↓");
+    assert!(latex(&with[1].1, "t").contains("\\shortstack") && !latex(&with[2].1, "t").contains("\\shortstack"));
+    let memory = forms("table5", &[("peak_memory_mb", 16.5)]);
+    assert_eq!(facts(&latex(&memory[2].1, "t"))[0], "head - method lp/lt memorymb↓");
+    let speed = forms("tableA8", &[("speedup:seq=512:batch=1", 1.26), ("speedup:seq=512:batch=4", 1.25)]);
+    assert_eq!(facts(&latex(&speed[2].1, "t"))[1], "row midrule 512 1 # # # # #");
+}
+
+#[test]
+#[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+fn all_tables_compile_in_one_document_and_none_is_larger_than_its_page() {
+    let asked = std::env::var("GHOSTLAB_TEX").unwrap_or_default();
+    let known = Command::new("pdflatex").arg("--version").output().is_ok();
+    assert!(known || asked != "require", "pdflatex is not installed");
+    if asked == "skip" || !known {
+        eprintln!("skipped: {}", if known { "GHOSTLAB_TEX=skip" } else { "pdflatex is not installed" });
+        return;
+    }
+    let mut text = "\\documentclass{article}\n\\usepackage{adjustbox,booktabs,graphicx,multirow,url}\n\
+        \\usepackage[table]{xcolor}\n\\begin{document}\n\\listoftables\n"
+        .to_owned();
+    let mut add = |name: &str, table: &Table| text.push_str(&format!("{}\\clearpage\n", latex(table, name)));
+    for name in fixture().keys() {
+        let more = if name == "table3" { &[("bpb_c4", 0.5)][..] } else { &[] };
+        forms(name, more).iter().filter(|(own, _)| own == name || own.contains('-')).for_each(|(own, of)| add(own, of));
+    }
+    // What users may call their things.
+    let strange = "a_b & 50 % of {x} ^2 ~ \\ # $1 [y] <z> − ± × ≠ ≤ ≥ ≈ → · – — … ’ é ü";
+    let odd = Table {
+        title: strange.to_owned(),
+        caption: strange.to_owned(),
+        lead: vec![Lead::text(strange)],
+        rows: vec![Row { lead: vec![strange.to_owned()], shaded: true, heading: true, ..Row::default() }],
+        protocol: strange.to_owned(),
+        notes: vec![strange.to_owned()],
+        ..Table::default()
+    };
+    add("odd", &odd);
+    text.push_str("\\end{document}\n");
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("all.tex"), &text).unwrap();
+    let mut pdflatex = Command::new("pdflatex");
+    let run = pdflatex.args(["-interaction=nonstopmode", "-halt-on-error", "all.tex"]).current_dir(folder.path());
+    let output = run.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    let bad = |line: &&str| ["Float too large", "LaTeX Error", "multiply defined"].iter().any(|bad| line.contains(bad));
+    assert_eq!(said.lines().filter(bad).collect::<Vec<_>>(), Vec::<&str>::new());
+}
