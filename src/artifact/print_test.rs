@@ -273,7 +273,7 @@ fn a_caption_says_what_no_column_does_what_the_marks_mean_and_how_the_numbers_we
     let caption = |name: &str| printed(name).lines().find(|line| line.starts_with("\\caption")).unwrap().to_owned();
     for (name, cut) in [("tableA8", "7 of 32"), ("tableA9", "11 of 32"), ("table4", "7 of 32"), ("tableA10", "7 of 32")]
     {
-        assert!(caption(name).contains(&format!("LLaMA-3.1-8B, {cut} layers removed.")), "{}", caption(name));
+        assert!(caption(name).contains(&format!(": LLaMA-3.1-8B, {cut} layers removed]{{")), "{}", caption(name));
     }
     let text = caption("table2");
     for sentence in [

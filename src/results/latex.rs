@@ -17,7 +17,7 @@ pub fn latex(table: &Table, label: &str) -> String {
     let places = places(table);
     let star = if places.len() >= WIDE { "*" } else { "" };
     let mut text = format!("{PACKAGES}\n\\begin{{table{star}}}[t]\n\\centering\n\\footnotesize\n");
-    text.push_str(&format!("\\caption[{}]{{{}}}\n", said(&table.title), caption(table)));
+    text.push_str(&format!("\\caption[{}]{{{}}}\n", said(&title(table)), caption(table)));
     text.push_str(&format!(
         "\\label{{tab:{label}}}\n\\begin{{adjustbox}}{{max totalsize={{\\linewidth}}{{.75\\textheight}}}}\n"
     ));
@@ -200,9 +200,14 @@ fn number(shown: &Shown) -> String {
     format!("\\shortstack[r]{{{text}{}}}", lines.collect::<String>())
 }
 
+/// With what no column says.
+fn title(table: &Table) -> String {
+    [&table.title, &table.of].into_iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ")
+}
+
 /// Title, caption, what the marks mean and how the numbers were made: a sentence each.
 fn caption(table: &Table) -> String {
-    let mut parts = vec![sentence(&table.title), sentence(&table.of), sentence(&table.caption)];
+    let mut parts = vec![sentence(&title(table)), sentence(&table.caption)];
     if table.lead.iter().any(|lead| lead.kind == LeadKind::Fraction) {
         parts.push("$L_p/L_t$: layers removed, of the backbone's layers.".to_owned());
     }
