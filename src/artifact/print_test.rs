@@ -300,7 +300,7 @@ fn what_the_paper_has_no_columns_for_has_a_file_of_its_own() {
     assert_eq!(beyond[1], "head cmidrule3-3,cmidrule5-5 model method c4bits/byte↓ _ c4bits/byte↓");
     assert!(latex(&with[1].1, "t").contains("\\shortstack") && !latex(&with[2].1, "t").contains("\\shortstack"));
     let memory = forms("table5", &[("peak_memory_mb", 16.5)]);
-    assert_eq!(facts(&latex(&memory[2].1, "t"))[0], "head - method lp/lt memorymb↓");
+    assert_eq!(facts(&latex(&memory[2].1, "t"))[0], "head - method lp/lt memorymb");
     let speed = forms("tableA8", &[("speedup:seq=512:batch=1", 1.26), ("speedup:seq=512:batch=4", 1.25)]);
     assert_eq!(facts(&latex(&speed[2].1, "t"))[1], "row midrule 512 1 # # # # #");
 }
