@@ -29,9 +29,12 @@ fn events(output: &Output) -> Vec<Value> {
     said(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Tokens that a process computed itself.
+/// Tokens that a process computed itself, those aside that operators are solved from: they are read again where one is missing.
 fn computed(events: &[Value]) -> u64 {
-    let own = events.iter().filter(|event| event["event"] == "advanced" && event["elsewhere"] == false);
+    let of = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
+    let solves = |job: &&Value| job["label"].as_str().is_some_and(|label| label.starts_with("solve "));
+    let solving: Vec<&Value> = of("started").filter(solves).map(|job| &job["job"]).collect();
+    let own = of("advanced").filter(|event| event["elsewhere"] == false && !solving.contains(&&event["job"]));
     own.map(|event| event["tokens"].as_u64().unwrap()).sum()
 }
 

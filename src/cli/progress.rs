@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{units, voice};
 use crate::clock::utc;
 use crate::error::printable;
-use crate::exec::{Event, Job, Reporter};
+use crate::exec::{Event, Job, Reporter, TimeLeft};
 
 /// Bars where standard error is a terminal, lines otherwise, or nothing but failures where it shall be quiet; or every event as a line of JSON on standard output.
 pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
@@ -72,10 +72,8 @@ struct Bars {
 struct Meter {
     bars: Option<Bars>,
     jobs: BTreeMap<usize, Running>,
-    /// Floating-point operations of the whole run, and those of finished jobs.
-    planned: f64,
-    done: f64,
-    /// When the first job began.
+    left: TimeLeft,
+    /// When the first event came.
     began: Option<Instant>,
 }
 
@@ -108,17 +106,6 @@ impl Running {
 }
 
 impl Meter {
-    /// What is done, by the cost model.
-    fn done(&self) -> f64 {
-        self.done + self.jobs.values().map(|running| running.job.flops * running.fraction()).sum::<f64>()
-    }
-
-    /// Seconds left of the whole run, by the speed so far in the cost model's unit.
-    fn left(&self) -> Option<f64> {
-        let (done, spent) = (self.done(), self.began?.elapsed().as_secs_f64());
-        (done > 0.0).then(|| (self.planned - done).max(0.0) * spent / done)
-    }
-
     fn line(&self, text: &str) {
         if voice::notes() {
             self.error(text);
@@ -144,8 +131,8 @@ impl Meter {
     }
 
     fn show(&mut self, job: usize) {
-        let left = self.left().map(duration);
-        let share = self.done() / self.planned.max(1.0);
+        let left = self.left.seconds().map(duration);
+        let share = self.left.share();
         let Some(running) = self.jobs.get_mut(&job) else { return };
         if let Some(bars) = &self.bars {
             if let Some(bar) = bars.jobs.get(&job) {
@@ -171,9 +158,10 @@ fn duration(seconds: f64) -> String {
 impl Reporter for Progress {
     fn event(&self, event: Event) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = state.began.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
+        state.left.see(&event, since);
         match event {
             Event::Planned { cells, complete, scores, scored, flops, engine, plan, .. } => {
-                state.planned = flops;
                 if let Some(bars) = &state.bars {
                     bars.whole.set_length(1000);
                 }
@@ -188,7 +176,6 @@ impl Reporter for Progress {
             Event::Failed { cell, reason } => state.error(&format!("{cell} failed: {reason}")),
             Event::Started(job) => {
                 let now = Instant::now();
-                state.began.get_or_insert(now);
                 if let Some(bars) = &mut state.bars {
                     let bar = bars.bars.insert_before(&bars.whole, ProgressBar::new(job.tokens as u64));
                     bar.set_style(style("{wide_bar:.cyan/blue} {percent:>3} %  {msg}"));
@@ -208,7 +195,6 @@ impl Reporter for Progress {
             Event::Finished { job } => {
                 let Some(running) = state.jobs.remove(&job) else { return };
                 let seconds = running.started.elapsed().as_secs_f64();
-                state.done += running.job.flops;
                 let per_second = HumanCount((running.tokens as f64 / seconds.max(1e-9)) as u64);
                 if let Some(bar) = state.bars.as_mut().and_then(|bars| bars.jobs.remove(&job)) {
                     bar.finish_and_clear();
@@ -218,7 +204,7 @@ impl Reporter for Progress {
             // Bars and lines show jobs; cells are shown by `status`, by `--events`, and where more is wanted.
             Event::Scored { cell, on, value } => state.detail(&format!("{cell} on {on}: {value}")),
             Event::Complete { cell, complete } => state.detail(&format!("{cell} is complete, number {complete}")),
-            Event::Kept => {}
+            Event::Kept | Event::WorkDone { .. } => {}
             Event::Ended { .. } => {
                 if let Some(bars) = &state.bars {
                     bars.bars.clear().ok();

@@ -146,9 +146,16 @@ impl<'a> Context<'a> {
     }
 
     /// Tells that a job begins; its number.
-    pub(super) fn start(&self, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
+    pub(super) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
         let id = self.jobs.fetch_add(1, Relaxed);
-        self.reporter.event(Event::Started(Job { id, label: label.to_string(), tokens, cells, flops }));
+        self.reporter.event(Event::Started(Job {
+            id,
+            label: label.to_string(),
+            work: work.to_owned(),
+            tokens,
+            cells,
+            flops,
+        }));
         id
     }
 
@@ -172,6 +179,11 @@ impl<'a> Context<'a> {
 
     pub(super) fn finish(&self, job: usize) {
         self.reporter.event(Event::Finished { job });
+    }
+
+    /// Tells that nothing is left of a piece of the plan.
+    pub(super) fn work_done(&self, work: &str) {
+        self.reporter.event(Event::WorkDone { work: work.to_owned() });
     }
 
     /// Tells that what was done is stored.

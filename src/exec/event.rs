@@ -9,11 +9,36 @@ pub struct Job {
     #[serde(rename = "job")]
     pub id: usize,
     pub label: String,
+    /// The piece of the plan that it belongs to.
+    pub work: String,
     /// Tokens of text that are left to do, each counted once however many variants read it.
     pub tokens: usize,
     /// Cells that this job scores; 0 where it scores none.
     pub cells: usize,
     /// What is left to do of it, in floating-point operations by the cost model.
+    pub flops: f64,
+}
+
+/// What kind of work a piece of a plan is: kinds run at rates of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkKind {
+    /// Passes over a calibration, selections, operators, training.
+    Calibrate,
+    /// Scoring a text or a task.
+    Score,
+    /// Timing prompts.
+    Time,
+}
+
+/// A piece of a plan that is left to do: a calibration, a text or task to score, a prompt to time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Work {
+    /// What tells it from others: the name that its claims begin with, or the prompt's.
+    pub work: String,
+    pub backbone: String,
+    pub kind: WorkKind,
+    /// What is left of it, in floating-point operations by the cost model.
     pub flops: f64,
 }
 
@@ -29,6 +54,8 @@ pub enum Event {
         scores: usize,
         scored: usize,
         flops: f64,
+        /// The pieces of that.
+        work: Vec<Work>,
         /// What computes, where, and in which float type.
         engine: String,
         /// The machine with its device that computes, as keys of times name it.
@@ -50,6 +77,10 @@ pub enum Event {
     },
     Finished {
         job: usize,
+    },
+    /// Nothing is left to do of a piece of the plan.
+    WorkDone {
+        work: String,
     },
     /// What was done so far is stored: whoever ends now loses nothing.
     Kept,

@@ -64,6 +64,11 @@ struct Candidate {
     by_channel: Option<Program>,
 }
 
+/// What reports call the timing of the prompt at `place`.
+pub(super) fn work(backbone: &BackbonePlan, place: usize) -> String {
+    format!("time {} over {}", backbone.name, backbone.latencies[place])
+}
+
 /// Measures the variants of a backbone over the prompt at `place`, all of them anew: times of two sessions are not
 /// compared. One without a program fails alone.
 ///
@@ -77,7 +82,7 @@ pub(super) fn measure(
     place: usize,
 ) -> Result<Step> {
     let prompt = backbone.latencies[place];
-    let label = format!("time {} over {prompt}", backbone.name);
+    let label = work(backbone, place);
     let lease = quiet::hold(run.store, &label, run.reporter, run.stop)?;
     let left = |variant: &&Variant| !run.failed(variant.cell);
     let stored = |variant: &Variant| {
@@ -153,7 +158,7 @@ impl Session<'_> {
         let load = Load::windows(self.prompt.tokens(), self.prompt.length);
         let flops = Trie::new(&fit).flops(self.config, &load).separate;
         let flops = flops * passes(1, Rounds::PAPER) as f64;
-        let job = self.run.start(self.label, tokens, candidates.len(), flops);
+        let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
         let mut after = || self.run.advance_timing(job, self.prompt.tokens());
         let timed = interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, &mut after)
             .map_err(|error| error.at(self.label.to_string()))?;

@@ -94,13 +94,12 @@ pub struct JobView {
 
 impl RunView {
     fn of(record: RunRecord, died: bool) -> Self {
-        let RunRecord { flops, flops_done, seconds, stage, .. } = record;
-        let runs = stage == Stage::Running && flops_done > 0.0;
+        let RunRecord { flops, flops_done, seconds, seconds_left, stage, .. } = record;
         Self {
             died,
             stage,
             seconds,
-            seconds_left: runs.then(|| (flops - flops_done).max(0.0) * seconds / flops_done),
+            seconds_left: seconds_left.filter(|_| stage == Stage::Running),
             flop: flops,
             done_flop: flops_done,
             failures: record.failures.into_iter().map(|(cell, reason)| FailedCell { cell, reason }).collect(),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::{Event, Reporter};
 use super::lock::lock;
+use super::time_left::TimeLeft;
 use crate::error::{Error, Result};
 use crate::grid::Grid;
 use crate::machine;
@@ -62,6 +63,9 @@ pub struct RunRecord {
     pub flops: f64,
     pub flops_done: f64,
     pub seconds: f64,
+    /// What it still takes, by the rates of this run; none as long as it has done nothing.
+    #[serde(default)]
+    pub seconds_left: Option<f64>,
     /// What computed, and on which machine: rates of others say nothing. None in records from before they were kept.
     #[serde(default)]
     pub engine: Option<String>,
@@ -121,8 +125,7 @@ pub struct Recorder<'a> {
 
 struct RecorderState {
     record: RunRecord,
-    /// What each job costs, for its tokens.
-    costs: BTreeMap<usize, f64>,
+    left: TimeLeft,
     /// By the store's clock.
     started: Duration,
     written: Duration,
@@ -168,6 +171,7 @@ impl<'a> Recorder<'a> {
             jobs: BTreeMap::new(),
             flops: 0.0,
             flops_done: 0.0,
+            seconds_left: None,
             seconds: 0.0,
             engine: None,
             machine: Some(machine::identity(DeviceName::Cpu).to_string()),
@@ -182,7 +186,7 @@ impl<'a> Recorder<'a> {
         let path = folder.join(format!("{:012}-{}-{number}.json", record.started, record.process));
         let every = if record.worker { WORKER_EVERY } else { EVERY };
         let started = store.now();
-        let state = Mutex::new(RecorderState { record, costs: BTreeMap::new(), started, written: started });
+        let state = Mutex::new(RecorderState { record, left: TimeLeft::default(), started, written: started });
         let recorder = Self { inner, store, state, path, every };
         recorder.write(&mut lock(&recorder.state))?;
         Ok(recorder)
@@ -219,9 +223,12 @@ impl<'a> Recorder<'a> {
 impl Reporter for Recorder<'_> {
     fn event(&self, event: Event) {
         let mut state = lock(&self.state);
+        let since = (self.store.now() - state.started).as_secs_f64();
+        state.left.see(&event, since);
+        (state.record.flops_done, state.record.seconds_left) = (state.left.flops_done(), state.left.seconds());
         let mut now = true;
         match &event {
-            Event::Planned { cells, complete, scores, scored, flops, engine, machine, plan } => {
+            Event::Planned { cells, complete, scores, scored, flops, engine, machine, plan, work: _ } => {
                 let record = &mut state.record;
                 (record.engine, record.plan) = (Some(engine.clone()), Some(plan.clone()));
                 record.machine = Some(machine.clone());
@@ -230,15 +237,11 @@ impl Reporter for Recorder<'_> {
             }
             Event::Started(job) => {
                 state.record.jobs.insert(job.id, (job.label.clone(), 0, job.tokens));
-                state.costs.insert(job.id, job.flops / job.tokens.max(1) as f64);
             }
-            Event::Advanced { job, tokens, elsewhere } => {
+            Event::Advanced { job, tokens, .. } => {
                 if let Some((_, done, _)) = state.record.jobs.get_mut(job) {
                     *done += tokens;
                 }
-                // Work of others would make this machine look faster than it is.
-                let own = if *elsewhere { 0.0 } else { 1.0 };
-                state.record.flops_done += own * state.costs.get(job).copied().unwrap_or(0.0) * *tokens as f64;
                 now = self.due(&state);
             }
             Event::Finished { job } => {
@@ -263,7 +266,7 @@ impl Reporter for Recorder<'_> {
                     (false, _) => Stage::Failed,
                 };
             }
-            Event::Note { .. } | Event::Kept => now = false,
+            Event::Note { .. } | Event::Kept | Event::WorkDone { .. } => now = false,
         }
         let rarely = self.every > EVERY && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
         if now && (!rarely || self.due(&state)) {

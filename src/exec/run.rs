@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::context::Context;
-use super::event::{Event, Reporter};
+use super::event::{Event, Reporter, Work, WorkKind};
 use super::lock::lock;
 use super::models::{Engines, FromFiles, Models};
 use super::outcome::GridOutcome;
@@ -21,8 +21,8 @@ use super::{calibration, evaluation, latency, wait};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::plan::{
-    BackbonePlan, Outline, Plan, StoreState, Variant, batch_bytes, repair_bytes, score_bytes, unrepaired, unscored,
-    warnings, weights_budget,
+    BackbonePlan, JobCost, JobPlace, Outline, Plan, StoreState, Variant, batch_bytes, job_costs, repair_bytes,
+    score_bytes, unrepaired, unscored, warnings, weights_budget,
 };
 use crate::store::{Attempt, Key, Store};
 
@@ -163,6 +163,7 @@ impl Shared<'_> {
             scores: scores().count(),
             scored: scores().filter(|key| state.has(key)).count(),
             flops,
+            work: pieces(&plan, &state)?,
             engine: plan.engines(),
             machine: plan.machine(),
             plan: plan_id,
@@ -184,6 +185,23 @@ impl Shared<'_> {
         reporter.event(Event::Ended { complete, failed, interrupted });
         ended.map(|(_, _, ended)| ended)
     }
+}
+
+/// The pieces of a plan that are left to do.
+fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
+    let left = job_costs(plan, state)?.into_iter().filter(|cost| cost.left > 0.0);
+    let piece = |cost: JobCost| {
+        let backbone = &plan.backbones[cost.backbone];
+        let (work, kind) = match cost.job {
+            JobPlace::Calibration(place) => {
+                (backbone.calibration_claim(&backbone.calibrations[place]), WorkKind::Calibrate)
+            }
+            JobPlace::Evaluation(place) => (backbone.evaluations[place].journal.clone(), WorkKind::Score),
+            JobPlace::Latency(place) => (latency::work(backbone, place), WorkKind::Time),
+        };
+        Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
+    };
+    Ok(left.map(piece).collect())
 }
 
 /// Notes what the run will use before it looks what is there, and waits for whoever clears up right now: between them,
@@ -221,6 +239,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 let step =
                     attempt(context, &cells, || calibration::repair(context, models, backbone, calibration, &own))?;
                 if step == Step::Done {
+                    context.work_done(&backbone.calibration_claim(calibration));
                     // The next calibration may write as much again.
                     let Context { settings, plan, store, reporter, stop, .. } = context;
                     room::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
@@ -244,6 +263,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 // Where others have done it, nothing has to be read to see that.
                 match kept.as_ref().map_or_else(|| context.presence.all(context.store, keys()), |_| Stored::Lacking) {
                     Stored::All => {
+                        context.work_done(&evaluation.journal);
                         context.look_complete(&own);
                         return Ok(Step::Done);
                     }
@@ -257,6 +277,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 if step == Step::Busy {
                     return Ok(step);
                 }
+                context.work_done(&evaluation.journal);
                 let new = own.iter().filter(|of| !context.failed(of.cell) && context.tells_of(&of.scores[place]));
                 let new: Vec<(usize, &Key)> = new.map(|of| (of.cell, &*of.scores[place])).collect();
                 // Damage right after writing is found again by whoever reads the outcome.
@@ -328,6 +349,9 @@ fn timings<'a>(
                 let cells: Vec<usize> = backbone.variants.iter().map(|variant| variant.cell).collect();
                 let measure = || latency::measure(context, models, programs, backbone, place);
                 let step = attempt(context, &cells, measure)?;
+                if step == Step::Done {
+                    context.work_done(&latency::work(backbone, place));
+                }
                 context.look_complete(&backbone.variants.iter().collect::<Vec<_>>());
                 Ok(step)
             };

@@ -103,7 +103,8 @@ impl ScoringJob<'_> {
         let all = Trie::scoring(&candidates.iter().filter_map(|of| of.program.clone()).collect::<Vec<_>>());
         let flops = all.flops(&self.backbone.config, &self.eval_set.load(&left)).shared;
         let tokens = left.iter().map(|&chunk| self.eval_set.tokens(chunk)).sum();
-        Ok(*job.insert(self.run.start(self.label, tokens, candidates.len(), flops)))
+        let work = self.within.map_or(&*self.journal, Hold::name);
+        Ok(*job.insert(self.run.start(work, self.label, tokens, candidates.len(), flops)))
     }
 
     /// Computes what nobody else is at, and stores what is whole.

@@ -67,18 +67,22 @@ impl Estimate {
 pub enum JobPlace {
     Calibration(usize),
     Evaluation(usize),
+    Latency(usize),
 }
 
-/// What a job costs when nothing of it is stored, in floating-point operations.
+/// What a job costs, in floating-point operations.
 #[derive(Debug, Clone, Copy)]
 pub struct JobCost {
     /// Its place in the plan.
     pub backbone: usize,
     pub job: JobPlace,
+    /// When nothing of it is stored.
     pub flops: f64,
+    /// What is not stored of it.
+    pub left: f64,
 }
 
-/// What the jobs of a plan cost, whatever is stored; of texts that are not tokenised nothing is known.
+/// What the jobs of a plan cost, and what is left of them; of texts that are not tokenised nothing is known.
 ///
 /// # Errors
 /// A method that cannot be built.
@@ -87,9 +91,15 @@ pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     for (place, backbone) in plan.backbones.iter().enumerate() {
         let mut jobs = Vec::new();
         of_backbone(plan, backbone, state, u64::MAX, u64::MAX, &mut jobs)?;
-        all.extend(jobs.into_iter().map(|(job, flops)| JobCost { backbone: place, job, flops }));
+        all.extend(jobs.into_iter().map(|(job, flops, left)| JobCost { backbone: place, job, flops, left }));
     }
     Ok(all)
+}
+
+/// What solving an operator takes: sums, a factorisation, and measuring the result.
+pub fn solve_flops(channels: usize, tokens: usize) -> f64 {
+    let c = channels as f64;
+    6.0 * tokens as f64 * c * c + 10.0 * c.powi(3)
 }
 
 /// Bytes that a backbone's weights may have while its jobs run, if jobs have `memory`: what one job leaves of it.
@@ -173,7 +183,7 @@ fn of_backbone(
     state: &StoreState,
     spool_bytes: u64,
     memory: u64,
-    jobs: &mut Vec<(JobPlace, f64)>,
+    jobs: &mut Vec<(JobPlace, f64, f64)>,
 ) -> Result<Estimate> {
     let config = &backbone.config;
     let mut total = Estimate::default();
@@ -188,14 +198,16 @@ fn of_backbone(
         let Cost { shared, separate } = all.flops(config, &load);
         total.shared += shared;
         total.naive += separate;
-        jobs.push((JobPlace::Evaluation(place), shared));
         let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[place]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
+        let mut left = 0.0;
         if !missing.is_empty() {
-            total.left += Trie::scoring(&missing).flops(config, &load).shared;
+            left = Trie::scoring(&missing).flops(config, &load).shared;
+            total.left += left;
             total.disk += missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
             total.inodes += score_files(missing.len());
         }
+        jobs.push((JobPlace::Evaluation(place), shared, left));
     }
     for (place, prompt) in backbone.latencies.iter().enumerate() {
         let load = Load::windows(prompt.length * prompt.batch, prompt.length);
@@ -204,7 +216,9 @@ fn of_backbone(
         let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
         total.naive += passes;
         total.shared += passes;
-        total.left += if left { passes } else { 0.0 };
+        let left = if left { passes } else { 0.0 };
+        total.left += left;
+        jobs.push((JobPlace::Latency(place), passes, left));
     }
     let c = config.hidden as f64;
     let (mut operators, mut mapped) = (0, 0);
@@ -218,11 +232,10 @@ fn of_backbone(
         let missing: Vec<&Variant> =
             own.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
         let pass = Trie::new(&[Program::trunk(config.layers)]).flops(config, &load).shared;
-        // Sums, a factorisation, and measuring the result.
-        let solve = 6.0 * load.tokens as f64 * c * c + 10.0 * c.powi(3);
+        let solve = solve_flops(config.hidden, load.tokens);
         let trials: Vec<(bool, f64)> = trials(plan.grid, backbone, &own, state, &load)?;
         let trial_cost: f64 = trials.iter().map(|(_, cost)| cost).sum();
-        let before = total.shared;
+        let before = (total.shared, total.left);
         total.naive += own.len() as f64 * (pass + solve) + trial_cost;
         total.shared += pass + own.len() as f64 * solve + trial_cost;
         total.left += trials.iter().filter(|(left, _)| *left).map(|(_, cost)| cost).sum::<f64>();
@@ -249,14 +262,16 @@ fn of_backbone(
                 }
             }
         }
+        if !missing.is_empty() {
+            total.left += pass + missing.len() as f64 * solve;
+        }
         // A text that operators are trained on alone is no job.
         if !own.is_empty() {
-            jobs.push((JobPlace::Calibration(place), total.shared - before));
+            jobs.push((JobPlace::Calibration(place), total.shared - before.0, total.left - before.1));
         }
         if missing.is_empty() {
             continue;
         }
-        total.left += pass + missing.len() as f64 * solve;
         operators += missing.len();
         let (kept, spooled) = sites(plan.grid, backbone, &missing, state)?;
         let site_bytes = (4 * load.tokens * config.hidden) as u64;

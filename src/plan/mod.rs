@@ -15,8 +15,8 @@ mod state;
 use std::collections::BTreeSet;
 
 pub use cost::{
-    Estimate, JobCost, JobPlace, Trials, batch_bytes, job_costs, place_holder, repair_bytes, score_bytes, unrepaired,
-    unscored, weights_budget,
+    Estimate, JobCost, JobPlace, Trials, batch_bytes, job_costs, place_holder, repair_bytes, score_bytes, solve_flops,
+    unrepaired, unscored, weights_budget,
 };
 pub use inputs::{Inputs, warnings};
 pub use kept::{KeptKeys, engines_of};

@@ -95,7 +95,8 @@ impl Outline {
         let mut jobs = Vec::new();
         for cost in job_costs(plan, state)? {
             let backbone = &plan.backbones[cost.backbone];
-            let (label, claim, keys) = described(backbone, cost.job);
+            // Times are of one machine: no other shares in taking them.
+            let Some((label, claim, keys)) = described(backbone, cost.job) else { continue };
             let mut artifacts: Vec<usize> = keys.into_iter().map(&mut at).collect();
             artifacts.sort_unstable();
             artifacts.dedup();
@@ -160,8 +161,9 @@ impl Outline {
 }
 
 /// A job's label, as events have it, what its claims are called, and what it makes.
-fn described(backbone: &BackbonePlan, job: JobPlace) -> (String, String, Vec<&Arc<Key>>) {
-    match job {
+fn described(backbone: &BackbonePlan, job: JobPlace) -> Option<(String, String, Vec<&Arc<Key>>)> {
+    Some(match job {
+        JobPlace::Latency(_) => return None,
         JobPlace::Calibration(place) => {
             let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
             let plan = &backbone.calibrations[place];
@@ -173,5 +175,5 @@ fn described(backbone: &BackbonePlan, job: JobPlace) -> (String, String, Vec<&Ar
             let keys = backbone.variants.iter().map(|variant| &variant.scores[place]).collect();
             (format!("{} on {}", backbone.name, evaluation.subject), evaluation.journal.clone(), keys)
         }
-    }
+    })
 }

@@ -26,6 +26,11 @@ impl<'a> Hold<'a> {
         if self.is_lost() { Err(Error::interrupted("its claim is not held any more")) } else { Ok(()) }
     }
 
+    /// The claim's name.
+    pub(in crate::exec) fn name(&self) -> &str {
+        self.name
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         !self.lease.holds()
     }

@@ -42,7 +42,7 @@ pub(super) fn run(
     }
     let (config, load) = (&job.backbone.config, Load::windows(tokens, job.shape.length));
     let flops = Trie::new(&[request.program(config.layers)]).flops(config, &load).shared;
-    let id = job.run.start(label, tokens, 0, flops);
+    let id = job.run.start(job.hold.name(), label, tokens, 0, flops);
     let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut next = 0;
     while next < shards.len() {

@@ -8,7 +8,7 @@ use super::select::{Picked, Selections};
 use super::shards::{self, KeptActivations};
 use super::trials::Trials;
 use super::{pass, sites, solve, train};
-use crate::calibrate::{ActivationShape, PassRequest};
+use crate::calibrate::{ActivationShape, Activations, PassRequest};
 use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
 use crate::exec::context::Context;
@@ -16,7 +16,7 @@ use crate::exec::models::Models;
 use crate::exec::presence::Stored;
 use crate::exec::schedule::{Step, caught};
 use crate::exec::tokenise;
-use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
+use crate::plan::{BackbonePlan, CalibrationPlan, Variant, solve_flops};
 use crate::store::{Key, Lookup};
 
 /// Makes the selections and operators of some variants of one calibration that are not stored. What one variant suffers
@@ -116,18 +116,35 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     kept.find(job, &rest);
     let second = PassRequest { sites: rest, ..PassRequest::default() };
     pass::run(job, &format!("{}, second pass", job.label), &second, &mut kept)?;
-    // Solve.
     let activations = kept.open(job.shape, &sites)?;
-    for (variant, selection) in &chosen {
-        if let Some(key) = variant.operator.as_ref().filter(|key| !whole(job.run, key)) {
-            match solve::solve(job, variant, selection, &activations, key) {
-                Err(error) if error.kind() == ErrorKind::Job => job.run.fail_at(variant.cell, key, error.one_line()),
-                solved => solved?,
-            }
-        }
-        job.run.check_stop()?;
-    }
+    solve_all(job, &chosen, &activations)?;
     train::train(job, &chosen, &activations)
+}
+
+/// Solves the operators that are not stored. One that cannot be solved fails its cell alone.
+fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activations: &Activations) -> Result<()> {
+    let run = job.run;
+    let mut lacking = Vec::new();
+    for &(variant, selection) in chosen {
+        let key = variant.operator.as_ref().filter(|key| !whole(run, key));
+        lacking.extend(key.map(|key| (variant, selection, key)));
+    }
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let (count, tokens) = (lacking.len(), job.shape.sequences * job.shape.length);
+    let label = format!("solve {count} operators, {}", job.label);
+    let flops = count as f64 * solve_flops(job.shape.channels, tokens);
+    let id = run.start(job.hold.name(), &label, count * tokens, 0, flops);
+    for (variant, selection, key) in lacking {
+        match solve::solve(job, variant, selection, activations, key) {
+            Err(error) if error.kind() == ErrorKind::Job => run.fail_at(variant.cell, key, error.one_line()),
+            solved => solved?,
+        }
+        run.advance(id, tokens)?;
+    }
+    run.finish(id);
+    Ok(())
 }
 
 /// The variants whose layers are chosen; those whose criterion failed are said to have failed.

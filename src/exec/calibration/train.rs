@@ -83,7 +83,7 @@ fn one(
     let load = Load::windows((steps - training.steps()) * length, length);
     let program = Program::pruned(backbone.config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
     let flops = 3.0 * Trie::new(&[program]).flops(&backbone.config, &load).shared;
-    let id = run.start(&label, load.tokens, 0, flops);
+    let id = run.start(job.hold.name(), &label, load.tokens, 0, flops);
     let every = steps.div_ceil(CHECKPOINTS);
     while training.steps() < steps {
         let at = training.steps();
@@ -203,7 +203,7 @@ impl Lessons {
         if !left.is_empty() {
             let program = Program::dense(backbone.config.layers);
             let flops = Trie::new(&[program]).flops(&backbone.config, &load).shared;
-            let id = run.start(&label, load.tokens, 0, flops);
+            let id = run.start(job.hold.name(), &label, load.tokens, 0, flops);
             while !left.is_empty() {
                 let mut others = Vec::new();
                 for at in left {

@@ -1,0 +1,270 @@
+//! How long a run still takes: what is left of each piece of its plan, at the rate at which this run did others like it.
+
+use std::collections::BTreeMap;
+
+use super::event::{Event, Work, WorkKind};
+
+/// Pieces that run alike: of one backbone, of one kind.
+type Group = (String, WorkKind);
+
+/// Follows the events of one run. Floating-point operations are the cost model's, seconds are of whatever clock.
+#[derive(Debug, Clone, Default)]
+pub struct TimeLeft {
+    pieces: BTreeMap<String, Piece>,
+    rates: BTreeMap<Group, Rate>,
+    jobs: BTreeMap<usize, Running>,
+    /// When the last event came, and what has been going on since.
+    last: Option<(f64, Option<Group>)>,
+}
+
+#[derive(Debug, Clone)]
+struct Piece {
+    group: Group,
+    planned: f64,
+    /// What jobs of it have begun, and what is done of that.
+    begun: f64,
+    done: f64,
+    over: bool,
+}
+
+/// What this process did, and how long it was at it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rate {
+    flops: f64,
+    seconds: f64,
+}
+
+#[derive(Debug, Clone)]
+struct Running {
+    work: String,
+    flops_per_token: f64,
+}
+
+/// A piece that is not over has this much of it left, whatever the cost model says.
+const AT_LEAST: f64 = 0.02;
+
+impl TimeLeft {
+    /// Takes note of an event that came at `now`, in seconds.
+    pub fn see(&mut self, event: &Event, now: f64) {
+        // Between a job's end and the next event operators are solved and texts read: that belongs to the job's piece.
+        if let Some((before, Some(group))) = &self.last {
+            self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
+        }
+        let mut at = self.last.take().and_then(|(_, group)| group);
+        match event {
+            Event::Planned { work, .. } => {
+                let piece = |work: &Work| Piece {
+                    group: (work.backbone.clone(), work.kind),
+                    planned: work.flops,
+                    begun: 0.0,
+                    done: 0.0,
+                    over: false,
+                };
+                self.pieces = work.iter().map(|work| (work.work.clone(), piece(work))).collect();
+            }
+            Event::Started(job) => {
+                let flops_per_token = job.flops / job.tokens.max(1) as f64;
+                self.jobs.insert(job.id, Running { work: job.work.clone(), flops_per_token });
+                if let Some(piece) = self.pieces.get_mut(&job.work) {
+                    piece.begun += job.flops;
+                    // A text has one job, and by now the cuts are known that the plan had to guess.
+                    piece.planned = match piece.group.1 {
+                        WorkKind::Calibrate => piece.planned.max(piece.begun),
+                        WorkKind::Score | WorkKind::Time => piece.begun,
+                    };
+                    at = Some(piece.group.clone());
+                }
+            }
+            Event::Advanced { job, tokens, elsewhere } => {
+                if let Some(running) = self.jobs.get(job)
+                    && let Some(piece) = self.pieces.get_mut(&running.work)
+                {
+                    let flops = running.flops_per_token * *tokens as f64;
+                    piece.done += flops;
+                    // Work of others would make this process look faster than it is.
+                    if !elsewhere {
+                        self.rates.entry(piece.group.clone()).or_default().flops += flops;
+                    }
+                    at = Some(piece.group.clone());
+                }
+            }
+            Event::Finished { job } => {
+                let work = self.jobs.remove(job).map(|running| running.work);
+                at = work.and_then(|work| self.pieces.get(&work)).map(|piece| piece.group.clone()).or(at);
+            }
+            Event::WorkDone { work } => {
+                if let Some(piece) = self.pieces.get_mut(work).filter(|piece| !piece.over) {
+                    piece.over = true;
+                    // Solving tells of no progress of its own. Of a calibration that an earlier run began it is not known
+                    // how much was left.
+                    if piece.begun > piece.planned / 2.0 {
+                        let rest = (piece.planned - piece.done).max(0.0);
+                        self.rates.entry(piece.group.clone()).or_default().flops += rest;
+                    }
+                    at = None;
+                }
+            }
+            _ => {}
+        }
+        self.last = Some((now, at));
+    }
+
+    /// What this process did.
+    pub fn flops_done(&self) -> f64 {
+        self.rates.values().map(|rate| rate.flops).sum()
+    }
+
+    /// How much of the plan is done, by whomever: 0 to 1.
+    pub fn share(&self) -> f64 {
+        let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
+        let left: f64 = self.pieces.values().map(Piece::left).sum();
+        if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
+    }
+
+    /// Seconds; none as long as nothing was done, 0 only when nothing is left.
+    pub fn seconds(&self) -> Option<f64> {
+        let mut left = self.pieces.values().filter(|piece| !piece.over).peekable();
+        if left.peek().is_none() {
+            return (!self.pieces.is_empty()).then_some(0.0);
+        }
+        let all = self.rate(|_| true)?;
+        let of = |piece: &Piece| {
+            let same = || self.rate(|group| *group == piece.group);
+            let kind = || self.rate(|group| group.1 == piece.group.1);
+            piece.left() / same().or_else(kind).unwrap_or(all)
+        };
+        Some(left.map(of).sum::<f64>().max(1.0))
+    }
+
+    /// Operations a second over some groups, where any of them was at work.
+    fn rate(&self, of: impl Fn(&Group) -> bool) -> Option<f64> {
+        let mut sum = Rate::default();
+        for (_, rate) in self.rates.iter().filter(|(group, _)| of(group)) {
+            sum.flops += rate.flops;
+            sum.seconds += rate.seconds;
+        }
+        (sum.flops > 0.0 && sum.seconds > 0.0).then(|| sum.flops / sum.seconds)
+    }
+}
+
+impl Piece {
+    fn left(&self) -> f64 {
+        if self.over { 0.0 } else { (self.planned - self.done).max(AT_LEAST * self.planned) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::Job;
+
+    /// A run as its events tell it: pieces with what the plan takes them for, what their jobs really cost, how long that
+    /// takes, and how long what tells of no progress takes behind it.
+    struct Played {
+        work: &'static str,
+        kind: WorkKind,
+        planned: f64,
+        flops: f64,
+        seconds: f64,
+        silent: f64,
+    }
+
+    impl Played {
+        fn backbone(&self) -> String {
+            self.work.split(' ').next().unwrap_or_default().to_owned()
+        }
+
+        fn piece(&self) -> Work {
+            Work { work: self.work.into(), backbone: self.backbone(), kind: self.kind, flops: self.planned }
+        }
+    }
+
+    fn planned(pieces: &[Played]) -> Event {
+        let work: Vec<Work> = pieces.iter().map(Played::piece).collect();
+        let flops = work.iter().map(|of| of.flops).sum();
+        let (engine, machine, plan) = (String::new(), String::new(), String::new());
+        Event::Planned { cells: 1, complete: 0, scores: 1, scored: 0, flops, work, engine, machine, plan }
+    }
+
+    /// The time at each event, the share of the whole that has gone by, and the seconds that were said to be left.
+    fn told(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
+        let whole: f64 = pieces.iter().map(|of| of.seconds + of.silent).sum();
+        let (mut left, mut now, mut told) = (TimeLeft::default(), 0.0, Vec::new());
+        let mut see = |left: &mut TimeLeft, event: &Event, now: f64| {
+            left.see(event, now);
+            told.push((now, now / whole, left.seconds()));
+        };
+        see(&mut left, &planned(pieces), now);
+        for (id, of) in pieces.iter().enumerate() {
+            let job = Job { id, label: String::new(), work: of.work.into(), tokens: 50, cells: 0, flops: of.flops };
+            see(&mut left, &Event::Started(job), now);
+            for _ in 0..50 {
+                now += of.seconds / 50.0;
+                see(&mut left, &Event::Advanced { job: id, tokens: 1, elsewhere: false }, now);
+            }
+            see(&mut left, &Event::Finished { job: id }, now);
+            now += of.silent;
+            see(&mut left, &Event::WorkDone { work: of.work.into() }, now);
+        }
+        told
+    }
+
+    /// Two backbones of unlike sizes; scoring runs at another rate than calibrating, which takes a while for what tells of no
+    /// progress, and cuts lie where a third more is to do than the plan guessed.
+    fn grid() -> Vec<Played> {
+        let calibrate = |work, by: f64| {
+            let (planned, flops, seconds) = (20.0 * by, 18.0 * by, 16.0 * by);
+            Played { work, kind: WorkKind::Calibrate, planned, flops, seconds, silent: 2.0 * by }
+        };
+        let score = |work, by: f64| {
+            let (planned, flops, seconds) = (30.0 * by, 40.0 * by, 30.0 * by);
+            Played { work, kind: WorkKind::Score, planned, flops, seconds, silent: 0.5 }
+        };
+        vec![
+            calibrate("small c4", 1.0),
+            score("small wikitext2", 1.0),
+            score("small ptb", 0.5),
+            calibrate("large c4", 1.5),
+            score("large wikitext2", 1.5),
+            score("large ptb", 0.75),
+        ]
+    }
+
+    #[test]
+    fn from_a_tenth_of_the_way_on_what_is_left_is_told_within_a_factor_of_one_and_a_half() {
+        let pieces = grid();
+        let whole: f64 = pieces.iter().map(|of| of.seconds + of.silent).sum();
+        for (now, share, left) in told(&pieces).into_iter().filter(|(_, share, _)| (0.1..0.97).contains(share)) {
+            let (left, really) = (left.unwrap(), whole - now);
+            assert!(left < 1.5 * really && really < 1.5 * left, "at {share:.2}: {left:.1} s for {really:.1} s");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_to_be_left_only_when_all_is_done() {
+        // The plan took the text for a tenth of what it is.
+        let text =
+            Played { work: "small text", kind: WorkKind::Score, planned: 1.0, flops: 10.0, seconds: 60.0, silent: 5.0 };
+        let all = told(&[text]);
+        let (last, before) = all.split_last().unwrap();
+        assert_eq!(last.2, Some(0.0));
+        assert!(before.iter().all(|(_, _, left)| left.is_none_or(|left| left >= 1.0)), "{before:?}");
+        assert_eq!(before[0].2, None, "nothing was done yet, so nothing is known");
+    }
+
+    #[test]
+    fn what_others_did_is_done_and_says_nothing_of_this_machine() {
+        let pieces = grid();
+        let mut left = TimeLeft::default();
+        left.see(&planned(&pieces), 0.0);
+        let job =
+            Job { id: 0, label: String::new(), work: "small wikitext2".into(), tokens: 10, cells: 1, flops: 40.0 };
+        left.see(&Event::Started(job), 0.0);
+        left.see(&Event::Advanced { job: 0, tokens: 9, elsewhere: true }, 0.1);
+        assert_eq!((left.flops_done(), left.seconds()), (0.0, None));
+        let before = left.share();
+        left.see(&Event::Advanced { job: 0, tokens: 1, elsewhere: false }, 4.1);
+        assert_eq!(left.flops_done(), 4.0);
+        assert!(before > 0.15 && left.share() > before, "{before}");
+    }
+}
