@@ -189,6 +189,121 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
     assert_eq!(ours("rte", &pruned), "");
 }
 
+/// What a verdict does not judge by, and why.
+const OPEN: [(&str, &str); 33] = [
+    ("engine.name", "any engine in a float type of the paper's is near enough"),
+    ("engine.device", "any engine in a float type of the paper's is near enough"),
+    ("cut.criterion", "the condition says it"),
+    ("cut.depth", "the condition says it"),
+    ("cut.known", "the paper leaves open where an order comes from"),
+    ("cut.version", "the program's, which has one"),
+    ("repair.recovery", "the condition says it"),
+    ("repair.version", "the program's, which has one"),
+    ("calibration.text.bytes", "a text goes by its name"),
+    ("calibration.text.format", "a text goes by its name"),
+    ("calibration.text.column", "a text goes by its name"),
+    ("calibration.text.shards.order", "either may be the authors'"),
+    ("calibration.text.shards.of", "a text goes by its name"),
+    ("calibration.text.shards.read", "a text goes by its name"),
+    ("measure.boundary", "the repair's own numbers, of which the paper prints none"),
+    ("measure.windows.text.bytes", "a text goes by its name"),
+    ("measure.windows.text.format", "a text goes by its name"),
+    ("measure.windows.text.column", "a text goes by its name"),
+    ("measure.windows.text.shards.order", "either may be the authors'"),
+    ("measure.windows.text.shards.of", "a text goes by its name"),
+    ("measure.windows.text.shards.read", "a text goes by its name"),
+    ("measure.windows.batch", "the program's, which has one"),
+    ("measure.task.task", "the metric says it"),
+    ("measure.task.version", "the program's, which has one"),
+    ("measure.task.formats", "a task goes by its name and the count of its documents"),
+    ("measure.task.prefix", "the backbone's own"),
+    ("measure.task.batch", "the program's, which has one"),
+    ("measure.prefill.length", "the metric says it"),
+    ("measure.prefill.batch", "the metric says it"),
+    ("measure.prefill.warmups", "the program's, which has one"),
+    ("measure.prefill.rounds", "the program's, which has one"),
+    ("measure.prefill.among", "no machine but the paper's is judged"),
+    ("measure", "what is below it is"),
+];
+
+#[test]
+fn a_verdict_looks_at_every_aspect_or_says_why_not() {
+    type Change = fn(&mut Setup);
+    fn calibrated(setup: &mut Setup) -> &mut Calibrated {
+        setup.calibration.as_mut().unwrap()
+    }
+    fn trained(setup: &mut Setup, change: fn(&mut Finetune)) {
+        let mut training = Finetune { sequences: 5000, length: 2048, seed: 0 };
+        change(&mut training);
+        calibrated(setup).finetune = Some(training);
+    }
+    let judged: [(&str, Change); 19] = [
+        ("model.content", |of| of.unidentified = Some("another backbone".into())),
+        ("model.tokenizer", |of| of.unidentified = Some("another backbone".into())),
+        ("engine.dtype", |of| of.engine = Some(EngineId { dtype: "bf16", ..CPU })),
+        ("cut.options", |of| {
+            let options = [("criterion", "llm-streamline"), ("criterion.cosine", "token")];
+            of.variant = Arc::new(options.map(|(name, value)| (name.to_owned(), value.into())).into());
+        }),
+        ("repair.options", |of| of.variant = with("solver", "svd")),
+        ("repair.fitted", |of| calibrated(of).calibration.operator_sequences = 16),
+        ("repair.training.sequences", |of| trained(of, |of| of.sequences = 64)),
+        ("repair.training.length", |of| trained(of, |of| of.length = 64)),
+        ("repair.training.seed", |of| trained(of, |of| of.seed = 1)),
+        ("calibration.text.rule", |of| calibrated(of).rule = "ptb".into()),
+        ("calibration.sequences", |of| calibrated(of).calibration.sequences = 64),
+        ("calibration.length", |of| calibrated(of).calibration.length = 64),
+        ("calibration.seed", |of| calibrated(of).calibration.seed = 1),
+        ("measure.windows.text.rule", |of| {
+            let Protocol::Windows { rule, .. } = &mut of.scored[0] else { return };
+            *rule = "c4".into();
+        }),
+        ("measure.windows.length", |of| of.scored = vec![text(256, 256)]),
+        ("measure.windows.limit", |of| of.scored = vec![text(2048, 32)]),
+        ("measure.task.rows", |of| of.scored = vec![task("rte", 300)]),
+        ("measure.task.limit", |of| of.scored = vec![task("rte", 100)]),
+        ("measure.task.bos", |of| {
+            let mut asked = task("rte", 277);
+            let Protocol::MultipleChoice { bos, .. } = &mut asked else { return };
+            *bos = "never".into();
+            of.scored = vec![asked];
+        }),
+    ];
+    let more: [(&str, Change); 2] = [
+        ("measure.task.max_length", |of| {
+            let mut asked = task("rte", 277);
+            let Protocol::MultipleChoice { max_length, .. } = &mut asked else { return };
+            *max_length = Some(64);
+            of.scored = vec![asked];
+        }),
+        ("measure.prefill.machine", |of| {
+            of.scored = vec![Protocol::Latency {
+                metric: "prefill_ms",
+                length: 16,
+                batch: 1,
+                several: false,
+                warmups: 1,
+                rounds: 1,
+                machine: "another".into(),
+            }];
+        }),
+    ];
+    let judged: Vec<(&str, Change)> = judged.into_iter().chain(more).collect();
+    for (aspect, change) in &judged {
+        let mut ours = number(record("sleb", "c4", "ppl_c4", 100.0));
+        assert_eq!(differences(&ours), Vec::<String>::new());
+        change(&mut ours.setup);
+        assert_eq!(differences(&ours).len(), 1, "{aspect}: {:?}", differences(&ours));
+    }
+    let aspects = crate::identity::aspects();
+    for aspect in &aspects {
+        let known = |name: &str| aspect.is_of(name);
+        let judged = judged.iter().any(|(name, _)| known(name));
+        let open = OPEN.iter().any(|(name, _)| *name == aspect.as_str());
+        assert!(judged != open, "{aspect}: a verdict either judges by it or says here why not");
+    }
+}
+
 #[test]
 fn a_mean_of_other_tasks_is_not_the_papers() {
     let paper = [record("sleb", "c4", "acc_average", 60.0)];

@@ -218,6 +218,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::identity::Canonical;
 
     fn engine(dtype: &str) -> StoredEngine {
         StoredEngine { name: "candle".into(), dtype: dtype.into(), device: "cpu".into() }
@@ -243,6 +244,21 @@ mod tests {
             apart(("a", &one), ("b", &other)).unwrap(),
             "a and b differ in calibration.seed of llama/4/sleb/ghosted/rte"
         );
+    }
+
+    #[test]
+    fn every_aspect_of_what_a_number_is_keeps_them_apart() {
+        let aspects = crate::identity::aspects();
+        assert!(aspects.len() > 40, "{aspects:?}");
+        for aspect in aspects {
+            let of = |value: &str| {
+                let leaves = Leaves::from([(aspect.clone(), Canonical::of(&json!(value)))]);
+                Run { identities: [("said".to_owned(), BTreeSet::from([leaves]))].into(), ..run() }
+            };
+            assert_eq!(apart(("a", &of("one")), ("b", &of("one"))), None);
+            let why = apart(("a", &of("one")), ("b", &of("other"))).unwrap();
+            assert_eq!(why, format!("a and b differ in {aspect} of said"));
+        }
     }
 
     #[test]
