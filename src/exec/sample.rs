@@ -160,7 +160,7 @@ fn scores(
             let engine = models.get(backbone)?;
             let flops = trie.flops(&backbone.config, &eval_set.load(&drawn)).shared;
             let tokens = drawn.iter().map(|&chunk| eval_set.tokens(chunk)).sum();
-            let job = context.start(&label, tokens, members.len(), flops);
+            let job = context.start(&evaluation.journal, &label, tokens, members.len(), flops);
             let mut values = vec![vec![Vec::new(); eval_set.chunks()]; members.len()];
             for &chunk in &drawn {
                 let made = eval_set.run(&*engine, &trie, &[chunk], &mut vec![0.0; trie.len()])?;
