@@ -255,9 +255,9 @@ mod tests {
 
     #[test]
     fn a_key_is_the_sha_256_of_its_canonical_form() {
-        // printf '{"kind":"selection","of":{"depth":7},"version":4}' | sha256sum
+        // printf '{"kind":"selection","of":{"depth":7},"version":5}' | sha256sum
         let key = Key::new(ArtifactKind::Selection, json!({"depth": 7}), []);
-        assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":4}"#));
+        assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":5}"#));
         assert_eq!(key.kind().folder(), "selection-v5");
     }
 

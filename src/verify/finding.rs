@@ -17,6 +17,7 @@ pub struct Verification {
 /// One results folder.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FolderCheck {
+    /// Where it lies.
     pub folder: String,
     /// The artifact, or the grid.
     pub name: String,
@@ -89,7 +90,9 @@ pub struct Check {
 pub struct Differing {
     /// Cell, column and item, or file and line.
     pub at: String,
+    /// What the folder says.
     pub recorded: String,
+    /// What came of it here.
     pub found: String,
     /// How far apart; none of what is no number.
     pub by: Option<f64>,
@@ -98,6 +101,7 @@ pub struct Differing {
 /// What cannot be checked.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Lacking {
+    /// Cell, column and item, or file.
     pub at: String,
     /// What lacks.
     pub lacks: String,

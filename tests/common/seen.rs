@@ -157,10 +157,13 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     let explained: Vec<String> = keys.into_iter().collect();
     assert!(!explained.is_empty(), "{what}: explain names no key");
     said(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
+    // The page shows artifacts as they are described, with the engine of the machine.
+    let page = artifact.join("page.json");
+    assert!(page.is_file() || !setting.arguments.is_empty(), "{what}: {} is missing", page.display());
     Seen {
         folder: folder.strip_prefix(&results).unwrap().display().to_string(),
         record: super::json(&folder.join("run.json")),
-        page: (!setting.arguments.iter().any(|of| of == "--set")).then(|| super::json(&artifact.join("page.json"))),
+        page: page.is_file().then(|| super::json(&page)),
         explained: explained.join(" "),
         exported: tensors(&setting.world.path("exported")),
         numbers,
