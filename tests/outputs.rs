@@ -278,15 +278,16 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
 
 #[test]
 fn in_an_empty_folder_doctor_tells_what_there_is_and_makes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+    let [folder, home] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let world = World::new();
     let doctor = |more: &[&str]| {
         let mut command = world.command(&[&["doctor"], more].concat());
-        let output = command.current_dir(folder.path()).env("HF_HUB_CACHE", folder.path()).output().unwrap();
+        command.env("XDG_DATA_HOME", home.path()).env("HF_HUB_CACHE", folder.path());
+        let output = command.current_dir(folder.path()).output().unwrap();
         (output.status.code(), text(&output))
     };
     let (code, said) = doctor(&[]);
-    assert!(code == Some(0) && said.contains("store: none here") && !said.contains("LACKS"), "{said}");
+    assert!(code == Some(0) && said.contains(&home.path().display().to_string()) && !said.contains("LACKS"), "{said}");
     for store in ["data/store", "new"] {
         let (code, said) = doctor(&["--store", store]);
         assert!(code == Some(0) && said.contains(&format!("{store}, on")) && !said.contains("LACKS"), "{said}");
@@ -297,6 +298,7 @@ fn in_an_empty_folder_doctor_tells_what_there_is_and_makes_nothing() {
     let (code, said) = doctor(&["--store", "newer"]);
     assert!(code == Some(3) && said.contains("LACKS store") && said.contains("another version"), "{said}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
 }
 
 #[test]

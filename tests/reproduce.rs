@@ -287,8 +287,16 @@ fn the_page_says_of_each_number_by_whom_when_and_from_what_it_was_made() {
     let world = experiments("mine");
     made(&world, &["reproduce", "mini"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
-    let note = part(&page, "<article id=\"cell-tiny/mini/mine.streamline", "</article>");
-    let value = |name: &str| part(note, &format!("<dt>{name}</dt><dd>"), "</dd>");
+    // What notes have in common stands once, where they lead to.
+    let note = |id: &str| {
+        let own = part(&page, &format!("<article id=\"{id}"), "</article>");
+        let shared = own.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());
+        let shared = shared.map(|id| part(&page, &format!("<div class=\"shared\" id=\"{id}\">"), "</div>"));
+        shared.fold(own.to_owned(), |all, part| all + part)
+    };
+    let dense = note("cell-tiny/mini/mine.dense");
+    let note = note("cell-tiny/mini/mine.streamline");
+    let value = |name: &str| part(&note, &format!("<dt>{name}</dt><dd>"), "</dd>");
     assert_eq!(value("program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
     assert!(value("command").contains("reproduce mini"), "{note}");
     assert!(value("machine").contains("threads"), "{note}");
@@ -306,7 +314,6 @@ fn the_page_says_of_each_number_by_whom_when_and_from_what_it_was_made() {
         let row = format!("<code>{path}</code></th><td><code>{}</code>", hash.as_str().unwrap());
         assert!(note.contains(&row), "{file}: {note}");
     }
-    let dense = part(&page, "<article id=\"cell-tiny/mini/mine.dense", "</article>");
     assert!(dense.contains("test.jsonl") && !dense.contains("train.txt"), "only what a cell was made from: {dense}");
 }
 
@@ -322,8 +329,8 @@ fn every_profile_that_has_results_is_on_the_page() {
     for profile in ["tiny", "deeper"] {
         assert!(page.contains(&format!("id=\"artifact-{profile}/mini\"")), "{profile}");
     }
-    let (_, claims) = page.split_once("data-name=\"claims\"").unwrap();
-    assert!(claims.contains("deeper/table2"), "claims are asked of every profile");
+    let claims = part(&page, "<section id=\"claims\"", "</section>");
+    assert!(claims.contains("Table 2, deeper"), "claims are asked of every profile: {claims}");
 }
 
 #[test]
