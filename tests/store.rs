@@ -221,8 +221,8 @@ fn in_a_store_only_what_is_its_own_is_swept() {
 
 /// What computes nothing.
 const READING: [&[&str]; 10] = [
-    &["plan", "grid.yaml"],
-    &["plan", "grid.yaml", "--set", "calibration.seed=7", "--store-limit", "1"],
+    &["plan", "grid.yaml", "--results", "/RESULTS"],
+    &["plan", "grid.yaml", "--results", "/RESULTS", "--set", "calibration.seed=7", "--store-limit", "1"],
     &["explain", "grid.yaml", "depth/1/ghosted"],
     &["explain", "grid.yaml", "depth/1/ghosted", "--set", "calibration.seed=7"],
     &["run", "grid.yaml", "--stored", "--results", "/RESULTS"],

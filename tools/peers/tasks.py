@@ -122,10 +122,12 @@ class Table2:
         mine = {}
         for (cell, task), of_task in likelihoods(results).items():
             mine.setdefault(cell, {})[task] = of_task
-        by_depth = {0: [(next(cell for cell in mine if cell.endswith("/dense")), TINY / name)]}
+        by_depth = {0: [(next(cell for cell in mine if cell.endswith(".dense")), TINY / name)]}
+        (record,) = results.rglob("run.json")
+        depths = {of["cell"]["name"]: of["cell"]["depth"] for of in json.loads(record.read_text())["cells"]}
         for out in sorted((folder / "out").iterdir()):
             cell = json.loads((out / "ghostlab.json").read_text())["cell"]
-            by_depth.setdefault(int(cell.split("/")[2]), []).append((cell, out))
+            by_depth.setdefault(depths[cell], []).append((cell, out))
         sizes = bench.size((16, 64), (8,))
         batch = fastest(sizes, lambda size: harness.score(TINY / name, min(limit, 30), size))
         self.theirs, self.worst, self.cells, self.scored = 0.0, 0.0, 0, 0

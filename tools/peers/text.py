@@ -94,6 +94,13 @@ def forward(bench):
     yield Row("forward", what, "transformers", *seconds, f"losses {apart:.0e} ({LOSS:.0e})", "1.5", notes)
 
 
+def cell_of(folder):
+    """Depth and recovery of an exported cell of such a grid, whose names end in them: `dense.streamline-3.ghosted`."""
+    cell = json.loads((folder / "ghostlab.json").read_text())["cell"]
+    depth, recovery = cell.removeprefix("dense.").split(".")[:2]
+    return depth.rsplit("-", 1)[1], recovery
+
+
 class Variants:
     """A grid of one backbone, its cells exported, and a store with everything but scores."""
 
@@ -118,8 +125,7 @@ class Variants:
         bench.program("export", self.file, "--to", self.folder / "out", "--store", self.store, "--dtype", "f32")
         self.folders = {("0", ""): backbone}
         for folder in sorted((self.folder / "out").iterdir()):
-            _, _, depth, recovery, _ = json.loads((folder / "ghostlab.json").read_text())["cell"].split("/")
-            self.folders[depth, recovery] = folder
+            self.folders[cell_of(folder)] = folder
         self.ids, model = windows(test, backbone, count, length), load(backbone)
         self.batch = fastest(bench.size((2, 8), (4,)), lambda size: losses(model, self.ids[:16], size))
 

@@ -140,7 +140,9 @@ fn weights(number: usize) -> Vec<u8> {
             shapes.push((format!("model.layers.{layer}.{name}.weight"), shape));
         }
     }
-    let zeros = vec![0; 4 * 300 * 8];
+    // Backbones are what their tensors are: each has another first value.
+    let mut zeros = vec![0; 4 * 300 * 8];
+    zeros[..4].copy_from_slice(&(number as f32).to_le_bytes());
     let tensor = |(name, shape): (String, Vec<usize>)| {
         let bytes = &zeros[..4 * shape.iter().product::<usize>()];
         (name, TensorView::new(Dtype::F32, shape, bytes).unwrap())
