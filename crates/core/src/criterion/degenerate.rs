@@ -49,7 +49,7 @@ mod tests {
     use crate::corpus::Start;
     use crate::criterion::build;
 
-    fn reasons(rule: &str, options: serde_json::Value, ids: &[u32], scores: &[f64]) -> Vec<String> {
+    fn reasons(rule: &str, options: &serde_json::Value, ids: &[u32], scores: &[f64]) -> Vec<String> {
         let starts = vec![Start { document: 0, token: 0 }];
         let calibration = Windows { ids: ids.to_vec(), length: ids.len(), starts, corpus_tokens: ids.len(), bytes: 0 };
         let selection = Selection { removed: vec![1], scores: scores.iter().copied().enumerate().collect() };
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn what_tells_no_layers_apart_is_said_of_every_rule_that_reads_a_calibration() {
-        let of = |rule: &str, ids: &[u32], scores: &[f64]| reasons(rule, json!({}), ids, scores);
+        let of = |rule: &str, ids: &[u32], scores: &[f64]| reasons(rule, &json!({}), ids, scores);
         for rule in ["llm-streamline", "shortgpt", "angular", "cca", "sleb", "shortened-llama"] {
             let compares = !["sleb", "shortened-llama"].contains(&rule);
             assert_eq!(of(rule, &[1, 2, 3, 4], &[0.5, 0.25]), [""; 0], "{rule}");
@@ -74,7 +74,7 @@ mod tests {
         }
         for (rule, options) in [("explicit", json!({"layers": [1]})), ("shortened-llama", json!({"order": "released"}))]
         {
-            assert!(reasons(rule, options, &[7], &[]).is_empty(), "{rule} reads none");
+            assert!(reasons(rule, &options, &[7], &[]).is_empty(), "{rule} reads none");
         }
     }
 }
