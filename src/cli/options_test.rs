@@ -11,7 +11,8 @@ use clap::{Arg, Command, CommandFactory};
 const NONE: [&str; 10] = ["nan", "inf", "-inf", "-1", "1e30", "-0.5", "", " ", "garbage", "99999999999999999999999"];
 
 /// Options whose value is any text or any path: there is nothing that they could refuse before they are used.
-const FREE: [&str; 21] = [
+const FREE: [&str; 26] = [
+    "--average",
     "--cell",
     "--corpus",
     "--experiments",
@@ -31,7 +32,11 @@ const FREE: [&str; 21] = [
     "--tasks",
     "--to",
     "--map",
+    "--label",
     "--labels",
+    "--stage",
+    "--text-average",
+    "--texts",
     "--on",
 ];
 
@@ -76,7 +81,7 @@ fn what_is_no_number_and_no_word_of_the_list_is_refused_by_every_option_that_has
         tried.insert(long);
     }
     let known =
-        ["--memory", "--device-memory", "--store-limit", "--older", "--limit", "--bos", "--text", "--shard-size"];
+        ["--memory", "--device-memory", "--store-limit", "--older", "--documents", "--bos", "--text", "--shard-size"];
     assert!(known.iter().all(|name| tried.contains(*name)), "{tried:?}");
 }
 
