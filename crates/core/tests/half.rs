@@ -10,14 +10,12 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{json, shared};
+use common::{candle, gpu, json, shared};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
 use ghostlab_core::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scored};
 use ghostlab_core::evaluate::perplexity::of as perplexity;
 use ghostlab_core::evaluate::{TaskEncoder, score};
-use ghostlab_core::model::{
-    CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Placement, Products, Program, Trie,
-};
+use ghostlab_core::model::{Config, Decoder, DeviceName, Engine, FloatType, Products, Program, Trie};
 use ghostlab_core::tasks::{Bos, DocumentLimit, Items, Task, requests};
 
 /// Windows of 512 tokens, and documents of each task: enough to see half a percent, and one answer in fifty.
@@ -83,6 +81,11 @@ impl Exam {
         (perplexity(engine, &dense, &self.windows).unwrap()[0], answers)
     }
 
+    fn hold_candle(&self, device: DeviceName, types: &[FloatType]) {
+        let engines: Vec<_> = types.iter().map(|&dtype| candle(&self.backbone, device, dtype, None)).collect();
+        self.hold(&engines.iter().map(|engine| &**engine).collect::<Vec<_>>());
+    }
+
     fn hold(&self, engines: &[&dyn Engine]) {
         let (exact, chosen) = self.measure(&Decoder::load(&self.backbone).unwrap());
         assert_eq!(chosen.len(), TASKS.len() * DOCUMENTS as usize);
@@ -109,9 +112,11 @@ fn products_in_bf16_are_within_half_a_percent_and_choose_the_same_answers() {
 #[ignore = "slow: a real backbone in two float types by candle's CPU kernels"]
 fn half_precision_is_within_half_a_percent_and_chooses_the_same_answers() {
     let Some(exam) = Exam::read() else { return };
-    let [bf16, f16] = [FloatType::Bf16, FloatType::F16].map(|dtype| {
-        let at = Placement { device: DeviceName::Cpu, dtype };
-        CandleEngine::load(exam.config.clone(), &exam.backbone, at, None).unwrap()
-    });
-    exam.hold(&[&bf16, &f16]);
+    exam.hold_candle(DeviceName::Cpu, &[FloatType::Bf16, FloatType::F16]);
+}
+
+#[test]
+fn a_gpu_is_within_half_a_percent_and_chooses_the_same_answers() {
+    let (Some(device), Some(exam)) = (gpu(), Exam::read()) else { return };
+    exam.hold_candle(device, &FloatType::ALL);
 }

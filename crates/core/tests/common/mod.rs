@@ -49,6 +49,25 @@ pub fn tensors(path: &Path) -> std::collections::HashMap<String, Tensor> {
     candle_core::safetensors::load(path, &Device::Cpu).unwrap()
 }
 
+/// The GPU of this machine, where this build computes on it. None: the test says so and leaves it out, but fails where
+/// `GHOSTLAB_GPU=require` says that there is one.
+pub fn gpu() -> Option<DeviceName> {
+    let found = Some(DeviceName::best()).filter(|device| *device != DeviceName::Cpu);
+    let required = std::env::var("GHOSTLAB_GPU").is_ok_and(|value| value == "require");
+    assert!(found.is_some() || !required, "GHOSTLAB_GPU=require, and this build finds no GPU on this machine");
+    #[allow(clippy::disallowed_macros)]
+    if found.is_none() {
+        eprintln!("skipped: no GPU that this build computes on");
+    }
+    found
+}
+
+/// A backbone by candle, with so many bytes of memory or as much as there is.
+pub fn candle(folder: &Path, device: DeviceName, dtype: FloatType, memory: Option<u64>) -> Box<dyn Engine> {
+    let config = Config::read(folder).unwrap();
+    Box::new(CandleEngine::load(config, folder, Placement { device, dtype }, memory).unwrap())
+}
+
 /// A backbone on every engine that computes in f32 here: each is held to the same oracles within the same tolerances.
 pub fn engines(folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read(folder).unwrap(), folder)
@@ -60,9 +79,13 @@ pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
 }
 
 fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
-    let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
-    let candle = CandleEngine::load(config.clone(), folder, at, None).unwrap();
-    vec![Box::new(Decoder::load_with(config, folder).unwrap()), Box::new(candle)]
+    let candle = |device| {
+        let at = Placement { device, dtype: FloatType::F32 };
+        Box::new(CandleEngine::load(config.clone(), folder, at, None).unwrap()) as Box<dyn Engine>
+    };
+    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Decoder::load_with(config.clone(), folder).unwrap())];
+    engines.extend([Some(DeviceName::Cpu), gpu()].into_iter().flatten().map(candle));
+    engines
 }
 
 /// A backbone on every engine in every float type, with all weights in memory and, in f32, with no room for them.
@@ -71,13 +94,9 @@ pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
     let own = |products, memory| Box::new(Decoder::load_within(config(), folder, products, memory).unwrap());
     let mut engines: Vec<Box<dyn Engine>> = vec![own(Products::F32, u64::MAX), own(Products::F32, 0)];
     engines.push(own(Products::Bf16, u64::MAX));
-    let candle = |dtype, memory| {
-        let at = Placement { device: DeviceName::Cpu, dtype };
-        Box::new(CandleEngine::load(config(), folder, at, memory).unwrap())
-    };
-    engines.push(candle(FloatType::F32, Some(0)));
-    for dtype in FloatType::ALL {
-        engines.push(candle(dtype, None));
+    for device in [Some(DeviceName::Cpu), gpu()].into_iter().flatten() {
+        engines.push(candle(folder, device, FloatType::F32, Some(0)));
+        engines.extend(FloatType::ALL.map(|dtype| candle(folder, device, dtype, None)));
     }
     engines
 }

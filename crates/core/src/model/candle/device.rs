@@ -1,8 +1,10 @@
 //! Devices and float types: their names, and what this build and this machine have of them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device};
 use safetensors::Dtype;
@@ -87,7 +89,7 @@ impl DeviceName {
         }
         let opened = match self {
             Self::Cpu => Ok(Device::Cpu),
-            Self::Cuda(number) => Device::new_cuda(number),
+            Self::Cuda(number) => cuda(number),
             Self::Metal => Device::new_metal(0),
         };
         opened.map_err(|error| {
@@ -97,6 +99,23 @@ impl DeviceName {
                 .hint("`--device cpu` runs everywhere; for a GPU, look whether its driver is there and new enough")
         })
     }
+}
+
+/// An NVIDIA GPU, opened once by a process: each time costs a context and handles, and tensors of two openings are of two
+/// devices to candle.
+///
+/// All threads send their work down one stream, and what one has begun is done before what another one begins after it. candle
+/// by itself gives each thread a stream, and nothing orders those: weights are made, and streams given up, on other threads
+/// than those that compute.
+fn cuda(number: usize) -> candle_core::Result<Device> {
+    static OPENED: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = opened.get(&number) {
+        return Ok(device.clone());
+    }
+    let device = Device::new_cuda_with_stream(number)?;
+    opened.insert(number, device.clone());
+    Ok(device)
 }
 
 #[cfg(feature = "cuda")]

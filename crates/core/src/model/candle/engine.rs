@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 use rayon::prelude::*;
 
 use super::device::{DeviceName, FloatType};
@@ -89,6 +89,14 @@ enum End {
     Branch,
 }
 
+/// What a device without room ends in; `of` is what it had no room for, or the device where that is the weights.
+fn full(error: &Error, of: String) -> Error {
+    Error::missing("the device's memory is full").at(of).found(error.one_line()).hint(
+        "--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less; \
+         `nvidia-smi` shows who else is there",
+    )
+}
+
 impl CandleEngine {
     /// Reads a backbone's weights to a device, within `memory` bytes: on the CPU of weights, on another device of
     /// everything, of which nine tenths of what is free are taken where none is given. What does not fit is read from the
@@ -110,7 +118,9 @@ impl CandleEngine {
         let final_norm = weights.take(FINAL_NORM, &[config.hidden])?;
         let final_norm = Tensor::from_vec(final_norm, config.hidden, &device)?;
         let parts = Parts::new(&config, weights, &device, at.dtype, budget)?;
-        parts.fill()?;
+        parts
+            .fill()
+            .map_err(|error| if is_out_of_memory(&error) { full(&error, at.device.to_string()) } else { error })?;
         let rotary = Rotary::new(&config.rope, config.head_dim);
         let engine = Self {
             id: at.id(),
@@ -192,9 +202,12 @@ impl CandleEngine {
             } else {
                 layout.pieces.iter().map(of_piece).collect()
             };
-            match done {
-                Ok(pieces) if pieces.len() == 1 => return Ok((pieces[0].clone(), layout)),
-                Ok(pieces) => return Ok((Tensor::cat(&pieces, 0)?, layout)),
+            let joined = done.and_then(|pieces| match pieces.as_slice() {
+                [piece] => Ok(piece.clone()),
+                pieces => Ok(Tensor::cat(pieces, 0)?),
+            });
+            match joined {
+                Ok(x) => return Ok((x, layout)),
                 Err(error) if is_out_of_memory(&error) => layout = self.smaller(batch, stream, &layout, &error)?,
                 Err(error) => return Err(error),
             }
@@ -208,10 +221,8 @@ impl CandleEngine {
         self.piece_tokens.fetch_min(half.max(1), Relaxed);
         let next = self.layout(batch, stream.x.dim(0)?)?;
         if next.pieces.len() <= layout.pieces.len() {
-            return Err(Error::missing("the device's memory is full")
-                .at(format!("a document or window of {longest} tokens"))
-                .found(error.one_line())
-                .hint("--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less"));
+            let of = format!("a document or window of {longest} tokens");
+            return Err(full(error, of));
         }
         self.notes.tell(format!("the device's memory was full with {longest} tokens at a time: {half} from here on"));
         Ok(next)
@@ -297,8 +308,8 @@ impl CandleEngine {
         if self.dtype != FloatType::F16 {
             return Ok(true);
         }
-        // Zero times what is not finite is not a number.
-        let zero = x.affine(0.0, 0.0)?.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+        // Zero times what is not finite is not a number. Rows first: a GPU sums all to one number on one of its processors.
+        let zero = x.affine(0.0, 0.0)?.sum(D::Minus1)?.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
         if zero == 0.0 {
             return Ok(true);
         }

@@ -19,6 +19,8 @@ pub(super) fn free(device: &Device) -> Option<u64> {
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => {
             let stream = device.cuda_stream();
+            // What was given up is free when the device comes to it: the backbone before this one may still be there.
+            stream.synchronize().ok()?;
             let (free, _) = stream.context().mem_get_info().ok()?;
             Some(free as u64)
         }

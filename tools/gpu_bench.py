@@ -1,0 +1,343 @@
+"""A device beside this machine's processor. `tools/gpu_bench.sh` runs it.
+
+Numbers are held to the tolerances with which `ghostlab compare` judges float types. Exit code 1: a part failed.
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY, REAL = ROOT / "data/tiny", ROOT.parent / "shared/real"
+TASKS = ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"]
+RECOVERIES = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate", "ghosted"]
+TYPES = ["f32", "f16", "bf16"]
+
+
+class Failed(Exception):
+    """A number that is not what it has to be, or a command that ended badly."""
+
+
+class Bench:
+    def __init__(self, given, folder):
+        self.given, self.folder, self.began = given, Path(folder), time.monotonic()
+        self.until = self.began + given.limit
+        self.program = Path(os.environ["GHOSTLAB"]).resolve()
+        self.backbone = REAL / "backbone" if REAL.exists() and not given.quick else TINY / "llama"
+
+    def is_tiny(self):
+        return self.backbone == TINY / "llama"
+
+    def left(self):
+        return self.given.limit - (time.monotonic() - self.began)
+
+    def begin(self, last):
+        """A part may take half of the time that is left, so that one that hangs leaves some for the others."""
+        self.until = time.monotonic() + self.left() * (1 if last else 0.5)
+
+    def size(self, whole, quick):
+        return quick if self.given.quick else whole
+
+    def device(self, dtype):
+        return ["--engine", "candle", "--device", self.given.device, "--dtype", dtype]
+
+    def sides(self):
+        """This machine's processor, and the device in each float type: name and options."""
+        return {"own kernels, f32": self.CPU} | {self.name(dtype): self.device(dtype) for dtype in TYPES}
+
+    def name(self, dtype):
+        return f"candle on {self.given.device}, {dtype}"
+
+    CPU = ["--engine", "cpu", "--device", "cpu", "--dtype", "f32"]
+
+    def run(self, *words):
+        """Seconds of the program, and what it answers and says beside that."""
+        command = [str(self.program), *map(str, words)]
+        started = time.monotonic()
+        # A part without time is ended, not the whole bench.
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(1, self.until - time.monotonic()))
+        seconds = time.monotonic() - started
+        if done.returncode:
+            raise Failed(f"{' '.join(command)}\nexit code {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}")
+        return seconds, done.stdout, done.stderr
+
+    def place(self, name):
+        """A store and a results folder of their own: nothing is there yet."""
+        return ["--store", self.folder / name / "store"]
+
+    def grid(self, name, content, engine, *words):
+        """Runs a grid from nothing; its seconds, the folder of its results, and its notes."""
+        file = self.folder / f"{name}.yaml"
+        file.write_text(json.dumps(content))  # JSON is YAML
+        results = self.folder / name / "results"
+        seconds, _, said = self.run("run", file, *engine, *words, *self.place(name), "--results", results)
+        (table,) = results.rglob("results.csv")
+        return seconds, table.parent, said
+
+    def compare(self, first, second):
+        return json.loads(self.run("compare", first, second, "--json")[1])["answer"]
+
+
+def tiny_grid(bench):
+    """All repairs of table 2 at one depth, nine tasks and three texts."""
+    names = ["llama", "qwen3", "olmo2"][: bench.size(3, 1)]
+    text = {"wiki": ("wiki-test", "wikitext2"), "web": ("web-validation", "c4"), "train": ("web-train", "c4")}
+    corpora = {of: {"path": str(TINY / f"corpora/{file}.jsonl.gz"), "rule": rule} for of, (file, rule) in text.items()}
+    return {
+        "backbones": {of: {"path": str(TINY / of)} for of in names},
+        "corpora": corpora | {of: corpora[of] | {"limit": bench.size(32, 1)} for of in ("wiki", "web")},
+        "tasks": {task: {"path": str(TINY / f"tasks/{task}.jsonl.gz")} for task in TASKS},
+        "backbone": names,
+        "criterion": "llm-streamline",
+        "depth": 4,
+        "recovery": RECOVERIES,
+        "calibration": {"corpus": "train", "sequences": bench.size(128, 4), "length": 256, "operator_sequences": bench.size(32, 2)},
+        "evaluate": {
+            "perplexity": [{"corpus": of, "length": 256} for of in ("wiki", "web")],
+            "tasks": [{"name": task, "limit": bench.size(300, 2)} for task in TASKS],
+        },
+    }
+
+
+def parity(bench):
+    """The same grid on both: perplexities, answers, boundary errors; and the seconds of the whole grid."""
+    content = tiny_grid(bench)
+    cpu_seconds, expected, _ = bench.grid("parity-cpu", content, bench.CPU)
+    found, wrong = {"own kernels, f32": {"seconds": cpu_seconds}}, []
+    for dtype in TYPES:
+        seconds, results, said = bench.grid(f"parity-{dtype}", content, bench.device(dtype))
+        compared = bench.compare(expected, results)
+        furthest, beyond = {}, []
+        for value in compared["values"]:
+            first, second = value["first"]["value"], value["second"]["value"]
+            if value["beyond"]:
+                beyond.append(f"{value['cell']} {value['first']['metric']}: {first} and {second}")
+            # Only `NaN` and what has no value is like nothing.
+            apart = abs(second - first) / max(abs(first), 1e-30) if None not in (first, second) else float("inf")
+            kind = value["first"]["metric"].split(" ")[0].split("(")[0].split("@")[0]
+            furthest[kind] = max(furthest.get(kind, 0.0), apart)
+        only = [compared[of] for of in ("only_first", "only_second")]
+        of = {"seconds": seconds, "compared": compared["compared"], "beyond": beyond, "furthest": furthest}
+        found[bench.name(dtype)] = of | {"only": sum(map(len, only)), "notes": notes(said)}
+        # In half precision a criterion may find two cuts alike and take the other one.
+        if beyond or not compared["compared"] or (dtype == "f32" and any(only)):
+            wrong.append(f"{dtype}: {len(beyond)} of {compared['compared']} beyond the tolerance, {sum(map(len, only))} unpaired")
+    return found, wrong
+
+
+def notes(said):
+    """What the run says of memory and range."""
+    return [line for line in said.splitlines() if "memory was full" in line or "whenever they are needed" in line or "overflow" in line]
+
+
+def text(bench):
+    """What the trained backbone may have seen the like of."""
+    return TINY / "corpora/wiki-test.jsonl.gz" if bench.is_tiny() else REAL / "corpora/wikitext2-test.parquet"
+
+
+def score(bench, model, count, length, engine, name):
+    words = ["score", model, "--perplexity", text(bench), "--length", length, "--windows", count, "--json", *engine]
+    seconds, answer, said = bench.run(*words, *bench.place(name))
+    return seconds, json.loads(answer)["answer"]["scores"][0]["value"], said
+
+
+def rate(bench, model, sizes, length, engine, name):
+    """Tokens a second between a small and a large text, so that start and loading are left out, and the perplexity."""
+    (less, _, _), (more, perplexity, _) = [
+        score(bench, model, count, length, engine, f"rate-{name}-{count}") for count in sizes
+    ]
+    return {"tokens_per_second": (sizes[1] - sizes[0]) * length / max(more - less, 1e-9), "perplexity": perplexity, "whole_seconds": more}
+
+
+def forward(bench):
+    """Tokens a second of the dense backbone, and of wide layers of random weights."""
+    found, wrong = {}, []
+    length = bench.size(512, 128)
+    for name, model, sizes in [("trained", bench.backbone, bench.size((50, 550), (1, 4))), ("wide", wide(bench), (2, 34))]:
+        if model is None:
+            found[name] = "left out: ghostlab-tiny is not beside the program; --wide names a folder"
+            continue
+        of = found[name] = {}
+        if name == "trained":
+            of["own kernels, f32"] = rate(bench, model, bench.size((8, 40), sizes), length, bench.CPU, f"{name}-cpu")
+        for dtype in TYPES:
+            of[bench.name(dtype)] = rate(bench, model, sizes, length, bench.device(dtype), f"{name}-{dtype}")
+            of[f"transformers on {bench.given.device}, {dtype}"] = transformers(bench, model, length, dtype)
+        if name == "trained":
+            exact = score(bench, model, sizes[1], length, bench.CPU, "exact")[1]
+            for dtype, most in zip(TYPES, (1e-3, 5e-3, 5e-3)):
+                ours = of[bench.name(dtype)]["perplexity"]
+                if not abs(ours / exact - 1) <= most:
+                    wrong.append(f"perplexity in {dtype}: {ours}, on the CPU {exact}")
+    return found, wrong
+
+
+def wide(bench):
+    """A folder with four layers of 4,096 channels, random."""
+    if bench.given.quick:
+        return bench.given.wide
+    folder, maker = bench.folder / "wide", bench.program.with_name("ghostlab-tiny")
+    if bench.given.wide or not maker.exists():
+        return bench.given.wide
+    subprocess.run([maker, "random", "--like", "llama-3.1-8b", "--layers", "4", folder], check=True, capture_output=True)
+    return folder
+
+
+def transformers(bench, model, length, dtype):
+    """The same of transformers on the same device: logits and cross entropy of windows of any tokens."""
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM, utils
+
+        utils.logging.disable_progress_bar()
+    except ImportError as error:
+        return f"left out: {error}"
+    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    wait = torch.cuda.synchronize if bench.given.device.startswith("cuda") else lambda: None
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=types[dtype]).to(bench.given.device).eval()
+    best = {"tokens_per_second": 0.0, "torch": torch.__version__}
+    for batch in bench.size((4, 16, 64), (2,)):
+        ids = torch.randint(0, 200, (batch, length), device=bench.given.device)
+
+        def once():
+            logits = loaded(ids, use_cache=False).logits[:, :-1]
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten()).item()
+
+        with torch.inference_mode():
+            once()
+            wait()
+            started, rounds = time.monotonic(), bench.size(5, 1)
+            for _ in range(rounds):
+                once()
+            wait()
+        speed = rounds * batch * length / (time.monotonic() - started)
+        if speed > best["tokens_per_second"]:
+            best |= {"tokens_per_second": speed, "batch": batch}
+    return best
+
+
+def tasks(bench):
+    """Nine tasks of the dense backbone, from nothing to scores."""
+    found, files = {}, [TINY / f"tasks/{task}.jsonl.gz" for task in TASKS]
+    for place, (name, engine) in enumerate(bench.sides().items()):
+        words = ["score", TINY / "llama", "--tasks", *files, "--documents", bench.size(300, 2), "--json", *engine]
+        seconds, answer, _ = bench.run(*words, *bench.place(f"tasks-{place}"))
+        scores = json.loads(answer)["answer"]["scores"]
+        found[name] = {"seconds": seconds, "percent": {f"{of['of']} {of['metric']}": of["value"] for of in scores}}
+    return found, []
+
+
+def latency(bench):
+    """Prefill times of dense, pruned and repaired, as a grid measures them."""
+    content = tiny_grid(bench)
+    content |= {"backbones": {"m": {"path": str(bench.backbone)}}, "backbone": ["m"], "recovery": ["none", "ghosted"]}
+    content["evaluate"] = {"latency": {"length": bench.size(512, 64), "batch": [1, bench.size(16, 2)]}}
+    found = {}
+    for place, (name, engine) in enumerate(bench.sides().items()):
+        _, results, _ = bench.grid(f"latency-{place}", content, engine)
+        with open(results / "results.csv") as file:
+            rows = list(csv.DictReader(file))
+        times = [key for key in rows[0] if key.startswith(("prefill_ms", "speedup"))]
+        found[name] = {row["recovery"] or "dense": {key: row[key] for key in times} for row in rows}
+        found[name]["machine"] = machine_of(results)
+    return found, []
+
+
+def machine_of(results):
+    """What the run says that computed."""
+    told = json.loads((results / "run.json").read_text())
+    return told.get("machine")
+
+
+def memory(bench):
+    """With room for a part of the weights the numbers are those with room for all."""
+    length, count = bench.size(512, 128), bench.size(50, 4)
+    weights = sum(file.stat().st_size for file in Path(bench.backbone).glob("*.safetensors")) / 1e9
+    _, expected, _ = score(bench, bench.backbone, count, length, bench.device("f32"), "memory-all")
+    # On another device the memory is for activations too, and the weights get what these leave: nothing here.
+    little = ["--memory", "0.012"] if bench.given.device == "cpu" else ["--device-memory", f"{weights / 4:.4f}"]
+    bounded = bench.device("f32") + little
+    seconds, ours, said = score(bench, bench.backbone, count, length, bounded, "memory-little")
+    wrong = [] if abs(ours / expected - 1) <= 1e-5 else [f"perplexity {ours} with little memory, {expected} with all"]
+    if not notes(said):
+        wrong.append("nothing says that layers were read when they were needed: all of them had room")
+    return {"perplexity": {"all": expected, "little": ours}, "seconds": seconds, "notes": notes(said)}, wrong
+
+
+PARTS = {"parity": parity, "memory": memory, "tasks": tasks, "forward": forward, "latency": latency}
+
+
+def machine(bench):
+    def told(*command):
+        try:
+            return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip()
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": told("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
+        "program": told(str(bench.program), "--version"),
+        "doctor": (told(str(bench.program), "doctor") or "").splitlines(),
+        "device": bench.given.device,
+        "backbone": "tiny-llama" if bench.is_tiny() else "trained on English",
+    }
+
+
+def arguments():
+    whats = "\n".join(f"  {name:<8} {part.__doc__}" for name, part in PARTS.items())
+    parser = argparse.ArgumentParser(
+        prog="gpu_bench.sh", description=__doc__, epilog=f"parts, all by default:\n{whats}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("--device", default="cuda", help="what runs beside the processor: cuda, cuda:1, cpu (candle's)")
+    parser.add_argument("--quick", action="store_true", help="small sizes: to see that all runs")
+    parser.add_argument("--limit", type=float, default=470, metavar="SECONDS", help="no part begins or goes on after these")
+    parser.add_argument("--wide", metavar="FOLDER", help="a backbone of real width, instead of four random layers")
+    parser.add_argument("--to", default="gpu.json", metavar="FILE", help="where everything is written")
+    given = parser.parse_args()
+    unknown = [part for part in given.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"unknown part `{unknown[0]}`: expected {', '.join(PARTS)}")
+    return given
+
+
+def main():
+    given, bad = arguments(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(given, folder)
+        report = {"machine": machine(bench), "parts": {}}
+        names = given.parts or list(PARTS)
+        for name in names:
+            started = time.monotonic()
+            bench.begin(name == names[-1])
+            if bench.left() <= 0:
+                found, wrong = None, ["left out: the time was up"]
+            else:
+                try:
+                    found, wrong = PARTS[name](bench)
+                except (Failed, OSError, ValueError, KeyError, RuntimeError, subprocess.SubprocessError) as error:
+                    found, wrong = None, [f"{type(error).__name__}: {error}"]
+            seconds = time.monotonic() - started
+            report["parts"][name] = {"seconds": seconds, "failed": wrong, "found": found}
+            bad += bool(wrong)
+            print(f"{name}: {'failed' if wrong else 'good'}, {seconds:.0f} s", *wrong, sep="\n  ", flush=True)
+            # What was found so far stays if the next part takes the machine down.
+            Path(given.to).write_text(json.dumps(report, indent=1) + "\n")
+    print(f"written: {given.to}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
