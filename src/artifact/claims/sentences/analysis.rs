@@ -17,7 +17,7 @@ pub(super) static CLAIMS: &[Claim] = &[
         says: "Figure 3 shows that M*_asym is non-zero and comparable in magnitude to M*_sym consistently across all two \
                backbones.",
         place: "Section 4",
-        reading: Some("comparable in magnitude: within a factor of two"),
+        reading: Some("comparable in magnitude: within a factor of two, whichever is larger"),
         over: &[Backbone],
         needed: Needed::All,
         only: any,
@@ -37,7 +37,7 @@ pub(super) static CLAIMS: &[Claim] = &[
         place: "Section 4",
         reading: Some(
             "largely track: on average over the methods, the median channel keeps at least three quarters of the pruned \
-             model's error; here only this half of the sentence",
+             model's error, or more than all of it; here only this half of the sentence",
         ),
         over: &[Backbone, Depth],
         needed: Needed::All,
