@@ -141,7 +141,7 @@ fn a_users_files_in_a_results_folder_stay_or_are_refused_by_name_before_anything
     refuses(&world, &["run", "grid.yaml", "--layout", "wide"], &["results/grid/wide.md", never]);
     fs::remove_file(world.path("results/grid/wide.md")).unwrap();
     world.runs(&["--layout", "wide"]);
-    assert!(world.path("results/grid/wide.md").is_file());
+    assert!(["wide.md", "wide.tex", "results.tex"].iter().all(|name| world.path("results/grid").join(name).is_file()));
     world.runs(&[]);
     assert!(!world.path("results/grid/wide.md").exists(), "it was ours");
     world.write("results/grid/results.csv", "mine");
@@ -153,6 +153,40 @@ fn a_users_files_in_a_results_folder_stay_or_are_refused_by_name_before_anything
     refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", never]);
     let made: Vec<String> = files(&world.path("data")).into_keys().filter(|name| name.contains("-v")).collect();
     assert_eq!(made, Vec::<String>::new());
+}
+
+#[test]
+fn a_perplexity_has_the_error_of_its_windows_losses_in_every_file() {
+    let world = World::new();
+    let second = std::fs::read_to_string(world.path("grid.yaml")).unwrap() + "    - {corpus: test, length: 32}\n";
+    world.write("grid.yaml", second);
+    world.runs(&[]);
+    let numbers: serde_json::Value =
+        serde_json::from_slice(&fs::read(world.path("results/grid/numbers.json")).unwrap()).unwrap();
+    let of_cell = |cell: &serde_json::Value, metric: &str| -> Vec<serde_json::Value> {
+        let own = |of: &&serde_json::Value| of["cell"] == *cell && of["metric"] == metric;
+        numbers["numbers"].as_array().unwrap().iter().filter(own).cloned().collect()
+    };
+    let rows = table(&world.path("results/grid/results.csv"));
+    let place = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
+    let cell = &numbers["numbers"][0]["cell"];
+    let texts = of_cell(cell, "ppl_test");
+    assert_eq!(texts.len(), 2);
+    let mut squares = 0.0;
+    for of in &texts {
+        let losses: Vec<f64> = of["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+        let (count, error) = (losses.len() as f64, of["error"].as_f64().unwrap());
+        let mean = losses.iter().sum::<f64>() / count;
+        let variance = losses.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        let expected = mean.exp() * (variance / count).sqrt();
+        assert!((error - expected).abs() < 1e-9 * expected, "{error} {expected}");
+        let shown: f64 = rows[1][place(&format!("{} ±", of["column"].as_str().unwrap()))].parse().unwrap();
+        assert!((shown - error).abs() < 1e-9 * error, "{shown} {error}");
+        squares += error * error;
+    }
+    // Of the mean of both texts.
+    let average = &of_cell(cell, "ppl_average")[0];
+    assert!((average["error"].as_f64().unwrap() - squares.sqrt() / 2.0).abs() < 1e-9 * squares);
 }
 
 #[test]

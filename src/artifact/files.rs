@@ -15,14 +15,14 @@ use crate::grid::{Grid, Over};
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
-    Answers, CHANNELS, DOCUMENTS, LATENCY, LM_EVAL, Provenance, Results, StoredResults, collect, engine_notes,
-    latency_notes, long, markdown, run_frame, screen, wide, write_channels, write_documents, write_frame,
+    Answers, CHANNELS, DOCUMENTS, LATENCY, LM_EVAL, Provenance, Results, StoredResults, Table, collect, engine_notes,
+    latency_notes, latex, long, markdown, run_frame, screen, wide, write_channels, write_documents, write_frame,
     write_latencies, write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
 const RESULTS: &str = "results";
-const WIDE: &str = "wide.md";
+const WIDE: &str = "wide";
 
 /// The table of a grid's run, in the form that was asked for.
 #[derive(Debug)]
@@ -41,8 +41,10 @@ pub(super) fn unmade(outcome: &GridOutcome) -> Vec<String> {
 
 /// The files that a run of a grid may leave, by name, as far as they are known before.
 pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
-    let mut names: Vec<String> = ["csv", "parquet", "md"].map(|ending| format!("{RESULTS}.{ending}")).into();
-    names.extend(matches!(shape, TableShape::Wide { .. }).then(|| WIDE.to_owned()));
+    let mut names: Vec<String> = ["csv", "parquet", "md", "tex"].map(|ending| format!("{RESULTS}.{ending}")).into();
+    if matches!(shape, TableShape::Wide { .. }) {
+        names.extend(["md", "tex"].map(|ending| format!("{WIDE}.{ending}")));
+    }
     [names, files_beside(grid)].concat()
 }
 
@@ -88,17 +90,27 @@ pub fn write_run(
     let table = long(&tabled, profile, besides.clone());
     let staging = target.stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;
-    files.push(put(&staging.path().join(format!("{RESULTS}.md")), markdown(&table).as_bytes())?);
+    files.extend(texts(&staging, RESULTS, &grid.name, &table)?);
     let shown = match shape {
         TableShape::Long => screen(&table, width),
         TableShape::Wide { metric } => {
             let table = wide(&tabled, metric.as_deref(), profile, besides)?;
-            files.push(put(&staging.path().join(WIDE), markdown(&table).as_bytes())?);
+            files.extend(texts(&staging, WIDE, &grid.name, &table)?);
             screen(&table, width)
         }
     };
     let (files, _) = finish(target, grid, outcome, false, &results, files, &staging, started)?;
     Ok((shown, target.publish(staging, &files)?.files))
+}
+
+/// A run's table for readers: Markdown, and LaTeX under the title of its grid.
+fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
+    let path = |ending: &str| staging.path().join(format!("{name}.{ending}"));
+    let printed = table.printed(title);
+    Ok(vec![
+        put(&path("md"), markdown(table).as_bytes())?,
+        put(&path("tex"), latex(&printed, &format!("{title}-{name}")).as_bytes())?,
+    ])
 }
 
 /// Writes what lies beside a table or figure, and last the record of all files; all of them.

@@ -63,7 +63,7 @@ impl Executor for Runner<'_> {
     }
 
     fn run_before(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
-        self.run_with(Settings { store_limit: None, ..self.settings }, grid, results)
+        self.run_with(Settings { store_limit: None, retime: false, ..self.settings }, grid, results)
     }
 }
 

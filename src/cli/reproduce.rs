@@ -56,6 +56,10 @@ pub(super) struct Arguments {
     /// Compute nothing: tables and figures of what is stored.
     #[arg(long)]
     stored: bool,
+    /// Time latencies anew, all that are timed beside each other, and put the new times in the place of the stored ones. It
+    /// says first which; nothing else is computed again.
+    #[arg(long, conflicts_with = "stored")]
+    retime: bool,
     /// Make it the recorded run, which the repository keeps: it takes the place of the one before, and the page is that of
     /// recorded runs. Without this a recorded run stays; what is made and says something else is put beside it.
     #[arg(long, conflicts_with_all = ["overrides", "stored", "frozen", "no_gate"])]
@@ -114,7 +118,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     }
     let (reporter, stop, clock) =
         (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
-    let settings = arguments.limits.settings(arguments.engine.request());
+    let settings = Settings { retime: arguments.retime, ..arguments.limits.settings(arguments.engine.request()) };
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
     let (mut made, mut errors) = (Vec::new(), Vec::new());
     for artifact in &chosen {

@@ -34,6 +34,10 @@ pub(super) struct Arguments {
     /// Compute nothing: the tables of what is stored, and why the rest is not, as far as anybody tried.
     #[arg(long)]
     stored: bool,
+    /// Time latencies anew, all that are timed beside each other, and put the new times in the place of the stored ones. It
+    /// says first which; nothing else is computed again.
+    #[arg(long, conflicts_with = "stored")]
+    retime: bool,
     /// Print every event as a line of JSON instead of progress and table.
     #[arg(long, conflicts_with = "json")]
     events: bool,
@@ -93,7 +97,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         note!("{note}");
     }
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
-    let settings = arguments.limits.settings(arguments.asked.engine());
+    let settings = Settings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine()) };
     if voice::details() {
         detail!("{}", missing(&grid, &store, &settings)?);
     }

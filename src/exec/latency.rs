@@ -13,10 +13,12 @@ use super::quiet;
 use super::schedule::Step;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heap;
-use crate::latency::{Prompt, Rounds, Speedup, Spread, Timed, has_diagonal, in_full, interleaved, passes};
+use crate::latency::{
+    Patience, Prompt, Rounds, Session, Speedup, Spread, Timed, has_diagonal, in_full, interleaved, passes,
+};
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::plan::payload::{LATENCY, to_json};
-use crate::plan::{BackbonePlan, Variant};
+use crate::plan::{BackbonePlan, Plan, Variant};
 use crate::store::{Key, Lookup};
 
 /// What a variant took over one prompt.
@@ -28,6 +30,8 @@ pub struct LatencyResult {
     pub by_channel: Option<Vec<f64>>,
     /// The dense backbone's times in the same rounds, where it was among them.
     pub dense: Option<Vec<f64>>,
+    /// The first of the rounds that count, as many as the protocol has: those before it, or behind them, were noise.
+    pub first: usize,
     /// Bytes of the weights that it needs, its operator among them.
     pub weight_bytes: u64,
     /// The most bytes of intermediates at a time; none where they lie in another memory, or were not counted.
@@ -37,12 +41,23 @@ pub struct LatencyResult {
 }
 
 impl LatencyResult {
+    /// The rounds that count, of all.
+    pub fn counted<'t>(&self, times: &'t [f64]) -> &'t [f64] {
+        let end = times.len().min(self.first + Rounds::PAPER.timed);
+        times.get(self.first..end).unwrap_or(times)
+    }
+
     pub fn spread(&self) -> Option<Spread> {
-        Spread::of(self.times.as_deref()?)
+        Spread::of(self.counted(self.times.as_deref()?))
+    }
+
+    /// The spread of its diagonal operator as one multiplication a channel.
+    pub fn spread_by_channel(&self) -> Option<Spread> {
+        Spread::of(self.counted(self.by_channel.as_deref()?))
     }
 
     pub fn speedup(&self) -> Option<Speedup> {
-        Speedup::of(self.dense.as_deref()?, self.times.as_deref()?)
+        Speedup::of(self.counted(self.dense.as_deref()?), self.counted(self.times.as_deref()?))
     }
 
     /// The high-water mark: weights and intermediates.
@@ -69,6 +84,33 @@ pub(super) fn work(backbone: &BackbonePlan, place: usize) -> String {
     format!("time {} over {}", backbone.name, backbone.latencies[place])
 }
 
+/// What `--retime` is going to do, before it does.
+pub(super) fn announced(plan: &Plan<'_>) -> String {
+    let timed = |backbone: &BackbonePlan| {
+        let prompts: Vec<String> = backbone.latencies.iter().map(ToString::to_string).collect();
+        let of = |variant: &Variant| variant.latencies.first().map(|key| key.hash().to_owned());
+        let variants = backbone.variants.iter().filter_map(of).collect::<BTreeSet<_>>().len();
+        let Rounds { warmups, timed } = Rounds::PAPER;
+        (!prompts.is_empty()).then(|| {
+            format!(
+                "{} over {} ({variants} variants side by side, {timed} rounds or more after {warmups} warm-ups)",
+                backbone.name,
+                prompts.join(", ")
+            )
+        })
+    };
+    let timed: Vec<String> = plan.backbones.iter().filter_map(timed).collect();
+    match timed.is_empty() {
+        true => "--retime: nothing is timed here".to_owned(),
+        false => {
+            format!(
+                "--retime: times {} anew, in the place of what is stored of them and of nothing else",
+                timed.join("; ")
+            )
+        }
+    }
+}
+
 /// Measures the variants of a backbone over the prompt at `place`, all of them anew: times of two sessions are not
 /// compared. One without a program fails alone.
 ///
@@ -90,7 +132,7 @@ pub(super) fn measure(
         let whole = matches!(run.store.get(key), Lookup::Whole(_));
         whole.then(|| run.presence.found(key)).is_some()
     };
-    if backbone.variants.iter().filter(left).all(stored) {
+    if !run.settings.retime && backbone.variants.iter().filter(left).all(stored) {
         return Ok(Step::Done);
     }
     let candidates = candidates(run, programs, backbone, place)?;
@@ -99,14 +141,18 @@ pub(super) fn measure(
     let engine = models.get(backbone)?;
     let memory = run.settings.memory_bytes();
     let (config, choice) = (&backbone.config, backbone.engine);
-    let session = Session { run, config, choice, engine: &*engine, prompt, label: &label, memory };
-    let results = session.results(&candidates)?;
+    let comparison = Comparison { run, config, choice, engine: &*engine, prompt, label: &label, memory };
+    let results = comparison.results(&candidates)?;
     models.unchanged(backbone)?;
     if !lease.holds() {
         run.note(format!("{label}: halted for so long that others may have computed beside it; it is measured again"));
         return Ok(Step::Busy);
     }
     let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
+    if run.settings.retime {
+        // All of them first: whoever is killed in between leaves no times of two sessions beside each other.
+        candidates.iter().try_for_each(|candidate| run.store.discard(&candidate.key))?;
+    }
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
         run.presence.found(&candidate.key);
@@ -139,7 +185,7 @@ fn candidates(run: &Context<'_>, programs: &Programs, backbone: &BackbonePlan, p
 }
 
 /// One comparison.
-struct Session<'a> {
+struct Comparison<'a> {
     run: &'a Context<'a>,
     config: &'a Config,
     choice: EngineChoice,
@@ -150,7 +196,7 @@ struct Session<'a> {
     memory: u64,
 }
 
-impl Session<'_> {
+impl Comparison<'_> {
     fn results(&self, candidates: &[Candidate]) -> Result<Vec<LatencyResult>> {
         let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
@@ -159,9 +205,12 @@ impl Session<'_> {
         let flops = Trie::new(&fit).flops(self.config, &load).separate;
         let flops = flops * passes(1, Rounds::PAPER) as f64;
         let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
-        let mut after = || self.run.advance_timing(job, self.prompt.tokens());
-        let timed = interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, &mut after)
-            .map_err(|error| error.at(self.label.to_string()))?;
+        let mut after = |asked: bool| {
+            // Rounds beyond those that were announced are no progress.
+            if asked { self.run.advance_timing(job, self.prompt.tokens()) } else { self.run.check_stop() }
+        };
+        let session = interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, Patience::USUAL, &mut after);
+        let Session { timed, first } = session.map_err(|error| error.at(self.label.to_string()))?;
         // What did not fit has no place among the timed ones.
         let mut timed = timed.into_iter();
         let mut next = |program: &Program| match self.fits(program).then(|| timed.next()).flatten() {
@@ -181,6 +230,7 @@ impl Session<'_> {
                 times,
                 by_channel,
                 dense: None,
+                first,
                 weight_bytes,
                 intermediate_bytes,
                 dense_bytes: None,

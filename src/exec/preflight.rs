@@ -55,7 +55,7 @@ pub fn preflight(
 
 /// Looks through the store, and sees that its disk has room. Of a text that is not tokenised, nothing is counted.
 fn on_disk(plan: &Plan<'_>, settings: &Settings, place: Where, store: &Store) -> Result<Preflight> {
-    let state = StoreState::read(plan, store);
+    let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
     let memory = match place {
         Where::Here => settings.memory_bytes(),
         Where::Elsewhere => settings.memory.unwrap_or(u64::MAX),

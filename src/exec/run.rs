@@ -147,6 +147,9 @@ impl Shared<'_> {
             reporter.event(Event::Note { text });
         }
         reserve(&plan, store, reporter, stop)?;
+        if settings.retime {
+            reporter.event(Event::Note { text: latency::announced(&plan) });
+        }
         let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
         let complete: Vec<usize> =
             plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();

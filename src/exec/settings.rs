@@ -24,6 +24,8 @@ pub struct Settings {
     pub store_limit: Option<u64>,
     /// How often a job that failed is tried again.
     pub retries: u32,
+    /// Whether latencies are measured anew, whatever is stored of them.
+    pub retime: bool,
 }
 
 impl Default for Settings {
@@ -37,6 +39,7 @@ impl Default for Settings {
             memory: None,
             store_limit: None,
             retries: 0,
+            retime: false,
         }
     }
 }

@@ -29,10 +29,19 @@ pub struct StoreState {
 impl StoreState {
     /// Looks everything up. Whatever a run would use without making it is verified byte by byte.
     pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
+        Self::of_keys(plan, store, &|_| true)
+    }
+
+    /// The same as if no latency were stored: they are measured anew.
+    pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
+        Self::of_keys(plan, store, &|key| key.kind() != ArtifactKind::Latency)
+    }
+
+    fn of_keys(plan: &Plan<'_>, store: &Store, asked: &dyn Fn(&Key) -> bool) -> Self {
         let variants: Vec<&Variant> = plan.variants().map(|(_, variant)| variant).collect();
         let mut wanted: HashMap<&str, (&Arc<Key>, bool)> = HashMap::new();
         for variant in &variants {
-            for key in variant.keys() {
+            for key in variant.keys().filter(|key| asked(key)) {
                 wanted.entry(key.hash()).or_insert((key, false));
             }
         }
@@ -61,6 +70,7 @@ impl StoreState {
         Self { by_hash, selections }
     }
 
+    /// How a key stands.
     pub fn of(&self, key: &Key) -> &KeyState {
         self.by_hash.get(key.hash()).unwrap_or(&KeyState::Absent)
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
 use super::{Factors, Protocol, factors, stem};
+use crate::evaluate::Losses;
 use crate::exec::{CellResult, GridOutcome, LatencyResult};
 use crate::grid::{Cell, Grid, Method};
 use crate::metric::{self, Metric};
@@ -119,12 +120,15 @@ impl Measured<'_> {
 type Push<'a> = dyn FnMut(Measured<'_>) + 'a;
 
 fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Push<'_>) {
-    let (mut values, mut scored, mut all) = (Vec::new(), Vec::new(), Factors::new());
+    let (mut values, mut errors, mut scored, mut all) = (Vec::new(), Vec::new(), Vec::new(), Factors::new());
     let read = outcome.texts.get(&result.cell.backbone);
     let unlike = outcome.unlike_vocabularies(grid);
     for (place, text) in grid.evaluate.perplexity.iter().enumerate() {
         let value = result.perplexity.get(place).copied().flatten();
-        let sample = result.losses.get(place).cloned().flatten().map_or(Sample::None, Sample::Losses);
+        let losses = result.losses.get(place).cloned().flatten().map(|windows| Losses { windows });
+        let error = losses.as_ref().and_then(Losses::standard_error).filter(|error| error.is_finite());
+        let mean = losses.as_ref().map(Losses::mean);
+        let sample = losses.map_or(Sample::None, |losses| Sample::Losses(losses.windows));
         let protocol = Protocol::text(grid, text, read.and_then(|texts| texts.get(place).copied().flatten()));
         let metric = protocol.measures();
         let limit = grid.corpora.get(&text.corpus).and_then(|corpus| corpus.limit);
@@ -132,6 +136,7 @@ fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
             factors::below(&metric.id, &json!({"corpus": text.corpus, "length": text.length, "limit": limit}));
         all.extend(factors::below(&text.to_string(), &json!({"limit": limit})));
         values.push(value);
+        errors.push(error);
         scored.push(protocol.clone());
         if unlike {
             let bits = Protocol::BitsPerByte { corpus: text.corpus.clone(), length: text.length };
@@ -139,17 +144,25 @@ fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
             let (metric, column) = (bits.measures(), Some(bits.column()));
             let scored = std::slice::from_ref(&protocol);
             let (measure, measured) = (measure.clone(), place..place + 1);
-            push(Measured { metric, column, scored, value, error: None, sample: Sample::None, measure, measured });
+            // Bits are the mean loss in another unit, and a perplexity's error is that of the mean loss, times itself.
+            let error = error.zip(value).zip(mean).zip(result.perplexity[place]);
+            let error = error.map(|(((error, bits), mean), perplexity)| error / perplexity * bits / mean);
+            let error = error.filter(|error| error.is_finite());
+            push(Measured { metric, column, scored, value, error, sample: Sample::None, measure, measured });
         }
         let column = Some(protocol.column());
         let measured = place..place + 1;
-        push(Measured { metric, column, scored: &[protocol], value, error: None, sample, measure, measured });
+        push(Measured { metric, column, scored: &[protocol], value, error, sample, measure, measured });
     }
     if values.len() > 1 {
         let value = mean(&values);
+        // Of texts that have nothing in common.
+        let squares: Option<f64> = errors.iter().map(|error| error.map(|error| error * error)).sum();
+        let error = squares.map(|squares| squares.sqrt() / errors.len() as f64);
         let measured = 0..grid.evaluate.perplexity.len();
         push(Measured {
             scored: &scored,
+            error,
             measure: all,
             measured,
             ..Measured::bare(metric::PERPLEXITY.metric(), value)

@@ -48,6 +48,11 @@ pub fn of_cell(cell: &Cell) -> Factors {
     all
 }
 
+/// Whether a cell of these settings has the paper's own repair.
+pub(super) fn is_ours(of: &Factors) -> bool {
+    of.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
+}
+
 fn calibrated(of: &Calibration) -> Factors {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = of;
     let named = |name: &str, value: Value| (format!("calibration.{name}"), value);

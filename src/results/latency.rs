@@ -9,17 +9,17 @@ use super::parquet::write_parts;
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, LatencyResult};
 use crate::grid::{Grid, Latency};
-use crate::latency::Spread;
+use crate::latency::{NOISE, Rounds, Spread};
 
 /// A results folder's times.
 pub const LATENCY: &str = "latency.parquet";
 
-/// A deviation above this part of the mean is another load's, and said so under a table. The paper's own are below 0.02.
-const SPREAD: f64 = 0.05;
+/// What stands before a time that is noise.
+pub(super) const NOISY: &str = "~";
 
 /// Writes `latency.parquet` into `dir`: a row for each timed pass, in order. `form` is `full` where every operator of the
-/// stream was a matrix product, `by_channel` where a diagonal one was a multiplication a channel. No file where nothing was
-/// timed.
+/// stream was a matrix product, `by_channel` where a diagonal one was a multiplication a channel; `counts` says whether it is
+/// one of the rounds that the tables are made of. No file where nothing was timed.
 ///
 /// # Errors
 /// Exit code 3 when the folder cannot be written to.
@@ -36,6 +36,7 @@ fn frame(grid: &Grid, cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
     let (mut forms, mut times): (Vec<&str>, Vec<f64>) = Default::default();
     let (mut lengths, mut batches, mut rounds): (Vec<u64>, Vec<u64>, Vec<u64>) = Default::default();
+    let mut counts: Vec<bool> = Vec::new();
     for Timed { prompt, result, .. } in cell.into_iter().flat_map(|cell| timed(grid, cell)) {
         for (form, all) in [("full", &result.times), ("by_channel", &result.by_channel)] {
             for (round, &time) in all.iter().flatten().enumerate() {
@@ -44,6 +45,7 @@ fn frame(grid: &Grid, cell: Option<&CellResult>) -> Result<DataFrame> {
                 batches.push(prompt.batch as u64);
                 rounds.push(round as u64 + 1);
                 times.push(time);
+                counts.push((result.first..result.first + Rounds::PAPER.timed).contains(&round));
             }
         }
     }
@@ -55,6 +57,7 @@ fn frame(grid: &Grid, cell: Option<&CellResult>) -> Result<DataFrame> {
         Series::new("form".into(), forms).into_column(),
         Series::new("round".into(), rounds).into_column(),
         Series::new("milliseconds".into(), times).into_column(),
+        Series::new("counts".into(), counts).into_column(),
     ];
     DataFrame::new(height, columns).map_err(|error| failed(&error))
 }
@@ -96,7 +99,8 @@ pub fn latency_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
             .to_owned(),
     ];
     notes.extend(by_channel(&all));
-    notes.extend(beside(&all));
+    notes.extend(went_on(&all));
+    notes.extend(noise(&all));
     if all.iter().any(|of| of.result.times.is_some() && of.result.intermediate_bytes.is_none()) {
         notes
             .push("Memory is not counted where tensors lie in a device's own, or weights are made by need.".to_owned());
@@ -108,8 +112,9 @@ pub fn latency_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
 fn by_channel(all: &[Timed<'_>]) -> Option<String> {
     let mut of_cells: Vec<(String, Vec<String>)> = Vec::new();
     for of in all {
-        let mean = |times: &Option<Vec<f64>>| Some(Spread::of(times.as_deref()?)?.mean);
-        let (Some(full), Some(own)) = (mean(&of.result.times), mean(&of.result.by_channel)) else { continue };
+        let mean = |spread: Option<Spread>| Some(spread?.mean);
+        let (full, own) = (mean(of.result.spread()), mean(of.result.spread_by_channel()));
+        let (Some(full), Some(own)) = (full, own) else { continue };
         let (name, text) = (of.name(), format!("{} {own:.1} ({full:.1})", of.prompt));
         match of_cells.iter_mut().find(|(known, _)| *known == name) {
             Some((_, texts)) => texts.push(text),
@@ -126,19 +131,39 @@ fn by_channel(all: &[Timed<'_>]) -> Option<String> {
     })
 }
 
+/// Where more rounds were made than the protocol has.
+fn went_on(all: &[Timed<'_>]) -> Option<String> {
+    let mut texts: Vec<String> = Vec::new();
+    for of in all {
+        let made = of.result.times.as_ref().map_or(0, Vec::len);
+        let (first, count) = (of.result.first, Rounds::PAPER.timed);
+        if made > count {
+            let backbone = &of.cell.cell.backbone;
+            let text = format!("{} to {} of {made} over {} ({backbone})", first + 1, first + count, of.prompt);
+            texts.extend((!texts.contains(&text)).then_some(text));
+        }
+    }
+    (!texts.is_empty()).then(|| {
+        format!(
+            "Rounds went on while times were noise; those in a row count that are the quietest: {}.",
+            texts.join(", ")
+        )
+    })
+}
+
 /// Whether something else ran on the machine.
-fn beside(all: &[Timed<'_>]) -> Option<String> {
-    let relative = |of: &Timed<'_>| of.result.spread().map(|spread| spread.relative());
-    let known = all.iter().filter(|of| relative(of).is_some()).count();
-    let wide: Vec<(&Timed<'_>, f64)> =
-        all.iter().filter_map(|of| Some((of, relative(of)?))).filter(|(_, part)| *part > SPREAD).collect();
-    let (widest, part) = wide.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+fn noise(all: &[Timed<'_>]) -> Option<String> {
+    let known: Vec<(&Timed<'_>, Spread)> = all.iter().filter_map(|of| Some((of, of.result.spread()?))).collect();
+    let noisy = || known.iter().filter(|(_, spread)| spread.is_noise());
+    let (widest, spread) = noisy().max_by(|(_, a), (_, b)| a.relative().total_cmp(&b.relative()))?;
     Some(format!(
-        "Something else ran on the machine: {} of {known} deviations exceed {:.0} % of their mean, the widest is {:.0} % \
-         ({} over {}). Time again on a quiet machine before these numbers are compared.",
-        wide.len(),
-        100.0 * SPREAD,
-        100.0 * part,
+        "{NOISY}: noise, as something else ran on the machine: {} of {} times deviate by more than {:.0} % of their mean, the \
+         widest by {:.0} % ({} over {}). No claim is judged by them; the same command with --retime on a quiet machine \
+         times again.",
+        noisy().count(),
+        known.len(),
+        100.0 * NOISE,
+        100.0 * spread.relative(),
         widest.name(),
         widest.prompt
     ))
@@ -179,6 +204,7 @@ mod tests {
             times: times.map(<[f64]>::to_vec),
             by_channel: by_channel.map(<[f64]>::to_vec),
             dense: None,
+            first: 0,
             weight_bytes: 300,
             intermediate_bytes: Some(100),
             dense_bytes: Some(500),
@@ -205,6 +231,7 @@ mod tests {
         let path = write_latencies(folder.path(), &grid(), &outcome.cells).unwrap().unwrap();
         let frame = ParquetReader::new(File::open(path).unwrap()).finish().unwrap();
         let count = |name: &str, at: usize| frame.column(name).unwrap().u64().unwrap().get(at).unwrap();
+        assert!(frame.column("counts").unwrap().bool().unwrap().all());
         let rows: Vec<(String, u64, u64, f64)> = (0..frame.height())
             .map(|at| {
                 let form = frame.column("form").unwrap().str().unwrap().get(at).unwrap().to_owned();
@@ -225,7 +252,23 @@ mod tests {
         assert_eq!(quiet.len(), 1, "{quiet:?}");
         let noted = latency_notes(&grid(), &outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));
         assert!(noted[1].ends_with("it takes (ms) a/dense: 8×1 2.0 (15.0)."), "{noted:?}");
-        assert!(noted[2].contains("1 of 1 deviations exceed 5 %") && noted[2].contains("47 % (a/dense over 8×1)"));
+        assert!(noted[2].contains("1 of 1 times deviate by more than 5 %"), "{noted:?}");
+        assert!(noted[2].contains("47 % (a/dense over 8×1)") && noted[2].contains("--retime"), "{noted:?}");
         assert_eq!(latency_notes(&grid(), &outcome(vec![None, None])), Vec::<String>::new());
+    }
+
+    #[test]
+    fn rounds_beyond_the_protocols_are_kept_and_said_and_do_not_count() {
+        let times: Vec<f64> = [30.0, 50.0].into_iter().chain([10.0; 10]).collect();
+        let adapted = LatencyResult { first: 2, ..result(Some(&times), None).unwrap() };
+        assert_eq!(adapted.spread(), Some(Spread { mean: 10.0, deviation: 0.0 }));
+        let outcome = outcome(vec![Some(adapted), None]);
+        let noted = latency_notes(&grid(), &outcome);
+        assert!(noted[1].ends_with("the quietest: 3 to 12 of 12 over 8×1 (a)."), "{noted:?}");
+        assert_eq!(noted.len(), 2, "{noted:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = write_latencies(folder.path(), &grid(), &outcome.cells).unwrap().unwrap();
+        let frame = ParquetReader::new(File::open(path).unwrap()).finish().unwrap();
+        assert_eq!((frame.height(), frame.column("counts").unwrap().bool().unwrap().sum()), (12, Some(10)));
     }
 }

@@ -56,6 +56,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
             backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
             block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
             dense: cell.depth == 0,
+            ours: factors::is_ours(&cell.factors),
             cells: results.protocols.iter().zip(&decimals).map(shown).collect(),
             tail: factors
                 .iter()
@@ -122,7 +123,7 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
 }
 
 /// `8-10` for a run of layers, `1,3` for single ones.
-fn ranges(layers: &[usize]) -> String {
+pub(super) fn ranges(layers: &[usize]) -> String {
     let mut sorted = layers.to_vec();
     sorted.sort_unstable();
     sorted.dedup();

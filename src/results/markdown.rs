@@ -29,8 +29,8 @@ pub fn markdown(table: &Table) -> String {
 }
 
 fn texts(table: &Table) -> TextTable {
-    let words = |leads: &[Lead], cells: &dyn Fn(&Row) -> &[String]| -> Vec<TextColumn> {
-        let cell = |row: &Row, at: usize| match (cells(row)[at].as_str(), row.ours) {
+    let words = |leads: &[Lead], cells: &dyn Fn(&Row) -> &[String], slanted: bool| -> Vec<TextColumn> {
+        let cell = |row: &Row, at: usize| match (cells(row)[at].as_str(), row.ours && slanted) {
             ("", _) => "—".to_owned(),
             (text, true) => format!("*{}*", escaped(text)),
             (text, false) => escaped(text),
@@ -48,11 +48,11 @@ fn texts(table: &Table) -> TextTable {
         is_number: true,
     };
     let numbers = table.columns.iter().enumerate().map(number);
-    let lead = words(&table.lead, &|row| &row.lead);
+    let lead = words(&table.lead, &|row| &row.lead, true);
     TextTable {
         lead: lead.len(),
         groups: table.groups.clone(),
-        columns: lead.into_iter().chain(numbers).chain(words(&table.tail, &|row| &row.tail)).collect(),
+        columns: lead.into_iter().chain(numbers).chain(words(&table.tail, &|row| &row.tail, false)).collect(),
         breaks: Vec::new(),
     }
 }

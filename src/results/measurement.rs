@@ -129,6 +129,11 @@ pub struct Calibrated {
 }
 
 impl Measurement {
+    /// Whether it is a time by which nothing can be said. Over seeds its error is theirs.
+    pub fn is_noise(&self) -> bool {
+        !matches!(self.sample, Sample::Seeds(_)) && self.record.noise().is_some()
+    }
+
     /// SHA-256 of what it is: of its variant (over seeds, of each), of what was measured, and of the metric. None where its
     /// cell was never planned.
     pub fn identity(&self) -> Option<String> {

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::drawn::drawn;
+use super::equal_cuts::equal_cuts;
 use super::factors::SEED;
 use super::measurement::{CellSummary, Measurement, Results, Sample};
 use super::{Factors, distinct};
@@ -31,9 +33,11 @@ impl Results {
         }
     }
 
-    /// What a reader has to know of numbers over seeds.
+    /// What a reader has to know of these numbers: over which seeds they are, which rows are one cut, which windows are no
+    /// independent draws.
     pub fn notes(&self) -> Vec<String> {
-        seed_notes(self.measurements.iter().map(AsRef::as_ref))
+        let numbers = || self.measurements.iter().map(AsRef::as_ref);
+        seed_notes(numbers()).into_iter().chain(equal_cuts(&self.cells)).chain(drawn(numbers())).collect()
     }
 
     /// The same with one cell for all that differ in the seed of their calibration alone. The dense backbone has none, and

@@ -176,7 +176,6 @@ impl Protocol {
     /// The name of the column of its standard errors, where it has them.
     pub fn error_column(&self) -> Option<String> {
         match self {
-            Self::Windows { .. } | Self::BitsPerByte { .. } => None,
             Self::Latency { metric, .. } if *metric != PREFILL.id && *metric != SPEEDUP.id => None,
             _ => Some(format!("{} ±", self.column())),
         }

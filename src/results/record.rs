@@ -5,6 +5,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::latency::Spread;
+use crate::metric::{Metric, PREFILL};
+
 /// The criterion of the dense backbone.
 pub const DENSE: &str = crate::criterion::DENSE.name;
 
@@ -45,4 +48,13 @@ pub struct Record {
     pub value: Option<f64>,
     /// Its standard error (ours) or standard deviation (the paper's latencies), where it has one.
     pub error: Option<f64>,
+}
+
+impl Record {
+    /// The part of a time that its deviation is, where that is so large that nothing can be said by it.
+    pub fn noise(&self) -> Option<f64> {
+        let timed = Metric::find(&self.metric).is_ok_and(|metric| metric.family() == PREFILL.id);
+        let spread = Spread { mean: self.value?, deviation: self.error? };
+        (timed && spread.is_noise()).then(|| spread.relative())
+    }
 }

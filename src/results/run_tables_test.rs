@@ -9,7 +9,7 @@ use polars::prelude::{ParquetReader, SerReader};
 use super::factors::{DEPTH, Factors};
 use super::measurement::{CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, Record};
-use super::{Protocol, Table, long, markdown, run_frame, screen, wide, write_frame};
+use super::{Protocol, Table, latex, long, markdown, run_frame, screen, wide, write_frame};
 
 fn text(corpus: &str) -> Protocol {
     Protocol::Windows {
@@ -240,10 +240,10 @@ fn the_files_hold_full_precision_and_nulls() {
     assert_eq!(
         lines[0],
         "backbone,criterion,depth,layers removed,layers,recovery,calibration,ppl wikitext2@512,ppl c4@512,\
-         corpus,sequences,length,seed,operator_sequences,status"
+         ppl wikitext2@512 ±,ppl c4@512 ±,corpus,sequences,length,seed,operator_sequences,status"
     );
-    assert_eq!(lines[1], "english,,0,,16,,,18.1234567890123,250.5,,,,,,ok");
-    assert!(lines[2].contains(",123.456,,,,,,,ok"), "{csv}");
+    assert_eq!(lines[1], "english,,0,,16,,,18.1234567890123,250.5,,,,,,,,ok");
+    assert!(lines[2].contains(",123.456,,,,,,,,,ok"), "{csv}");
     let back = ParquetReader::new(File::open(&paths[1]).unwrap()).finish().unwrap();
     assert!(back.equals_missing(&frame));
 }
@@ -278,9 +278,9 @@ fn methods_stand_in_rows_and_backbones_with_their_depths_in_columns() {
 | --- | ---: | ---: | ---: |
 | Dense | 80.00 | 80.00 | 90.00 |
 | LLM-Streamline | 50.00 | 45.50 | 70.00 |
-| + Ghost Layer (Ours) | **60.00** | — | — |
+| *+ Ghost Layer (Ours)* | **60.00** | — | — |
 
-Bold: best of a block; underlined: second.
+Bold: best of a block; underlined: second; in italics: ours.
 ";
     assert_eq!(markdown(&table), expected);
     assert!(screen(&table, None).contains("60.00*"));
@@ -288,4 +288,72 @@ Bold: best of a block; underlined: second.
     assert!(text.starts_with("**ppl c4@512**") && text.contains("**6.0000**"), "{text}");
     let error = wide(&results, Some("avrage"), "", Vec::new()).unwrap_err();
     assert!(error.exit_code() == 2 && error.to_string().contains("did you mean `average`?"), "{error}");
+}
+
+/// Of 100 documents the first `right` are answered rightly.
+fn answered(right: usize) -> Sample {
+    Sample::Right((0..100).map(|at| at < right).collect())
+}
+
+/// Ghosted above two others by the same documents; `change` says what else differs of one of them.
+fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
+    let values = [("none", 40), ("linearpatch-diag", 50), ("ghosted", 80)];
+    let rows = values.map(|(name, right)| (name, [Some(right as f64)]));
+    let made: Vec<Made<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
+    let mut results = results(vec![task()], &made);
+    for (of, (_, right)) in results.measurements.iter_mut().zip(values) {
+        Arc::get_mut(of).unwrap().sample = answered(right);
+    }
+    change(Arc::get_mut(&mut results.measurements[1]).unwrap());
+    long(&results, "", Vec::new())
+}
+
+#[test]
+fn a_users_own_grid_has_the_marks_of_the_papers_tables() {
+    let table = tested(|_| ());
+    let paired = |at: usize| table.rows[at].cells[0].as_ref().unwrap().paired.clone();
+    assert_eq!((paired(0), paired(1)), (None, None), "only ours is tested");
+    let of_ours = paired(2).unwrap();
+    assert_eq!((of_ours.against.as_str(), of_ours.mark()), ("linearpatch-diag", "+"));
+    assert!(screen(&table, None).contains("80.00*+") && screen(&table, None).contains("+ or -: ours is better"));
+    assert!(markdown(&table).contains("**80.00**⁺") && markdown(&table).contains("in italics: ours"));
+}
+
+#[test]
+fn ours_is_tested_against_rows_of_its_own_selection_and_calibration_alone() {
+    for setting in ["calibration.seed", "criterion.cosine"] {
+        let other = |of: &mut Measurement| {
+            of.setup.variant = Arc::new(Factors::from([(setting.to_owned(), 1.into())]));
+        };
+        let table = tested(other);
+        assert_eq!(table.rows[2].cells[0].as_ref().unwrap().paired.as_ref().unwrap().against, "none", "{setting}");
+    }
+}
+
+#[test]
+fn a_users_own_grid_prints_in_latex_with_its_marks_and_without_what_all_rows_share() {
+    let text = latex(&tested(|_| ()).printed("my grid"), "my-results");
+    assert!(text.contains("\\caption[my grid]{my grid. ") && text.contains("\\label{tab:my-results}"), "{text}");
+    assert!(text.contains("\\textbf{80.00}$^{+}$") && text.contains("shaded: ours"), "{text}");
+    assert!(!text.contains("status"), "{text}");
+    let failed = latex(&table().printed("my grid"), "my-results");
+    assert!(failed.contains("\\textbf{status}") && failed.contains("failed: a tensor"), "{failed}");
+}
+
+#[test]
+fn texts_whose_windows_are_drawn_with_replacement_are_named_and_equal_cuts_too() {
+    let mut results = results(vec![text("wikitext2"), text("c4")], &[cell("a", 3, "none", &[Some(2.0), Some(3.0)])]);
+    assert_eq!(results.notes(), Vec::<String>::new(), "of what has no errors nothing is to be said");
+    for of in &mut results.measurements {
+        let of = Arc::get_mut(of).unwrap();
+        of.sample = Sample::Losses(vec![1.0, 1.1]);
+        of.setup.scored = vec![text(if of.column.contains("c4") { "c4" } else { "wikitext2" })];
+    }
+    let mut twin = results.cells[0].clone();
+    twin.criterion = Some("shortgpt".into());
+    results.cells.push(twin);
+    let notes = results.notes();
+    assert!(notes[0].contains("LLM-Streamline = ShortGPT on a 3/16 (layers 8-10)"), "{notes:?}");
+    assert!(notes[1].starts_with("Windows of c4 are drawn with replacement"), "{notes:?}");
+    assert_eq!(notes.len(), 2);
 }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
+use super::Factors;
 use super::comparison::PaperComparison;
+use super::latency::NOISY;
 use super::measurement::{Measurement, Sample, distinct};
 use super::paired::{self, Paired};
 use super::record::Condition;
@@ -156,7 +158,10 @@ impl Shown {
         let spread = |of: &Measurement| of.record.error.filter(|_| of.metric.is_latency() || over_seeds);
         let text = match of.record.value.filter(|_| of.failure.is_none()) {
             Some(value) => match spread(of) {
-                Some(error) => format!("{} ± {}", Metric::print(value, decimals), Metric::print(error, decimals)),
+                Some(error) => {
+                    let noisy = if of.is_noise() { NOISY } else { "" };
+                    format!("{noisy}{} ± {}", Metric::print(value, decimals), Metric::print(error, decimals))
+                }
                 None => Metric::print(value, decimals),
             },
             None if of.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
@@ -215,7 +220,7 @@ impl Table {
         // Another row of the same selection, be it without a repair: what else differs is the criterion's merit.
         let runner_up = |own: &Measurement| {
             let others = block.iter().filter(|&&at| !self.rows[at].ours).filter_map(|&at| shown(at));
-            let others = others.filter(|(_, of)| of.record.condition.criterion == own.record.condition.criterion);
+            let others = others.filter(|(_, of)| same_selection(of, own));
             others.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, of)| of)
         };
         let named = |own: &Measurement, name: &str| {
@@ -258,6 +263,24 @@ impl Table {
         self
     }
 
+    /// The same as print shows a table that has no description: ours shaded, and no words behind the numbers where all rows
+    /// have the same.
+    #[must_use]
+    pub fn printed(&self, title: &str) -> Self {
+        let mut table = self.clone();
+        table.title = [title, &self.title].into_iter().filter(|of| !of.is_empty()).collect::<Vec<_>>().join(", ");
+        // In Markdown it explains each column; that is what the protocol's line says in one.
+        table.caption.clear();
+        table.rows.iter_mut().for_each(|row| row.shaded = row.ours);
+        let tells = |at: &usize| distinct(self.rows.iter().map(|row| &row.tail[*at])).len() > 1;
+        let kept: Vec<usize> = (0..self.tail.len()).filter(tells).collect();
+        table.tail = kept.iter().map(|&at| self.tail[at].clone()).collect();
+        for (row, own) in table.rows.iter_mut().zip(&self.rows) {
+            row.tail = kept.iter().map(|&at| own.tail[at].clone()).collect();
+        }
+        table
+    }
+
     /// Whether anything is ranked: a table of one variant has no best.
     pub fn has_ranks(&self) -> bool {
         self.shown().any(|(_, shown)| shown.best)
@@ -298,6 +321,19 @@ impl Table {
     pub fn significant(&self) -> bool {
         self.shown().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::significant))
     }
+}
+
+/// Whether two numbers are of one selection: of the same criterion with the same options, on the same calibration.
+fn same_selection(one: &Measurement, other: &Measurement) -> bool {
+    let settings = |of: &Measurement| {
+        let own = of
+            .setup
+            .variant
+            .iter()
+            .filter(|(name, _)| ["criterion.", "calibration."].iter().any(|of| name.starts_with(of)));
+        own.map(|(name, value)| (name.clone(), value.clone())).collect::<Factors>()
+    };
+    one.record.condition.criterion == other.record.condition.criterion && settings(one) == settings(other)
 }
 
 impl Column {

@@ -35,7 +35,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
             known.then(|| Shown::printed(found, decimals, ""))
         };
         let cells = settings.iter().map(shown).collect();
-        Row { lead: vec![called], dense: of.is_empty(), cells, ..Row::default() }
+        Row { lead: vec![called], dense: of.is_empty(), ours: factors::is_ours(of), cells, ..Row::default() }
     };
     let column = |(backbone, depth, layers): &Setting| Column {
         has_error: protocol.error_column().is_some(),

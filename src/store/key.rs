@@ -64,8 +64,9 @@ impl ArtifactKind {
             Self::Distilled => 2,
             // 2, for teachers: as with scores' 4.
             Self::Teacher => 3,
-            // 2, for latencies: a tied table counts once where it is one, and operators in f32.
-            Self::Latency => 3,
+            // 2, for latencies: a tied table counts once where it is one, and operators in f32. 4: rounds go on until they are
+            // quiet, and ten of them count.
+            Self::Latency => 4,
             // 2, for operators: keys name the activations, and have every option filled in. 3: what is solved on how many
             // sequences is what the key says, also where many layers happen to be one block.
             Self::Operator => 4,

@@ -8,7 +8,8 @@ use super::claim::{Claim, ClaimAxis, Needed};
 use super::outcome::{Check, Judgement};
 use super::run::{ArtifactNumbers, Artifacts, Known, apart};
 use super::setting::ClaimSetting;
-use crate::results::record::{DENSE, Record};
+use crate::metric::Metric;
+use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{Factors, factors};
 
 /// Whether a claim holds, and on what that rests.
@@ -82,6 +83,7 @@ impl Claim {
             artifacts.iter().all(|(_, of)| of.records.iter().filter(about).any(|record| key(record) == *wanted))
         };
         groups.retain(|(key, _)| everywhere(key));
+        let groups = self.by_cut(groups);
         let judged = |(key, known): (Vec<String>, Vec<Known<'_>>)| {
             let records: Vec<&Record> = known.iter().map(|known| known.record).collect();
             let backbone = records.first().map(|record| &record.condition.backbone);
@@ -96,6 +98,21 @@ impl Claim {
             SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, shown }
         };
         groups.into_iter().map(judged).collect()
+    }
+
+    /// The same with criteria that made one cut as one setting under all their names: where everything that they scored is
+    /// alike they chose the same layers, and one measurement counts once.
+    fn by_cut<'a>(&self, groups: Vec<(Vec<String>, Vec<Known<'a>>)>) -> Vec<(Vec<String>, Vec<Known<'a>>)> {
+        let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
+        let mut cuts: Vec<(Vec<String>, Vec<Known<'a>>)> = Vec::new();
+        for (key, all) in groups {
+            let others = |known: &[String]| (0..known.len()).all(|at| at == axis || known[at] == key[at]);
+            match cuts.iter_mut().find(|(known, first)| others(known) && one_cut(first, &all)) {
+                Some((known, _)) => known[axis] = format!("{} = {}", known[axis], key[axis]),
+                None => cuts.push((key, all)),
+            }
+        }
+        cuts
     }
 
     fn verdict(&self, settings: Vec<SettingVerdict>) -> ClaimVerdict {
@@ -118,6 +135,24 @@ impl Claim {
     fn open(&self, reason: String) -> ClaimVerdict {
         ClaimVerdict { reason: Some(reason), ..self.verdict(Vec::new()) }
     }
+}
+
+/// So many scores that are alike are no chance, as in the audit of the paper's tables.
+const ENOUGH: usize = 3;
+
+/// Whether two groups have the same scores, as a table prints them, whatever their criteria.
+fn one_cut(one: &[Known<'_>], other: &[Known<'_>]) -> bool {
+    let scores = |all: &[Known<'_>]| -> BTreeMap<(String, Condition), Option<String>> {
+        let score = |known: &Known<'_>| {
+            let Record { condition, metric, value, .. } = known.record;
+            let decimals = Metric::find(metric).map_or(2, |metric| metric.decimals);
+            let condition = Condition { criterion: String::new(), ..condition.clone() };
+            ((metric.clone(), condition), value.map(|value| Metric::print(value, decimals)))
+        };
+        all.iter().map(score).collect()
+    };
+    let (one, other) = (scores(one), scores(other));
+    one == other && one.values().flatten().count() >= ENOUGH
 }
 
 /// The settings in which cells differ that a claim cannot tell apart: they have one condition and one metric.

@@ -1,6 +1,6 @@
 //! Settings, and the count that a verdict is.
 
-use super::super::claim::ClaimAxis::{Backbone, Depth};
+use super::super::claim::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::run::Run;
 use super::super::samples::record;
 use super::*;
@@ -173,6 +173,28 @@ fn cells_of_one_condition_are_never_taken_for_each_other_and_the_setting_is_name
     let shown = &verdict.settings[0].shown;
     assert!(shown.ends_with("2 values for ghosted; its cells differ in calibration.seed"), "{shown}");
     assert_eq!(of(records[..2].to_vec(), factors[..2].to_vec()).settings[0].outcome, Judgement::Holds);
+}
+
+#[test]
+fn criteria_that_made_one_cut_count_once_under_all_their_names() {
+    let rows = |criterion: &str, add: f64| -> Vec<Record> {
+        let values = [("none", 40.0), ("linearpatch-diag", 45.0), ("ghosted", 60.0)];
+        let of = |(name, value)| {
+            let mut record = record("a", 4, name, value + add);
+            record.condition.criterion = criterion.to_owned();
+            record
+        };
+        values.map(of).to_vec()
+    };
+    let claim = Claim { over: &[Backbone, Criterion, Depth], ..claim(Needed::All) };
+    let verdict = on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
+    let named: Vec<&str> = verdict.settings.iter().map(|of| of.setting[1].1.as_str()).collect();
+    assert_eq!((named, verdict.of), (vec!["shortened-llama = shortgpt", "sleb"], 2));
+    // A row that differs, or too few rows to tell.
+    let mut other = rows("shortgpt", 0.0);
+    other[1].value = Some(46.0);
+    assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).of, 2);
+    assert_eq!(on(&claim, [rows("sleb", 0.0)[1..].to_vec(), rows("shortgpt", 0.0)[1..].to_vec()].concat()).of, 2);
 }
 
 #[test]

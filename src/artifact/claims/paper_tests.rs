@@ -181,6 +181,24 @@ fn a_method_without_a_cell_leaves_every_claim_open_that_compares_it() {
 }
 
 #[test]
+fn a_margin_that_is_wider_than_the_papers_bears_its_lower_bound_out() {
+    let outcome = |margin: f64| {
+        let of = |(recovery, value)| {
+            let mut record = samples::record("tiny-llama", 4, recovery, value);
+            record.condition.finetuned = true;
+            record
+        };
+        let records = [("linearpatch-rotate", 60.0), ("ghosted", 60.0 + margin)].map(of).to_vec();
+        let ours = [("tableA4".to_owned(), ArtifactNumbers::printed(records))].into();
+        let judged = on(&Artifacts::new(), &ours);
+        judged.iter().find(|of| of.claim.id == "tableA4-margin").map(|of| of.ours.outcome)
+    };
+    assert_eq!(outcome(2.5), Some(Judgement::Holds));
+    assert_eq!(outcome(0.08), Some(Judgement::Holds));
+    assert_eq!(outcome(0.07), Some(Judgement::Fails));
+}
+
+#[test]
 fn two_ways_to_compute_the_operator_are_compared_as_printed() {
     let rows = |difference: f64| -> Artifacts {
         let mut records = Vec::new();

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 
 use super::number::{Quantity, order, short, sign};
 use super::outcome::Check;
+use crate::latency::NOISE;
 use crate::metric::{Direction, Metric};
 use crate::results::distinct;
 use crate::results::record::{Condition, Record};
@@ -89,8 +90,9 @@ impl<'a> ClaimSetting<'a> {
     /// The value of the dense backbone.
     pub(super) fn of_dense(&self, metric: &str) -> Quantity {
         let known = |record: &&&Record| record.metric == metric && record.value.is_some();
-        let value = self.dense.iter().find(known).and_then(|record| record.value);
-        let read = value.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
+        let record = self.dense.iter().find(known).copied();
+        let read = record.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
+        let read = read.and_then(|record| usable(record, "dense"));
         Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
     }
 
@@ -203,9 +205,25 @@ impl<'a> ClaimSetting<'a> {
             return Err(not_one(&found, metric, &format!("{recovery}{}", self.part)));
         };
         match record.value.filter(|value| value.is_finite()) {
-            Some(value) => Ok(printed(metric, value)),
+            Some(_) => usable(record, &format!("{recovery}{}", self.part)).map(|value| printed(metric, value)),
             None => Err(format!("{metric} has no value for {recovery}{}", self.part)),
         }
+    }
+}
+
+/// The value of a record that has one, unless it is a time that is noise.
+fn usable(record: &Record, of: &str) -> Result<f64, String> {
+    let (value, error) = (record.value.unwrap_or(f64::NAN), record.error.unwrap_or_default());
+    match record.noise() {
+        None => Ok(value),
+        Some(part) => Err(format!(
+            "noise: {} of {of} is {} ± {}, {:.0} % of it, where {:.0} % is the most that can be used; --retime times it again",
+            record.metric,
+            short(value),
+            short(error),
+            100.0 * part,
+            100.0 * NOISE
+        )),
     }
 }
 

@@ -42,6 +42,11 @@ impl Rule {
         }
     }
 
+    /// Whether the windows of a perplexity are drawn with replacement: some may be of one document, and overlap.
+    pub fn with_replacement(self) -> bool {
+        self == Self::C4
+    }
+
     /// How many windows a perplexity is taken over where nothing limits them, of a text of so many tokens.
     pub fn windows(self, corpus_tokens: usize, length: usize) -> usize {
         match self {

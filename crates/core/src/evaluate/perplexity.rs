@@ -16,16 +16,20 @@ pub struct Losses {
 }
 
 impl Losses {
+    /// The mean of the window means.
+    pub fn mean(&self) -> f64 {
+        self.windows.iter().sum::<f64>() / self.windows.len() as f64
+    }
+
     /// `exp` of the mean of the window means; NaN where a window's loss is not finite.
     pub fn perplexity(&self) -> f64 {
-        (self.windows.iter().sum::<f64>() / self.windows.len() as f64).exp()
+        self.mean().exp()
     }
 
     /// The standard error of the perplexity: that of the mean loss, times the derivative of `exp` there. None of fewer than
     /// two windows.
     pub fn standard_error(&self) -> Option<f64> {
-        let count = self.windows.len() as f64;
-        let mean = self.windows.iter().sum::<f64>() / count;
+        let (count, mean) = (self.windows.len() as f64, self.mean());
         let variance = self.windows.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / (count - 1.0);
         (self.windows.len() > 1).then(|| mean.exp() * (variance / count).sqrt())
     }

@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | `prompt` | what is read: so many sequences of so many tokens |
 //! | `in_full` | diagonal operators as full products |
-//! | `rounds` | passes over the prompt, the variants' one after the other, round by round |
-//! | `spread` | means, deviations, and speedups with their intervals |
+//! | `rounds` | passes over the prompt, the variants' one after the other, round by round, until they are quiet |
+//! | `spread` | means, deviations, speedups with their intervals, and what of it is noise |
 
 mod in_full;
 mod prompt;
@@ -14,5 +14,5 @@ mod spread;
 
 pub use in_full::{has_diagonal, in_full};
 pub use prompt::Prompt;
-pub use rounds::{Rounds, Timed, interleaved, passes};
-pub use spread::{Speedup, Spread};
+pub use rounds::{Patience, Rounds, Session, Timed, interleaved, passes};
+pub use spread::{NOISE, Speedup, Spread};

@@ -1,8 +1,9 @@
 //! Timed passes, the variants' one after the other in every round: a drift of the machine meets them all.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::prompt::Prompt;
+use super::spread::Spread;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Program, Trie, is_out_of_memory};
 
@@ -16,8 +17,21 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// The paper's protocol, appendix F.
+    /// The paper's protocol, appendix G.
     pub const PAPER: Self = Self { warmups: 3, timed: 10 };
+}
+
+/// How long rounds go on where the first ones are noise.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Patience {
+    /// Rounds more than were asked for.
+    pub rounds: usize,
+    /// Seconds for them; those that were asked for may take as long once more, if that is longer.
+    pub seconds: f64,
+}
+
+impl Patience {
+    pub const USUAL: Self = Self { rounds: 40, seconds: 60.0 };
 }
 
 /// What came of one variant.
@@ -29,14 +43,29 @@ pub enum Timed {
     OutOfMemory,
 }
 
-/// How many passes [`interleaved`] makes at most.
+/// What came of all.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Session {
+    /// A variant each.
+    pub timed: Vec<Timed>,
+    /// The first of the rounds that count: as many in a row as were asked for.
+    pub first: usize,
+}
+
+/// How many passes [`interleaved`] makes where the first rounds are quiet.
 pub fn passes(programs: usize, rounds: Rounds) -> usize {
     programs * (rounds.warmups + rounds.timed)
 }
 
 /// Times each program's pass over the prompt, alone in its trie, the head at every position. A pass ends when its
 /// predictions are in this machine's memory: the device has nothing left to do. Every round begins with another program,
-/// so that none always comes after the same one. `after` is called after each pass.
+/// so that none always comes after the same one. `after` is called after each pass, and told whether it is one of those that
+/// were asked for.
+///
+/// While some program's last rounds are noise ([`Spread::is_noise`]) more are made, as long as there is `patience`. What
+/// counts are the last ones, or, where the machine was never quiet, those in a row of which the fewest programs' are noise;
+/// the same for all programs. As Georges, Buytaert and Eeckhout have it: "Statistically rigorous Java performance
+/// evaluation", OOPSLA 2007, section 4.2.
 ///
 /// # Errors
 /// A step that fails for another reason than want of memory, or what `after` returns.
@@ -45,12 +74,26 @@ pub fn interleaved(
     programs: &[Program],
     prompt: Prompt,
     rounds: Rounds,
-    after: &mut dyn FnMut() -> Result<()>,
-) -> Result<Vec<Timed>> {
+    patience: Patience,
+    after: &mut dyn FnMut(bool) -> Result<()>,
+) -> Result<Session> {
     let batch = prompt.as_batch(engine.config().vocab);
     let tries: Vec<Trie> = programs.iter().map(|program| Trie::new(std::slice::from_ref(program))).collect();
     let mut timed = vec![Timed::Milliseconds(Vec::with_capacity(rounds.timed)); programs.len()];
-    for round in 0..rounds.warmups + rounds.timed {
+    let asked = rounds.warmups + rounds.timed;
+    let (mut counted, mut needed) = (Instant::now(), Duration::ZERO);
+    for round in 0..asked + patience.rounds {
+        if round == rounds.warmups {
+            counted = Instant::now();
+        }
+        if round == asked {
+            needed = counted.elapsed();
+        }
+        let long = needed.max(Duration::from_secs_f64(patience.seconds));
+        let spent = || round > asked && counted.elapsed() - needed >= long;
+        if round >= asked && (unrest(&timed, round - asked, rounds.timed).0 == 0 || spent()) {
+            break;
+        }
         for place in 0..programs.len() {
             let at = (round + place) % programs.len();
             if timed[at] == Timed::OutOfMemory {
@@ -62,10 +105,28 @@ pub fn interleaved(
                 (Err(error), of) if is_out_of_memory(&error) => *of = Timed::OutOfMemory,
                 (Err(error), _) => return Err(error),
             }
-            after()?;
+            after(round < asked)?;
         }
     }
-    Ok(timed)
+    let first = quietest(&timed, rounds.timed);
+    Ok(Session { timed, first })
+}
+
+/// Of so many rounds from `first` on: how many programs' are noise, and the sum of all deviations as parts of their means.
+fn unrest(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
+    let spread = |of: &Timed| match of {
+        Timed::Milliseconds(all) => Spread::of(all.get(first..first + count)?),
+        Timed::OutOfMemory => None,
+    };
+    let spreads: Vec<Spread> = timed.iter().filter_map(spread).collect();
+    (spreads.iter().filter(|of| of.is_noise()).count(), spreads.iter().map(Spread::relative).sum())
+}
+
+/// Where the rounds begin that count: the first of the quietest ones in a row.
+fn quietest(timed: &[Timed], count: usize) -> usize {
+    let made = timed.iter().map(|of| if let Timed::Milliseconds(all) = of { all.len() } else { 0 }).max().unwrap_or(0);
+    let all = (0..=made.saturating_sub(count)).map(|first| (first, unrest(timed, first, count)));
+    all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
 
 /// Milliseconds of one pass.
@@ -127,16 +188,20 @@ mod tests {
         }
     }
 
+    /// No round beyond those asked for.
+    const NONE: Patience = Patience { rounds: 0, seconds: 0.0 };
+
     fn measured(most: usize) -> (Vec<Timed>, Vec<usize>, usize) {
         let engine = Noting { inner: Adding::new(), ran: Mutex::default(), most };
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None), Program::pruned(4, &[1, 2], |_| None)];
         let (mut passes, rounds) = (0, Rounds { warmups: 1, timed: 3 });
-        let mut after = || {
+        let mut after = |_| {
             passes += 1;
             Ok(())
         };
-        let timed = interleaved(&engine, &programs, Prompt { length: 3, batch: 2 }, rounds, &mut after).unwrap();
-        (timed, engine.ran.into_inner().unwrap(), passes)
+        let prompt = Prompt { length: 3, batch: 2 };
+        let session = interleaved(&engine, &programs, prompt, rounds, NONE, &mut after).unwrap();
+        (session.timed, engine.ran.into_inner().unwrap(), passes)
     }
 
     #[test]
@@ -154,5 +219,90 @@ mod tests {
         assert_eq!(timed[0], Timed::OutOfMemory);
         assert!(timed[1..].iter().all(|of| matches!(of, Timed::Milliseconds(all) if all.len() == 3)), "{timed:?}");
         assert_eq!(ran.iter().filter(|&&steps| steps == 10).count(), 1, "it is not tried again");
+    }
+
+    /// Takes so long over each pass in turn, then as long as the last one.
+    struct Slow {
+        inner: Noting,
+        milliseconds: Mutex<Vec<u64>>,
+    }
+
+    impl Engine for Slow {
+        fn id(&self) -> EngineId {
+            self.inner.id()
+        }
+
+        fn config(&self) -> &Config {
+            self.inner.config()
+        }
+
+        fn part_tokens(&self) -> usize {
+            1
+        }
+
+        fn run(
+            &self,
+            trie: &Trie,
+            batch: &Batch,
+            observer: &mut dyn Observer<dyn ResidualStream>,
+        ) -> Result<Vec<Option<Vec<Prediction>>>> {
+            let mut left = self.milliseconds.lock().unwrap();
+            let next = if left.len() > 1 { left.remove(0) } else { left[0] };
+            std::thread::sleep(Duration::from_millis(next));
+            self.inner.run(trie, batch, observer)
+        }
+
+        fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
+            self.inner.resume(batch, steps, stream)
+        }
+
+        fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {
+            self.inner.logits(stream, rows)
+        }
+    }
+
+    /// The rounds that were made of one program whose passes take so long, three asked for after a warm-up; the first that
+    /// counts; and how many passes were beyond those asked for.
+    fn adapted(milliseconds: &[u64], patience: Patience) -> (usize, usize, usize) {
+        let inner = Noting { inner: Adding::new(), ran: Mutex::default(), most: usize::MAX };
+        let engine = Slow { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
+        let (rounds, mut beyond) = (Rounds { warmups: 1, timed: 3 }, 0);
+        let mut after = |asked: bool| {
+            beyond += usize::from(!asked);
+            Ok(())
+        };
+        let prompt = Prompt { length: 3, batch: 2 };
+        let session = interleaved(&engine, &[Program::dense(4)], prompt, rounds, patience, &mut after).unwrap();
+        let Timed::Milliseconds(all) = &session.timed[0] else { panic!("{session:?}") };
+        (all.len(), session.first, beyond)
+    }
+
+    #[test]
+    fn rounds_go_on_while_they_are_noise_and_the_quiet_ones_count() {
+        let patience = Patience { rounds: 60, seconds: 60.0 };
+        // One pass of 200 ms among two of 40 is a deviation as large as the mean.
+        let (made, first, beyond) = adapted(&[40, 200, 40, 200, 40], patience);
+        assert!(made >= 6 && first == made - 3, "{made} rounds, from {first}");
+        assert_eq!(beyond, made - 3);
+    }
+
+    #[test]
+    fn rounds_that_never_get_quiet_end_at_their_bound() {
+        let noise: Vec<u64> = [1, 30].into_iter().cycle().take(400).collect();
+        let (made, first, beyond) = adapted(&noise, Patience { rounds: 4, seconds: 60.0 });
+        assert_eq!((made, beyond), (7, 4));
+        assert!(first <= 4);
+        // About as long as the first ones took.
+        assert!(adapted(&noise, Patience { rounds: 300, seconds: 0.0 }).0 < 303);
+        assert_eq!(adapted(&noise, NONE).0, 3);
+    }
+
+    #[test]
+    fn of_all_rounds_those_in_a_row_count_that_are_quietest_for_all() {
+        let of = |times: &[f64]| Timed::Milliseconds(times.to_vec());
+        let timed = [of(&[9.0, 5.0, 5.0, 5.1, 9.0]), of(&[2.0, 2.0, 2.0, 2.0, 2.0]), Timed::OutOfMemory];
+        assert_eq!(quietest(&timed, 3), 1);
+        assert_eq!(quietest(&timed[2..], 3), 0);
+        assert_eq!(unrest(&timed, 0, 3).0, 1);
     }
 }
