@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
 use super::{Factors, Protocol, factors, stem};
-use crate::evaluate::Losses;
+use crate::evaluate::perplexity::Losses;
 use crate::exec::{CellResult, GridOutcome, LatencyResult};
 use crate::grid::{Cell, Grid, Method};
 use crate::metric::{self, Metric};

@@ -15,7 +15,7 @@ use crate::latency::{NOISE, Rounds, Spread};
 pub const LATENCY: &str = "latency.parquet";
 
 /// What stands before a time that is noise.
-pub(super) const NOISY: &str = "~";
+pub const NOISY: &str = "~";
 
 /// Writes `latency.parquet` into `dir`: a row for each timed pass, in order. `form` is `full` where every operator of the
 /// stream was a matrix product, `by_channel` where a diagonal one was a multiplication a channel; `counts` says whether it is

@@ -54,7 +54,7 @@ pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval}
 pub use engines::engine_notes;
 pub use factors::Factors;
 pub use frame::{Origin, run_frame, tidy_frame, write_frame};
-pub use latency::{LATENCY, latency_notes, write_latencies};
+pub use latency::{LATENCY, NOISY, latency_notes, write_latencies};
 pub use latex::latex;
 pub use long::long;
 pub use markdown::markdown;

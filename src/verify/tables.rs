@@ -10,7 +10,7 @@ use super::items::{ROUNDING, mean};
 use super::record::{Recorded, frame};
 use crate::error::{Error, Result};
 use crate::files::regular;
-use crate::results::write_csv;
+use crate::results::{NOISY, write_csv};
 
 /// # Errors
 /// A file that cannot be read.
@@ -198,7 +198,8 @@ fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
 
 /// A printed number and how far rounding may have moved it.
 fn printed(text: &str) -> Option<(f64, f64)> {
-    let text = text.trim().replace('−', "-").replace(',', "");
+    // A time that is noise has its sign before it.
+    let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
     let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
     let number = &text[..end];
     let decimals = number.split_once('.').map_or(0, |(_, after)| after.len());
@@ -353,6 +354,7 @@ mod tests {
             Some((98.1, true))
         );
         assert_eq!(printed("1.05×").map(|of| of.0), Some(1.05));
+        assert_eq!(printed("~12.3 ± 4.5").map(|of| of.0), Some(12.3));
         assert_eq!(printed("failed"), None);
     }
 }

@@ -89,7 +89,8 @@ impl Claim {
             let backbone = records.first().map(|record| &record.condition.backbone);
             let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
             let dense = dense.filter(|of| of.condition.criterion == DENSE && Some(&of.condition.backbone) == backbone);
-            let setting = ClaimSetting::new(records).beside(dense.collect());
+            let measured = artifacts.iter().any(|(_, of)| of.run.is_some());
+            let setting = ClaimSetting::new(records).beside(dense.collect()).measured(measured);
             let Check { outcome, mut shown } = (self.check)(&setting);
             let several = differing(&known);
             if outcome == Judgement::Unknown && !several.is_empty() {

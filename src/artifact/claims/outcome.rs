@@ -40,15 +40,16 @@ impl Check {
         Self { outcome: Judgement::Unknown, shown: reason }
     }
 
-    /// Both. One that fails decides, whatever the other one is.
+    /// Both. One that fails decides, whatever the other one is; of what is open only that is shown which leaves it so.
     pub(super) fn and(self, other: Self) -> Self {
-        let Self { outcome, shown } = other;
-        let outcome = match (self.outcome, outcome) {
-            (Judgement::Fails, _) | (_, Judgement::Fails) => Judgement::Fails,
-            (Judgement::Unknown, _) | (_, Judgement::Unknown) => Judgement::Unknown,
-            _ => Judgement::Holds,
-        };
-        Self { outcome, shown: format!("{}; {}", self.shown, shown) }
+        let both = |outcome| Self { outcome, shown: format!("{}; {}", self.shown, other.shown) };
+        match (self.outcome, other.outcome) {
+            (Judgement::Fails, _) | (_, Judgement::Fails) => both(Judgement::Fails),
+            (Judgement::Holds, Judgement::Holds) => both(Judgement::Holds),
+            (Judgement::Unknown, Judgement::Unknown) if !self.shown.contains(&other.shown) => both(Judgement::Unknown),
+            (Judgement::Unknown, _) => self,
+            (_, Judgement::Unknown) => other,
+        }
     }
 
     /// All of them.
@@ -72,5 +73,15 @@ mod tests {
         assert_eq!(both(Judgement::Fails, Judgement::Unknown), Judgement::Fails);
         assert_eq!(both(Judgement::Unknown, Judgement::Holds), Judgement::Unknown);
         assert_eq!(both(Judgement::Holds, Judgement::Unknown), Judgement::Unknown);
+    }
+
+    #[test]
+    fn of_what_is_open_only_what_leaves_it_open_is_shown_and_once() {
+        let holds = || Check::known(true, "1 < 2".to_owned());
+        let open = |reason: &str| Check::unknown(reason.to_owned());
+        assert_eq!(Check::all([holds(), open("noise"), holds(), open("noise")]), open("noise"));
+        assert_eq!(Check::all([open("noise"), open("no value")]).shown, "noise; no value");
+        assert_eq!(Check::all([holds(), holds()]).shown, "1 < 2; 1 < 2");
+        assert_eq!(Check::all([open("noise"), Check::known(false, "1 > 2".to_owned())]).shown, "noise; 1 > 2");
     }
 }

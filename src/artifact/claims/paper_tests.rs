@@ -22,6 +22,10 @@ fn every_claim_about_a_table_is_settled_on_the_papers_own_tables() {
     for Judged { claim, paper, .. } in on(&paper(), &Artifacts::new()) {
         if claim.artifacts[0].starts_with("figure") {
             assert_eq!(paper.reason.as_deref(), Some("not printed as numbers"), "{}", claim.id);
+        } else if claim.id == "tableA9-matches-linearpatch" {
+            let reason = "noise: prefill_ms:seq=512:batch=1 of linearpatch-diag is 73.60 ± 9.50, 13 % of it, where 5 % is \
+                          the most that can be used";
+            assert_eq!((paper.outcome, paper.reason.as_deref()), (Judgement::Unknown, Some(reason)));
         } else {
             assert!(paper.outcome != Judgement::Unknown && paper.unknown == 0, "{} is open: {paper:?}", claim.id);
         }
@@ -71,7 +75,8 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         ("tableA8-matches-linearpatch", 1, 1, true),
         ("tableA8-speedup", 1, 1, true),
         ("tableA8-overhead", 1, 1, true),
-        ("tableA9-matches-linearpatch", 1, 1, true),
+        // 512 tokens, LinearPatch (Diag): 73.6 ± 9.5 ms is noise.
+        ("tableA9-matches-linearpatch", 0, 1, false),
         ("tableA9-speedup", 1, 1, true),
         ("tableA9-overhead", 1, 1, true),
     ];

@@ -1,7 +1,7 @@
 //! What timed rounds come to, and when that can be used.
 
 /// A deviation above this part of the mean is another load's: nothing can be said by such a time. The paper's own are below
-/// 0.02. Of ten rounds it is half a 95 % interval of 3.6 % of the mean.
+/// 0.02, but for one of 0.13. Of ten rounds it is half a 95 % interval of 3.6 % of the mean.
 pub const NOISE: f64 = 0.05;
 
 /// Mean and spread of some times.
