@@ -110,6 +110,19 @@ fn times_are_measured_anew_where_that_is_asked_for_and_nothing_else_is() {
     let third = world.runs(&grid);
     assert!(!third.contains("time tiny over"), "{third}");
     assert_eq!(column(&world, "prefill_ms 16×1"), anew);
+    // Where one is gone, all of its prompt are measured together, and none of the other's.
+    let of_prompts = || ["prefill_ms 16×1", "prefill_ms 16×2"].map(|prompt| column(&world, prompt));
+    let before = of_prompts();
+    let folders = std::fs::read_dir(world.path("data/store/latency-v4")).unwrap();
+    let one = folders.flat_map(|of| std::fs::read_dir(of.unwrap().path()).unwrap()).next().unwrap().unwrap().path();
+    std::fs::remove_file(one).unwrap();
+    world.runs(&grid);
+    let changed = |(one, two): (BTreeMap<String, String>, BTreeMap<String, String>)| {
+        one.iter().filter(|(name, time)| two[*name] != **time).count()
+    };
+    let mut counts: Vec<usize> = before.into_iter().zip(of_prompts()).map(changed).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [0, 5]);
     let nothing = World::new().runs(&["--retime"]);
     assert!(nothing.contains("--retime: nothing is timed here"), "{nothing}");
     let refused = world.run(&["--retime", "--stored"]);

@@ -149,10 +149,8 @@ pub(super) fn measure(
         return Ok(Step::Busy);
     }
     let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
-    if run.settings.retime {
-        // All of them first: whoever is killed in between leaves no times of two sessions beside each other.
-        candidates.iter().try_for_each(|candidate| run.store.discard(&candidate.key))?;
-    }
+    // What is there stays where it is put, and whoever is killed in between leaves no times of two sessions beside each other.
+    backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[place]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
         run.presence.found(&candidate.key);
@@ -205,9 +203,21 @@ impl Comparison<'_> {
         let flops = Trie::new(&fit).flops(self.config, &load).separate;
         let flops = flops * passes(1, Rounds::PAPER) as f64;
         let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
+        let mut goes_on = false;
         let mut after = |asked: bool| {
-            // Rounds beyond those that were announced are no progress.
-            if asked { self.run.advance_timing(job, self.prompt.tokens()) } else { self.run.check_stop() }
+            if asked {
+                return self.run.advance_timing(job, self.prompt.tokens());
+            }
+            // They are no progress in what was announced.
+            if !std::mem::replace(&mut goes_on, true) {
+                let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
+                let label = self.label;
+                self.run.note(format!(
+                    "{label}: the first {first} rounds are noise; up to {rounds} more are made, for as long as those took or \
+                     {seconds:.0} s"
+                ));
+            }
+            self.run.check_stop()
         };
         let session = interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, Patience::USUAL, &mut after);
         let Session { timed, first } = session.map_err(|error| error.at(self.label.to_string()))?;

@@ -2,7 +2,7 @@
 
 use super::super::claim::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::run::Run;
-use super::super::samples::record;
+use super::super::samples::{record, with_metric};
 use super::*;
 
 const ALL: [&str; 2] = ["none", "ghosted"];
@@ -195,6 +195,28 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     other[1].value = Some(46.0);
     assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).of, 2);
     assert_eq!(on(&claim, [rows("sleb", 0.0)[1..].to_vec(), rows("shortgpt", 0.0)[1..].to_vec()].concat()).of, 2);
+}
+
+#[test]
+fn a_claim_on_times_that_are_noise_is_unknown_and_says_how_to_time_again_where_that_can_be() {
+    let claim = Claim {
+        check: |of| of.value("prefill_ms", "ghosted").below(of.value("prefill_ms", "none")),
+        ..claim(Needed::All)
+    };
+    let time =
+        |name, value, error| Record { error: Some(error), ..with_metric(record("a", 4, name, value), "prefill_ms") };
+    let judge = |deviation, run| {
+        let records = vec![time("none", 20.0, 0.1), time("ghosted", 10.0, deviation)];
+        let numbers = ArtifactNumbers { records, factors: Vec::new(), run };
+        claim.judge(&[("table2".to_owned(), numbers)].into(), |_| String::new())
+    };
+    assert_eq!(judge(0.5, None).outcome, Judgement::Holds);
+    let printed = judge(5.0, None);
+    assert_eq!((printed.outcome, printed.unknown), (Judgement::Unknown, 1));
+    let said = "noise: prefill_ms of ghosted, 10.00 ± 5.00, deviates by 50 % where 5 % is the most that can be used";
+    assert_eq!(printed.reason.as_deref(), Some(said));
+    let ours = judge(5.0, Some(Run::default())).reason.unwrap();
+    assert_eq!(ours, format!("{said}; the same command with --retime times again"));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What a check comes to.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 /// Whether something that the paper says is so.
@@ -46,7 +48,12 @@ impl Check {
         match (self.outcome, other.outcome) {
             (Judgement::Fails, _) | (_, Judgement::Fails) => both(Judgement::Fails),
             (Judgement::Holds, Judgement::Holds) => both(Judgement::Holds),
-            (Judgement::Unknown, Judgement::Unknown) if !self.shown.contains(&other.shown) => both(Judgement::Unknown),
+            (Judgement::Unknown, Judgement::Unknown) => {
+                let mut reasons: Vec<&str> = self.shown.split("; ").chain(other.shown.split("; ")).collect();
+                let mut seen = BTreeSet::new();
+                reasons.retain(|reason| seen.insert(*reason));
+                Self::unknown(reasons.join("; "))
+            }
             (Judgement::Unknown, _) => self,
             (_, Judgement::Unknown) => other,
         }
@@ -80,7 +87,7 @@ mod tests {
         let holds = || Check::known(true, "1 < 2".to_owned());
         let open = |reason: &str| Check::unknown(reason.to_owned());
         assert_eq!(Check::all([holds(), open("noise"), holds(), open("noise")]), open("noise"));
-        assert_eq!(Check::all([open("noise"), open("no value")]).shown, "noise; no value");
+        assert_eq!(Check::all([open("noise"), open("noise; no value")]).shown, "noise; no value");
         assert_eq!(Check::all([holds(), holds()]).shown, "1 < 2; 1 < 2");
         assert_eq!(Check::all([open("noise"), Check::known(false, "1 > 2".to_owned())]).shown, "noise; 1 > 2");
     }

@@ -20,18 +20,11 @@ pub(super) struct ClaimSetting<'a> {
     dense: Vec<&'a Record>,
     /// Which part it is: `, depth 11`.
     part: String,
-    /// Whether they were measured by this program, which can measure them again.
-    measured: bool,
 }
 
 impl<'a> ClaimSetting<'a> {
     pub(super) fn new(records: Vec<&'a Record>) -> Self {
-        Self { records, dense: Vec::new(), part: String::new(), measured: false }
-    }
-
-    /// The same of numbers that this program has measured, or has not.
-    pub(super) fn measured(self, measured: bool) -> Self {
-        Self { measured, ..self }
+        Self { records, dense: Vec::new(), part: String::new() }
     }
 
     /// The same beside the dense backbone's records.
@@ -41,7 +34,7 @@ impl<'a> ClaimSetting<'a> {
 
     fn part(&self, name: &str, keeps: impl Fn(&Condition) -> bool) -> Self {
         let records = self.records.iter().copied().filter(|record| keeps(&record.condition)).collect();
-        Self { records, dense: self.dense.clone(), part: format!("{}, {name}", self.part), measured: self.measured }
+        Self { records, dense: self.dense.clone(), part: format!("{}, {name}", self.part) }
     }
 
     /// Of the layers that this criterion selects.
@@ -99,7 +92,7 @@ impl<'a> ClaimSetting<'a> {
         let known = |record: &&&Record| record.metric == metric && record.value.is_some();
         let record = self.dense.iter().find(known).copied();
         let read = record.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
-        let read = read.and_then(|record| self.usable(record, "dense"));
+        let read = read.and_then(|record| usable(record, "dense"));
         Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
     }
 
@@ -212,28 +205,30 @@ impl<'a> ClaimSetting<'a> {
             return Err(not_one(&found, metric, &format!("{recovery}{}", self.part)));
         };
         match record.value.filter(|value| value.is_finite()) {
-            Some(_) => self.usable(record, &format!("{recovery}{}", self.part)).map(|value| printed(metric, value)),
+            Some(_) => usable(record, &format!("{recovery}{}", self.part)).map(|value| printed(metric, value)),
             None => Err(format!("{metric} has no value for {recovery}{}", self.part)),
         }
     }
+}
 
-    /// The value of a record that has one, unless it is a time that is noise.
-    fn usable(&self, record: &Record, of: &str) -> Result<f64, String> {
-        let again = if self.measured { "; --retime times it again" } else { "" };
-        let (value, error) = (record.value.unwrap_or(f64::NAN), record.error.unwrap_or_default());
-        match record.noise() {
-            None => Ok(value),
-            Some(part) => Err(format!(
-                "noise: {} of {of} is {} ± {}, {:.0} % of it, where {:.0} % is the most that can be used{again}",
-                record.metric,
-                short(value),
-                short(error),
-                100.0 * part,
-                100.0 * NOISE
-            )),
-        }
+/// The value of a record that has one, unless it is a time that is noise.
+fn usable(record: &Record, of: &str) -> Result<f64, String> {
+    let (value, error) = (record.value.unwrap_or(f64::NAN), record.error.unwrap_or_default());
+    match record.noise() {
+        None => Ok(value),
+        Some(part) => Err(format!(
+            "{NOISY}{} of {of}, {} ± {}, deviates by {:.0} % where {:.0} % is the most that can be used",
+            record.metric,
+            short(value),
+            short(error),
+            100.0 * part,
+            100.0 * NOISE
+        )),
     }
 }
+
+/// Before what is unknown because a time is noise.
+pub(super) const NOISY: &str = "noise: ";
 
 /// `Greater` where the first is better than the second.
 type Better = fn(f64, f64) -> Ordering;

@@ -31,7 +31,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    pub const USUAL: Self = Self { rounds: 40, seconds: 60.0 };
+    pub const USUAL: Self = Self { rounds: 30, seconds: 30.0 };
 }
 
 /// What came of one variant.
