@@ -261,6 +261,9 @@ impl LimitArgs {
     }
 
     pub(super) fn settings(&self, engine: EngineRequest) -> Settings {
+        if let Some(error) = engine.without_gpu() {
+            note!("computing on the CPU: {}", error.one_line());
+        }
         let [memory, device_memory, store_limit] =
             [self.memory, self.device_memory, self.store_limit].map(|size| size.map(Gigabytes::bytes));
         let mut settings = Settings {

@@ -93,6 +93,15 @@ impl EngineRequest {
             _ => Ok(EngineChoice::Candle(Placement { device, dtype })),
         }
     }
+
+    /// Why a build that computes on a GPU does not here, where nobody asked for the CPU.
+    pub fn without_gpu(self) -> Option<Error> {
+        if self.device.is_some() || self.engine == Some(EngineName::Cpu) {
+            return None;
+        }
+        let gpu = [DeviceName::Cuda(0), DeviceName::Metal].into_iter().find(|device| device.is_built())?;
+        gpu.open().err()
+    }
 }
 
 impl EngineChoice {
@@ -189,6 +198,16 @@ mod tests {
         // Of a device that is asked for by name the float type is the stored one.
         let at = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
         assert_eq!(asked("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(at));
+    }
+
+    #[test]
+    fn a_build_for_a_gpu_says_why_it_computes_on_the_cpu_unless_that_was_asked_for() {
+        for request in [asked("", "cpu", ""), asked("cpu", "", "")] {
+            assert!(request.without_gpu().is_none(), "{request:?}");
+        }
+        let built = DeviceName::Cuda(0).is_built() || DeviceName::Metal.is_built();
+        let on_cpu = DeviceName::best() == DeviceName::Cpu;
+        assert_eq!(EngineRequest::default().without_gpu().is_some(), built && on_cpu);
     }
 
     #[test]
