@@ -6,7 +6,8 @@ use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, Metric};
 use crate::model::{CPU, EngineId};
-use crate::results::{Calibrated, Factors, Protocol, Sample, Setup, factors};
+use crate::results::{Asked, Calibrated, Factors, Protocol, Sample, Setup, factors};
+use crate::tasks::Bos;
 
 fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Record {
     let condition = Condition {
@@ -41,7 +42,7 @@ fn task(name: &str, documents: usize) -> Protocol {
         task: name.into(),
         version: 1,
         metric: "acc".into(),
-        bos: "tokenizer".into(),
+        bos: Bos::Tokenizer,
         limit: None,
         max_length: None,
         documents,
@@ -67,8 +68,8 @@ fn number(record: Record) -> Measurement {
     };
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
-    let (cell, column) = (String::new(), metric.id.clone());
-    Measurement { cell, column, record, metric, setup, sample: Sample::None, failure: None }
+    let (cell, asked) = (String::new(), Asked::besides(&metric));
+    Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }
 }
 
 /// Ghosted, with an option.
@@ -122,7 +123,7 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
             "rte",
             &|setup| {
                 let Protocol::MultipleChoice { bos, .. } = &mut setup.scored[0] else { return };
-                *bos = "never".into();
+                *bos = Bos::Never;
             },
             "BOS never",
         ),
@@ -265,7 +266,7 @@ fn a_verdict_looks_at_every_aspect_or_says_why_not() {
         ("measure.task.bos", |of| {
             let mut asked = task("rte", 277);
             let Protocol::MultipleChoice { bos, .. } = &mut asked else { return };
-            *bos = "never".into();
+            *bos = Bos::Never;
             of.scored = vec![asked];
         }),
     ];

@@ -8,7 +8,8 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Measurement, Origin, PaperVerdict, Row, Sample, Setup, Shown, Table, factors, latex, markdown, screen, tidy_frame,
+    Asked, Measurement, Origin, PaperVerdict, Row, Sample, Setup, Shown, Table, factors, latex, markdown, screen,
+    tidy_frame,
 };
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -45,7 +46,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
         error: None,
     };
     let (cell, metric) = ("the cell".to_owned(), Metric::find(metric).unwrap());
-    Measurement { cell, column: metric.id.clone(), metric, setup: Setup::default(), record, sample, failure: None }
+    Measurement { cell, asked: Asked::besides(&metric), metric, setup: Setup::default(), record, sample, failure: None }
 }
 
 /// Of `count` documents the first `right` are answered rightly.

@@ -10,7 +10,8 @@ use crate::grid::{Description, Lead, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{DENSE, Record};
 use crate::results::{
-    Column, Factors, Lead as TableLead, LeadKind, Measurement, Row, Shown, Table, distinct, factors, protocol_line,
+    Asked, Column, Factors, Lead as TableLead, LeadKind, Measurement, Row, Shown, Table, distinct, factors,
+    protocol_line,
 };
 use crate::{criterion, recovery};
 
@@ -105,17 +106,17 @@ struct Laid {
     first: Arc<Measurement>,
 }
 
-/// A metric, under which head, and which of the run's columns where several measure it.
-struct Asked {
+/// A metric, under which head, and what of the run's it is where that asks for it in several ways.
+struct Wanted {
     metric: Metric,
     head: String,
-    column: Option<String>,
+    of: Option<Asked>,
 }
 
 /// A column of the table, and which group of depths it is in where the columns are repeated for each.
 struct Placed {
     column: Column,
-    of: Option<String>,
+    of: Option<Asked>,
     group: Option<usize>,
 }
 
@@ -152,18 +153,17 @@ fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
 type Heads = Vec<(String, usize)>;
 
 /// The metrics that a table asks for, and the heads over them with how many each is over.
-fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<Asked>, Heads)> {
+fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<Wanted>, Heads)> {
     let found = |id: &str| numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone());
     // What a run measures in several ways under one name has a column for each.
-    let each = |metric: Metric| -> Vec<Asked> {
+    let each = |metric: Metric| -> Vec<Wanted> {
         let own = numbers.iter().filter(|number| number.metric.id == metric.id);
-        let columns = distinct(own.map(|number| &number.column));
-        match columns.len() {
-            0 | 1 => vec![Asked { head: metric.label.clone(), metric, column: None }],
+        let ways = distinct(own.map(|number| &number.asked));
+        match ways.len() {
+            0 | 1 => vec![Wanted { head: metric.label.clone(), metric, of: None }],
             _ => {
-                let asked =
-                    |column: String| Asked { metric: metric.clone(), head: column.clone(), column: Some(column) };
-                columns.into_iter().map(asked).collect()
+                let wanted = |of: Asked| Wanted { metric: metric.clone(), head: of.to_string(), of: Some(of) };
+                ways.into_iter().map(wanted).collect()
             }
         }
     };
@@ -174,7 +174,7 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<A
         let own = numbers.iter().map(|number| &number.metric);
         distinct(own.filter(|of| of.id != metric.id && of.is_latency() && of.family() == metric.id))
     };
-    let (mut asked, mut over) = (Vec::new(), Vec::new());
+    let (mut wanted, mut over) = (Vec::new(), Vec::new());
     for id in &table.metrics {
         let metric = found(id).map_or_else(|| Metric::find(id), Ok)?;
         let of_prompts = prompts(&metric);
@@ -182,11 +182,11 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<A
             true => (String::new(), [Some(metric.clone()), beside(&metric)].into_iter().flatten().collect()),
             false => (metric.label, of_prompts),
         };
-        let columns: Vec<Asked> = metrics.into_iter().flat_map(each).collect();
+        let columns: Vec<Wanted> = metrics.into_iter().flat_map(each).collect();
         over.push((head, columns.len()));
-        asked.extend(columns);
+        wanted.extend(columns);
     }
-    Ok((asked, over))
+    Ok((wanted, over))
 }
 
 /// Words for rows that would be called alike: the fewest settings that tell them apart, behind the last of their words.
@@ -233,11 +233,11 @@ pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Ta
 }
 
 /// The columns, and the heads over them.
-fn heads(asked: &[Asked], places: Option<&[Vec<Option<usize>>]>) -> (Heads, Vec<Placed>) {
+fn heads(wanted: &[Wanted], places: Option<&[Vec<Option<usize>>]>) -> (Heads, Vec<Placed>) {
     let placed = |group: Option<usize>| {
-        asked.iter().map(move |Asked { metric, head, column }| Placed {
+        wanted.iter().map(move |Wanted { metric, head, of }| Placed {
             column: Column::of(metric.clone(), head),
-            of: column.clone(),
+            of: of.clone(),
             group,
         })
     };
@@ -245,7 +245,7 @@ fn heads(asked: &[Asked], places: Option<&[Vec<Option<usize>>]>) -> (Heads, Vec<
     let group = |depths: &Vec<Option<usize>>| {
         let counts: BTreeSet<usize> = depths.iter().flatten().copied().collect();
         let counts: Vec<String> = counts.iter().map(|depth| format!("{depth}-layer")).collect();
-        (counts.join(", "), asked.len())
+        (counts.join(", "), wanted.len())
     };
     (places.iter().map(group).collect(), (0..places.len()).flat_map(|group| placed(Some(group))).collect())
 }
@@ -262,7 +262,7 @@ fn find<'n>(
         |number: &&Arc<Measurement>| dense || column.group.is_none() || Some(number.record.condition.depth) == depth;
     let own = || row.iter().copied().filter(of_depth);
     let fits = |number: &&Arc<Measurement>| {
-        number.metric.id == column.column.metric.id && column.of.as_ref().is_none_or(|of| *of == number.column)
+        number.metric.id == column.column.metric.id && column.of.as_ref().is_none_or(|of| *of == number.asked)
     };
     let mut found = own().filter(fits);
     match (found.next(), found.next()) {

@@ -148,7 +148,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
                 (_, false) => found.push(format!("{label}: {documents} documents, not the published split")),
                 _ => {}
             }
-            if *bos != Bos::default().to_string() {
+            if *bos != Bos::default() {
                 found.push(format!("BOS {bos}"));
             }
             if let Some(length) = max_length {

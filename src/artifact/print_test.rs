@@ -16,7 +16,7 @@ use crate::artifact::paper;
 use crate::grid::ListEntry;
 use crate::metric::Metric;
 use crate::results::record::{Condition, Record};
-use crate::results::{Lead, Measurement, Row, Sample, Setup, Table, factors, latex};
+use crate::results::{Asked, Lead, Measurement, Row, Sample, Setup, Table, factors, latex};
 
 /// What a table of the paper looks like, a line for each of its lines.
 type Facts = Vec<String>;
@@ -186,8 +186,8 @@ fn measured(record: Record) -> Arc<Measurement> {
         let sequences: usize = sequences.parse().unwrap();
         setup.variant = Arc::new([(factors::OPERATOR_SEQUENCES.to_owned(), sequences.into())].into());
     }
-    let (cell, column) = (String::new(), metric.id.clone());
-    Arc::new(Measurement { cell, column, record, metric, setup, sample: Sample::None, failure: None })
+    let (cell, asked) = (String::new(), Asked::besides(&metric));
+    Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None })
 }
 
 /// The printed forms of a table of the paper, by the names of their files; `more` are numbers that the paper lacks.

@@ -10,7 +10,7 @@ use super::page::{self, Page};
 use super::sheet::{self, PageSheet, sheet};
 use super::{ResultsFolder, TableShape, write_run};
 use crate::exec::{BoundaryResult, CellResult, GridOutcome, MadeFrom, Methods, TaskProtocol, TaskScores, TextProtocol};
-use crate::grid::{Cell, Description, Grid};
+use crate::grid::{Cell, Description, Grid, TaskUse};
 use crate::machine;
 use crate::results::{By, RunDescription};
 use crate::tasks::{AnswerKey, AnswerSheet, Bos, Score, Task};
@@ -97,9 +97,8 @@ fn outcome(grid: &Grid) -> GridOutcome {
         }
     };
     let task = |name: &&str| TaskProtocol {
-        label: (*name).to_owned(),
+        used: TaskUse { name: (*name).to_owned(), limit: None, bos: Bos::Tokenizer, max_length: None },
         task: Task::find(name).unwrap(),
-        bos: Bos::Tokenizer,
         documents: DOCUMENTS,
         original: DOCUMENTS,
         whole: true,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cell_result::CellResult;
 use crate::grid::{Grid, TaskUse};
 use crate::model::EngineId;
-use crate::tasks::{Bos, Task};
+use crate::tasks::Task;
 
 /// What came of a grid.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl GridOutcome {
 
     /// How a task of the grid was scored; none where nothing of it is stored.
     pub fn task(&self, used: &TaskUse) -> Option<&TaskProtocol> {
-        self.tasks.iter().find(|of| of.label == used.to_string())
+        self.tasks.iter().find(|of| of.used == *used)
     }
 
     /// How many cells did not fail and are not made, or not wholly.
@@ -72,10 +72,9 @@ pub struct TextProtocol {
 /// How a task was scored, whatever the variant.
 #[derive(Debug, Clone)]
 pub struct TaskProtocol {
-    /// The task as the grid writes it, with its options.
-    pub label: String,
+    /// The task as the grid asks for it.
+    pub used: TaskUse,
     pub task: &'static Task,
-    pub bos: Bos,
     /// Documents scored, and documents in the files.
     pub documents: usize,
     pub original: usize,

@@ -88,9 +88,8 @@ fn protocols(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<
     for (evaluation, sheet) in backbone.evaluations.iter().zip(sheets(backbone, store)?) {
         let (Subject::Task(used), Some(sheet)) = (&evaluation.subject, sheet) else { continue };
         protocols.push(TaskProtocol {
-            label: used.to_string(),
+            used: used.clone(),
             task: sheet.task()?,
-            bos: used.bos,
             documents: sheet.documents(),
             original: sheet.original,
             whole: sheet.whole() && !plan.grid.tasks[&used.name].generated,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
-use super::{Factors, Protocol, factors, stem};
+use super::{Asked, Factors, Protocol, factors, stem};
 use crate::evaluate::perplexity::Losses;
 use crate::exec::{CellResult, GridOutcome, LatencyResult};
 use crate::grid::{Cell, Grid, Method};
@@ -19,14 +19,15 @@ use crate::tasks::{self, Measure, TaskResult};
 /// What an outcome has measured, cell by cell. `named` are the options that are part of a method's name.
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::of(outcome, named);
-    let mut measurements = Vec::new();
+    let mut cells = Vec::new();
     for result in &outcome.cells {
+        let mut numbers = Vec::new();
         let (condition, cell) = (labels.condition(result), result.cell.to_string());
         let calibration = calibrated(grid, &result.cell);
         let variant = Arc::new(factors::of_cell(&result.cell));
         let (told, engine) = (Arc::new(labels.told(&variant)), outcome.engines.get(&result.cell.backbone).copied());
         let mut push = |of: Measured<'_>| {
-            let Measured { metric, column, scored, value, error, sample, measure, measured } = of;
+            let Measured { metric, asked, scored, value, error, sample, measure, measured } = of;
             let value = value.filter(|value| value.is_finite());
             let record = Record { condition: condition.clone(), metric: metric.id.clone(), value, error };
             let unidentified = grid.backbones.get(&result.cell.backbone).and_then(|of| of.unidentified.clone());
@@ -48,17 +49,17 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
                 unidentified,
                 undetermined,
             };
-            let column = column.unwrap_or_else(|| metric.id.clone());
+            let asked = asked.unwrap_or_else(|| Asked::besides(&metric));
             let (cell, failure) = (cell.clone(), result.failure.clone());
-            measurements.push(Measurement { cell, column, record, metric, setup, sample, failure });
+            numbers.push(Arc::new(Measurement { cell, asked, record, metric, setup, sample, failure }));
         };
         texts(grid, outcome, result, &mut push);
         tasks(grid, outcome, result, &mut push);
         latencies(grid, outcome, result, &mut push);
         boundaries(result, reference(outcome, &result.cell), &mut push);
+        cells.push(CellSummary { numbers, ..summary(result) });
     }
-    let cells = outcome.cells.iter().map(summary).collect();
-    Results::new(cells, Protocol::columns(grid, outcome), measurements)
+    Results::new(cells, Protocol::columns(grid, outcome))
 }
 
 fn summary(result: &CellResult) -> CellSummary {
@@ -78,6 +79,7 @@ fn summary(result: &CellResult) -> CellSummary {
         notes: result.notes(),
         failure: result.failure.clone(),
         missing: result.missing.clone(),
+        numbers: Vec::new(),
     }
 }
 
@@ -97,8 +99,8 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
 /// A number before its cell is said.
 struct Measured<'a> {
     metric: Metric,
-    /// The metric's id where none is given.
-    column: Option<String>,
+    /// None of what stands in no table of a run.
+    asked: Option<Asked>,
     scored: &'a [Protocol],
     value: Option<f64>,
     error: Option<f64>,
@@ -113,7 +115,7 @@ impl Measured<'_> {
     /// Without a protocol, an error or items.
     fn bare(metric: Metric, value: Option<f64>) -> Self {
         let (sample, measure) = (Sample::None, Factors::new());
-        Self { metric, column: None, scored: &[], value, error: None, sample, measure, measured: 0..0 }
+        Self { metric, asked: None, scored: &[], value, error: None, sample, measure, measured: 0..0 }
     }
 }
 
@@ -141,18 +143,18 @@ fn texts(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
         if unlike {
             let bits = Protocol::BitsPerByte { corpus: text.corpus.clone(), length: text.length };
             let value = outcome.bits_per_byte(result, place, text.length);
-            let (metric, column) = (bits.measures(), Some(bits.column()));
+            let (metric, asked) = (bits.measures(), Some(bits.asked()));
             let scored = std::slice::from_ref(&protocol);
             let (measure, measured) = (measure.clone(), place..place + 1);
             // Bits are the mean loss in another unit, and a perplexity's error is that of the mean loss, times itself.
             let error = error.zip(value).zip(mean).zip(result.perplexity[place]);
             let error = error.map(|(((error, bits), mean), perplexity)| error / perplexity * bits / mean);
             let error = error.filter(|error| error.is_finite());
-            push(Measured { metric, column, scored, value, error, sample: Sample::None, measure, measured });
+            push(Measured { metric, asked, scored, value, error, sample: Sample::None, measure, measured });
         }
-        let column = Some(protocol.column());
+        let asked = Some(protocol.asked());
         let measured = place..place + 1;
-        push(Measured { metric, column, scored: &[protocol], value, error, sample, measure, measured });
+        push(Measured { metric, asked, scored: &[protocol], value, error, sample, measure, measured });
     }
     if values.len() > 1 {
         let value = mean(&values);
@@ -177,7 +179,7 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
     for (place, used) in grid.evaluate.tasks.iter().enumerate() {
         let protocol: Vec<Protocol> = outcome.task(used).map(|of| Protocol::task(grid, used, of)).into_iter().collect();
         scored.extend(protocol.clone());
-        let (metric, column) = (Metric::task(&used.name), Some(used.to_string()));
+        let (metric, asked) = (Metric::task(&used.name), Some(Asked::Task(used.clone())));
         let scores = result.tasks.get(place).and_then(Option::as_ref);
         let (value, error) = scores.map_or((None, None), |of| percent(of.result.column()));
         let sample = scores.map_or(Sample::None, |of| {
@@ -190,17 +192,17 @@ fn tasks(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut Pus
         let measure = factors::below(&metric.id, used);
         measures.extend(factors::below(&used.to_string(), used));
         let measured = first + place..first + place + 1;
-        push(Measured { metric, column, scored: &protocol, value, error, sample, measure, measured });
+        push(Measured { metric, asked, scored: &protocol, value, error, sample, measure, measured });
     }
     if all.len() > 1 {
         let all: Option<Vec<TaskResult>> = all.into_iter().collect();
         let average = all.and_then(|all| tasks::average(&all));
         let (value, error) = average.map_or((None, None), percent);
         let sample = if value.is_some() { Sample::Tasks(answers) } else { Sample::None };
-        let column = Some(Protocol::Average { tasks: scored.len() }.column());
+        let asked = Some(Asked::Average);
         let (metric, measure) = (metric::ACCURACY.metric(), measures);
         let measured = first..first + grid.evaluate.tasks.len();
-        push(Measured { metric, column, scored: &scored, value, error, sample, measure, measured });
+        push(Measured { metric, asked, scored: &scored, value, error, sample, measure, measured });
     }
 }
 
@@ -213,7 +215,7 @@ fn latencies(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut
             _ => Sample::None,
         };
         for protocol in Protocol::latencies(grid, *prompt, &outcome.machine) {
-            let (metric, column) = (protocol.measures(), Some(protocol.column()));
+            let (metric, asked) = (protocol.measures(), Some(protocol.asked()));
             let (value, error) = match metric.family() {
                 id if id == metric::PREFILL.id => {
                     let spread = of.and_then(LatencyResult::spread);
@@ -229,7 +231,7 @@ fn latencies(grid: &Grid, outcome: &GridOutcome, result: &CellResult, push: &mut
             let (scored, sample) = (std::slice::from_ref(&protocol), sample.clone());
             let measure = factors::below(metric.family(), prompt);
             let at = grid.evaluate.perplexity.len() + grid.evaluate.tasks.len() + place;
-            push(Measured { metric, column, scored, value, error, sample, measure, measured: at..at + 1 });
+            push(Measured { metric, asked, scored, value, error, sample, measure, measured: at..at + 1 });
         }
     }
 }

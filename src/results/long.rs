@@ -31,7 +31,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
     let row = |cell: &CellSummary| {
         let shown = |(protocol, &decimals): (&Protocol, &usize)| {
-            let of = results.find(&cell.name, &protocol.column())?;
+            let of = cell.number(&protocol.asked())?;
             let value = of.record.value;
             let known = value.is_some() || of.sample == Sample::OutOfMemory;
             known.then(|| Shown::printed(of, decimals, ""))
@@ -113,8 +113,8 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().is_latency() {
         return protocol.measures().decimals;
     }
-    let column = protocol.column();
-    let numbers = results.measurements.iter().filter(|of| of.column == column).filter_map(|of| of.record.value);
+    let asked = protocol.asked();
+    let numbers = results.measurements.iter().filter(|of| of.asked == asked).filter_map(|of| of.record.value);
     match numbers.map(f64::abs).fold(f64::INFINITY, f64::min) {
         least if least < 10.0 => 4,
         least if least < 100.0 => 3,

@@ -1,12 +1,13 @@
-//! The tidy table itself: what each cell measured, found by cell and column.
+//! The tidy table itself: each cell with what was measured of it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::json;
 
+use super::factors::OPERATOR_SEQUENCES;
 use super::record::Record;
-use super::{Factors, OfSeed, Protocol};
+use super::{Asked, Factors, OfSeed, Protocol};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::files::sha256;
@@ -18,17 +19,16 @@ use crate::model::EngineId;
 /// Everything that the cells of a grid measured.
 #[derive(Debug, Clone, Default)]
 pub struct Results {
-    /// In the grid's order.
+    /// In the grid's order, each with its numbers.
     pub cells: Vec<CellSummary>,
     /// What is scored, and the average of the tasks: the columns of the run's own table.
     pub protocols: Vec<Protocol>,
-    /// Cell by cell.
+    /// Those of all cells, cell by cell.
     pub measurements: Vec<Arc<Measurement>>,
-    by_key: HashMap<(String, String), usize>,
 }
 
-/// A cell without its numbers.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// A cell and its numbers.
+#[derive(Debug, Clone, Default)]
 pub struct CellSummary {
     /// As `plan` and `explain` name it.
     pub name: String,
@@ -53,6 +53,8 @@ pub struct CellSummary {
     pub failure: Option<String>,
     /// What is not made yet.
     pub missing: Option<String>,
+    /// What was measured of it: each thing that is asked for once.
+    pub numbers: Vec<Arc<Measurement>>,
 }
 
 /// A number and where it comes from.
@@ -60,9 +62,8 @@ pub struct CellSummary {
 pub struct Measurement {
     /// The cell by its name.
     pub cell: String,
-    /// The column of the run's own table: metric and protocol in one word. For what stands in no table of a run it is the
-    /// metric's id.
-    pub column: String,
+    /// What it is the answer to.
+    pub asked: Asked,
     pub record: Record,
     /// The record's metric with its direction and its print.
     pub metric: Metric,
@@ -128,10 +129,37 @@ pub struct Calibrated {
     pub finetune: Option<Finetune>,
 }
 
+impl CellSummary {
+    /// What it has of what is asked.
+    pub fn number(&self, asked: &Asked) -> Option<&Arc<Measurement>> {
+        self.numbers.iter().find(|number| number.asked == *asked)
+    }
+}
+
 impl Measurement {
     /// Whether it is a time by which nothing can be said. Over seeds its error is theirs.
     pub fn is_noise(&self) -> bool {
         !matches!(self.sample, Sample::Seeds(_)) && self.record.noise().is_some()
+    }
+
+    /// Whether both are of one selection: of layers that are chosen in the same way on the same calibration. Of what was never
+    /// planned its settings say it.
+    pub(super) fn same_selection(&self, other: &Self) -> bool {
+        let solved = |of: &Self| of.setup.variant.get(OPERATOR_SEQUENCES).cloned();
+        match (&self.setup.identity, &other.setup.identity) {
+            (Some(one), Some(two)) => {
+                (&one.cut, &one.calibration) == (&two.cut, &two.calibration) && solved(self) == solved(other)
+            }
+            _ => {
+                let settings = |of: &Self| -> Factors {
+                    let is_own = |name: &str| ["criterion.", "calibration."].iter().any(|of| name.starts_with(of));
+                    let own = of.setup.variant.iter().filter(|(name, _)| is_own(name));
+                    own.map(|(name, value)| (name.clone(), value.clone())).collect()
+                };
+                let criterion = |of: &Self| of.record.condition.criterion.clone();
+                criterion(self) == criterion(other) && settings(self) == settings(other)
+            }
+        }
     }
 
     /// SHA-256 of what it is: of its variant (over seeds, of each), of what was measured, and of the metric. None where its
@@ -153,16 +181,9 @@ pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric:
 }
 
 impl Results {
-    pub fn new(cells: Vec<CellSummary>, protocols: Vec<Protocol>, measurements: Vec<Measurement>) -> Self {
-        let key = |of: &Measurement| (of.cell.clone(), of.column.clone());
-        let by_key = measurements.iter().enumerate().map(|(place, of)| (key(of), place)).collect();
-        Self { cells, protocols, measurements: measurements.into_iter().map(Arc::new).collect(), by_key }
-    }
-
-    /// What a cell has in a column.
-    pub fn find(&self, cell: &str, column: &str) -> Option<&Arc<Measurement>> {
-        let place = self.by_key.get(&(cell.to_owned(), column.to_owned()))?;
-        self.measurements.get(*place)
+    pub fn new(cells: Vec<CellSummary>, protocols: Vec<Protocol>) -> Self {
+        let measurements = cells.iter().flat_map(|cell| &cell.numbers).cloned().collect();
+        Self { cells, protocols, measurements }
     }
 
     pub fn records(&self) -> Vec<Record> {

@@ -6,6 +6,7 @@
 //! paired tests are made there, once, and each form writes the same table: `screen`, `markdown`, `latex`, `frame` (CSV and
 //! Parquet). `stored` is the JSON form, which `differences` compares.
 
+mod asked;
 mod channels;
 mod collect;
 mod comparison;
@@ -42,6 +43,7 @@ mod text;
 mod tolerance;
 mod wide;
 
+pub use asked::Asked;
 pub use channels::{CHANNELS, write_channels};
 pub use collect::collect;
 pub use comparison::{PaperComparison, PaperVerdict};

@@ -1,14 +1,13 @@
 //! Numbers over the seeds of their calibrations: the mean, the standard deviation, and of how many.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::drawn::drawn;
 use super::equal_cuts::equal_cuts;
 use super::factors::SEED;
 use super::measurement::{CellSummary, Measurement, Results, Sample};
-use super::{Factors, distinct};
+use super::{Asked, Factors, distinct};
 use crate::grid::Over;
 use crate::identity::Identity;
 
@@ -52,22 +51,7 @@ impl Results {
                 None => cells.push((key, vec![cell])),
             }
         }
-        let mut names: BTreeMap<&str, &str> = BTreeMap::new();
-        for (_, all) in &cells {
-            names.extend(all.iter().map(|cell| (cell.name.as_str(), all[0].name.as_str())));
-        }
-        let mut groups: BTreeMap<(&str, &str), Vec<&Arc<Measurement>>> = BTreeMap::new();
-        for number in &self.measurements {
-            let name = names.get(number.cell.as_str()).copied().unwrap_or(&number.cell);
-            groups.entry((name, number.column.as_str())).or_default().push(number);
-        }
-        // In the order of the first of each.
-        let firsts = self
-            .measurements
-            .iter()
-            .filter_map(|number| groups.remove(&(number.cell.as_str(), number.column.as_str())));
-        let measurements = firsts.map(|group| over(&group)).collect();
-        Self::new(cells.iter().map(|(_, all)| merged(all)).collect(), self.protocols.clone(), measurements)
+        Self::new(cells.iter().map(|(_, all)| merged(all)).collect(), self.protocols.clone())
     }
 }
 
@@ -79,10 +63,10 @@ fn seedless(factors: &Factors) -> (Option<Factors>, Option<u64>) {
 }
 
 /// One number of several that differ in the seed alone.
-fn over(group: &[&Arc<Measurement>]) -> Measurement {
+fn over(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     let first = group[0];
     let (rest, _) = seedless(&first.setup.variant);
-    let Some(rest) = rest else { return Measurement::clone(first) };
+    let Some(rest) = rest else { return Arc::clone(first) };
     let of_seed = |number: &&Arc<Measurement>| OfSeed {
         seed: seedless(&number.setup.variant).1.unwrap_or_default(),
         cell: number.cell.clone(),
@@ -98,7 +82,7 @@ fn over(group: &[&Arc<Measurement>]) -> Measurement {
     // Some stand for all; where there is none, the reason stands.
     number.failure = if values.is_empty() { group.iter().find_map(|of| of.failure.clone()) } else { None };
     number.sample = Sample::Seeds(seeds);
-    number
+    Arc::new(number)
 }
 
 fn mean(values: &[f64]) -> Option<f64> {
@@ -133,7 +117,11 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
     let word = |name: &str| rest.get(name).map(|of| of.as_str().map_or_else(|| of.to_string(), str::to_owned));
     let [corpus, sequences, length] =
         ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
+    // What any of them was asked, in the order of the first of each.
+    let asked = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.asked));
+    let of = |asked: &Asked| over(&all.iter().filter_map(|cell| cell.number(asked)).collect::<Vec<_>>());
     CellSummary {
+        numbers: asked.iter().map(of).collect(),
         calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
         removed: if removed.len() == 1 { first.removed.clone() } else { Vec::new() },
         factors: Arc::new(rest),
@@ -186,7 +174,7 @@ mod tests {
         };
         Measurement {
             cell: format!("cell@{seed:?}"),
-            column: "rte".into(),
+            asked: Asked::Besides("rte".into()),
             record: Record { condition, metric: "rte".into(), value, error: Some(9.0) },
             metric,
             setup: Setup { variant: Arc::new(factors), ..Setup::default() },
@@ -200,9 +188,10 @@ mod tests {
             name: of.cell.clone(),
             factors: Arc::clone(&of.setup.variant),
             failure: of.failure.clone(),
+            numbers: vec![Arc::new(of.clone())],
             ..CellSummary::default()
         };
-        Results::new(numbers.iter().map(cell).collect(), Vec::new(), numbers)
+        Results::new(numbers.iter().map(cell).collect(), Vec::new())
     }
 
     #[test]

@@ -77,6 +77,7 @@ fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Asked;
     use super::super::measurement::Setup;
     use super::super::record::{Condition, Record};
     use super::*;
@@ -95,7 +96,7 @@ mod tests {
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
         Measurement {
             cell: String::new(),
-            column: metric.id.clone(),
+            asked: Asked::besides(&metric),
             record,
             metric,
             setup: Setup::default(),

@@ -44,7 +44,7 @@ pub enum Protocol {
         /// `acc` or `acc_norm`
         metric: String,
         /// Which special tokens contexts begin with.
-        bos: String,
+        bos: Bos,
         /// As the grid has it: so many documents, or below 1 that part of them.
         limit: Option<f64>,
         /// Tokens of an input, where it is not the backbone's own length.
@@ -134,11 +134,11 @@ impl Protocol {
     pub fn task(grid: &Grid, used: &TaskUse, of: &TaskProtocol) -> Self {
         Self::MultipleChoice {
             name: used.name.clone(),
-            label: of.label.clone(),
+            label: used.to_string(),
             task: of.task.name.to_string(),
             version: of.task.version,
             metric: of.task.column.name().to_string(),
-            bos: of.bos.to_string(),
+            bos: used.bos,
             limit: used.limit,
             max_length: used.max_length,
             documents: of.documents,
@@ -164,13 +164,7 @@ impl Protocol {
 
     /// The column's name: `ppl wikitext2-test@512`, `arc_easy`, `average`.
     pub fn column(&self) -> String {
-        match self {
-            Self::Windows { corpus, length, .. } => format!("ppl {corpus}@{length}"),
-            Self::BitsPerByte { corpus, length } => format!("bits/byte {corpus}@{length}"),
-            Self::MultipleChoice { label, .. } => label.clone(),
-            Self::Average { .. } => "average".to_string(),
-            Self::Latency { metric, length, batch, .. } => format!("{metric} {length}×{batch}"),
-        }
+        self.asked().to_string()
     }
 
     /// The name of the column of its standard errors, where it has them.
@@ -256,7 +250,7 @@ impl Protocol {
     pub fn short(&self) -> String {
         match self {
             Self::MultipleChoice { whole, bos, limit, max_length, .. } => {
-                let usual = *bos == Bos::default().to_string();
+                let usual = *bos == Bos::default();
                 let of = match (whole, limit, max_length) {
                     (true, None, None) => "the published split".to_owned(),
                     _ => self.amount(),

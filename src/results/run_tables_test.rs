@@ -10,6 +10,7 @@ use super::factors::{DEPTH, Factors};
 use super::measurement::{CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, Record};
 use super::{Protocol, Table, latex, long, markdown, run_frame, screen, wide, write_frame};
+use crate::tasks::Bos;
 
 fn text(corpus: &str) -> Protocol {
     Protocol::Windows {
@@ -31,7 +32,7 @@ fn task() -> Protocol {
         task: "copa".into(),
         version: 1,
         metric: "acc".into(),
-        bos: "tokenizer".into(),
+        bos: Bos::Tokenizer,
         documents: 50,
         original: 100,
         whole: false,
@@ -66,12 +67,12 @@ fn factors(of: &Made<'_>) -> Factors {
 }
 
 fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
-    let (mut cells, mut measurements) = (Vec::new(), Vec::new());
+    let mut cells = Vec::new();
     for of in made {
         let pruned = |text: &str| (of.depth > 0).then(|| text.to_owned());
         let name = format!("{}/{}/{}", of.backbone, of.depth, of.recovery);
         let failure = of.failure.map(str::to_owned);
-        cells.push(CellSummary {
+        let mut cell = CellSummary {
             name: name.clone(),
             backbone: of.backbone.into(),
             criterion: pruned("llm-streamline"),
@@ -86,7 +87,8 @@ fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
             notes: Some(of.notes.to_owned()).filter(|text| !text.is_empty()).into_iter().collect(),
             failure: failure.clone(),
             missing: None,
-        });
+            numbers: Vec::new(),
+        };
         for (protocol, value) in protocols.iter().zip(of.values) {
             let condition = Condition {
                 backbone: of.backbone.into(),
@@ -98,18 +100,19 @@ fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
                 calibration: "wiki".into(),
             };
             let metric = protocol.measures();
-            measurements.push(Measurement {
+            cell.numbers.push(Arc::new(Measurement {
                 cell: name.clone(),
-                column: protocol.column(),
+                asked: protocol.asked(),
                 record: Record { condition, metric: metric.id.clone(), value: *value, error: of.error },
                 metric,
                 setup: Setup::default(),
                 sample: Sample::None,
                 failure: failure.clone(),
-            });
+            }));
         }
+        cells.push(cell);
     }
-    Results::new(cells, protocols, measurements)
+    Results::new(cells, protocols)
 }
 
 fn table() -> Table {
@@ -193,9 +196,9 @@ fn what_its_calibration_cannot_determine_is_never_the_best() {
     let rows: Vec<Made<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let marks = |undetermined: &str| {
         let mut results = results(vec![text("c4")], &rows);
-        for of in &mut results.measurements {
+        for of in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
             let own = of.record.condition.recovery == undetermined;
-            std::sync::Arc::get_mut(of).unwrap().setup.undetermined = own;
+            Arc::make_mut(of).setup.undetermined = own;
         }
         let table = long(&results, "", Vec::new());
         let of = |row: &super::table::Row| row.cells[0].as_ref().map(|shown| (shown.best, shown.second)).unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::Factors;
 use super::measurement::{Measurement, Results, Sample, Setup, number_id};
 use super::record::Record;
-use super::{Protocol, stem};
+use super::{Asked, Protocol, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
 use crate::exec::GridOutcome;
@@ -125,7 +125,7 @@ impl StoredResults {
             StoredNumber {
                 record: number.record.clone(),
                 cell: number.cell.clone(),
-                column: number.column.clone(),
+                column: number.asked.to_string(),
                 failure: number.failure.clone(),
                 right,
                 losses,
@@ -137,7 +137,7 @@ impl StoredResults {
         for number in results.measurements.iter().filter(|number| !number.setup.measures.is_empty()) {
             let own = measured.entry(number.record.condition.backbone.clone()).or_default();
             let all = || number.setup.measures.iter().map(|measure| MeasureId::clone(measure)).collect();
-            own.entry(number.column.clone()).or_insert_with(all);
+            own.entry(number.asked.to_string()).or_insert_with(all);
         }
         Ok(Self {
             name: name.to_owned(),
@@ -149,7 +149,7 @@ impl StoredResults {
             engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
             protocols: protocols(grid, outcome),
             cells: results.cells.iter().map(|cell| (cell.name.clone(), Factors::clone(&cell.factors))).collect(),
-            measures: results.measurements.iter().map(|of| (of.column.clone(), of.setup.measure.clone())).collect(),
+            measures: results.measurements.iter().map(|of| (of.asked.to_string(), of.setup.measure.clone())).collect(),
             identities: results.measurements.iter().filter_map(identity).collect(),
             measured,
             numbers: results.measurements.iter().map(stored).collect(),
@@ -278,7 +278,7 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         let Some(of) = outcome.task(used) else { continue };
         let protocol = json!({
             "data": data(&grid.tasks[&used.name].path), "task": of.task.name, "version": of.task.version,
-            "metric": of.task.column.name(), "bos": of.bos.to_string(), "documents": of.documents,
+            "metric": of.task.column.name(), "bos": used.bos.to_string(), "documents": of.documents,
         });
         if grid.evaluate.tasks.iter().filter(|other| other.name == used.name).count() == 1 {
             tasks.insert(used.name.clone(), protocol.clone());
@@ -309,7 +309,7 @@ impl StoredNumber {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
         Measurement {
             cell: self.cell.clone(),
-            column: self.column.clone(),
+            asked: Asked::besides(&metric),
             record: self.record.clone(),
             metric,
             setup: Setup::default(),

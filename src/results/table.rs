@@ -3,12 +3,10 @@
 
 use std::sync::Arc;
 
-use super::Factors;
 use super::comparison::PaperComparison;
 use super::latency::NOISY;
 use super::measurement::{Measurement, Sample, distinct};
 use super::paired::{self, Paired};
-use super::record::Condition;
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 
@@ -220,13 +218,13 @@ impl Table {
         // Another row of the same selection, be it without a repair: what else differs is the criterion's merit.
         let runner_up = |own: &Measurement| {
             let others = block.iter().filter(|&&at| !self.rows[at].ours).filter_map(|&at| shown(at));
-            let others = others.filter(|(_, of)| same_selection(of, own));
+            let others = others.filter(|(_, of)| of.same_selection(own));
             others.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, of)| of)
         };
         let named = |own: &Measurement, name: &str| {
-            let (of, others) = (&own.record.condition, block.iter().filter_map(|&at| shown(at)));
-            let same = |other: &Condition| other.recovery == name && other.criterion == of.criterion;
-            others.map(|(_, other)| other).find(|other| of.recovery != name && same(&other.record.condition))
+            let is_named = |of: &Measurement| of.record.condition.recovery == name;
+            let mut others = block.iter().filter_map(|&at| shown(at)).map(|(_, other)| other);
+            others.find(|other| !is_named(own) && is_named(other) && other.same_selection(own))
         };
         let tested = |at: usize| {
             let (_, own) = shown(at)?;
@@ -321,19 +319,6 @@ impl Table {
     pub fn significant(&self) -> bool {
         self.shown().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::significant))
     }
-}
-
-/// Whether two numbers are of one selection: of the same criterion with the same options, on the same calibration.
-fn same_selection(one: &Measurement, other: &Measurement) -> bool {
-    let settings = |of: &Measurement| {
-        let own = of
-            .setup
-            .variant
-            .iter()
-            .filter(|(name, _)| ["criterion.", "calibration."].iter().any(|of| name.starts_with(of)));
-        own.map(|(name, value)| (name.clone(), value.clone())).collect::<Factors>()
-    };
-    one.record.condition.criterion == other.record.condition.criterion && settings(one) == settings(other)
 }
 
 impl Column {

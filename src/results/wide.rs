@@ -18,7 +18,7 @@ type Setting = (String, usize, usize);
 /// A metric that the results do not have, or none at all.
 pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec<String>) -> Result<Table> {
     let protocol = chosen(&results.protocols, metric)?;
-    let (name, decimals) = (protocol.column(), decimals(results, protocol));
+    let (asked, decimals) = (protocol.asked(), decimals(results, protocol));
     let setting = |cell: &CellSummary| (cell.backbone.clone(), cell.depth, cell.layers);
     let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth > 0).map(setting).collect();
     // A backbone that is not pruned has a column of its own.
@@ -30,7 +30,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
             // The dense value stands in each column of its backbone.
             let own = |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
             let cell = results.cells.iter().filter(own).find(|cell| variant(cell) == *of)?;
-            let found = results.find(&cell.name, &name)?;
+            let found = cell.number(&asked)?;
             let known = found.record.value.is_some() || found.sample == Sample::OutOfMemory;
             known.then(|| Shown::printed(found, decimals, ""))
         };
@@ -44,7 +44,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let line = protocol_line(profile, results.measurements.iter().map(AsRef::as_ref));
     let line = Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}."));
     let table = Table {
-        title: name.clone(),
+        title: asked.to_string(),
         lead: vec![Lead::text("")],
         columns: settings.iter().map(column).collect(),
         rows: variants.iter().zip(called(&variants)).map(row).collect(),
