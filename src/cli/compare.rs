@@ -13,6 +13,7 @@ use super::candidates;
 use super::home::like;
 use super::units::columns;
 use crate::error::{Error, Result};
+use crate::identity::Canonical;
 use crate::results::record::Record;
 use crate::results::{Differences, SettingDifference, StoredResults, Unpaired, settings_that_differ};
 
@@ -107,11 +108,7 @@ fn data(differences: &Differences) -> String {
     }
     match differences.data.as_slice() {
         [] => "data: the same wherever both have a name in common\n".to_owned(),
-        // Hashes are long, and their beginnings tell them apart.
-        data => {
-            let short = |hash: &Value| plain(hash).chars().take(12).collect();
-            format!("data that differ, by their hashes:\n{}", listed("data", data, &short))
-        }
+        data => format!("data that differ, by their hashes:\n{}", listed("data", data, &short)),
     }
 }
 
@@ -149,7 +146,7 @@ fn aside(differences: &Differences) -> String {
     };
     match differences.aside.as_slice() {
         [] => known.to_owned(),
-        all => format!("{known}paired all the same, although they differ in:\n{}", listed("setting", all, &plain)),
+        all => format!("{known}paired all the same, although they differ in:\n{}", listed("setting", all, &short)),
     }
 }
 
@@ -170,6 +167,14 @@ fn coinciding(differences: &Differences) -> String {
         ));
     }
     if text.is_empty() { text } else { format!("\npaired with none, because several could stand there:\n{text}") }
+}
+
+/// Hashes are long, and their beginnings tell them apart.
+fn short(value: &Value) -> String {
+    match Canonical::of(value).is_hash() {
+        true => plain(value).chars().take(12).collect(),
+        false => plain(value),
+    }
 }
 
 /// A text as it is, and not as JSON has it.

@@ -9,13 +9,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::paired::{self, Paired};
-use super::pairing::pairing;
+use super::pairing::{Pair, pairing};
 use super::record::Record;
 use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
 use super::tolerance;
 use crate::error::Result;
 use crate::files::sha256;
+use crate::identity::{Canonical, Difference, differs, leaves};
 use crate::metric::Metric;
 
 /// What is not the same in two runs.
@@ -34,7 +35,8 @@ pub struct Differences {
     /// Whether both runs say of each number all that tells it from the others. What an older program made does not, and is
     /// compared by backbone, depth, criterion, recovery, text and metric alone.
     pub identified: bool,
-    /// Settings that are one within each run and differ between them: numbers stand beside each other all the same.
+    /// Aspects in which numbers that stand beside each other are unlike all the same: they are one within each run, of a named
+    /// input or method, and differ between the runs. Backbones and what ran them are told under `data` and `engines`.
     pub aside: Vec<SettingDifference>,
     /// Numbers that both have.
     pub compared: usize,
@@ -121,28 +123,23 @@ impl Differences {
             first.protocols.iter().filter_map(|(name, of)| Some((renamed.metric(name)?, of.clone()))).collect();
         let protocols = by_name(&one, &second.protocols);
         let engines = engines_that_differ(&renamed, first, second);
-        let same_items = |number: &StoredNumber, other: &StoredNumber| {
-            let tokenizer = format!("tokenizers.{}", other.record.condition.backbone);
-            // A text becomes other windows under another tokenizer; a task's documents are what they are.
-            let same_tokens =
-                Metric::text_of(&other.record.metric).is_none() || data.iter().all(|of| of.path != tokenizer);
-            let same_protocol = first.protocol(number).is_some_and(|of| Some(of) == second.protocol(other));
-            data_known && same_protocol && same_tokens
-        };
+        let identified = first.identified() && second.identified();
         let pairing = pairing(&renamed, first, second);
-        let mut values = Vec::new();
-        for &(at, other) in &pairing.pairs {
-            let (number, other) = (&first.numbers[at], &second.numbers[other]);
+        let (mut values, mut aside) = (Vec::new(), BTreeSet::new());
+        for Pair { first: at, second: other, differences } in &pairing.pairs {
+            // Engines and backbones are told by name.
+            let told = differences.iter().filter(|of| !of.aspect.is_of("engine") && !of.aspect.is_of("model"));
+            aside.extend(told.cloned());
+            let (number, other) = (&first.numbers[*at], &second.numbers[*other]);
             if number.record.value == other.record.value {
                 continue;
             }
-            let backbone = &other.record.condition.backbone;
-            let same_items = same_items(number, other);
+            let same_items = identified && of_same_items(differences, &other.record.metric);
             let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
-            let ran = [first.engine(&number.record.condition.backbone), second.engine(backbone)];
-            let same_backbone = data.iter().all(|of| of.path != format!("backbones.{backbone}"));
+            let ran =
+                [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
             // Of other settings nothing says how far apart they may be.
-            let same = same_items && same_backbone && pairing.aside.is_empty();
+            let same = same_items && differences.iter().all(|of| of.aspect.is_of("engine"));
             let beyond = same.then(|| tolerance::beyond(number, other, &ran)).flatten();
             let Unpaired { record, cell, column } = unpaired(number);
             let second = other.record.clone();
@@ -155,21 +152,38 @@ impl Differences {
             second: of_second(&of.second),
             settings: of.settings,
         });
-        let aside = pairing.aside.into_iter().map(|(path, (first, second))| SettingDifference { path, first, second });
         Ok(Self {
             settings,
             data,
             data_known,
             protocols,
             engines,
-            identified: first.identified() && second.identified(),
-            aside: aside.collect(),
+            identified,
+            aside: aside.into_iter().map(SettingDifference::from).collect(),
             compared: pairing.pairs.len(),
             values,
             only_first: of_first(&pairing.only_first),
             only_second: of_second(&pairing.only_second),
             coinciding: coinciding.collect(),
         })
+    }
+}
+
+/// Whether two numbers are of the same items: windows of the same tokens, or the same documents.
+fn of_same_items(differences: &[Difference], metric: &str) -> bool {
+    /// What of a measure changes no item.
+    const BESIDE: [&str; 3] = ["batch", "max_length", "prefix"];
+    differences.iter().all(|Difference { aspect, .. }| match aspect.is_of("measure") {
+        true => BESIDE.contains(&aspect.name()),
+        // A text becomes other windows under another tokenizer; a task's documents are what they are.
+        false => Metric::text_of(metric).is_none() || !aspect.is_of("model.tokenizer"),
+    })
+}
+
+impl From<Difference> for SettingDifference {
+    fn from(Difference { aspect, one, other }: Difference) -> Self {
+        let value = |of: Option<Canonical>| of.map(|of| of.value());
+        Self { path: aspect.to_string(), first: value(one), second: value(other) }
     }
 }
 
@@ -255,29 +269,8 @@ fn by_name<T: PartialEq + Clone + Into<Value>>(
 
 /// The settings that are not the same in two resolved grids, wherever their files lie.
 pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
-    let mut settings = Vec::new();
-    differ("", first, second, &mut settings);
-    settings
-}
-
-/// Walks both trees; maps key by key, all else as a whole.
-fn differ(path: &str, first: &Value, second: &Value, found: &mut Vec<SettingDifference>) {
-    if let (Value::Object(one), Value::Object(two)) = (first, second) {
-        let keys: BTreeSet<&String> = one.keys().chain(two.keys()).collect();
-        for key in keys {
-            if path.is_empty() && ASIDE.contains(&key.as_str()) {
-                continue;
-            }
-            let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            match (one.get(key), two.get(key)) {
-                (Some(one), Some(two)) => differ(&inner, one, two, found),
-                (one, two) => found.push(SettingDifference { path: inner, first: one.cloned(), second: two.cloned() }),
-            }
-        }
-    } else if first != second {
-        let (first, second) = (Some(first.clone()), Some(second.clone()));
-        found.push(SettingDifference { path: path.to_owned(), first, second });
-    }
+    let all = differs(&leaves(first), &leaves(second)).into_iter();
+    all.filter(|of| !ASIDE.iter().any(|aside| of.aspect.is_of(aside))).map(SettingDifference::from).collect()
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::super::Factors;
-use super::super::factors::below;
 use super::super::record::Condition;
 use super::super::stored::StoredEngine;
 use super::*;
+use crate::identity::{Identity, MeasureId};
 
 fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber {
     let condition = Condition {
@@ -26,6 +26,16 @@ fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber
 }
 
 fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
+    let (mut identities, mut measured) = (BTreeMap::new(), BTreeMap::<String, BTreeMap<_, _>>::new());
+    for number in &numbers {
+        identities.insert(number.cell.clone(), identity(&number.record.condition, 0));
+        let task = json!({"task": {
+            "task": number.column, "version": 1, "rows": ["44"], "formats": ["jsonl"], "bos": "tokenizer",
+            "max_length": 64, "batch": 4096,
+        }});
+        let backbone = measured.entry(number.record.condition.backbone.clone()).or_default();
+        backbone.insert(number.column.clone(), vec![serde_json::from_value(task).unwrap()]);
+    }
     StoredResults {
         name: "g".into(),
         profile: String::new(),
@@ -37,23 +47,58 @@ fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
         protocols: BTreeMap::new(),
         cells: numbers.iter().map(|of| (of.cell.clone(), Factors::new())).collect(),
         measures: BTreeMap::new(),
-        identities: BTreeMap::new(),
-        measured: BTreeMap::new(),
+        identities,
+        measured,
         numbers,
     }
 }
 
-/// One of several seeds.
-fn seeded(seed: u64, value: f64) -> (StoredNumber, (String, Factors)) {
-    let mut number = number("ghosted", "rte", value, "0101");
-    number.cell = format!("llama/ghosted@{seed}");
-    let factors = below("", &json!({"calibration": {"seed": seed, "length": 64}, "recovery": {"solver": "svd"}}));
-    (number.clone(), (number.cell, factors))
+/// A pruned cell whose backbone's bytes are called after it.
+fn identity(of: &Condition, seed: u64) -> Identity {
+    let value = json!({
+        "model": {"content": of.backbone, "tokenizer": of.backbone},
+        "engine": {"name": "cpu", "dtype": "f32", "device": "cpu"},
+        "cut": {"criterion": of.criterion, "version": 1, "options": {}, "depth": of.depth},
+        "repair": {"recovery": of.recovery, "version": 1, "options": {"solver": "svd"}, "fitted": 4},
+        "calibration": {
+            "text": {"bytes": of.calibration, "format": "jsonl", "rule": "c4"}, "sequences": 4, "length": 64,
+            "seed": seed,
+        },
+    });
+    serde_json::from_value(value).unwrap()
 }
 
+/// The same run where each cell is another one.
+fn with(mut run: StoredResults, change: impl Fn(&mut Value)) -> StoredResults {
+    for identity in run.identities.values_mut() {
+        let mut value = json!(identity);
+        change(&mut value);
+        *identity = serde_json::from_value(value).unwrap();
+    }
+    run
+}
+
+/// The same run whose documents are others.
+fn with_rows(mut run: StoredResults, other: &str) -> StoredResults {
+    for measure in run.measured.values_mut().flat_map(BTreeMap::values_mut).flatten() {
+        let MeasureId::Task { rows, .. } = measure else { panic!("{measure:?}") };
+        *rows = vec![other.to_owned()];
+    }
+    run
+}
+
+/// A cell under each of some seeds.
 fn run(seeds: &[(u64, f64)]) -> StoredResults {
-    let (numbers, cells): (Vec<_>, Vec<_>) = seeds.iter().map(|&(seed, value)| seeded(seed, value)).unzip();
-    StoredResults { cells: cells.into_iter().collect(), ..stored(json!({}), numbers) }
+    let seeded = |&(seed, value): &(u64, f64)| {
+        let number = number("ghosted", "rte", value, "0101");
+        StoredNumber { cell: format!("llama/ghosted@{seed}"), ..number }
+    };
+    let mut run = stored(json!({}), seeds.iter().map(seeded).collect());
+    for (seed, _) in seeds {
+        let condition = run.numbers[0].record.condition.clone();
+        run.identities.insert(format!("llama/ghosted@{seed}"), identity(&condition, *seed));
+    }
+    run
 }
 
 #[test]
@@ -81,8 +126,8 @@ fn a_setting_that_is_one_within_each_run_is_told_and_does_not_keep_numbers_apart
 #[test]
 fn what_cannot_be_told_apart_stands_beside_none_and_the_setting_is_named() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
-    // A run by an older program, which did not say what tells its numbers apart.
-    let older = StoredResults { cells: BTreeMap::new(), ..run(&[(0, 50.0)]) };
+    // A run by an older program, which did not say what its numbers are.
+    let older = StoredResults { identities: BTreeMap::new(), ..run(&[(0, 50.0)]) };
     let found = Differences::of(&both, &older, &[]).unwrap();
     assert!(!found.identified);
     assert_eq!((found.compared, found.values.len(), found.coinciding.len()), (0, 0, 1));
@@ -113,7 +158,6 @@ fn settings_values_and_what_only_one_has_are_told_apart() {
     let (mut one, mut two) = (one, two);
     for run in [&mut one, &mut two] {
         run.inputs.insert("rte.jsonl".into(), "11".into());
-        run.protocols.insert("rte".into(), json!({"data": ["11"]}));
     }
     let differences = Differences::of(&one, &two, &[]).unwrap();
     let paths: Vec<&str> = differences.settings.iter().map(|setting| setting.path.as_str()).collect();
@@ -149,8 +193,10 @@ fn other_bytes_under_one_name_are_told_and_their_items_are_not_paired() {
     assert_eq!(data, ["corpora.c4"]);
     assert!(differences.values[0].paired.is_some(), "the task is the same");
     two.protocols.insert("rte".into(), of("55"));
-    let differences = Differences::of(&one, &two, &[]).unwrap();
+    let differences = Differences::of(&one, &with_rows(two, "55"), &[]).unwrap();
     assert_eq!(differences.protocols.len(), 1);
+    let aside: Vec<&str> = differences.aside.iter().map(|of| of.path.as_str()).collect();
+    assert_eq!(aside, ["measure.0.task.rows"]);
     assert!(!differences.values[0].same_items && differences.values[0].paired.is_none());
 }
 
@@ -162,7 +208,6 @@ fn of_two_engines_it_is_told_which_numbers_are_further_apart_than_their_float_ty
     two.numbers[1].right = Some("0111".into());
     for run in [&mut one, &mut two] {
         run.inputs.insert("m/config.json".into(), "22".into());
-        run.protocols.insert("rte".into(), json!({"data": ["44"]}));
     }
     let beyond = |one: &StoredResults, two: &StoredResults| {
         let differences = Differences::of(one, two, &[]).unwrap();
@@ -170,7 +215,8 @@ fn of_two_engines_it_is_told_which_numbers_are_further_apart_than_their_float_ty
     };
     assert_eq!(beyond(&one, &two), (Vec::new(), vec![None, None]), "what says nothing ran on the CPU");
     let candle = StoredEngine { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
-    two.engines.insert("llama".into(), candle);
+    two.engines.insert("llama".into(), candle.clone());
+    let mut two = with(two, |of| of["engine"] = json!(candle));
     let (engines, values) = beyond(&one, &two);
     assert_eq!(engines[0].path, "backbones.llama");
     assert_eq!(
@@ -180,6 +226,7 @@ fn of_two_engines_it_is_told_which_numbers_are_further_apart_than_their_float_ty
     assert_eq!(values, [Some(false), Some(true)]);
     // The weights are others': nothing is known of how far apart they are.
     two.inputs.insert("m/config.json".into(), "33".into());
+    let two = with(two, |of| of["model"]["content"] = json!("another"));
     assert_eq!(beyond(&one, &two).1, [None, None]);
 }
 
@@ -210,4 +257,70 @@ fn two_backbones_are_paired_by_a_map_and_unknown_names_are_refused() {
         let error = Differences::of(&one, &two, &[(from.into(), to.into())]).unwrap_err();
         assert!(error.exit_code() == 2 && error.to_string().contains(words), "{error}");
     }
+}
+
+#[test]
+fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
+    let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101")]);
+    let mut two = one.clone();
+    two.numbers[0].record.condition.backbone = "mine".into();
+    two.numbers[0].record.condition.recovery = "called otherwise".into();
+    let measured = two.measured.remove("llama").unwrap();
+    two.measured.insert("mine".into(), measured);
+    two.numbers[0].record.value = Some(75.0);
+    let found = Differences::of(&one, &two, &[]).unwrap();
+    assert_eq!((found.compared, found.values.len(), found.aside.len()), (1, 1, 0));
+    assert!(found.values[0].same_items);
+    // Two names of one thing in one run: each stands beside its own name.
+    let mut both = one.clone();
+    both.numbers.push(StoredNumber { cell: "mine/none".into(), ..two.numbers[0].clone() });
+    both.identities.insert("mine/none".into(), both.identities["llama/none"].clone());
+    both.measured.extend(two.measured.clone());
+    let found = Differences::of(&both, &both, &[]).unwrap();
+    assert_eq!((found.compared, found.values.len(), found.coinciding.len()), (2, 0, 0));
+    let found = Differences::of(&both, &one, &[]).unwrap();
+    assert_eq!((found.compared, found.values.len(), found.only_first.len()), (1, 0, 1));
+    assert_eq!(found.only_first[0].cell, "mine/none");
+}
+
+#[test]
+fn an_option_of_one_of_several_methods_is_told_and_keeps_no_numbers_apart() {
+    let numbers = || vec![number("none", "rte", 50.0, "0101"), number("ghosted", "rte", 75.0, "0111")];
+    let one = stored(json!({}), numbers());
+    let two = with(one.clone(), |of| {
+        if of["repair"]["recovery"] == "ghosted" {
+            of["repair"]["options"]["solver"] = json!("normal");
+        }
+    });
+    let found = Differences::of(&one, &two, &[]).unwrap();
+    assert_eq!((found.compared, found.coinciding.len()), (2, 0));
+    let aside: Vec<_> = found.aside.iter().map(|of| (of.path.as_str(), of.first.clone(), of.second.clone())).collect();
+    assert_eq!(aside, [("repair.options.solver", Some(json!("svd")), Some(json!("normal")))]);
+}
+
+#[test]
+fn every_aspect_of_what_a_number_is_is_told_where_numbers_differ_in_it() {
+    let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101")]);
+    let leaves = one.leaves(&one.numbers[0]).unwrap();
+    assert!(leaves.len() > 20, "{leaves:?}");
+    let mut told = 0;
+    for aspect in leaves.keys().filter(|of| !of.is_of("measure")) {
+        let two = with(one.clone(), |of| {
+            let place = of.pointer_mut(&format!("/{}", aspect.as_str().replace('.', "/"))).unwrap();
+            *place = if place.is_number() { json!(7) } else { json!("another") };
+        });
+        let found = Differences::of(&one, &two, &[]).unwrap();
+        // Methods are never taken for each other.
+        if ["cut.criterion", "repair.recovery"].contains(&aspect.as_str()) {
+            assert_eq!((found.compared, found.only_first.len(), found.only_second.len()), (0, 1, 1), "{aspect}");
+            continue;
+        }
+        assert_eq!((found.compared, found.coinciding.len()), (1, 0), "{aspect}");
+        let aside: Vec<&str> = found.aside.iter().map(|of| of.path.as_str()).collect();
+        // What ran a backbone, and its bytes, are told by its name.
+        let by_name = aspect.is_of("model") || aspect.is_of("engine");
+        assert_eq!(aside, if by_name { Vec::new() } else { vec![aspect.as_str()] });
+        told += aside.len();
+    }
+    assert!(told > 10, "{told}");
 }

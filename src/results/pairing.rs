@@ -1,28 +1,33 @@
-//! Which number of one run stands beside which of another: those of the same names and settings, less the settings that are
-//! one within each run and differ between them. What several numbers of a run could stand for stands beside none.
+//! Which number of one run stands beside which of another, by what each is. First what is one thing in both, whatever it is
+//! called. Of the rest those of one name and method that are alike but for the aspects that are one within each run and differ
+//! between them. What several numbers of a run could stand for stands beside none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::Factors;
-use super::factors::DEPTH;
+use super::factors::CORPUS;
 use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
-
-/// What a number is called: backbone, criterion, recovery, whether it was trained, and the metric.
-type Name = (String, String, String, bool, String);
+use crate::identity::{Aspect, Canonical, Difference, Leaves, differs, leaves};
+use crate::metric::Metric;
 
 /// The numbers of two runs, by their places in them.
 #[derive(Debug, Default)]
 pub(super) struct Pairing {
-    pub pairs: Vec<(usize, usize)>,
+    pub pairs: Vec<Pair>,
     pub only_first: Vec<usize>,
     pub only_second: Vec<usize>,
-    /// Numbers that several of one run could stand for, each group with the settings in which its members differ.
+    /// Numbers that several of one run could stand for, each group with the aspects in which its members differ.
     pub coinciding: Vec<Coinciding>,
-    /// Settings that are one within each run and differ between them, with what each run has.
-    pub aside: BTreeMap<String, (Option<Value>, Option<Value>)>,
+}
+
+/// Two numbers side by side, and all in which they are unlike.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub first: usize,
+    pub second: usize,
+    pub differences: Vec<Difference>,
 }
 
 #[derive(Debug)]
@@ -32,135 +37,212 @@ pub(super) struct Coinciding {
     pub settings: Vec<String>,
 }
 
-/// A number by its name and its settings.
+/// What a number is, and what its run calls the inputs that it is made from.
 struct Subject {
-    name: Name,
-    settings: Factors,
+    at: usize,
+    called: Called,
+    /// Which of the numbers of what was measured it is.
+    kind: String,
+    leaves: Leaves,
+}
+
+/// Names of a number's backbone, of its metric and of the text of its calibration.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Called {
+    backbone: String,
+    metric: String,
+    text: Option<String>,
 }
 
 pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Pairing {
     let known = first.identified() && second.identified();
-    let one: Vec<Option<Subject>> =
-        first.numbers.iter().map(|number| subject(first, number, known)?.renamed(renamed)).collect();
-    let two: Vec<Option<Subject>> = second.numbers.iter().map(|number| subject(second, number, known)).collect();
-    let aside = constant_and_unlike(&one, &two);
-    let key = |of: &Subject| {
-        let kept = of.settings.iter().filter(|(name, _)| !aside.contains_key(*name));
-        (of.name.clone(), kept.map(|(name, value)| (name.clone(), value.to_string())).collect::<Vec<_>>())
+    let all = |run: &StoredResults| -> Vec<Subject> {
+        run.numbers.iter().enumerate().map(|(at, number)| Subject::new(run, at, number, known)).collect()
     };
-    let mut places: BTreeMap<_, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
-    for (at, of) in one.iter().enumerate().filter_map(|(at, of)| Some((at, of.as_ref()?))) {
-        places.entry(key(of)).or_default().0.push(at);
-    }
-    for (at, of) in two.iter().enumerate().filter_map(|(at, of)| Some((at, of.as_ref()?))) {
-        places.entry(key(of)).or_default().1.push(at);
-    }
     let mut found = Pairing::default();
-    found.only_first.extend((0..one.len()).filter(|&at| one[at].is_none()));
-    for (own, others) in places.into_values() {
-        match (own.as_slice(), others.as_slice()) {
-            ([at], [other]) => found.pairs.push((*at, *other)),
-            (_, []) => found.only_first.extend(own),
-            ([], _) => found.only_second.extend(others),
-            _ => {
-                let own_factors = own.iter().map(|&at| first.factors(&first.numbers[at]));
-                let all: Vec<Factors> =
-                    own_factors.chain(others.iter().map(|&at| second.factors(&second.numbers[at]))).collect();
-                found.coinciding.push(Coinciding { first: own, second: others, settings: varying(&all) });
-            }
+    let (mut one, mut two) = (Vec::new(), all(second));
+    // What is said to be called otherwise is that, whatever else is the same.
+    let mut mapped = Vec::new();
+    for own in all(first) {
+        let (at, called) = (own.at, own.called.clone());
+        match own.renamed(renamed) {
+            Some(own) if own.called == called => one.push(own),
+            Some(own) => mapped.push(own),
+            None => found.only_first.push(at),
         }
     }
-    found.pairs.sort_unstable();
+    let aside = aside(&one.iter().chain(&mapped).collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>());
+    pair(&mut one, &mut two, &mut found, |of| (of.kind.clone(), of.without(&BTreeSet::new())));
+    one.extend(mapped);
+    pair(&mut one, &mut two, &mut found, |of| {
+        (of.called.backbone.clone(), of.called.metric.clone(), of.without(&aside))
+    });
+    found.only_first.extend(one.iter().map(|of| of.at));
+    found.only_second.extend(two.iter().map(|of| of.at));
+    found.pairs.sort_by_key(|of| (of.first, of.second));
     found.only_first.sort_unstable();
     found.only_second.sort_unstable();
     found.coinciding.sort_by_key(|of| (of.first.clone(), of.second.clone()));
-    // Told is what the paired numbers really differ in.
-    let paired = |name: &String| {
-        let has = |of: &Option<Subject>| of.as_ref().is_some_and(|of| of.settings.contains_key(name));
-        found.pairs.iter().any(|&(at, other)| has(&one[at]) || has(&two[other]))
-    };
-    found.aside = aside.into_iter().filter(|(name, _)| paired(name)).collect();
+    for of in &mut found.coinciding {
+        let all: BTreeSet<Aspect> = varying(first, &of.first).chain(varying(second, &of.second)).collect();
+        of.settings = all.iter().map(ToString::to_string).collect();
+    }
     found
 }
 
-fn subject(run: &StoredResults, number: &StoredNumber, known: bool) -> Option<Subject> {
-    let of = &number.record.condition;
-    let metric = number.record.metric.clone();
-    if !known {
-        // All that a run by an older program says of a number.
-        let calibration = if of.depth == 0 { String::new() } else { of.calibration.clone() };
-        let settings = [(DEPTH, of.depth.into()), ("calibration", calibration.into())];
-        let settings = settings.map(|(name, value): (&str, Value)| (name.to_owned(), value)).into();
-        let name = (of.backbone.clone(), of.criterion.clone(), of.recovery.clone(), of.finetuned, metric);
-        return Some(Subject { name, settings });
+/// Takes out what has one key in both runs. Of several those stand beside each other that are called the same.
+fn pair<K: Ord>(one: &mut Vec<Subject>, two: &mut Vec<Subject>, found: &mut Pairing, key: impl Fn(&Subject) -> K) {
+    let mut places: BTreeMap<K, (Vec<Subject>, Vec<Subject>)> = BTreeMap::new();
+    for of in one.drain(..) {
+        places.entry(key(&of)).or_default().0.push(of);
     }
-    let mut settings = run.factors(number);
-    let mut named = |name: &str, other: &str| match settings.remove(name) {
-        Some(Value::String(text)) => text,
-        _ => other.to_owned(),
-    };
-    let name = (
-        named("backbone", &of.backbone),
-        named("criterion", &of.criterion),
-        named("recovery", &of.recovery),
-        of.finetuned,
-        metric,
-    );
-    // The dense backbone lacks no layers, whatever the others lack.
-    if of.depth == 0 {
-        settings.remove(DEPTH);
+    for of in two.drain(..) {
+        places.entry(key(&of)).or_default().1.push(of);
     }
-    Some(Subject { name, settings })
+    for (mut own, mut others) in places.into_values() {
+        if own.len() > 1 || others.len() > 1 {
+            let names = |all: &[Subject]| -> BTreeSet<Called> {
+                let single = |of: &&Subject| all.iter().filter(|other| other.called == of.called).count() == 1;
+                all.iter().filter(single).map(|of| of.called.clone()).collect()
+            };
+            for name in names(&own).intersection(&names(&others)) {
+                let taken =
+                    |all: &mut Vec<Subject>| all.iter().position(|of| of.called == *name).map(|at| all.remove(at));
+                if let (Some(own), Some(other)) = (taken(&mut own), taken(&mut others)) {
+                    found.pairs.push(own.beside(&other));
+                }
+            }
+        }
+        match (own.as_slice(), others.as_slice()) {
+            ([own], [other]) => found.pairs.push(own.beside(other)),
+            ([], _) | (_, []) => {
+                one.append(&mut own);
+                two.append(&mut others);
+            }
+            _ => found.coinciding.push(Coinciding {
+                first: own.iter().map(|of| of.at).collect(),
+                second: others.iter().map(|of| of.at).collect(),
+                settings: Vec::new(),
+            }),
+        }
+    }
 }
 
 impl Subject {
+    fn new(run: &StoredResults, at: usize, number: &StoredNumber, known: bool) -> Self {
+        let of = &number.record.condition;
+        let cell = run.cells.get(&number.cell).filter(|_| known);
+        let text = cell.and_then(|cell| cell.get(CORPUS)?.as_str().map(str::to_owned));
+        let called = Called { backbone: of.backbone.clone(), metric: number.record.metric.clone(), text };
+        let leaves = match run.leaves(number).filter(|_| known) {
+            Some(leaves) => leaves,
+            // Of what was never planned there is what was asked for.
+            None if known => leaves(&serde_json::json!({"asked": run.factors(number)})),
+            None => by_condition(number),
+        };
+        let kind = match Metric::find(&called.metric) {
+            Ok(metric) if metric.is_latency() => metric.family().to_owned(),
+            // What it is a perplexity of, or an accuracy on, its measure says; of bits per byte both are one measure.
+            _ if leaves.keys().any(|aspect| aspect.is_of("measure")) => {
+                Metric::text_of(&called.metric).map_or("", |_| "perplexity").to_owned()
+            }
+            _ => called.metric.clone(),
+        };
+        Self { at, called, kind, leaves }
+    }
+
     /// As the second run calls it; none where the second run calls something else so.
     fn renamed(self, renamed: &Renamed) -> Option<Self> {
-        let (backbone, criterion, recovery, finetuned, metric) = self.name;
-        let called = renamed.metric(&metric)?;
-        let prefix = format!("{metric}.");
-        let settings = self.settings.into_iter().map(|(name, value)| {
-            let name = name.strip_prefix(&prefix).map_or(name.clone(), |rest| format!("{called}.{rest}"));
-            (name, renamed.value(&value))
-        });
-        let settings: Factors = settings.collect();
-        let name = (renamed.name(&backbone)?, renamed.name(&criterion)?, renamed.name(&recovery)?, finetuned, called);
-        Some(Self { name, settings })
+        let Called { backbone, metric, text } = &self.called;
+        let text = match text {
+            Some(text) => Some(renamed.name(text)?),
+            None => None,
+        };
+        let called = Called { backbone: renamed.name(backbone)?, metric: renamed.metric(metric)?, text };
+        let mut leaves = self.leaves;
+        for aspect in NAMED {
+            let Some(of) = leaves.get_mut(aspect) else { continue };
+            if let Value::String(name) = of.value() {
+                *of = Canonical::of(&renamed.name(&name)?.into());
+            }
+        }
+        Some(Self { called, leaves, ..self })
+    }
+
+    /// By which name an aspect goes: what a run calls so, it has once.
+    fn owner(&self, aspect: &Aspect) -> Option<String> {
+        let leaf = |name: &str| self.leaves.get(name).map(ToString::to_string);
+        let Called { backbone, metric, text } = &self.called;
+        match aspect.as_str() {
+            of if of.starts_with("model.") || of.starts_with("engine.") => Some(backbone.clone()),
+            of if of.starts_with("calibration.text.") => text.clone(),
+            of if of.starts_with("measure.") => Some(format!("{backbone} {metric}")),
+            "cut.known" => Some(format!("{backbone} {}", leaf("cut.criterion")?)),
+            "cut.version" => leaf("cut.criterion"),
+            of if of.starts_with("cut.options") => leaf("cut.criterion"),
+            "repair.version" => leaf("repair.recovery"),
+            of if of.starts_with("repair.options") => leaf("repair.recovery"),
+            _ => None,
+        }
+    }
+
+    /// What it is, less these aspects. Beside which others a time was measured keeps none apart.
+    fn without(&self, aside: &BTreeSet<(Aspect, Option<String>)>) -> Leaves {
+        let kept = |aspect: &Aspect| {
+            aspect.name() != "among" && (aside.is_empty() || !aside.contains(&(aspect.clone(), self.owner(aspect))))
+        };
+        self.leaves.iter().filter(|(aspect, _)| kept(aspect)).map(|(aspect, of)| (aspect.clone(), of.clone())).collect()
+    }
+
+    fn beside(&self, other: &Self) -> Pair {
+        Pair { first: self.at, second: other.at, differences: differs(&self.leaves, &other.leaves) }
     }
 }
 
-/// The settings that all numbers of a run that have them have alike, and that the runs have not alike.
-fn constant_and_unlike(
-    one: &[Option<Subject>],
-    two: &[Option<Subject>],
-) -> BTreeMap<String, (Option<Value>, Option<Value>)> {
+/// Aspects whose values are names that `--map` may say.
+const NAMED: [&str; 3] = ["cut.criterion", "repair.recovery", "calibration"];
+
+/// All that a run by an older program says of a number.
+fn by_condition(number: &StoredNumber) -> Leaves {
+    let of = &number.record.condition;
+    let dense = of.depth == 0;
+    let calibration = if dense { "" } else { &of.calibration };
+    leaves(&serde_json::json!({
+        "cut": {"criterion": of.criterion, "depth": of.depth}, "repair": {"recovery": of.recovery, "trained": of.finetuned},
+        "calibration": calibration,
+    }))
+}
+
+/// The aspects that all numbers of a run that have them have alike, and that the runs have not alike; those of a named input
+/// or method under its name.
+fn aside(one: &[&Subject], two: &[&Subject]) -> BTreeSet<(Aspect, Option<String>)> {
     let (one, two) = (values(one), values(two));
-    let names: BTreeSet<&String> = one.keys().chain(two.keys()).collect();
-    let mut found = BTreeMap::new();
-    for name in names {
-        let (a, b) = (one.get(name), two.get(name));
-        let constant = |of: Option<&Vec<Value>>| of.is_none_or(|values| values.len() == 1);
-        if a != b && constant(a) && constant(b) {
-            found.insert(name.clone(), (a.map(|of| of[0].clone()), b.map(|of| of[0].clone())));
+    let constant = |of: Option<&BTreeSet<Canonical>>| of.is_none_or(|values| values.len() == 1);
+    let of = one.keys().chain(two.keys()).filter(|of| {
+        let (a, b) = (one.get(of), two.get(of));
+        // Methods are never taken for each other, nor what was trained for what was not.
+        let is_method = ["cut.criterion", "repair.recovery"].contains(&of.0.as_str())
+            || (of.0.is_of("repair.training") && (a.is_none() || b.is_none()));
+        a != b && constant(a) && constant(b) && !is_method
+    });
+    of.cloned().collect()
+}
+
+fn values(all: &[&Subject]) -> BTreeMap<(Aspect, Option<String>), BTreeSet<Canonical>> {
+    let mut found: BTreeMap<_, BTreeSet<Canonical>> = BTreeMap::new();
+    for of in all {
+        for (aspect, value) in &of.leaves {
+            found.entry((aspect.clone(), of.owner(aspect))).or_default().insert(value.clone());
         }
     }
     found
 }
 
-fn values(of: &[Option<Subject>]) -> BTreeMap<String, Vec<Value>> {
-    let mut all: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for (name, value) in of.iter().flatten().flat_map(|of| &of.settings) {
-        let known = all.entry(name.clone()).or_default();
-        if known.len() < 2 && !known.contains(value) {
-            known.push(value.clone());
-        }
-    }
-    all
-}
-
-/// The settings that some of these have otherwise than others.
-fn varying(all: &[Factors]) -> Vec<String> {
-    let names: BTreeSet<&String> = all.iter().flat_map(Factors::keys).collect();
-    let varies = |name: &&String| all.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name));
-    names.into_iter().filter(varies).cloned().collect()
+/// The aspects that some of these numbers of a run have otherwise than others, as far as the run says any.
+fn varying<'a>(run: &'a StoredResults, places: &'a [usize]) -> impl Iterator<Item = Aspect> {
+    let told = |at: usize| {
+        let number = &run.numbers[at];
+        run.leaves(number).unwrap_or_else(|| leaves(&serde_json::json!(run.factors(number))))
+    };
+    places.windows(2).flat_map(move |pair| differs(&told(pair[0]), &told(pair[1]))).map(|of| of.aspect)
 }

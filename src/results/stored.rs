@@ -193,9 +193,10 @@ impl StoredResults {
         self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
 
-    /// Whether it says of each number what tells it from the others.
+    /// Whether it says what each number is, as no older program did. What was never planned has none.
     pub fn identified(&self) -> bool {
-        self.numbers.iter().all(|number| self.cells.contains_key(&number.cell) && !number.column.is_empty())
+        let known = |of: &StoredNumber| self.identities.contains_key(&of.cell) && !of.column.is_empty();
+        self.numbers.iter().all(|number| known(number) || number.record.value.is_none())
     }
 
     /// What tells a number from the others of its run, as far as the run says it.
@@ -223,11 +224,6 @@ impl StoredResults {
         let measured = self.measured.get(&number.record.condition.backbone).and_then(|of| of.get(&number.column));
         let measures: Vec<&MeasureId> = measured.into_iter().flatten().collect();
         Some(number_id(&[variant], &measures, &number.record.metric))
-    }
-
-    /// How a number was measured, and on which bytes; none where that is not kept.
-    pub fn protocol(&self, number: &StoredNumber) -> Option<&Value> {
-        self.protocols.get(&number.column).or_else(|| self.protocols.get(&number.record.metric))
     }
 
     pub fn records(&self) -> Vec<Record> {
