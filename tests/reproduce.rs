@@ -255,12 +255,12 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", text.repeat(2));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));
-    assert_eq!(other, "table2 and tableA7 differ in the files of the text test: UNKNOWN");
+    assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.text.bytes of mine, ppl_test: UNKNOWN");
     let both = judged(&made(&world, &["reproduce", "table2"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "made again, they are alike");
     world.write("experiments/profiles/tiny.yaml", SHARED.replace("limit: 5", "limit: 4"));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));
-    assert_eq!(other, "table2 and tableA7 differ in the settings of the text test: UNKNOWN");
+    assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.limit of mine, ppl_test: UNKNOWN");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use super::claim::{Claim, ClaimAxis, Needed};
 use super::outcome::{Check, Judgement};
 use super::run::{ArtifactNumbers, Artifacts, Known, apart};
 use super::setting::{ClaimSetting, NOISY};
+use crate::identity::{Aspect, Leaves, differs};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
-use crate::results::{Factors, factors};
 
 /// Whether a claim holds, and on what that rests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,11 +52,10 @@ impl Claim {
                 None => return self.open(format!("{name}: {}", absent(name))),
             }
         }
-        let runs: Vec<_> = present.iter().filter_map(|(name, of)| Some((*name, of.run.as_ref()?))).collect();
-        if let Some(reason) = runs.windows(2).find_map(|pair| apart(pair[0], pair[1])) {
+        if let Some(reason) = present.windows(2).find_map(|pair| apart(pair[0], pair[1])) {
             return self.open(reason);
         }
-        let ungated = runs.iter().any(|(_, run)| !run.gate);
+        let ungated = present.iter().filter_map(|(_, of)| of.run.as_ref()).any(|run| !run.gate);
         ClaimVerdict { ungated, ..self.verdict(self.settings(&present)) }
     }
 
@@ -68,9 +67,8 @@ impl Claim {
         let mut groups: Vec<(Vec<String>, Vec<Known<'_>>)> = Vec::new();
         let mut seen = BTreeSet::new();
         for known in artifacts.iter().flat_map(|(_, artifact)| artifact.known()).filter(|known| about(&known.record)) {
-            let Known { record, factors } = known;
-            let factors_text = factors.map(|of| serde_json::to_string(of).unwrap_or_default());
-            if !seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), factors_text)) {
+            let Known { record, identity } = known;
+            if !seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), identity)) {
                 continue;
             }
             let key = key(record);
@@ -160,14 +158,15 @@ fn one_cut(one: &[Known<'_>], other: &[Known<'_>]) -> bool {
     one == other && one.values().flatten().count() >= ENOUGH
 }
 
-/// The settings in which cells differ that a claim cannot tell apart: they have one condition and one metric.
+/// The aspects in which numbers differ that a claim cannot tell apart: they have one condition and one metric.
 fn differing(known: &[Known<'_>]) -> Vec<String> {
-    let mut alike: BTreeMap<_, Vec<&Factors>> = BTreeMap::new();
-    for Known { record, factors } in known {
-        alike.entry((&record.condition, &record.metric)).or_default().extend(*factors);
+    let mut alike: BTreeMap<_, Vec<&Leaves>> = BTreeMap::new();
+    for Known { record, identity } in known {
+        alike.entry((&record.condition, &record.metric)).or_default().extend(*identity);
     }
-    let names = alike.values().flat_map(|all| factors::fewest(all));
-    names.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect()
+    let pairs = alike.values().flat_map(|all| all.windows(2));
+    let aspects: BTreeSet<Aspect> = pairs.flat_map(|pair| differs(pair[0], pair[1])).map(|of| of.aspect).collect();
+    aspects.iter().map(ToString::to_string).collect()
 }
 
 impl ClaimVerdict {

@@ -4,6 +4,8 @@ use super::super::claim::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::run::Run;
 use super::super::samples::{record, with_metric};
 use super::*;
+use crate::identity::leaves;
+use serde_json::json;
 
 const ALL: [&str; 2] = ["none", "ghosted"];
 
@@ -120,12 +122,14 @@ fn a_claim_that_joins_artifacts_is_about_the_settings_that_all_have() {
 
 #[test]
 fn a_claim_joins_only_runs_that_agree() {
-    let run = |program: &str| {
-        Some(Run { program: program.into(), gate: true, settings: serde_json::json!({}), ..Run::default() })
-    };
+    let run = |program: &str| Some(Run { program: program.into(), gate: true });
     let mut both = artifacts(&[("table2", records()), ("tableA7", records().into_iter().map(on_wikitext).collect())]);
     both.get_mut("table2").unwrap().run = run("one");
     both.get_mut("tableA7").unwrap().run = run("one");
+    for of in both.values_mut() {
+        let backbone = |of: &Record| leaves(&json!({"model": {"content": of.condition.backbone}}));
+        of.identities = of.records.iter().map(backbone).collect();
+    }
     assert_eq!(joined().judge(&both, |_| String::new()).outcome, Judgement::Holds);
     both.get_mut("tableA7").unwrap().run = run("other");
     let verdict = joined().judge(&both, |_| String::new());
@@ -139,9 +143,7 @@ fn a_claim_joins_only_runs_that_agree() {
 fn a_count_on_numbers_that_no_gate_has_stopped_says_so() {
     let counted = |gate| {
         let mut one = artifacts(&[("table2", records())]);
-        let (settings, inputs) = (serde_json::json!({}), Default::default());
-        one.get_mut("table2").unwrap().run =
-            Some(Run { program: "one".into(), gate, settings, inputs, ..Run::default() });
+        one.get_mut("table2").unwrap().run = Some(Run { program: "one".into(), gate });
         claim(Needed::Most).judge(&one, |_| String::new()).count()
     };
     assert_eq!(counted(true), "3 of 4, most needed");
@@ -163,16 +165,16 @@ fn a_record_that_two_artifacts_share_counts_once_and_a_contradiction_is_unknown(
 #[test]
 fn cells_of_one_condition_are_never_taken_for_each_other_and_the_setting_is_named() {
     let records = vec![record("a", 4, "none", 40.0), record("a", 4, "ghosted", 60.0), record("a", 4, "ghosted", 60.0)];
-    let factors = [0, 0, 1].map(|seed| Factors::from([(factors::SEED.to_owned(), seed.into())])).to_vec();
-    let of = |records, factors| {
-        let numbers = ArtifactNumbers { records, factors, run: None };
+    let identities = [0, 0, 1].map(|seed| leaves(&json!({"calibration": {"seed": seed}}))).to_vec();
+    let of = |records, identities| {
+        let numbers = ArtifactNumbers { records, identities, run: None };
         claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |_| "not run".to_owned())
     };
-    let verdict = of(records.clone(), factors.clone());
+    let verdict = of(records.clone(), identities.clone());
     assert_eq!(verdict.settings[0].outcome, Judgement::Unknown, "two seeds of equal values are two cells");
     let shown = &verdict.settings[0].shown;
     assert!(shown.ends_with("2 values for ghosted; its cells differ in calibration.seed"), "{shown}");
-    assert_eq!(of(records[..2].to_vec(), factors[..2].to_vec()).settings[0].outcome, Judgement::Holds);
+    assert_eq!(of(records[..2].to_vec(), identities[..2].to_vec()).settings[0].outcome, Judgement::Holds);
 }
 
 #[test]
@@ -225,7 +227,7 @@ fn a_verdict_is_json() {
     let verdict = on(&Claim { over: &[Depth], only, ..claim(Needed::All) }, records());
     assert_eq!(
         serde_json::to_value(&verdict).unwrap(),
-        serde_json::json!({
+        json!({
             "outcome": "fails", "reason": null, "held": 0, "unknown": 0, "of": 1, "needed": "all", "ungated": false,
             "settings": [{"setting": [["depth", "6"]], "outcome": "fails", "shown": "none 52.00 > ghosted 51.00"}],
         })
