@@ -45,7 +45,7 @@ fn named(setting: &Setting) -> Vec<Named> {
     let (backbone, variant) = plan.variants().last().unwrap();
     let calibrating = backbone.calibration_claim(&backbone.calibrations[variant.calibration.unwrap()]);
     let measures = backbone.evaluations.iter().map(|of| (&of.measure, Some(of.journal.clone())));
-    let measures = measures.chain(backbone.prompts.iter().map(|of| (of, None)));
+    let measures = measures.chain(variant.prompts.iter().map(|of| (of, None)));
     let keys = variant.scores.iter().chain(&variant.latencies);
     let named = measures.zip(keys).map(|((measure, journal), key)| Named {
         identity: variant.identity.measured(measure),
@@ -79,9 +79,7 @@ fn two_settings_are_unlike_in_what_they_differ_in_and_in_nothing_else() {
             .flat_map(|(one, other)| one.identity.differs(&other.identity))
             .map(|difference| difference.aspect)
             .collect();
-        // Whatever makes another variant makes other neighbours of its times, too.
-        let follows = |of: &Aspect| !pair.aspects.is_empty() && of.is_of("measure.prefill.among");
-        let stray = found.iter().filter(|of| !follows(of) && !pair.aspects.iter().any(|known| of.is_of(known)));
+        let stray = found.iter().filter(|of| !pair.aspects.iter().any(|known| of.is_of(known)));
         let stray: Vec<&Aspect> = stray.collect();
         assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
         for aspect in pair.aspects {

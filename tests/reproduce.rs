@@ -441,6 +441,46 @@ fn an_artifact_that_is_run_has_another_folder_and_the_page_says_what_it_leaves_o
 }
 
 #[test]
+fn run_and_reproduce_of_one_artifact_leave_each_other_alone_in_whatever_order() {
+    let [run, reproduce] = [["run", "experiments/mini.yaml"], ["reproduce", "mini"]];
+    for order in [[run, reproduce], [reproduce, run]] {
+        let world = experiments("mine");
+        // They ask for different evaluations: `run` scores a text that the table does not show.
+        let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
+        let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
+        world.write("experiments/profiles/tiny.yaml", more);
+        let folders = || -> Vec<String> {
+            let all = fs::read_dir(world.path("results/mini")).unwrap();
+            all.map(|item| format!("results/mini/{}", item.unwrap().file_name().into_string().unwrap())).collect()
+        };
+        made(&world, &order[0]);
+        let [first] = folders().try_into().unwrap();
+        let before = kept(&world, &first);
+        made(&world, &order[1]);
+        assert_eq!(folders().len(), 2, "{order:?}: {:?}", folders());
+        assert_eq!(kept(&world, &first), before, "{order:?}");
+        // What is stored is whole for both, and shown as it is.
+        let both: Vec<_> = folders().iter().map(|folder| (folder.clone(), kept(&world, folder))).collect();
+        let said = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
+        assert!(!said.contains("failed") && !said.contains("not made yet"), "{said}");
+        let said = made(&world, &order[0]);
+        assert!(said.contains("3 of 3 cells are stored already"), "{said}");
+        for (folder, files) in both {
+            let tables = |files: &std::collections::BTreeMap<String, Vec<u8>>| -> Vec<(String, Vec<u8>)> {
+                let is_table = |name: &str| [".csv", ".md", "numbers.json"].iter().any(|end| name.ends_with(end));
+                files.iter().filter(|(name, _)| is_table(name)).map(|(name, of)| (name.clone(), of.clone())).collect()
+            };
+            let before = tables(&files);
+            assert!(before.len() >= 3, "{:?}", files.keys());
+            assert_eq!(tables(&kept(&world, &folder)), before, "{order:?}: {folder}");
+        }
+        made(&world, &["report"]);
+        let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
+        assert!(page.contains("A small table"), "{order:?}");
+    }
+}
+
+#[test]
 fn a_page_of_a_users_own_is_not_replaced() {
     let world = experiments("mine");
     fs::create_dir(world.path("reports")).unwrap();

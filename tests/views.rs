@@ -5,32 +5,14 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use common::pairs::{self, Pair, Setting};
+use common::seen::{self, VIEWS};
+use common::world::World;
 use ghostlab::exec::Methods;
 use ghostlab::grid::{Cell, Grid, give_names};
 use ghostlab::identity::{Aspect, differs};
 use ghostlab::results::{Differences, StoredResults};
-
-/// The folder below `folder` that holds a run's numbers.
-fn numbers_below(folder: &Path) -> Option<PathBuf> {
-    if folder.join(StoredResults::FILE).is_file() {
-        return Some(folder.to_owned());
-    }
-    let mut inner: Vec<PathBuf> = std::fs::read_dir(folder).ok()?.map(|item| item.unwrap().path()).collect();
-    inner.sort();
-    inner.iter().filter(|path| path.is_dir()).find_map(|path| numbers_below(path))
-}
-
-fn ran(setting: &Setting, what: &str) -> StoredResults {
-    let arguments: Vec<&str> =
-        ["run", "grid.yaml"].into_iter().chain(setting.arguments.iter().map(String::as_str)).collect();
-    let output = setting.world.ghostlab(&arguments);
-    assert_eq!(output.status.code(), Some(0), "{what}: {}", String::from_utf8_lossy(&output.stderr));
-    let folder = numbers_below(&setting.world.path("results")).unwrap();
-    StoredResults::read(&folder).unwrap()
-}
 
 /// The aspects in which numbers of two runs are unlike, of the last cell of each.
 fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
@@ -54,11 +36,11 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
 }
 
 fn is_told_apart(pair: &Pair) {
-    let (one, other) = (ran(&pair.one(), pair.what), ran(&pair.other(), pair.what));
+    let (one, other) = (seen::seen(&pair.one(), pair.what), seen::seen(&pair.other(), pair.what));
+    VIEWS.iter().for_each(|view| view.holds(pair.what, pair.aspects, [&one, &other]));
+    let (one, other) = (one.numbers, other.numbers);
     let found = unlike(&one, &other);
-    let follows = |of: &Aspect| of.is_of("measure.prefill.among");
-    let stray: Vec<&Aspect> =
-        found.iter().filter(|of| !follows(of) && !pair.aspects.iter().any(|known| of.is_of(known))).collect();
+    let stray: Vec<&Aspect> = found.iter().filter(|of| !pair.aspects.iter().any(|known| of.is_of(known))).collect();
     assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
     for aspect in pair.aspects {
         assert!(found.iter().any(|of| of.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);
@@ -110,7 +92,9 @@ fn cells_that_are_unlike_have_names_that_are_unlike_where_they_stand_in_one_grid
 }
 
 fn is_taken_for_one(pair: &Pair) {
-    let (one, other) = (ran(&pair.one(), pair.what), ran(&pair.other(), pair.what));
+    let (one, other) = (seen::seen(&pair.one(), pair.what), seen::seen(&pair.other(), pair.what));
+    VIEWS.iter().for_each(|view| view.holds(pair.what, &[], [&one, &other]));
+    let (one, other) = (one.numbers, other.numbers);
     let found = unlike(&one, &other);
     assert!(found.is_empty(), "{}: {found:?}", pair.what);
     let compared = Differences::of(&one, &other, &[]).unwrap();
@@ -120,6 +104,11 @@ fn is_taken_for_one(pair: &Pair) {
     let measured = ["prefill", "speedup", "peak_memory"];
     let values = compared.values.iter().filter(|of| !measured.iter().any(|word| of.first.metric.starts_with(word)));
     assert_eq!(values.count(), 0, "{}: {:?}", pair.what, compared.values);
+}
+
+#[test]
+fn every_command_says_what_it_tells_of_numbers() {
+    seen::commands_are_known(&String::from_utf8(World::new().ghostlab(&["--help"]).stdout).unwrap());
 }
 
 #[test]

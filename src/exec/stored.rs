@@ -40,7 +40,8 @@ impl GridOutcome {
             texts.insert(backbone.name.clone(), texts_of(plan, backbone, store)?);
         }
         let engines = plan.backbones.iter().map(|of| (of.name.clone(), of.engine.id())).collect();
-        let machine = plan.backbones.first().and_then(|of| of.prompts.first()).and_then(|prompt| prompt.machine());
+        let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
+        let machine = first.and_then(|prompt| prompt.machine());
         let machine = machine.map_or_else(String::new, |of| machine::in_words(&of.value()));
         Ok(Self { cells, inputs, texts, tasks, engines, machine })
     }
@@ -111,7 +112,7 @@ impl<'a> Reader<'a> {
         let cell = plan.grid.cells[variant.cell].clone();
         let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
         result.identity = Some(Arc::clone(&variant.identity));
-        let measures = self.backbone.evaluations.iter().map(|of| &of.measure).chain(&self.backbone.prompts);
+        let measures = self.backbone.evaluations.iter().map(|of| &of.measure).chain(&variant.prompts);
         result.measures = measures.cloned().collect();
         let own = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
         result.inputs.extend(own.map(|path| (*path).to_string()));

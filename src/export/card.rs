@@ -13,11 +13,14 @@ use crate::criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::exec::CellResult;
+use crate::files::sha256;
 use crate::grid::Grid;
+use crate::identity::Canonical;
 use crate::machine;
 use crate::model::{Deployed, FloatType, Operator, Place, Sublayer};
 use crate::plan::BackbonePlan;
 use crate::recovery;
+use crate::store::About;
 
 const TEMPLATE: &str = include_str!("card.md");
 
@@ -43,6 +46,8 @@ struct Values {
     base_revision: Option<String>,
     /// SHA-256 over config and weights.
     content: String,
+    /// SHA-256 of what the cell is: it has every setting.
+    identity: Option<String>,
     class: &'static str,
     layers: usize,
     kept: usize,
@@ -109,6 +114,7 @@ fn values(facts: &Facts<'_>) -> Result<Values> {
         base_model: hub.map(|of| of.repository.split('@').next().unwrap_or_default().to_owned()),
         base_revision: hub.and_then(|of| of.commit.clone().map(String::from)),
         content: backbone.content.clone(),
+        identity: result.identity.as_ref().map(|of| sha256::of_bytes(Canonical::of(&of.json()).as_str())),
         class: backbone.config.architecture.class,
         layers: result.layers,
         kept: layout.kept.len(),

@@ -2,6 +2,7 @@
 //! or position. Made once, when a grid is planned; it travels whole with what is made, and nothing is found by a label.
 
 mod aspect;
+mod beside;
 mod canonical;
 mod shared;
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use aspect::{Aspect, Difference, Leaves, aspects, differs, leaves};
+pub use beside::beside;
 pub use canonical::Canonical;
 
 use crate::corpus::ShardOrder;
@@ -208,7 +210,7 @@ pub enum MeasureId {
         warmups: usize,
         rounds: usize,
         machine: Canonical,
-        /// A hash over the variants that it is measured side by side with.
+        /// A hash over the variants that it is measured side by side with, as they are unlike its own.
         among: String,
     },
     /// How far the repaired stream is from the dense one, at the cut.

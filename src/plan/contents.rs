@@ -133,7 +133,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// A prompt's times on this machine's device, measured among the variants whose hash is given.
+/// A prompt's times on this machine's device, measured among the variants that the hash is of ([`identity::beside`](crate::identity::beside)).
 pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
     let Rounds { warmups, timed } = Rounds::PAPER;
     MeasureId::Prefill {

@@ -15,7 +15,7 @@ use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
-use crate::identity::{CalibrationId, CutId, Identity, MeasureId, RepairId};
+use crate::identity::{CalibrationId, CutId, Identity, MeasureId, RepairId, beside};
 use crate::machine;
 use crate::model::{CPU, Config, EngineChoice, EngineRequest, Load};
 use crate::recovery;
@@ -37,8 +37,6 @@ pub struct BackbonePlan {
     pub evaluations: Vec<Evaluation>,
     /// The prompts whose latencies are measured, in the grid's order.
     pub latencies: Vec<Latency>,
-    /// What is measured of each prompt.
-    pub prompts: Vec<Arc<MeasureId>>,
     /// Its cells, in the grid's order.
     pub variants: Vec<Variant>,
 }
@@ -96,6 +94,8 @@ pub struct Variant {
     pub scores: Vec<Arc<Key>>,
     /// One for each timed prompt.
     pub latencies: Vec<Arc<Key>>,
+    /// What is measured of it over each: beside which others is each variant's own.
+    pub prompts: Vec<Arc<MeasureId>>,
 }
 
 /// The training of an operator.
@@ -211,7 +211,6 @@ impl BackbonePlan {
             calibrations,
             evaluations,
             latencies: grid.evaluate.latency.clone(),
-            prompts: Vec::new(),
             variants: Vec::new(),
         };
         for (index, cell) in own {
@@ -232,11 +231,9 @@ impl BackbonePlan {
             return;
         }
         let machine = machine::identity(self.engine.device());
-        self.prompts =
-            self.latencies.iter().map(|prompt| Arc::new(contents::prefill(prompt, &machine, &among))).collect();
         let key = |variant: &Variant, measure: &Arc<MeasureId>| {
             let mut of = self.on_engine();
-            if let MeasureId::Prefill { length, batch, warmups, rounds, machine, among } = &**measure {
+            if let MeasureId::Prefill { length, batch, warmups, rounds, machine, .. } = &**measure {
                 of["machine"] = machine.value();
                 for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
                     of[name] = json!(value);
@@ -247,12 +244,15 @@ impl BackbonePlan {
             let what = Arc::new(variant.identity.measured(measure));
             Arc::new(Key::new(ArtifactKind::Latency, of, operator).named(&self.name).about(&what))
         };
-        let keys: Vec<Vec<Arc<Key>>> = self
-            .variants
-            .iter()
-            .map(|variant| self.prompts.iter().map(|measure| key(variant, measure)).collect())
-            .collect();
-        self.variants.iter_mut().zip(keys).for_each(|(variant, keys)| variant.latencies = keys);
+        let others = beside(&self.variants.iter().map(|variant| &*variant.identity).collect::<Vec<_>>());
+        let timed = |(variant, others): (&Variant, String)| {
+            let prompts = self.latencies.iter().map(|prompt| Arc::new(contents::prefill(prompt, &machine, &others)));
+            let prompts: Vec<Arc<MeasureId>> = prompts.collect();
+            (prompts.iter().map(|measure| key(variant, measure)).collect(), prompts)
+        };
+        let timed: Vec<(Vec<Arc<Key>>, _)> = self.variants.iter().zip(others).map(timed).collect();
+        let each = self.variants.iter_mut().zip(timed);
+        each.for_each(|(variant, timed)| (variant.latencies, variant.prompts) = timed);
     }
 
     fn variant(&self, index: usize, cell: &Cell, batch_tokens: usize, known: &mut Known) -> Result<Variant> {
@@ -279,6 +279,7 @@ impl BackbonePlan {
                 trained: None,
                 scores,
                 latencies: Vec::new(),
+                prompts: Vec::new(),
             });
         };
         let place = calibrations.get(calibration).copied();
@@ -324,6 +325,7 @@ impl BackbonePlan {
             trained,
             scores,
             latencies: Vec::new(),
+            prompts: Vec::new(),
         })
     }
 

@@ -49,6 +49,7 @@ fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
         measures: BTreeMap::new(),
         identities,
         measured,
+        timed: BTreeMap::new(),
         numbers,
     }
 }

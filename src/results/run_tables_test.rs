@@ -28,7 +28,7 @@ fn text(corpus: &str) -> Protocol {
 fn task() -> Protocol {
     Protocol::MultipleChoice {
         name: "copa".into(),
-        label: "copa".into(),
+        label: "copa(limit=50)".into(),
         task: "copa".into(),
         version: 1,
         metric: "acc".into(),
@@ -219,7 +219,7 @@ fn of_accuracies_the_highest_is_best_and_errors_stand_in_the_files_alone() {
     let folder = tempfile::tempdir().unwrap();
     let csv = std::fs::read_to_string(&write_frame(folder.path(), "results", run_frame(&table).unwrap()).unwrap()[0])
         .unwrap();
-    assert!(csv.lines().next().unwrap().contains("copa,copa ±,corpus"), "{csv}");
+    assert!(csv.lines().next().unwrap().contains("copa(limit=50),copa(limit=50) ±,corpus"), "{csv}");
 }
 
 #[test]

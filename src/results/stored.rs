@@ -57,6 +57,10 @@ pub struct StoredResults {
     /// What was measured of a backbone, by its name and the column of a run's table: of a mean, each part.
     #[serde(default)]
     pub measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
+    /// The same of times, by the cell: beside which others it was timed is each one's own. What an earlier program wrote has
+    /// them among the others.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     pub numbers: Vec<StoredNumber>,
 }
 
@@ -133,9 +137,13 @@ impl StoredResults {
         };
         let identity =
             |number: &Arc<Measurement>| Some((number.cell.clone(), number.setup.identity.as_deref()?.clone()));
-        let mut measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>> = BTreeMap::new();
+        let (mut measured, mut timed) =
+            (BTreeMap::<String, BTreeMap<_, _>>::new(), BTreeMap::<_, BTreeMap<_, _>>::new());
         for number in results.measurements.iter().filter(|number| !number.setup.measures.is_empty()) {
-            let own = measured.entry(number.record.condition.backbone.clone()).or_default();
+            let own = match number.metric.is_latency() {
+                true => timed.entry(number.cell.clone()).or_default(),
+                false => measured.entry(number.record.condition.backbone.clone()).or_default(),
+            };
             let all = || number.setup.measures.iter().map(|measure| MeasureId::clone(measure)).collect();
             own.entry(number.asked.to_string()).or_insert_with(all);
         }
@@ -152,6 +160,7 @@ impl StoredResults {
             measures: results.measurements.iter().map(|of| (of.asked.to_string(), of.setup.measure.clone())).collect(),
             identities: results.measurements.iter().filter_map(identity).collect(),
             measured,
+            timed,
             numbers: results.measurements.iter().map(stored).collect(),
         })
     }
@@ -205,12 +214,18 @@ impl StoredResults {
         cell.into_iter().chain(measure).flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
+    /// What was measured for a number: of a mean, each part.
+    pub fn measures(&self, number: &StoredNumber) -> &[MeasureId] {
+        let own = self.timed.get(&number.cell).and_then(|of| of.get(&number.column));
+        let own = own.or_else(|| self.measured.get(&number.record.condition.backbone)?.get(&number.column));
+        own.map_or(&[], Vec::as_slice)
+    }
+
     /// All that a number is: the leaves of its variant, and of each thing that was measured of it. None of what an older
     /// program made.
     pub fn leaves(&self, number: &StoredNumber) -> Option<Leaves> {
         let mut all = self.identities.get(&number.cell)?.leaves();
-        let measured = self.measured.get(&number.record.condition.backbone).and_then(|of| of.get(&number.column));
-        for (at, measure) in measured.into_iter().flatten().enumerate() {
+        for (at, measure) in self.measures(number).iter().enumerate() {
             let of = leaves(&serde_json::to_value(measure).unwrap_or_default());
             let whole = Aspect::new("measure").below(&at.to_string());
             all.extend(of.into_iter().map(|(aspect, value)| (whole.below(aspect.as_str()), value)));
@@ -221,8 +236,7 @@ impl StoredResults {
     /// SHA-256 of what a number is, by which a page names it too; none of what an older program made.
     pub fn identity(&self, number: &StoredNumber) -> Option<String> {
         let variant = self.identities.get(&number.cell)?;
-        let measured = self.measured.get(&number.record.condition.backbone).and_then(|of| of.get(&number.column));
-        let measures: Vec<&MeasureId> = measured.into_iter().flatten().collect();
+        let measures: Vec<&MeasureId> = self.measures(number).iter().collect();
         Some(number_id(&[variant], &measures, &number.record.metric))
     }
 

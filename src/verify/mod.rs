@@ -83,8 +83,9 @@ pub fn verify(folder: &Path, request: &Request<'_>) -> Result<FolderCheck> {
     let drawn = format!("{name}/{}", recorded.numbers.profile);
     let finder = Finder::new(request.roots.clone());
     checks.extend(afresh::check(&recorded, request, &finder, &drawn, &mut notes)?);
-    let timed = recorded.numbers.measured.values().flat_map(|of| of.values()).flatten();
-    if timed.into_iter().any(|measure| measure.machine().is_some()) {
+    let numbers = &recorded.numbers;
+    let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
+    if measures.any(|measure| measure.machine().is_some()) {
         notes.push("latencies are not verified: another machine has others".to_owned());
     }
     let program = recorded.numbers.program.clone();

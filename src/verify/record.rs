@@ -78,7 +78,7 @@ impl Recorded {
 
     /// The one thing that a number measures; none of a mean, and of what is derived.
     pub(super) fn measure(&self, number: &StoredNumber) -> Option<&MeasureId> {
-        match self.numbers.measured.get(&number.record.condition.backbone)?.get(&number.column)?.as_slice() {
+        match self.numbers.measures(number) {
             [one] => Some(one),
             _ => None,
         }

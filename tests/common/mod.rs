@@ -12,6 +12,7 @@
 #[path = "../../crates/core/tests/common/mod.rs"]
 mod of_core;
 pub mod pairs;
+pub mod seen;
 pub mod world;
 
 pub use of_core::{assert_close, checkout, engines, fixture, flat, json, numbers, relative_error, shared, tensors};

@@ -1,0 +1,99 @@
+//! What stands beside a variant, told by what it has otherwise than that one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Identity;
+use crate::files::sha256;
+use crate::store;
+
+/// Of each of these variants of one backbone a hash over all of them, as they are unlike that one. What is changed in all of
+/// them alike changes none of these.
+pub fn beside(all: &[&Identity]) -> Vec<String> {
+    let all: Vec<Parts> = all.iter().map(|of| parts(of)).collect();
+    let of = |own: &Parts| {
+        let told: BTreeSet<String> = all.iter().map(|other| told(own, other)).collect();
+        sha256::of_bytes(told.into_iter().collect::<Vec<_>>().join("\n"))
+    };
+    all.iter().map(of).collect()
+}
+
+/// Cut, repair and calibration, each field as canonical JSON; the rest is the backbone's.
+type Parts = [Option<BTreeMap<String, String>>; 3];
+
+fn parts(of: &Identity) -> Parts {
+    [
+        of.cut.as_deref().and_then(fields),
+        of.repair.as_deref().and_then(fields),
+        of.calibration.as_deref().and_then(fields),
+    ]
+}
+
+fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
+    match serde_json::to_value(part) {
+        Ok(Value::Object(map)) => Some(map.into_iter().map(|(name, value)| (name, store::canonical(&value))).collect()),
+        _ => None,
+    }
+}
+
+/// What the other one has that this one has not so, and what it lacks of this one.
+fn told(own: &Parts, other: &Parts) -> String {
+    let nothing = BTreeMap::new();
+    let part = |(own, other): (&Option<_>, &Option<_>)| match (own, other) {
+        (one, other) if one == other => "the same".to_owned(),
+        (_, None) => "none".to_owned(),
+        (own, Some(other)) => {
+            let own: &BTreeMap<String, String> = own.as_ref().unwrap_or(&nothing);
+            let unlike = other.iter().filter(|(name, value)| own.get(*name) != Some(*value));
+            let lacking = own.keys().filter(|name| !other.contains_key(*name));
+            let unlike = unlike.map(|(name, value)| format!("{name}={value}"));
+            unlike.chain(lacking.map(|name| format!("no {name}"))).collect::<Vec<_>>().join(" ")
+        }
+    };
+    own.iter().zip(other).map(part).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn variant(recovery: Option<&str>, seed: u64) -> Identity {
+        let mut value = json!({
+            "model": {"content": "1", "tokenizer": "2"}, "engine": {"name": "cpu", "dtype": "f32", "device": "cpu"},
+        });
+        if let Some(recovery) = recovery {
+            value["cut"] = json!({"criterion": "sleb", "version": 1, "options": {}, "depth": 4});
+            value["repair"] = json!({"recovery": recovery, "version": 1, "options": {}, "fitted": 4});
+            let text = json!({"bytes": "3", "format": "jsonl", "rule": "c4"});
+            value["calibration"] = json!({"text": text, "sequences": 4, "length": 64, "seed": seed});
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// Of the last of them.
+    fn last(all: &[Identity]) -> String {
+        beside(&all.iter().collect::<Vec<_>>()).pop().unwrap()
+    }
+
+    #[test]
+    fn what_all_have_alike_is_told_of_none_and_another_neighbour_is() {
+        let of = |others: &[&str], seed: u64| {
+            let others = others.iter().map(|name| variant(Some(name), seed));
+            let all: Vec<Identity> =
+                [variant(None, 0)].into_iter().chain(others).chain([variant(Some("ghosted"), seed)]).collect();
+            last(&all)
+        };
+        assert_eq!(of(&["none"], 0), of(&["none"], 1));
+        assert_ne!(of(&["none"], 0), of(&["affine"], 0));
+        assert_ne!(of(&["none"], 0), of(&["none", "affine"], 0));
+        assert_eq!(of(&["none", "affine"], 0), of(&["affine", "none"], 0), "in whatever order");
+        // Its own change alone is another place beside the others.
+        let beside_other_seed = |seed| last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), seed)]);
+        assert_eq!(beside_other_seed(1), beside_other_seed(2), "the other one is where it was");
+        assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));
+    }
+}

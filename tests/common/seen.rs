@@ -1,0 +1,274 @@
+//! Every view of a run's numbers, and what each says of what they are. The registry is walked: a file of a results folder or
+//! a command that stands in no list here fails the tests that run the pairs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use ghostlab::files::sha256;
+use ghostlab::identity::Aspect;
+use ghostlab::results::StoredResults;
+use serde_json::{Value, json};
+
+use super::pairs::Setting;
+
+/// A table of the last cell of any pair, for the page.
+const ARTIFACT: &str = "\
+artifact:
+  title: A table
+  table:
+    lead: [backbone, depth, method]
+    dense: true
+    rows:
+      - {criterion: [llm-streamline, shortgpt, shortened-llama], recovery: [none, ghosted, replaceme-ls, affine]}
+      - {criterion: llm-streamline, recovery: ghosted, finetuned: true}
+    metrics: [ppl_test, copa, prefill_ms]
+";
+
+/// All that was made of a setting.
+pub struct Seen {
+    pub numbers: StoredResults,
+    /// The results folder of the run, below `results`.
+    folder: String,
+    record: Value,
+    /// None of an artifact with settings of its own, which no page shows.
+    page: Option<Value>,
+    explained: String,
+    /// What the exported cell says that it is.
+    exported: Value,
+    /// Its card.
+    card: String,
+    /// Its tensors, by name: type, shape and hash.
+    tensors: BTreeMap<String, String>,
+}
+
+/// A view of numbers.
+pub struct View {
+    pub name: &'static str,
+    /// What it says of the last cell and its numbers; none where it does not show them.
+    of: fn(&Seen) -> Option<String>,
+    /// The aspects that it says; others stand in the results folder beside it.
+    pub says: fn(&Aspect) -> bool,
+    /// Whether it says the same of what is alike. A folder is called after what was asked for, however that was written.
+    pub one: bool,
+}
+
+fn all(_: &Aspect) -> bool {
+    true
+}
+
+fn of_variant(of: &Aspect) -> bool {
+    !of.is_of("measure")
+}
+
+/// Views that tell one number from another.
+pub const VIEWS: [View; 9] = [
+    View { name: "numbers.json", of: |seen| Some(seen.identities().join(" ")), says: all, one: true },
+    View { name: "run.json", of: |seen| Some(seen.of_record().to_string()), says: of_variant, one: true },
+    View { name: "page.json", of: |seen| Some(seen.on_page()?.join(" ")), says: all, one: true },
+    View { name: "page.json, notes", of: |seen| Some(seen.note()?.to_string()), says: of_variant, one: true },
+    View { name: "explain", of: |seen| Some(seen.explained.clone()), says: all, one: true },
+    View { name: "results folder", of: |seen| Some(seen.folder.clone()), says: |of| of.is_of("engine"), one: false },
+    View { name: "export", of: |seen| Some(seen.export().to_string()), says: of_variant, one: true },
+    View { name: "export, card", of: |seen| Some(seen.what_the_card_says()), says: of_variant, one: true },
+    // Two cells may have one cut and so one model: what it is the export says beside its tensors.
+    View { name: "export, tensors", of: |seen| Some(format!("{:?}", seen.tensors)), says: |_| false, one: true },
+];
+
+/// Files that show the numbers of one run, and stand beside `numbers.json`, which says what each is.
+const OF_ONE_RUN: [&str; 14] = [
+    ".ghostlab.sha256",
+    "latency.parquet",
+    "results.csv",
+    "results.parquet",
+    "results.md",
+    "grid.csv",
+    "grid.parquet",
+    "grid.md",
+    "grid.tex",
+    "documents.parquet",
+    "channels.parquet",
+    "lm_eval",
+    "every_eval_ever",
+    "eval_results",
+];
+
+/// Commands that show numbers or work, and where pairs of settings are held against them.
+const COMMANDS: [(&str, &str); 23] = [
+    ("run", "here"),
+    ("reproduce", "here"),
+    ("explain", "here"),
+    ("export", "here"),
+    ("compare", "tests/views.rs"),
+    ("plan", "tests/identity.rs"),
+    ("worker", "tests/identity.rs: journals and claims"),
+    ("status", "shows runs by their records and no number"),
+    ("report", "shows what page.json says"),
+    ("score", "a grid's dense cell"),
+    ("verify", "recomputes what numbers.json says"),
+    ("audit", "of the paper's numbers alone"),
+    ("cache", "shows keys: tests/identity.rs"),
+    ("store", "no number"),
+    ("init", "no number"),
+    ("submit", "starts workers"),
+    ("cancel", "no number"),
+    ("fetch", "no number"),
+    ("doctor", "no number"),
+    ("schema", "no number"),
+    ("completions", "no number"),
+    ("man", "no number"),
+    ("help", "no number"),
+];
+
+fn said(setting: &Setting, what: &str, words: &[&str]) -> String {
+    let arguments: Vec<&str> = words.iter().copied().chain(setting.arguments.iter().map(String::as_str)).collect();
+    let output = setting.world.ghostlab(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{what}, {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Folders below `folder` that hold a run's numbers.
+fn runs_below(folder: &Path) -> Vec<PathBuf> {
+    if folder.join(StoredResults::FILE).is_file() {
+        return vec![folder.to_owned()];
+    }
+    let inner = std::fs::read_dir(folder).into_iter().flatten().map(|item| item.unwrap().path());
+    inner.filter(|path| path.is_dir()).flat_map(|path| runs_below(&path)).collect()
+}
+
+/// Runs a setting and makes every view of it.
+pub fn seen(setting: &Setting, what: &str) -> Seen {
+    let grid = std::fs::read_to_string(setting.world.path("grid.yaml")).unwrap();
+    setting.world.write("grid.yaml", grid + ARTIFACT);
+    let results = setting.world.path("results");
+    said(setting, what, &["run", "grid.yaml"]);
+    let [folder] = runs_below(&results).try_into().unwrap();
+    said(setting, what, &["reproduce", "grid", "--no-gate", "--experiments", "."]);
+    let artifacts: Vec<PathBuf> = runs_below(&results).into_iter().filter(|path| *path != folder).collect();
+    let [artifact] = artifacts.try_into().unwrap();
+    for folder in [&folder, &artifact] {
+        let files = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().file_name().into_string().unwrap());
+        let view =
+            |file: &String| OF_ONE_RUN.contains(&file.as_str()) || VIEWS.iter().any(|view| view.name == file.as_str());
+        let unknown: Vec<String> = files.filter(|file| !view(file)).collect();
+        assert!(unknown.is_empty(), "say in tests/common/seen.rs what these tell of numbers: {unknown:?}");
+    }
+    let numbers = StoredResults::read(&folder).unwrap();
+    let cell = numbers.numbers.last().unwrap().cell.clone();
+    let explained = said(setting, what, &["explain", "grid.yaml", &cell, "--json"]);
+    let mut keys = BTreeSet::new();
+    keys_in(&serde_json::from_str(&explained).unwrap(), &mut keys);
+    let explained: Vec<String> = keys.into_iter().collect();
+    assert!(!explained.is_empty(), "{what}: explain names no key");
+    said(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
+    // The page shows artifacts as they are described, with the engine of the machine.
+    let page = artifact.join("page.json");
+    assert!(page.is_file() || !setting.arguments.is_empty(), "{what}: {} is missing", page.display());
+    Seen {
+        folder: folder.strip_prefix(&results).unwrap().display().to_string(),
+        record: super::json(&folder.join("run.json")),
+        page: page.is_file().then(|| super::json(&page)),
+        explained: explained.join(" "),
+        exported: super::json(&setting.world.path("exported/ghostlab.json")),
+        card: std::fs::read_to_string(setting.world.path("exported/README.md")).unwrap(),
+        tensors: tensors(&setting.world.path("exported")),
+        numbers,
+    }
+}
+
+/// The keys that an answer names.
+fn keys_in(answer: &Value, found: &mut BTreeSet<String>) {
+    match answer {
+        Value::Object(map) => {
+            found.extend(map.get("key").and_then(Value::as_str).map(str::to_owned));
+            map.values().for_each(|value| keys_in(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| keys_in(value, found)),
+        _ => {}
+    }
+}
+
+fn tensors(folder: &Path) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for file in std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().path()) {
+        if file.extension().is_some_and(|ending| ending == "safetensors") {
+            let bytes = std::fs::read(&file).unwrap();
+            let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            all.extend(tensors.iter().map(|(name, of)| {
+                (name.to_owned(), format!("{:?} {:?} {}", of.dtype(), of.shape(), sha256::of_bytes(of.data())))
+            }));
+        }
+    }
+    let tokenizer = std::fs::read(folder.join("tokenizer.json")).unwrap();
+    all.insert("tokenizer.json".to_owned(), sha256::of_bytes(tokenizer));
+    assert!(all.len() > 1, "{}: no weights", folder.display());
+    all
+}
+
+impl Seen {
+    /// The last cell as its grid calls it.
+    fn cell(&self) -> &str {
+        &self.numbers.numbers.last().unwrap().cell
+    }
+
+    fn identities(&self) -> Vec<String> {
+        let own = self.numbers.numbers.iter().filter(|of| of.cell == self.cell());
+        own.map(|of| self.numbers.identity(of).unwrap()).collect()
+    }
+
+    /// What `run.json` says of the cell.
+    fn of_record(&self) -> &Value {
+        let cells = self.record["cells"].as_array().unwrap();
+        let identity = &cells.last().unwrap()["identity"];
+        assert!(identity.is_object(), "{identity}");
+        identity
+    }
+
+    /// The numbers of the cell that the page shows, each of which `numbers.json` knows.
+    fn on_page(&self) -> Option<Vec<String>> {
+        let rows = self.page.as_ref()?["artifact"]["tables"][0]["rows"].as_array().unwrap();
+        let cells = rows.iter().flat_map(|row| row["cells"].as_array().unwrap());
+        let own = cells.filter(|cell| cell["key"] == self.cell());
+        let shown: Vec<String> = own.map(|cell| cell["identity"].as_str().unwrap().to_owned()).collect();
+        let known = self.identities();
+        assert!(shown.len() >= 3, "a text, a task and a time: {shown:?}");
+        assert!(shown.iter().all(|of| known.contains(of)), "{shown:?} are not in {known:?}");
+        Some(shown)
+    }
+
+    /// What the exported folder says that it is, and of what it was made.
+    fn export(&self) -> Value {
+        assert_eq!(self.exported["identity"], json!(self.numbers.identities[self.cell()]));
+        json!([self.exported["identity"], self.exported["made_from"]])
+    }
+
+    fn what_the_card_says(&self) -> String {
+        let line = self.card.lines().find(|line| line.starts_with("| what it is |"));
+        line.unwrap_or_else(|| panic!("{}", self.card)).to_owned()
+    }
+
+    fn note(&self) -> Option<&Value> {
+        let identity = &self.page.as_ref()?["cells"][self.cell()]["identity"];
+        assert_eq!(identity, &json!(self.numbers.identities[self.cell()]));
+        Some(identity)
+    }
+}
+
+impl View {
+    /// Holds the view against two settings that differ in these aspects, or in nothing.
+    pub fn holds(&self, what: &str, aspects: &[&str], [one, other]: [&Seen; 2]) {
+        let (Some(a), Some(b)) = ((self.of)(one), (self.of)(other)) else { return };
+        if aspects.is_empty() {
+            assert!(!self.one || a == b, "{}: {what} is taken for two:\n{a}\n{b}", self.name);
+        } else if aspects.iter().any(|of| (self.says)(&Aspect::new(*of))) {
+            assert_ne!(a, b, "{}: {what} is not told apart", self.name);
+        }
+    }
+}
+
+/// Every command of the program stands in [`COMMANDS`].
+pub fn commands_are_known(help: &str) {
+    let list = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
+    let commands: BTreeSet<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let known: BTreeSet<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(commands, known, "say in tests/common/seen.rs what a command tells of numbers");
+}
