@@ -325,3 +325,17 @@ fn every_aspect_of_what_a_number_is_is_told_where_numbers_differ_in_it() {
     }
     assert!(told > 10, "{told}");
 }
+
+#[test]
+fn of_runs_by_an_older_program_backbones_of_two_names_are_two() {
+    let older = |backbone: &str| {
+        let mut number = number("none", "rte", 50.0, "0101");
+        number.record.condition.backbone = backbone.into();
+        StoredResults { identities: BTreeMap::new(), ..stored(json!({}), vec![number]) }
+    };
+    let (one, two) = (older("llama"), older("qwen"));
+    assert_eq!(Differences::of(&one, &one, &[]).unwrap().compared, 1);
+    let found = Differences::of(&one, &two, &[]).unwrap();
+    assert_eq!((found.compared, found.only_first.len(), found.only_second.len()), (0, 1, 1));
+    assert_eq!(Differences::of(&one, &two, &[("llama".into(), "qwen".into())]).unwrap().compared, 1);
+}

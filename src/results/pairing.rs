@@ -200,7 +200,7 @@ impl Subject {
 }
 
 /// Aspects whose values are names that `--map` may say.
-const NAMED: [&str; 3] = ["cut.criterion", "repair.recovery", "calibration"];
+const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
 /// All that a run by an older program says of a number.
 fn by_condition(number: &StoredNumber) -> Leaves {
@@ -208,7 +208,7 @@ fn by_condition(number: &StoredNumber) -> Leaves {
     let dense = of.depth == 0;
     let calibration = if dense { "" } else { &of.calibration };
     leaves(&serde_json::json!({
-        "cut": {"criterion": of.criterion, "depth": of.depth}, "repair": {"recovery": of.recovery, "trained": of.finetuned},
+        "backbone": of.backbone, "cut": {"criterion": of.criterion, "depth": of.depth}, "repair": {"recovery": of.recovery, "trained": of.finetuned},
         "calibration": calibration,
     }))
 }
