@@ -96,6 +96,24 @@ fn a_figure_is_drawn_without_scoring_and_is_valid_xml() {
 }
 
 #[test]
+fn a_figure_never_shows_one_of_several_cells_under_the_label_of_all() {
+    let world = experiments("mine");
+    let figure = |kind: &str, metrics: &str| {
+        let text = format!("artifact:\n  title: A figure\n  figure: {{kind: {kind}, {metrics}axis: Error}}\n");
+        world.write("experiments/figure1.yaml", format!("{text}{}", GRID.replace("NAME", "mine")));
+    };
+    for (kind, metrics) in [("bars", "metrics: [boundary_mae], "), ("channels", "")] {
+        figure(kind, metrics);
+        made(&world, &["reproduce", "figure1"]);
+        let two = ["--set", "calibration=[{corpus: train-train, sequences: 8, length: 64, seed: [0, 1]}]"];
+        let output = world.ghostlab(&[&["reproduce", "figure1"], &two[..]].concat());
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{kind}: {said}");
+        assert!(said.contains("cannot tell two cells of its grid apart") && said.contains("seed-1"), "{kind}: {said}");
+    }
+}
+
+#[test]
 fn without_arguments_it_lists_what_there_is_and_how_far_it_is() {
     let world = experiments("mine");
     let before = made(&world, &["reproduce"]);
@@ -374,10 +392,24 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     world.write("experiments/mono.yaml", other);
     world.write("experiments/backbones/yours.yaml", "path: ../../backbone\n");
     made(&world, &["reproduce", "mono"]);
+    // One backbone under two names is one.
+    for map in [&[][..], &["--map", "mine=yours"]] {
+        let said = made(&world, &[&["compare", "results/mini", "results/mono"], map].concat());
+        assert!(said.contains("that both have are the same") && !said.contains("only in"), "{said}");
+    }
+    fs::create_dir(world.path("other")).unwrap();
+    for file in fs::read_dir(world.path("backbone")).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), world.path("other").join(file.file_name())).unwrap();
+    }
+    let mut config = common::json(&world.path("other/config.json"));
+    config["rms_norm_eps"] = 1e-3.into();
+    world.write("other/config.json", config.to_string());
+    world.write("experiments/backbones/yours.yaml", "path: ../../other\n");
+    made(&world, &["reproduce", "mono"]);
     let said = made(&world, &["compare", "results/mini", "results/mono"]);
     assert!(said.contains("no condition is in both") && said.contains("--map mine=yours"), "{said}");
     let said = made(&world, &["compare", "results/mini", "results/mono", "--map", "mine=yours"]);
-    assert!(said.contains("that both have are the same") && !said.contains("only in"), "{said}");
+    assert!(said.contains("values that differ") && !said.contains("only in"), "{said}");
     let output = world.ghostlab(&["compare", "results/mini", "results/mono", "--map", "mime=yours"]);
     assert!(text(&output).contains("did you mean `mine`?"), "{}", text(&output));
 }

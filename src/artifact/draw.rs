@@ -1,5 +1,6 @@
 //! Figures from the same numbers as the tables.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::artifact::figure::{
@@ -10,15 +11,15 @@ use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Description, FigureEntry, FigureKind};
-use crate::metric::Metric;
-use crate::results::record::{Condition, DENSE};
+use crate::metric::{self, Metric};
+use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{Measurement, distinct};
 use crate::{criterion, recovery};
 
 /// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
 ///
 /// # Errors
-/// A grid without any cell that the figure could show.
+/// A grid without any cell that the figure could show, or with two that nothing in it tells apart.
 pub(super) fn draw(
     description: &Description,
     entry: &FigureEntry,
@@ -26,6 +27,7 @@ pub(super) fn draw(
     numbers: &[Arc<Measurement>],
 ) -> Result<Vec<(String, Drawing)>> {
     let drawer = Drawer { description, entry, outcome, numbers };
+    drawer.one_in_each_place()?;
     let backbones = drawer.backbones();
     let each = |of: &dyn Fn(&str) -> Result<Figure>| -> Result<Vec<(String, Figure)>> {
         let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
@@ -80,6 +82,14 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
     };
     let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
     backbones.iter().map(|backbone| Ok((name(backbone), curves(backbone).draw(Theme::Light)?))).collect()
+}
+
+/// What a figure would show under one label and in one place.
+fn two_in_one_place(one: &str, other: &str) -> Error {
+    Error::bad_input("a figure cannot tell two cells of its grid apart")
+        .expected("one cell for each place and label")
+        .found(format!("`{one}` and `{other}`"))
+        .hint("leave one of the cells out, or name the option in the artifact's `named_options`")
 }
 
 /// Points of a curve of losses.
@@ -164,6 +174,29 @@ impl Drawer<'_> {
             (!ahead.is_empty()).then(|| format!("{backbone}: {} {verb} ahead of {ours}.", ahead.join(", ")))
         };
         self.backbones().iter().filter_map(line).collect::<Vec<_>>().join(" ")
+    }
+
+    /// # Errors
+    /// Two numbers that nothing in the figure tells apart.
+    fn one_in_each_place(&self) -> Result<()> {
+        let shown: Vec<&str> = match self.entry.kind {
+            FigureKind::Layers => Vec::new(),
+            FigureKind::Channels => vec![metric::BOUNDARY_ERROR.id],
+            _ => self.entry.metrics.iter().map(String::as_str).collect(),
+        };
+        let (recoveries, mut places) = (self.recoveries(), BTreeMap::new());
+        for number in self.numbers {
+            let Record { condition: of, metric, .. } = &number.record;
+            let is_shown =
+                of.criterion != DENSE && recoveries.contains(&of.recovery) && shown.contains(&metric.as_str());
+            let depth = matches!(self.entry.kind, FigureKind::Depths).then_some(of.depth);
+            if let Some(other) =
+                is_shown.then(|| places.insert((&of.backbone, &of.recovery, metric, depth), number)).flatten()
+            {
+                return Err(two_in_one_place(&other.cell, &number.cell));
+            }
+        }
+        Ok(())
     }
 
     /// The value of the only pruned cell that fits.
@@ -300,17 +333,26 @@ impl Drawer<'_> {
 
     /// One diagram for each criterion of the grid, from the layers that its cell really removed.
     fn layers(&self, backbone: &str) -> Result<Figure> {
-        let mut selections: Vec<DiagramRow> = Vec::new();
+        let mut selections: Vec<(DiagramRow, String)> = Vec::new();
         let mut layers = 0;
         for result in self.outcome.cells.iter().filter(|result| result.cell.backbone == backbone) {
             let Some(criterion) = &result.cell.criterion else { continue };
             layers = result.layers;
             let label = criterion::label(&criterion.name).to_owned();
-            if !result.removed.is_empty() && selections.iter().all(|known| known.label != label) {
+            if result.removed.is_empty() {
+                continue;
+            }
+            let known = selections.iter().find(|(known, _)| known.label == label);
+            if let Some((_, other)) = known.filter(|(known, _)| known.removed != result.removed) {
+                return Err(two_in_one_place(other, &result.cell.to_string()));
+            }
+            if known.is_none() {
                 let operators = result.boundaries.iter().map(|boundary| boundary.region).collect();
-                selections.push(DiagramRow { label, removed: result.removed.clone(), operators });
+                let row = DiagramRow { label, removed: result.removed.clone(), operators };
+                selections.push((row, result.cell.to_string()));
             }
         }
+        let selections: Vec<DiagramRow> = selections.into_iter().map(|(row, _)| row).collect();
         if selections.is_empty() {
             return Err(Error::job("a diagram has no selection").at(backbone.to_owned()).expected("a pruned cell"));
         }

@@ -160,7 +160,7 @@ fn fill(draft: &Path, contents: &Contents<'_>, form: &Form, stop: &AtomicBool) -
     let (program, keys) = (machine::program(), keys.collect::<Vec<_>>());
     let record = json!({
         "cell": result.cell.to_string(), "removed": result.removed, "layers": result.layers, "kept": layout.kept,
-        "identity": result.identity, "ghostlab": program, "made_from": keys, "dtype": form.dtype.map(FloatType::name),
+        "identity": result.identity.as_deref(), "ghostlab": program, "made_from": keys, "dtype": form.dtype.map(FloatType::name),
     });
     put(draft, MARK, pretty(&record)?.as_bytes())
 }
