@@ -120,7 +120,12 @@ const COMMANDS: [(&str, &str); 23] = [
 ];
 
 fn said(setting: &Setting, what: &str, words: &[&str]) -> String {
-    let arguments: Vec<&str> = words.iter().copied().chain(setting.arguments.iter().map(String::as_str)).collect();
+    // What an export is computed in has a name of its own: its weights have a type, too.
+    let own = setting.arguments.iter().map(|of| match (words[0], of.as_str()) {
+        ("export", "--dtype") => "--compute",
+        (_, other) => other,
+    });
+    let arguments: Vec<&str> = words.iter().copied().chain(own).collect();
     let output = setting.world.ghostlab(&arguments);
     assert_eq!(output.status.code(), Some(0), "{what}, {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
