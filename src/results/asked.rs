@@ -57,3 +57,41 @@ impl fmt::Display for Asked {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric;
+    use crate::tasks::Bos;
+
+    fn text(length: usize, windows: usize) -> Protocol {
+        Protocol::Windows {
+            corpus: "c4".into(),
+            rule: "c4".into(),
+            shards: None,
+            length,
+            limit: None,
+            windows: Some(windows),
+            all: Some(windows),
+            generated: false,
+        }
+    }
+
+    #[test]
+    fn how_much_a_backbone_reads_of_a_text_is_no_other_question_and_its_length_is() {
+        assert_eq!(text(64, 5).asked(), text(64, 9).asked());
+        assert_ne!(text(64, 5).asked(), text(48, 5).asked());
+        let bits = Protocol::BitsPerByte { corpus: "c4".into(), length: 64 };
+        assert_ne!(text(64, 5).asked(), bits.asked());
+        assert_eq!(text(64, 5).asked().to_string(), "ppl c4@64");
+    }
+
+    #[test]
+    fn two_ways_to_score_one_task_are_two_questions_and_the_metric_is_none() {
+        let used = |bos| TaskUse { name: "copa".into(), limit: None, bos, max_length: None };
+        assert_ne!(Asked::Task(used(Bos::Tokenizer)), Asked::Task(used(Bos::Never)));
+        assert_eq!(Asked::Task(used(Bos::Never)).to_string(), "copa(bos=never)");
+        // A metric may be called as a task is.
+        assert_ne!(Asked::Task(used(Bos::Tokenizer)), Asked::besides(&metric::Metric::task("copa")));
+    }
+}
