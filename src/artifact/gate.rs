@@ -17,7 +17,7 @@ pub(super) fn gate(
 ) -> Result<Gate> {
     let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
     let results = collect(dense, &run(dense)?, &[]);
-    Ok(Gate::of(&results.measurements, &paper, &description.tolerance))
+    Ok(Gate::of(&results.measurements(), &paper, &description.tolerance))
 }
 
 /// Why there is nothing to draw where the gate has stopped something.

@@ -146,9 +146,9 @@ pub fn make(
         ]
         .concat();
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
-        let order = order_notes(entry, &tabled.measurements, &order);
+        let order = order_notes(entry, &tabled.measurements(), &order);
         let notes = [notes, tabled.notes(), order].concat();
-        let laid = noted(layout(description, entry, &tabled.measurements, &paper)?, profile, notes);
+        let laid = noted(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
         beside = beside_paper(&laid);
         table = Some(laid);
@@ -247,11 +247,11 @@ fn figures(
     let description = &artifact.description;
     let (mut files, mut figures) = (Vec::new(), Vec::new());
     let (of, drawings) = match &description.figure {
-        Some(figure) => (artifact.name.clone(), draw(description, figure, outcome, &results.measurements)?),
+        Some(figure) => (artifact.name.clone(), draw(description, figure, outcome, &results.measurements())?),
         None => (format!("{}-losses", artifact.name), losses(&description.title, outcome)?),
     };
     let over = description.table.as_ref().filter(|table| table.over.is_some());
-    let dots = over.map(|table| dots(&description.title, table, &results.measurements)).transpose()?.flatten();
+    let dots = over.map(|table| dots(&description.title, table, &results.measurements())).transpose()?.flatten();
     if let Some(drawing) = dots {
         files.extend(put_drawing(staging, &format!("{}-seeds", artifact.name), &drawing)?);
         figures.push(FigureView { svg: drawing.svg, label: "A dot for each seed".to_owned() });

@@ -82,7 +82,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     });
     let seconds = Lead::count("seconds").only(LeadPlace::Terminal);
     let tail = [Some(seconds), noted.then(|| Lead::text("notes")), Some(Lead::text("status"))];
-    let line = protocol_line(profile, results.measurements.iter().map(AsRef::as_ref));
+    let line = protocol_line(profile, results.numbers().map(AsRef::as_ref));
     let line = Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}."));
     let protocols: Vec<String> = results.protocols.iter().map(|protocol| format!("- {}", protocol.note())).collect();
     let table = Table {
@@ -114,7 +114,7 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
         return protocol.measures().decimals;
     }
     let asked = protocol.asked();
-    let numbers = results.measurements.iter().filter(|of| of.asked == asked).filter_map(|of| of.record.value);
+    let numbers = results.numbers().filter(|of| of.asked == asked).filter_map(|of| of.record.value);
     match numbers.map(f64::abs).fold(f64::INFINITY, f64::min) {
         least if least < 10.0 => 4,
         least if least < 100.0 => 3,

@@ -23,8 +23,6 @@ pub struct Results {
     pub cells: Vec<CellSummary>,
     /// What is scored, and the average of the tasks: the columns of the run's own table.
     pub protocols: Vec<Protocol>,
-    /// Those of all cells, cell by cell.
-    pub measurements: Vec<Arc<Measurement>>,
 }
 
 /// A cell and its numbers.
@@ -182,12 +180,20 @@ pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric:
 
 impl Results {
     pub fn new(cells: Vec<CellSummary>, protocols: Vec<Protocol>) -> Self {
-        let measurements = cells.iter().flat_map(|cell| &cell.numbers).cloned().collect();
-        Self { cells, protocols, measurements }
+        Self { cells, protocols }
+    }
+
+    /// The numbers of all cells, cell by cell.
+    pub fn numbers(&self) -> impl Iterator<Item = &Arc<Measurement>> {
+        self.cells.iter().flat_map(|cell| &cell.numbers)
+    }
+
+    pub fn measurements(&self) -> Vec<Arc<Measurement>> {
+        self.numbers().cloned().collect()
     }
 
     pub fn records(&self) -> Vec<Record> {
-        self.measurements.iter().map(|of| of.record.clone()).collect()
+        self.numbers().map(|of| of.record.clone()).collect()
     }
 }
 

@@ -35,7 +35,7 @@ impl Results {
     /// What a reader has to know of these numbers: over which seeds they are, which rows are one cut, which windows are no
     /// independent draws.
     pub fn notes(&self) -> Vec<String> {
-        let numbers = || self.measurements.iter().map(AsRef::as_ref);
+        let numbers = || self.numbers().map(AsRef::as_ref);
         seed_notes(numbers()).into_iter().chain(equal_cuts(&self.cells)).chain(drawn(numbers())).collect()
     }
 
@@ -203,14 +203,14 @@ mod tests {
             number(Some(2), Some(56.0)),
         ])
         .over_seeds();
-        assert_eq!((over.cells.len(), over.measurements.len()), (2, 2));
+        assert_eq!((over.cells.len(), over.measurements().len()), (2, 2));
         // The dense one stays as it is.
-        assert_eq!((over.measurements[0].record.value, over.measurements[0].record.error), (Some(70.0), Some(9.0)));
-        let of = &over.measurements[1];
+        assert_eq!((over.measurements()[0].record.value, over.measurements()[0].record.error), (Some(70.0), Some(9.0)));
+        let of = &over.cells[1].numbers[0];
         // Squares of 3, 0 and 3 over 2.
         assert_eq!((of.record.value, of.record.error), (Some(53.0), Some(3.0)));
         assert_eq!(Shown::printed(of, 2, "failed").text, "53.00 ± 3.00");
-        let notes = seed_notes(over.measurements.iter().map(AsRef::as_ref));
+        let notes = seed_notes(over.numbers().map(AsRef::as_ref));
         assert_eq!(notes, ["Mean ± standard deviation over n = 3 calibration seeds (0, 1, 2)."]);
     }
 
@@ -218,10 +218,10 @@ mod tests {
     fn a_seed_that_failed_is_not_counted_and_that_is_said() {
         let over =
             results(vec![number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))]).over_seeds();
-        assert_eq!(Shown::printed(&over.measurements[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
+        assert_eq!(Shown::printed(&over.measurements()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
         assert_eq!(over.cells[0].notes, ["failed under seed 1: it failed"]);
         let over = results(vec![number(Some(0), None), number(Some(1), None)]).over_seeds();
-        assert_eq!(Shown::printed(&over.measurements[0], 2, "failed").text, "failed");
+        assert_eq!(Shown::printed(&over.measurements()[0], 2, "failed").text, "failed");
         assert_eq!(over.cells[0].failure.as_deref(), Some("seed 0: it failed; seed 1: it failed"));
     }
 }

@@ -304,10 +304,10 @@ fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
     let rows = values.map(|(name, right)| (name, [Some(right as f64)]));
     let made: Vec<Made<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let mut results = results(vec![task()], &made);
-    for (of, (_, right)) in results.measurements.iter_mut().zip(values) {
-        Arc::get_mut(of).unwrap().sample = answered(right);
+    for (cell, (_, right)) in results.cells.iter_mut().zip(values) {
+        Arc::get_mut(&mut cell.numbers[0]).unwrap().sample = answered(right);
     }
-    change(Arc::get_mut(&mut results.measurements[1]).unwrap());
+    change(Arc::get_mut(&mut results.cells[1].numbers[0]).unwrap());
     long(&results, "", Vec::new())
 }
 
@@ -347,10 +347,10 @@ fn a_users_own_grid_prints_in_latex_with_its_marks_and_without_what_all_rows_sha
 fn texts_whose_windows_are_drawn_with_replacement_are_named_and_equal_cuts_too() {
     let mut results = results(vec![text("wikitext2"), text("c4")], &[cell("a", 3, "none", &[Some(2.0), Some(3.0)])]);
     assert_eq!(results.notes(), Vec::<String>::new(), "of what has no errors nothing is to be said");
-    for of in &mut results.measurements {
+    for of in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
         let of = Arc::get_mut(of).unwrap();
         of.sample = Sample::Losses(vec![1.0, 1.1]);
-        of.setup.scored = vec![text(if of.column.contains("c4") { "c4" } else { "wikitext2" })];
+        of.setup.scored = vec![text(if of.asked == text("c4").asked() { "c4" } else { "wikitext2" })];
     }
     let mut twin = results.cells[0].clone();
     twin.criterion = Some("shortgpt".into());

@@ -139,7 +139,7 @@ impl StoredResults {
             |number: &Arc<Measurement>| Some((number.cell.clone(), number.setup.identity.as_deref()?.clone()));
         let (mut measured, mut timed) =
             (BTreeMap::<String, BTreeMap<_, _>>::new(), BTreeMap::<_, BTreeMap<_, _>>::new());
-        for number in results.measurements.iter().filter(|number| !number.setup.measures.is_empty()) {
+        for number in results.numbers().filter(|number| !number.setup.measures.is_empty()) {
             let own = match number.metric.is_latency() {
                 true => timed.entry(number.cell.clone()).or_default(),
                 false => measured.entry(number.record.condition.backbone.clone()).or_default(),
@@ -157,11 +157,11 @@ impl StoredResults {
             engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
             protocols: protocols(grid, outcome),
             cells: results.cells.iter().map(|cell| (cell.name.clone(), Factors::clone(&cell.factors))).collect(),
-            measures: results.measurements.iter().map(|of| (of.asked.to_string(), of.setup.measure.clone())).collect(),
-            identities: results.measurements.iter().filter_map(identity).collect(),
+            measures: results.numbers().map(|of| (of.asked.to_string(), of.setup.measure.clone())).collect(),
+            identities: results.numbers().filter_map(identity).collect(),
             measured,
             timed,
-            numbers: results.measurements.iter().map(stored).collect(),
+            numbers: results.numbers().map(stored).collect(),
         })
     }
 

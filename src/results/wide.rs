@@ -41,7 +41,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
         has_error: protocol.error_column().is_some(),
         ..Column::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
     };
-    let line = protocol_line(profile, results.measurements.iter().map(AsRef::as_ref));
+    let line = protocol_line(profile, results.numbers().map(AsRef::as_ref));
     let line = Some(line).filter(|line| !line.is_empty()).map(|line| format!("Protocol: {line}."));
     let table = Table {
         title: asked.to_string(),

@@ -75,12 +75,14 @@ pub const VIEWS: [View; 9] = [
 ];
 
 /// Files that show the numbers of one run, and stand beside `numbers.json`, which says what each is.
-const OF_ONE_RUN: [&str; 14] = [
+const OF_ONE_RUN: [&str; 16] = [
     ".ghostlab.sha256",
     "latency.parquet",
     "results.csv",
     "results.parquet",
     "results.md",
+    "results.tex",
+    "wide.tex",
     "grid.csv",
     "grid.parquet",
     "grid.md",
