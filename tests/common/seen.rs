@@ -75,7 +75,7 @@ pub const VIEWS: [View; 9] = [
 ];
 
 /// Files that show the numbers of one run, and stand beside `numbers.json`, which says what each is.
-const OF_ONE_RUN: [&str; 16] = [
+const OF_ONE_RUN: [&str; 19] = [
     ".ghostlab.sha256",
     "latency.parquet",
     "results.csv",
@@ -87,6 +87,9 @@ const OF_ONE_RUN: [&str; 16] = [
     "grid.parquet",
     "grid.md",
     "grid.tex",
+    "grid-losses.svg",
+    "grid-losses.png",
+    "grid-losses.pdf",
     "documents.parquet",
     "channels.parquet",
     "lm_eval",
