@@ -10,10 +10,10 @@ use crate::artifact::figure::{
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome};
-use crate::grid::{Description, FigureEntry, FigureKind};
+use crate::grid::{Cell, Description, FigureEntry, FigureKind};
 use crate::metric::{self, Metric};
 use crate::results::record::{Condition, DENSE, Record};
-use crate::results::{Measurement, distinct};
+use crate::results::{Measurement, distinct, factors};
 use crate::{criterion, recovery};
 
 /// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
@@ -51,8 +51,7 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
     let trained = || outcome.cells.iter().filter(|result| !result.training.is_empty());
     let backbones = distinct(trained().map(|result| &result.cell.backbone));
     let curves = |backbone: &String| {
-        let line = |result: &CellResult| {
-            let recovery = result.cell.recovery.as_ref().map(|method| method.name.clone()).unwrap_or_default();
+        let line = |(result, label): (&CellResult, String)| {
             let block = result.training.len().div_ceil(LOSS_POINTS).max(1);
             // A step is one sequence: what it costs says more of the sequence than of the step.
             let point = |(at, steps): (usize, &[f64])| Point {
@@ -60,13 +59,11 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
                 y: Some(steps.iter().sum::<f64>() / steps.len() as f64),
                 error: None,
             };
-            Line {
-                label: format!("{} + FT", recovery::label(&recovery)),
-                points: result.training.chunks(block).enumerate().map(point).collect(),
-                method: recovery,
-            }
+            let method = recovery_of(&result.cell).to_owned();
+            Line { label, points: result.training.chunks(block).enumerate().map(point).collect(), method }
         };
-        let own = trained().filter(|result| result.cell.backbone == *backbone);
+        let own: Vec<&CellResult> = trained().filter(|result| result.cell.backbone == *backbone).collect();
+        let labels = trained_labels(&own.iter().map(|result| &result.cell).collect::<Vec<_>>());
         Figure::Curves(Curves {
             title: format!("{title}, loss of fine-tuning: {}", backbone_label(backbone)),
             description: "Divergence of the student from the teacher, the mean of the steps around each point."
@@ -76,12 +73,29 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
             width: Width::Column,
             x: Axis { label: "Step".into(), ..Axis::default() },
             y: Axis { label: "Loss (nats)".into(), ..Axis::default() },
-            lines: own.map(line).collect(),
+            lines: own.into_iter().zip(labels).map(line).collect(),
             levels: Vec::new(),
         })
     };
     let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
     backbones.iter().map(|backbone| Ok((name(backbone), curves(backbone).draw(Theme::Light)?))).collect()
+}
+
+fn recovery_of(cell: &Cell) -> &str {
+    cell.recovery.as_ref().map_or("", |method| method.name.as_str())
+}
+
+/// What the curves of trained cells are called: by their recovery, and what would be called alike by what it differs in.
+fn trained_labels(cells: &[&Cell]) -> Vec<String> {
+    let settings: Vec<_> = cells.iter().map(|cell| factors::of_cell(cell)).collect();
+    let label = |(at, cell): (usize, &&Cell)| {
+        let alike: Vec<usize> = (0..cells.len()).filter(|&of| recovery_of(cells[of]) == recovery_of(cell)).collect();
+        let words = factors::told_apart(&alike.iter().map(|&of| &settings[of]).collect::<Vec<_>>());
+        let words = alike.iter().zip(words).find(|(of, _)| **of == at).map(|(_, words)| words).unwrap_or_default();
+        let name = format!("{} + FT", recovery::label(recovery_of(cell)));
+        if words.is_empty() { name } else { format!("{name}, {words}") }
+    };
+    cells.iter().enumerate().map(label).collect()
 }
 
 /// What a figure would show under one label and in one place.
@@ -368,5 +382,27 @@ impl Drawer<'_> {
             layers,
             selections,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grid::Method;
+
+    #[test]
+    fn curves_of_one_recovery_are_told_apart_by_what_they_differ_in() {
+        let cell = |recovery: &str, depth: usize| Cell {
+            criterion: Some(Method::named("sleb")),
+            depth,
+            recovery: Some(Method::named(recovery)),
+            ..Cell::named("a", "a")
+        };
+        let (one, two, other) = (cell("ghosted", 4), cell("ghosted", 6), cell("affine", 4));
+        let labels = trained_labels(&[&one, &two, &other]);
+        let name = format!("{} + FT", recovery::label("ghosted"));
+        assert_eq!(labels[..2], [format!("{name}, depth 4"), format!("{name}, depth 6")]);
+        assert_eq!(trained_labels(&[&one]), [name]);
+        assert!(labels[2].ends_with(" + FT"), "{labels:?}");
     }
 }
