@@ -15,9 +15,9 @@ use crate::grid::{Grid, Over};
 use crate::machine;
 use crate::plan::warnings;
 use crate::results::{
-    Answers, CHANNELS, DOCUMENTS, LATENCY, LM_EVAL, Provenance, Results, StoredResults, Table, collect, engine_notes,
-    latency_notes, latex, long, markdown, run_frame, screen, wide, write_channels, write_documents, write_frame,
-    write_latencies, write_lm_eval,
+    Answers, CHANNELS, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Provenance, Results, StoredResults,
+    Table, collect, engine_notes, latency_notes, latex, long, markdown, run_frame, screen, wide, write_channels,
+    write_documents, write_forms, write_frame, write_latencies, write_lm_eval,
 };
 
 /// What a run's table is called, and the same turned round.
@@ -54,6 +54,10 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     if !grid.evaluate.tasks.is_empty() {
         names.push(DOCUMENTS.to_owned());
         names.extend(grid.cells.iter().map(|cell| format!("{LM_EVAL}/{cell}.json")));
+        names.extend(grid.cells.iter().map(|cell| format!("{EVAL_RESULTS}/{cell}.yaml")));
+    }
+    if !grid.evaluate.tasks.is_empty() || !grid.evaluate.perplexity.is_empty() {
+        names.extend(grid.cells.iter().map(|cell| format!("{EVERY_EVAL_EVER}/{cell}.json")));
     }
     let repaired = grid.cells.iter().any(|cell| cell.recovery.is_some());
     names.extend(repaired.then(|| CHANNELS.to_owned()));
@@ -126,6 +130,7 @@ pub(super) fn finish(
     started: SystemTime,
 ) -> Result<(Vec<PathBuf>, Provenance)> {
     files.extend(write_tasks(staging.path(), outcome)?);
+    files.extend(write_forms(staging.path(), &target.description().name, grid, outcome)?);
     files.extend(write_channels(staging.path(), &outcome.cells)?);
     files.extend(write_latencies(staging.path(), grid, &outcome.cells)?);
     let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;

@@ -18,6 +18,7 @@ mod drawn;
 mod engines;
 mod equal_cuts;
 pub mod factors;
+mod forms;
 mod frame;
 mod latency;
 mod latex;
@@ -55,6 +56,7 @@ pub use differences::{
 pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval};
 pub use engines::engine_notes;
 pub use factors::Factors;
+pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, write_forms};
 pub use frame::{Origin, run_frame, tidy_frame, write_frame};
 pub use latency::{LATENCY, NOISY, latency_notes, write_latencies};
 pub use latex::latex;

@@ -1,0 +1,191 @@
+//! A cell's accuracies and perplexities in the forms that others collect results in: Hugging Face's `.eval_results` and
+//! the schema of Every Eval Ever.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::exec::{CellResult, GridOutcome, TaskScores};
+use crate::files::atomic::write_atomically;
+use crate::grid::Grid;
+use crate::metric::PERPLEXITY;
+
+/// The folders of these forms in a results folder.
+pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
+pub const EVAL_RESULTS: &str = "eval_results";
+/// The version of Every Eval Ever's schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
+const SCHEMA: &str = "0.3.0";
+
+/// Writes both forms of every cell that has any score; the folders.
+///
+/// # Errors
+/// Exit code 3 when the folder cannot be written to.
+pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
+    let mut written = Vec::new();
+    for result in &outcome.cells {
+        let cell = result.cell.to_string();
+        let forms = [
+            (EVERY_EVAL_EVER, "json", every_eval_ever(name, grid, outcome, result).map(|of| format!("{of:#}\n"))),
+            (EVAL_RESULTS, "yaml", eval_results(grid, result)),
+        ];
+        for (folder, ending, text) in forms {
+            let Some(text) = text else { continue };
+            let folder = dir.join(folder);
+            fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+            let path = folder.join(format!("{cell}.{ending}"));
+            let failed = |error: std::io::Error| Error::io("write", &path, &error);
+            write_atomically(&path, |file| file.write_all(text.as_bytes()).map_err(failed))?;
+            if !written.contains(&folder) {
+                written.push(folder);
+            }
+        }
+    }
+    Ok(written)
+}
+
+/// A cell as a record of Every Eval Ever; none without a score. Accuracies are proportions there.
+fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
+    let cell = &result.cell;
+    let texts = grid.evaluate.perplexity.iter().zip(&result.perplexity).zip(&result.losses);
+    let texts = texts.filter_map(|((of, value), losses)| {
+        let corpus = grid.corpora.get(&of.corpus)?;
+        let config = json!({
+            "metric_id": "perplexity", "metric_name": "Perplexity", "metric_kind": "perplexity",
+            "metric_parameters": {"window_tokens": of.length}, "lower_is_better": true,
+            "score_type": "continuous", "min_score": 1.0, "max_score": "Infinity",
+        });
+        let data = data(&of.corpus, hub(corpus.hub.as_ref()), corpus.generated, losses.as_ref().map(Vec::len));
+        let id = format!("{}_{of}", PERPLEXITY.id);
+        let score = json!({"score": (*value)?});
+        Some(json!({
+            "evaluation_result_id": id, "evaluation_name": of.to_string(), "source_data": data,
+            "metric_config": config, "score_details": score,
+        }))
+    });
+    let tasks = result.tasks.iter().flatten().map(|scores| {
+        let TaskScores { label, result: of, .. } = scores;
+        let (source, generated) = task_data(grid, scores);
+        let metric = of.task.column;
+        let config = json!({
+            "metric_id": metric.name(), "metric_name": "Accuracy", "metric_kind": "accuracy", "metric_unit": "proportion",
+            "lower_is_better": false, "score_type": "continuous", "min_score": 0.0, "max_score": 1.0,
+        });
+        let (measure, mut score) = (of.column(), json!({"score": of.column().value}));
+        if let Some(error) = measure.stderr {
+            score["uncertainty"] = json!({
+                "standard_error": {"value": error, "method": "analytic"}, "num_samples": of.effective,
+            });
+        }
+        let details = json!({
+            "documents_of_the_split": of.original.to_string(), "documents_scored": of.effective.to_string(),
+            "task_version": of.task.version.to_string(),
+        });
+        score["details"] = details;
+        json!({
+            "evaluation_result_id": label, "evaluation_name": of.task.name,
+            "source_data": data(of.task.name, source, generated, Some(of.effective)),
+            "metric_config": config, "score_details": score,
+        })
+    });
+    let results: Vec<Value> = tasks.chain(texts).collect();
+    let backbone = grid.backbones.get(&cell.backbone)?;
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()).to_string();
+    let of_hub = hub(backbone.hub.as_ref());
+    let mut details = json!({
+        "deployment_type": "self_deployed",
+        "model_availability": if of_hub.is_some() { "open_weights" } else { "unknown" },
+        "cell": cell.to_string(), "layers": result.layers.to_string(), "layers_removed": format!("{:?}", result.removed),
+    });
+    if let Some((_, Some(revision))) = &of_hub {
+        details["revision"] = json!(revision);
+    }
+    let engine = outcome.engines.get(&cell.backbone).map(ToString::to_string).unwrap_or_default();
+    (!results.is_empty()).then(|| {
+        json!({
+            "schema_version": SCHEMA,
+            "evaluation_id": format!("{name}/{cell}/{seconds}"),
+            "retrieved_timestamp": seconds,
+            "source_metadata": {
+                "source_name": format!("ghostlab, {name}"), "source_type": "evaluation_run",
+                "source_organization_name": "unknown", "evaluator_relationship": "other",
+            },
+            "eval_library": {"name": "ghostlab", "version": env!("CARGO_PKG_VERSION")},
+            "model_info": {
+                "name": cell.to_string(),
+                "id": of_hub.map_or_else(|| cell.backbone.clone(), |(repository, _)| repository),
+                "inference_engine": {"name": format!("ghostlab: {engine}"), "version": env!("CARGO_PKG_VERSION")},
+                "additional_details": details,
+            },
+            "evaluation_results": results,
+        })
+    })
+}
+
+/// Where documents come from, as that schema has it.
+fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, samples: Option<usize>) -> Value {
+    let mut data = match of_hub.filter(|_| !generated) {
+        Some((repository, _)) => json!({"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository}),
+        None => json!({
+            "dataset_name": name, "source_type": "other",
+            "additional_details": {"generated": generated.to_string()},
+        }),
+    };
+    if let (Some(samples), "hf_dataset") = (samples, data["source_type"].as_str().unwrap_or_default()) {
+        data["samples_number"] = json!(samples);
+    }
+    data
+}
+
+/// A cell's accuracies as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results), in percent: of data sets of the
+/// hub, each split whole, because a part of one is no result of the benchmark. None where there is no such.
+fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
+    let entry = |scores: &TaskScores| {
+        let of = &scores.result;
+        let (Some((repository, revision)), false) = task_data(grid, scores) else { return None };
+        if of.effective < of.original {
+            return None;
+        }
+        // Texts of JSON are texts of YAML.
+        let text = |text: &str| Value::from(text).to_string();
+        let revision = revision.map(|commit| format!("\n    revision: {}", text(&commit))).unwrap_or_default();
+        let notes = format!(
+            "{} of {} documents, 0-shot, by ghostlab {}; {}",
+            of.task.column.name(),
+            of.effective,
+            env!("CARGO_PKG_VERSION"),
+            result.cell
+        );
+        let value = 100.0 * of.column().value;
+        Some(format!(
+            "- dataset:\n    id: {}\n    task_id: {}{revision}\n  value: {value:.4}\n  notes: {}\n",
+            text(&repository),
+            text(of.task.name),
+            text(&notes)
+        ))
+    };
+    let entries: String = result.tasks.iter().flatten().filter_map(entry).collect();
+    (!entries.is_empty()).then_some(entries)
+}
+
+/// The hub's data set behind a task's documents, and whether they were made up by a program.
+fn task_data(grid: &Grid, scores: &TaskScores) -> (Option<(String, Option<String>)>, bool) {
+    let of = grid.tasks.values().zip(grid.tasks.keys());
+    let name = scores.result.task.name;
+    let of = of.filter(|(data, key)| data.task.as_deref().unwrap_or(key.as_str()) == name);
+    // Two data sets of one task are told apart by the label, which begins with the name that the grid gives.
+    let named = |key: &str| scores.label == key || scores.label.starts_with(&format!("{key}("));
+    let data = of.filter(|(_, key)| named(key)).map(|(data, _)| data).next();
+    data.map_or((None, true), |data| (hub(data.hub.as_ref()), data.generated))
+}
+
+/// The repository without its kind, and the commit that was read.
+fn hub(of: Option<&crate::grid::HubSource>) -> Option<(String, Option<String>)> {
+    let of = of?;
+    let repository = of.repository.split('@').next().unwrap_or_default();
+    let repository = repository.strip_prefix("datasets/").unwrap_or(repository).to_owned();
+    Some((repository, of.commit.as_ref().map(|commit| commit.as_str().to_owned())))
+}
