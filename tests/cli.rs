@@ -654,8 +654,8 @@ fn each_engine_and_float_type_has_results_of_its_own_that_can_be_compared() {
     assert_eq!(other["engines"]["tiny"], json!({"name": "candle", "dtype": "f32", "device": "cpu"}));
     assert_eq!(half["engines"]["tiny"], json!({"name": "cpu", "dtype": "bf16", "device": "cpu"}));
     let perplexities = |of: &Value| -> Vec<f64> {
-        let numbers = of["numbers"].as_array().unwrap().iter();
-        numbers.filter(|n| n["metric"] == "ppl_test").map(|n| n["value"].as_f64().unwrap()).collect()
+        let numbers = common::stored_numbers(of);
+        numbers.iter().filter(|n| n["metric"] == "ppl_test").map(|n| n["value"].as_f64().unwrap()).collect()
     };
     let [own, other, half] = [&own, &other, &half].map(perplexities);
     assert_eq!(own.len(), 9);

@@ -296,8 +296,7 @@ fn accuracies_are_in_the_forms_that_others_collect_them_in() {
     let results = world.path("results/forms");
     let said = run(&python, &["-c", FORMS, results.to_str().unwrap(), wheel.to_str().unwrap()], &[]);
     let said: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_str(&said).unwrap();
-    let numbers = common::json(&results.join("numbers.json"));
-    let numbers = numbers["numbers"].as_array().unwrap();
+    let numbers = common::stored_numbers(&common::json(&results.join("numbers.json")));
     let cells: BTreeSet<&str> = numbers.iter().map(|of| of["cell"].as_str().unwrap()).collect();
     assert_eq!(said.keys().map(String::as_str).collect::<BTreeSet<_>>(), cells, "a file for each cell");
     for (cell, scores) in said {

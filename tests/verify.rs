@@ -137,7 +137,7 @@ fn an_altered_log_likelihood_and_an_altered_loss_are_found_where_they_are_drawn(
     assert!(codes.contains(&4) && codes.contains(&0), "another seed draws others: {codes:?}");
 
     alter(&world, "numbers.json", |numbers| {
-        let of = numbers["numbers"].as_array_mut().unwrap().iter_mut().find(|of| of["losses"].is_array()).unwrap();
+        let of = common::stored_number(numbers, |of| of["losses"].is_array());
         // Up here and down there: the perplexity stays.
         for (place, by) in [(0, 0.01), (1, -0.01)] {
             let loss = of["losses"][place].as_f64().unwrap();
@@ -183,8 +183,7 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
     // An answer that is counted otherwise than its items say.
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     alter(&world, "numbers.json", |numbers| {
-        let all = numbers["numbers"].as_array_mut().unwrap();
-        let of = all.iter_mut().find(|of| of["right"].is_string() && of["metric"] == "copa").unwrap();
+        let of = common::stored_number(numbers, |of| of["right"].is_string() && of["metric"] == "copa");
         of["value"] = (of["value"].as_f64().unwrap() + 1.0).into();
     });
     let (code, folder) = verify(&world, &["--share", "1%"]);

@@ -13,11 +13,11 @@ use crate::machine;
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
 
 /// Files of a results folder that a repository does not keep: each choice of each document, the error of each channel, and
-/// each pass that was timed. Their hashes stand in `run.json`; `.gitignore` has them, and the folder `lm_eval`.
+/// each pass that was timed. Their hashes stand in `run.json`; `.gitignore` has them, and the folders for other programs.
 pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS, LATENCY];
 /// What a cell of `run.json` has that is no result of it: how long it and its parts took, what of the store it was made
 /// from, and what it is called.
-const ASIDE: [&str; 5] = ["seconds", "solve_seconds", "made_from", "cell", "identity"];
+const ASIDE: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// As many names as a message has.
 const NAMED: usize = 3;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::latency::LatencyResult;
@@ -30,7 +30,8 @@ pub struct TaskScores {
 pub struct CellResult {
     pub cell: Cell,
     /// What it is, whatever the grid calls it; none of a cell that was never planned.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "identity")]
+    /// `numbers.json` has it, once for all that a run leaves.
+    #[serde(skip)]
     pub identity: Option<Arc<Identity>>,
     /// What is measured of it: its perplexities, then its tasks, then its prompts, in the grid's order. With the identity it
     /// is what a number is ([`Identity::measured`]).
@@ -69,10 +70,6 @@ pub struct CellResult {
     /// The paths of the input files that it was made from, which are among [`GridOutcome::inputs`](super::GridOutcome::inputs).
     #[serde(skip)]
     pub inputs: BTreeSet<String>,
-}
-
-fn identity<S: Serializer>(of: &Option<Arc<Identity>>, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    of.as_deref().serialize(serializer)
 }
 
 /// Where a number comes from.

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use super::LM_EVAL;
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::files::atomic::write_atomically;
@@ -17,6 +18,8 @@ use crate::metric::PERPLEXITY;
 /// The folders of these forms in a results folder.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
+/// The folders of all that is written for other programs.
+pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
 /// The version of Every Eval Ever's schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
 const SCHEMA: &str = "0.3.0";
 

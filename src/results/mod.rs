@@ -39,6 +39,7 @@ mod run_tables_test;
 mod scores;
 mod screen;
 mod stored;
+mod stored_form;
 mod table;
 mod text;
 mod tolerance;
@@ -56,7 +57,7 @@ pub use differences::{
 pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval};
 pub use engines::engine_notes;
 pub use factors::Factors;
-pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, write_forms};
+pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, write_forms};
 pub use frame::{Origin, run_frame, tidy_frame, write_frame};
 pub use latency::{LATENCY, NOISY, latency_notes, write_latencies};
 pub use latex::latex;

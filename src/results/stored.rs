@@ -61,6 +61,7 @@ pub struct StoredResults {
     /// them among the others.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
+    #[serde(with = "super::stored_form")]
     pub numbers: Vec<StoredNumber>,
 }
 
@@ -86,22 +87,17 @@ impl fmt::Display for StoredEngine {
 }
 
 /// A number with the items behind it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StoredNumber {
-    #[serde(flatten)]
     pub record: Record,
     /// The cell as `plan` and `explain` name it.
     pub cell: String,
     /// The column of a run's table: the metric and how it was measured.
-    #[serde(default)]
     pub column: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// A `1` for each document that was answered rightly, a `0` for each other; of an average, each task's after a comma.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub right: Option<String>,
     /// The loss of each window, nats per token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub losses: Option<Vec<f64>>,
 }
 

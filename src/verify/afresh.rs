@@ -183,7 +183,7 @@ fn compare(recorded: &Recorded, engine: &StoredEngine, grid: &Grid, cell: &Sampl
         }
         return;
     }
-    if let Some(run) = recorded.run_cell(&identity) {
+    if let Some(run) = recorded.run_cell(name) {
         if let Some(selection) = &cell.selection {
             match selection.removed == run.removed {
                 true => checks.selections.agree(0.0),

@@ -6,13 +6,12 @@ use super::finding::{Check, CheckKind};
 use crate::error::{Error, Result};
 use crate::files::output::Manifest;
 use crate::files::{regular, sha256};
-use crate::results::{CHANNELS, DOCUMENTS, LATENCY, LM_EVAL};
+use crate::results::{CHANNELS, DOCUMENTS, FORMS, LATENCY};
 
 /// What a record may leave out (docs/record.md).
 fn is_bulk(name: &str) -> bool {
     // What other programs read is made of the numbers that stay.
-    let forms = [LM_EVAL, "every_eval_ever", "eval_results"];
-    [DOCUMENTS, CHANNELS, LATENCY].contains(&name) || forms.iter().any(|form| Path::new(name).starts_with(form))
+    [DOCUMENTS, CHANNELS, LATENCY].contains(&name) || FORMS.iter().any(|form| Path::new(name).starts_with(form))
 }
 
 /// Each listed file. What was left out is told in `notes`.

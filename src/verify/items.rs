@@ -65,7 +65,7 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
             mean(&each)
         }
         _ if number.record.metric == BOUNDARY_ERROR.id => {
-            let cell = recorded.run_cell(recorded.numbers.identities.get(&number.cell)?)?;
+            let cell = recorded.run_cell(&number.cell)?;
             let each: Vec<f64> = cell.boundaries.iter().map(|boundary| boundary.boundary_mae).collect();
             mean(&each)
         }
@@ -109,7 +109,7 @@ fn channels(folder: &Path, recorded: &Recorded, check: &mut Check) -> Result<()>
         *count += 1.0;
     }
     for ((cell, start), (sum, count)) in sums {
-        let of = recorded.numbers.identities.get(cell).and_then(|identity| recorded.run_cell(identity));
+        let of = recorded.run_cell(cell);
         let boundary = of.and_then(|of| of.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
         if let Some(boundary) = boundary {
             // Each is a mean of f32 errors, summed in another order.

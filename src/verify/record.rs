@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::files::regular;
-use crate::identity::{Identity, MeasureId};
+use crate::identity::MeasureId;
 use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults};
 use crate::tasks::ChoiceResult;
 
@@ -23,12 +23,17 @@ struct RunRecord {
 /// What a cell found on its way.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunCell {
-    #[serde(default)]
-    pub(super) identity: Option<Identity>,
+    cell: RunCellName,
     #[serde(default)]
     pub(super) removed: Vec<usize>,
     #[serde(default)]
     pub(super) boundaries: Vec<RunBoundary>,
+}
+
+/// As the folder's own files name it.
+#[derive(Debug, Deserialize)]
+struct RunCellName {
+    name: String,
 }
 
 /// The figures of one repaired span.
@@ -84,8 +89,9 @@ impl Recorded {
         }
     }
 
-    pub(super) fn run_cell(&self, identity: &Identity) -> Option<&RunCell> {
-        self.cells.iter().find(|cell| cell.identity.as_ref() == Some(identity))
+    /// By its name in this folder, for which `identities` of the numbers say what it is.
+    pub(super) fn run_cell(&self, name: &str) -> Option<&RunCell> {
+        self.cells.iter().find(|cell| cell.cell.name == name)
     }
 }
 

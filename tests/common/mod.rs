@@ -16,3 +16,27 @@ pub mod seen;
 pub mod world;
 
 pub use of_core::{assert_close, checkout, engines, fixture, flat, json, numbers, relative_error, shared, tensors};
+
+/// The numbers of a `numbers.json`, each with what its cell says of all.
+pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
+    let cells = stored["numbers"].as_array().unwrap().iter();
+    let of_cell = |cell: &serde_json::Value| {
+        let whole = |value: &serde_json::Value| {
+            let mut whole = cell.as_object().unwrap().clone();
+            whole.remove("values");
+            whole.extend(value.as_object().unwrap().clone());
+            whole.into()
+        };
+        cell["values"].as_array().unwrap().iter().map(whole).collect::<Vec<serde_json::Value>>()
+    };
+    cells.flat_map(of_cell).collect()
+}
+
+/// Where one of them that is as asked stands.
+pub fn stored_number(
+    stored: &mut serde_json::Value,
+    is_it: impl Fn(&serde_json::Value) -> bool,
+) -> &mut serde_json::Value {
+    let cells = stored["numbers"].as_array_mut().unwrap().iter_mut();
+    cells.flat_map(|cell| cell["values"].as_array_mut().unwrap()).find(|of| is_it(of)).unwrap()
+}

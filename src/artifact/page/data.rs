@@ -111,21 +111,36 @@ pub struct Cell {
     /// What is printed.
     pub text: String,
     /// What a numeric column is sorted by; none, or not finite, comes last.
+    #[serde(skip_serializing_if = "usual")]
     pub value: Option<f64>,
     /// Its standard error, or a time's deviation, as printed; empty where there is none.
+    #[serde(skip_serializing_if = "usual")]
     pub error: String,
     /// How many items it is the mean of: documents, windows, seeds.
+    #[serde(skip_serializing_if = "usual")]
     pub items: Option<usize>,
+    #[serde(skip_serializing_if = "usual")]
     pub best: bool,
+    #[serde(skip_serializing_if = "usual")]
     pub second: bool,
+    #[serde(skip_serializing_if = "usual")]
     pub mark: Option<Mark>,
+    #[serde(skip_serializing_if = "usual")]
     pub beside: Option<BesideView>,
     /// The note that the number opens, a key of [`Page::cells`]. A key without a note makes no link.
+    #[serde(skip_serializing_if = "usual")]
     pub key: Option<String>,
     /// SHA-256 of what the number is (variant, what was measured, metric), as in `numbers.json`; none of a text, and of what
     /// an older program made.
+    #[serde(skip_serializing_if = "usual")]
     pub identity: Option<String>,
+    #[serde(skip_serializing_if = "usual")]
     pub failed: bool,
+}
+
+/// What most cells have is not written.
+fn usual<T: Default + PartialEq>(of: &T) -> bool {
+    *of == T::default()
 }
 
 /// A difference that is more than chance.

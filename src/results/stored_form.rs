@@ -1,0 +1,129 @@
+//! Numbers as `numbers.json` has them: below their cell, whose condition stands once, and answers as one hexadecimal number.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::record::{Condition, Record};
+use super::stored::StoredNumber;
+
+/// The numbers of a cell.
+#[derive(Serialize, Deserialize)]
+struct OfCell {
+    cell: String,
+    #[serde(flatten)]
+    condition: Condition,
+    values: Vec<OneValue>,
+}
+
+/// What tells a number from the others of its cell.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OneValue {
+    column: String,
+    metric: String,
+    value: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+    /// `N:HEX`: as a number of N binary digits the answers in their order, 1 for a right one. Of an average each task's
+    /// after a comma, or [`ABOVE`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    right: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    losses: Option<Vec<f64>>,
+}
+
+/// In the place of an average's answers: those of all tasks before it, in their order.
+const ABOVE: &str = "above";
+
+pub(super) fn serialize<S: Serializer>(numbers: &[StoredNumber], to: S) -> Result<S::Ok, S::Error> {
+    let mut cells: Vec<OfCell> = Vec::new();
+    // The answers of the tasks of the last cell so far.
+    let mut tasks: Vec<&str> = Vec::new();
+    for number in numbers {
+        let StoredNumber { record, cell, column, failure, right, losses } = number;
+        let Record { condition, metric, value, error } = record;
+        if cells.last().is_none_or(|last| last.cell != *cell || last.condition != *condition) {
+            cells.push(OfCell { cell: cell.clone(), condition: condition.clone(), values: Vec::new() });
+            tasks.clear();
+        }
+        let written = right.as_ref().map(|right| match right.contains(',') {
+            true if *right == tasks.join(",") => ABOVE.to_owned(),
+            _ => right.split(',').map(packed).collect::<Vec<_>>().join(","),
+        });
+        tasks.extend(right.as_deref().filter(|right| !right.contains(',')));
+        let value = OneValue {
+            column: column.clone(),
+            metric: metric.clone(),
+            value: *value,
+            error: *error,
+            failure: failure.clone(),
+            right: written,
+            losses: losses.clone(),
+        };
+        if let Some(last) = cells.last_mut() {
+            last.values.push(value);
+        }
+    }
+    cells.serialize(to)
+}
+
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<StoredNumber>, D::Error> {
+    let mut numbers = Vec::new();
+    for OfCell { cell, condition, values } in Vec::<OfCell>::deserialize(from)? {
+        let mut tasks: Vec<String> = Vec::new();
+        for OneValue { column, metric, value, error, failure, right, losses } in values {
+            let right = match right.as_deref() {
+                Some(ABOVE) => Some(tasks.join(",")),
+                Some(all) => {
+                    let all: Option<Vec<String>> = all.split(',').map(unpacked).collect();
+                    let bad = || de::Error::custom(format!("the answers of {column} of {cell} are no `N:HEX`"));
+                    Some(all.ok_or_else(bad)?.join(","))
+                }
+                None => None,
+            };
+            tasks.extend(right.iter().filter(|right| !right.contains(',')).cloned());
+            let record = Record { condition: condition.clone(), metric, value, error };
+            numbers.push(StoredNumber { record, cell: cell.clone(), column, failure, right, losses });
+        }
+    }
+    Ok(numbers)
+}
+
+/// Ones and zeros as a number.
+fn packed(bits: &str) -> String {
+    // The first digit may stand for less than four.
+    let lacking = (4 - bits.len() % 4) % 4;
+    let padded: Vec<u8> = std::iter::repeat_n(b'0', lacking).chain(bits.bytes()).collect();
+    let digit = |four: &[u8]| four.iter().fold(0, |digit, bit| 2 * digit + u32::from(*bit == b'1'));
+    let digits = padded.chunks(4).filter_map(|four| char::from_digit(digit(four), 16));
+    format!("{}:{}", bits.len(), digits.collect::<String>())
+}
+
+/// The same back; none where it is no such number.
+fn unpacked(text: &str) -> Option<String> {
+    let (count, digits) = text.split_once(':')?;
+    let count: usize = count.parse().ok()?;
+    if digits.len() != count.div_ceil(4) {
+        return None;
+    }
+    let four = |digit: char| Some(format!("{:04b}", digit.to_digit(16)?));
+    let bits: String = digits.chars().map(four).collect::<Option<_>>()?;
+    Some(bits.get(bits.len() - count..)?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come_back_and_what_are_none_is_refused() {
+        for bits in ["", "1", "0", "0110", "10110", "000000001", &"10".repeat(150)] {
+            assert_eq!(unpacked(&packed(bits)).as_deref(), Some(bits));
+        }
+        assert_eq!(packed("10110"), "5:16");
+        for bad in ["", "5", "5:1", "5:016", "999999999999999:0", "4:g", "4:é", "-1:", "x:0"] {
+            assert_eq!(unpacked(bad), None, "{bad}");
+        }
+    }
+}
