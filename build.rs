@@ -1,6 +1,9 @@
-//! Notes the commit that the program is built from, for the record of each run.
+//! Notes the commit that the program is built from, for the record of each run, and lists what is built into it.
 #![allow(clippy::disallowed_macros, reason = "cargo is told by printing")]
 
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hasher};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
@@ -16,6 +19,42 @@ fn main() {
     for path in [".git/HEAD", ".git/index", ".git/refs/heads", "src", "Cargo.toml", "Cargo.lock"] {
         if std::path::Path::new(path).exists() {
             println!("cargo::rerun-if-changed={path}");
+        }
+    }
+    embed();
+}
+
+/// A list of the experiments and the data of the profile `tiny` with their bytes, and a name for all of it; an empty one
+/// without the feature `embedded`.
+fn embed() {
+    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
+    let mut files = Vec::new();
+    if std::env::var_os("CARGO_FEATURE_EMBEDDED").is_some() {
+        for folder in ["experiments", "data/tiny"] {
+            below(&root.join(folder), &mut files);
+            println!("cargo::rerun-if-changed={folder}");
+        }
+    }
+    files.sort();
+    let (mut hash, mut list) = (DefaultHasher::new(), String::new());
+    for path in &files {
+        let name = path.strip_prefix(&root).unwrap_or(path).to_string_lossy().replace('\\', "/");
+        hash.write(name.as_bytes());
+        hash.write(&std::fs::read(path).unwrap_or_default());
+        let _ = writeln!(list, "    ({name:?}, include_bytes!({:?})),", path.display().to_string());
+    }
+    let text = format!("::ghostlab::installed::Embedded {{ id: \"{:016x}\", files: &[\n{list}] }}\n", hash.finish());
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("embedded.rs");
+    if let Err(error) = std::fs::write(&out, text) {
+        println!("cargo::error={}: {error}", out.display());
+    }
+}
+
+fn below(folder: &Path, files: &mut Vec<PathBuf>) {
+    for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()) {
+        match path.is_dir() {
+            true => below(&path, files),
+            false => files.push(path),
         }
     }
 }

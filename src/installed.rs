@@ -1,20 +1,81 @@
-//! What is installed beside the program: the experiments, and the texts, tasks and backbones of the profile `tiny`; and where
-//! the user's own data lie. Floor 0.
+//! What comes with the program: the experiments, and the texts, tasks and backbones of the profile `tiny`, beside it or within
+//! it; and where the user's own data lie. Floor 0.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-/// The folder `share/ghostlab` of the prefix whose `bin` holds the program; none where there is no such folder, as in a
-/// checkout.
+use crate::error::{Error, Result};
+
+/// What is built into a program.
+#[derive(Debug)]
+pub struct Embedded {
+    /// By what it holds: another program's has another one.
+    pub id: &'static str,
+    /// Paths below the folder that they make, and bytes.
+    pub files: &'static [(&'static str, &'static [u8])],
+}
+
+static EMBEDDED: OnceLock<&'static Embedded> = OnceLock::new();
+
+/// The program says what is built into it, before anything else.
+pub fn embed(files: &'static Embedded) {
+    EMBEDDED.get_or_init(|| files);
+}
+
+/// The folder `share/ghostlab` of the prefix whose `bin` holds the program, or the one that [`brought`] has made; none where
+/// there is no such folder.
 pub fn share() -> Option<PathBuf> {
-    let program = fs::canonicalize(std::env::current_exe().ok()?).ok()?;
-    let share = program.parent()?.parent()?.join("share/ghostlab");
-    share.join(EXPERIMENTS).is_dir().then_some(share)
+    let beside = || {
+        let program = fs::canonicalize(std::env::current_exe().ok()?).ok()?;
+        Some(program.parent()?.parent()?.join("share/ghostlab"))
+    };
+    let holds = |folder: &PathBuf| folder.join(EXPERIMENTS).is_dir();
+    beside().filter(holds).or_else(|| place(EMBEDDED.get()?).filter(holds))
 }
 
 /// The folder of the artifacts' files in it.
 pub fn experiments() -> Option<PathBuf> {
     Some(share()?.join(EXPERIMENTS))
+}
+
+/// Whether a file of that name, below the folder that it makes, is within the program.
+pub fn holds(name: &str) -> bool {
+    EMBEDDED.get().is_some_and(|embedded| embedded.files.iter().any(|(own, _)| *own == name))
+}
+
+/// The same folder; where the program has it within itself, it is put among the user's data first. None where the program
+/// has nothing.
+///
+/// # Errors
+/// There is no room for it, or the user's data cannot be written to.
+pub fn brought() -> Result<Option<PathBuf>> {
+    if let Some(folder) = share() {
+        return Ok(Some(folder));
+    }
+    let Some(embedded) = EMBEDDED.get().filter(|embedded| !embedded.files.is_empty()) else { return Ok(None) };
+    let Some(folder) = place(embedded) else { return Ok(None) };
+    let above = folder.parent().unwrap_or(&folder);
+    let failed = |path: &Path, error: &std::io::Error| {
+        Error::io("write", path, error).hint("XDG_DATA_HOME names another folder for what comes with the program")
+    };
+    fs::create_dir_all(above).map_err(|error| failed(above, &error))?;
+    // Whole or not at all: somebody else may do the same.
+    let draft = tempfile::Builder::new().prefix(".share-").tempdir_in(above).map_err(|error| failed(above, &error))?;
+    for (name, bytes) in embedded.files {
+        let path = draft.path().join(name);
+        let inner = path.parent().unwrap_or(draft.path());
+        fs::create_dir_all(inner).map_err(|error| failed(inner, &error))?;
+        fs::write(&path, bytes).map_err(|error| failed(&path, &error))?;
+    }
+    match fs::rename(draft.path(), &folder) {
+        Err(error) if !folder.join(EXPERIMENTS).is_dir() => Err(failed(&folder, &error)),
+        _ => Ok(Some(folder)),
+    }
+}
+
+fn place(embedded: &Embedded) -> Option<PathBuf> {
+    Some(user_data()?.join(format!("share-{}", embedded.id)))
 }
 
 /// The folder of this program among the user's data: below `$XDG_DATA_HOME`, or where the system has such data. None for a

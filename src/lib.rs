@@ -6,7 +6,7 @@
 //! | floor | modules |
 //! | --- | --- |
 //! | 5 | [`cli`] |
-//! | 4 | [`artifact`], [`export`], [`starter`], [`verify`] |
+//! | 4 | [`archive`], [`artifact`], [`export`], [`starter`], [`verify`] |
 //! | 3 | [`results`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`identity`], [`grid`] |
@@ -18,6 +18,7 @@ pub use ghostlab_core::{
 };
 pub use ghostlab_hub as hub;
 
+pub mod archive;
 pub mod artifact;
 pub mod cli;
 pub mod clock;

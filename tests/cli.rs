@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::world::{World, table, tokenizer};
@@ -694,35 +694,67 @@ fn an_engine_that_cannot_run_here_is_refused_with_what_can() {
     }
 }
 
+/// An installed program in a folder of its own.
 #[cfg(unix)]
-#[test]
-fn an_installed_program_works_in_an_empty_folder_with_what_lies_beside_it() {
+fn installed() -> (tempfile::TempDir, PathBuf) {
     let prefix = tempfile::tempdir().unwrap();
-    let (bin, share) = (prefix.path().join("bin"), prefix.path().join("share/ghostlab"));
-    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
-    std::fs::create_dir_all(share.join("data")).unwrap();
-    std::fs::create_dir(&bin).unwrap();
-    let program = bin.join("ghostlab");
+    let program = prefix.path().join("bin/ghostlab");
+    std::fs::create_dir(prefix.path().join("bin")).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_ghostlab"), &program).unwrap();
-    for folder in ["experiments", "data/tiny"] {
-        std::os::unix::fs::symlink(checkout.join(folder), share.join(folder)).unwrap();
-    }
-    let (empty, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    (prefix, program)
+}
+
+/// What an installed program does in an empty folder; the user's data lie in `home`.
+#[cfg(unix)]
+fn works_in_an_empty_folder(program: &Path, home: &Path) {
+    let empty = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program);
         command.current_dir(empty.path()).env_remove("GHOSTLAB_STORE").env_remove("GHOSTLAB_EXPERIMENTS");
-        command.env("XDG_DATA_HOME", home.path());
-        let output = command.args(arguments).output().unwrap();
+        let output = command.env("XDG_DATA_HOME", home).args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(run(&["reproduce"]).contains("table2"));
     assert!(run(&["plan", "figure3"]).contains("grid figure3"));
-    // A name of a file beside the program; results are the folder's own, the store is the user's.
-    let text = checkout.join("data/tiny/corpora/wiki-test.jsonl.gz");
+    assert!(run(&["reproduce"]).contains("table2"));
+    // A name of a file of the program's; results are the folder's own, the store is the user's.
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/corpora/wiki-test.jsonl.gz");
     let arguments = ["score", "tiny-llama", "--windows", "1", "--length", "64", "--perplexity", text.to_str().unwrap()];
     assert!(run(&arguments).contains("1 windows"));
-    assert!(home.path().join("ghostlab/store/store.json").is_file() && !empty.path().join("data").exists());
+    assert!(home.join("ghostlab/store/store.json").is_file() && !empty.path().join("data").exists());
+    run(&["init", Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama").to_str().unwrap()]);
+    assert!(std::fs::read_to_string(empty.path().join("grid.yaml")).unwrap().contains("arc_easy"));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_installed_program_works_in_an_empty_folder_with_what_lies_beside_it() {
+    let ((prefix, program), home) = (installed(), tempfile::tempdir().unwrap());
+    let share = prefix.path().join("share/ghostlab");
+    std::fs::create_dir_all(share.join("data")).unwrap();
+    for folder in ["experiments", "data/tiny"] {
+        std::os::unix::fs::symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), share.join(folder)).unwrap();
+    }
+    works_in_an_empty_folder(&program, home.path());
+    assert!(!share.join("data/store").exists() && !share.join("results").exists());
+    let names = names(&home.path().join("ghostlab"));
+    assert!(names.iter().all(|name| !name.starts_with("share")), "what lies beside is not put elsewhere: {names:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_bare_program_brings_its_experiments_and_data_to_the_users_own() {
+    let ((_prefix, program), home) = (installed(), tempfile::tempdir().unwrap());
+    works_in_an_empty_folder(&program, home.path());
+    let names = names(&home.path().join("ghostlab"));
+    let [share] = names.iter().filter(|name| name.starts_with("share-")).collect::<Vec<_>>()[..] else {
+        panic!("{names:?}");
+    };
+    let share = home.path().join("ghostlab").join(share);
+    for name in ["experiments/table2.yaml", "data/tiny/qwen3/model.safetensors", "data/tiny/tasks/copa.jsonl.gz"] {
+        let own = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+        assert!(std::fs::read(share.join(name)).unwrap() == own, "{name}");
+    }
     assert!(!share.join("data/store").exists() && !share.join("results").exists());
 }
 

@@ -756,3 +756,43 @@ fn git_keeps_what_a_record_keeps_and_nothing_else() {
     let untracked: Vec<&str> = untracked.lines().filter(|name| *name != ".gitignore").collect();
     assert_eq!(untracked, kept);
 }
+
+#[test]
+fn a_verdict_and_a_drawn_number_that_were_altered_in_a_recorded_run_are_found() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "figure1", "--record"]);
+    let folder = "results/figure1/tiny";
+    // What was computed for it is not looked at.
+    let checked = || {
+        let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
+        let answer: serde_json::Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+        let checks = answer["answer"]["folders"][0]["checks"].as_array().unwrap().clone();
+        let find = |kind: &str| checks.iter().find(|check| check["kind"] == kind).unwrap().clone();
+        (output.status.code(), find("claims"), find("tables"), text(&output))
+    };
+    let (code, claims, tables, said) = checked();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(claims["agreed"].as_u64() > Some(0) && tables["agreed"].as_u64() > Some(0), "{said}");
+    assert!(said.contains("to compute: "), "{said}");
+    let path = world.path(folder).join("claims.md");
+    let before = fs::read_to_string(&path).unwrap();
+    let verdict = |line: &str| line.trim_end_matches(" |").rsplit(" | ").next().unwrap().to_owned();
+    let line = before.lines().nth(2).unwrap();
+    let other = if verdict(line) == "HOLDS" { "FAILS" } else { "HOLDS" };
+    let altered = format!("{}{other} |", line.strip_suffix(&format!("{} |", verdict(line))).unwrap());
+    fs::write(&path, before.replace(line, &altered)).unwrap();
+    let (code, claims, _, said) = checked();
+    let differs = claims["differs"].as_array().unwrap();
+    assert_eq!((code, differs.len()), (Some(4), 1), "{said}");
+    assert!(differs[0]["recorded"].as_str().unwrap().ends_with(&format!("{other} |")), "{said}");
+    fs::write(&path, before).unwrap();
+    // The data of the figure.
+    let path = world.path(folder).join("figure1.csv");
+    let rows = table(&path);
+    let place = rows[0].iter().position(|head| head == "value").unwrap();
+    let data = fs::read_to_string(&path).unwrap();
+    fs::write(&path, data.replacen(&rows[1][place], "0.125", 1)).unwrap();
+    let (code, _, tables, said) = checked();
+    assert_eq!((code, tables["differs"].as_array().unwrap().len()), (Some(4), 1), "{said}");
+}

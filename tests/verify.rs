@@ -223,3 +223,46 @@ fn inputs_are_found_by_their_hashes_and_a_missing_backbone_is_named() {
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8(output.stderr).unwrap().contains("there are no results to check"));
 }
+
+#[test]
+fn a_packed_record_is_verified_as_its_folder_and_says_what_was_altered_in_it() {
+    let world = world();
+    let pack = |to: &str| {
+        let output = world.ghostlab(&["record", "pack", "results", "--to", to, "--json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].clone()
+    };
+    let packed = pack("one.zip");
+    assert_eq!(packed["folders"], serde_json::json!(["grid"]), "{packed}");
+    pack("two.zip");
+    let whole = std::fs::read(world.path("one.zip")).unwrap();
+    assert_eq!(whole, std::fs::read(world.path("two.zip")).unwrap(), "the same folder gives the same bytes");
+    let verify = |file: &str| {
+        let output = world.ghostlab(&["verify", file, "--share", "20%", "--json"]);
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code().unwrap(), answer)
+    };
+    let (code, answer) = verify("one.zip");
+    assert_eq!(code, 0, "{answer:#}");
+    let folders = answer["answer"]["folders"].as_array().unwrap();
+    assert_eq!((&folders[0]["name"], &folders[1]["folder"]), (&"archive".into(), &"one.zip/grid".into()));
+    assert!(check(&folders[1], "windows")["agreed"].as_u64() > Some(0), "{answer:#}");
+
+    // A byte of an entry: the archive's own checksum tells, by the entry's name.
+    let place = whole.windows(9).rposition(|text| text == b"\"values\":").unwrap();
+    let mut broken = whole.clone();
+    broken[place + 1] = b'V';
+    std::fs::write(world.path("broken.zip"), broken).unwrap();
+    let (code, answer) = verify("broken.zip");
+    assert_eq!(code, 2, "{answer:#}");
+    assert!(answer["error"]["where"].as_str().unwrap().contains("numbers.json"), "{answer:#}");
+    // What stands in the way is nobody's but the user's.
+    std::fs::write(world.path("mine.zip"), "mine").unwrap();
+    let output = world.ghostlab(&["record", "pack", "results", "--to", "mine.zip"]);
+    assert_eq!(output.status.code(), Some(2));
+    // A file that is not as the run wrote it is no record.
+    std::fs::write(path(&world, "results.csv"), "other").unwrap();
+    let output = world.ghostlab(&["record", "pack", "results", "--to", "one.zip"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("results.csv"), "{text}");
+}

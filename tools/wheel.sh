@@ -9,6 +9,6 @@ rm -rf target/wheel && mkdir -p "$share/data"
 cp -R experiments "$share/experiments"
 cp -R data/tiny "$share/data/tiny"
 
-# The profile and the flags of `cargo build --release`: what is built is not built again.
-"${MATURIN:-maturin}" build --release --locked --out target/wheel
+# What lies beside the program is not in it as well.
+"${MATURIN:-maturin}" build --release --locked --no-default-features --out target/wheel
 ls -l target/wheel/*.whl

@@ -14,6 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use ghostlab::archive::unpack;
 use ghostlab::corpus::{Tokenizer, read_rows};
 use ghostlab::error::Error;
 use ghostlab::exec::Methods;
@@ -43,6 +44,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "race", seeds: race_seeds, run: race },
     FuzzTarget { name: "meta", seeds: meta_seeds, run: meta },
     FuzzTarget { name: "pack", seeds: pack_seeds, run: pack },
+    FuzzTarget { name: "record", seeds: record_seeds, run: record },
     FuzzTarget { name: "journal", seeds: journal_seeds, run: journal },
     FuzzTarget { name: "command", seeds: commands::command_seeds, run: commands::command },
     FuzzTarget { name: "plan", seeds: commands::plan_seeds, run: commands::plan },
@@ -468,4 +470,31 @@ fn journal(data: &[u8]) {
     for record in journal.read().0 {
         assert_eq!(written.get(&record.chunk), Some(&format!("{record:?}")));
     }
+}
+
+fn record_seeds() -> Vec<Vec<u8>> {
+    let whole = file("tests/fixtures/record/small.zip");
+    // A name that leads out, in as many bytes, in both places where it stands.
+    let out = |by: &[u8]| {
+        let mut bytes = whole.clone();
+        for place in 0..bytes.len() - 7 {
+            if &bytes[place..place + 7] == b"a/b.txt" {
+                bytes[place..place + 7].copy_from_slice(by);
+            }
+        }
+        bytes
+    };
+    vec![out(b"../b.tx"), out(b"/ab.txt"), whole]
+}
+
+/// Nothing is written beside the folder, and no more than there are bytes.
+fn record(data: &[u8]) {
+    let outer = TempDir::new().unwrap();
+    let inner = outer.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    match unpack(std::io::Cursor::new(data), data.len() as u64, &inner) {
+        Ok(unpacked) => assert!(unpacked.sound + unpacked.altered.len() <= data.len()),
+        Err(error) => sound(&error),
+    }
+    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "something lies beside the folder");
 }

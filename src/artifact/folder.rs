@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::recorded::{self, NOT_RECORDED};
+use super::recorded;
 use crate::error::{Error, Result};
 use crate::files::output::{Draft, OutputFolder};
 use crate::files::regular;
 use crate::files::sha256;
 use crate::grid::Grid;
-use crate::results::{FORMS, Provenance, RunDescription, StoredResults, other_than_kept};
+use crate::results::{Provenance, RunDescription, StoredResults, may_be_left_out, other_than_kept};
 
 /// Where the results of a run go.
 #[derive(Debug, Clone)]
@@ -253,8 +253,7 @@ fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     }
     let mut names = Vec::new();
     below(draft, "", &mut names).map_err(|error| Error::io("list", draft, &error))?;
-    let large = |name: &str| NOT_RECORDED.contains(&name) || FORMS.iter().any(|form| Path::new(name).starts_with(form));
-    names.retain(|name| large(name) && folder.join(name).symlink_metadata().is_err());
+    names.retain(|name| may_be_left_out(name) && folder.join(name).symlink_metadata().is_err());
     names.sort();
     names.into_iter().map(|name| Ok((name.clone(), regular::read(&draft.join(&name))?))).collect()
 }

@@ -25,8 +25,8 @@ use crate::files::output::Draft;
 use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
 use crate::plan::warnings;
 use crate::results::{
-    Origin, Provenance, Results, Table, collect, engine_notes, latency_notes, latex, markdown, tidy_frame, write_csv,
-    write_frame,
+    Measurement, Origin, Provenance, Results, Table, collect, drawn_frame, engine_notes, latency_notes, latex,
+    markdown, tidy_frame, write_csv, write_frame,
 };
 use crate::store::Store;
 
@@ -154,7 +154,7 @@ pub fn make(
         table = Some(laid);
     }
     // What the gate has stopped is not drawn; where that is all, the gate is the reason, not the drawing.
-    let drawn = figures(artifact, &outcome, &tabled, &staging);
+    let drawn = figures(artifact, &outcome, &tabled, grid.profile.as_deref().unwrap_or_default(), &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let (files, record) =
@@ -242,6 +242,7 @@ fn figures(
     artifact: &Artifact,
     outcome: &GridOutcome,
     results: &Results,
+    profile: &str,
     staging: &Draft,
 ) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
     let description = &artifact.description;
@@ -250,6 +251,13 @@ fn figures(
         Some(figure) => (artifact.name.clone(), draw(description, figure, outcome, &results.measurements())?),
         None => (format!("{}-losses", artifact.name), losses(&description.title, outcome)?),
     };
+    if let Some(figure) = &description.figure {
+        let shown = |number: &&Measurement| figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric);
+        let numbers: Vec<&Measurement> = results.measurements.iter().map(AsRef::as_ref).filter(shown).collect();
+        let path = staging.path().join(format!("{}.csv", artifact.name));
+        write_csv(&path, &drawn_frame(Origin { artifact: &artifact.name, profile }, &numbers)?)?;
+        files.push(path);
+    }
     let over = description.table.as_ref().filter(|table| table.over.is_some());
     let dots = over.map(|table| dots(&description.title, table, &results.measurements())).transpose()?.flatten();
     if let Some(drawing) = dots {

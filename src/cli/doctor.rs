@@ -122,7 +122,7 @@ fn needs(target: &str, arguments: &Arguments) -> Result<Vec<Needs>> {
             }
         };
     }
-    let all = artifact::all(&home::experiments(arguments.experiments.as_ref())?)?;
+    let all = artifact::all(&home::own_experiments(arguments.experiments.as_ref())?)?;
     let chosen = artifact::chosen(&all, &[target.to_owned()])?;
     let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
     Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())

@@ -15,6 +15,7 @@ use crate::cluster::Submission;
 use crate::error::{Error, Result};
 use crate::exec::{Methods, Settings};
 use crate::grid::Grid;
+use crate::installed;
 use crate::model::{DeviceName, EngineName, EngineRequest, FloatType};
 use crate::quantity::{Gigabytes, MOST_RETRIES};
 use crate::store::Store;
@@ -53,7 +54,9 @@ fn grid_file(named: OsString) -> PathBuf {
     if file.exists() || file.components().count() != 1 || file.extension().is_some() {
         return file;
     }
-    let artifact = home::experiments(None).ok().map(|folder| folder.join(&file).with_extension("yaml"));
+    let known = installed::holds(&format!("experiments/{}.yaml", file.display()));
+    let experiments = if known { home::own_experiments(None) } else { home::experiments(None) };
+    let artifact = experiments.ok().map(|folder| folder.join(&file).with_extension("yaml"));
     artifact.filter(|found| found.is_file()).unwrap_or(file)
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, ErrorKind, Result, nearest};
 use crate::files::output::Input;
 use crate::grid::Grid;
 use crate::installed;
@@ -71,6 +71,21 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
             .found("none")
             .hint(format!("run it in a checkout, or name the folder with --experiments or {EXPERIMENTS}"))
     })
+}
+
+/// The same; where the program has them within itself, they are put among the user's data first.
+///
+/// # Errors
+/// As [`experiments`], and where the user's data cannot be written to.
+pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
+    match experiments(named) {
+        Err(error) if error.kind() == ErrorKind::Missing => {
+            let folder = installed::brought()?.ok_or(error)?.join("experiments");
+            note!("the program's own experiments and data lie in {}", folder.with_file_name("").display());
+            Ok(folder)
+        }
+        found => found,
+    }
 }
 
 /// What a command about a grid reads, and what lies around it: no output may take its place.

@@ -35,7 +35,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let inputs = arguments.corpora.iter().map(|file| Input::new("a text", file)).collect();
     let mut output = OutputFile { path: target, inputs, force: arguments.force, is_ours: |_| false };
     output.check()?;
-    let embedded = home::experiments(None).ok().and_then(|folder| Some(folder.parent()?.join("data/tiny")));
+    let experiments = if arguments.corpora.is_empty() { home::own_experiments(None) } else { home::experiments(None) };
+    let embedded = experiments.ok().and_then(|folder| Some(folder.parent()?.join("data/tiny")));
     let starter = Starter::of(&arguments.folder, &arguments.corpora, embedded.as_deref(), target)?;
     output.inputs.extend(starter.inputs());
     output.write(starter.yaml(target).as_bytes())?;

@@ -43,6 +43,7 @@ mod options_test;
 mod out;
 mod plan;
 mod progress;
+mod record;
 mod report;
 mod reproduce;
 mod run;
@@ -124,6 +125,9 @@ enum Command {
     /// operators are drawn. Latencies are not verified. Exit codes: 0 all agrees, 4 something differs, 3 nothing differs and
     /// something cannot be checked.
     Verify(verify::Arguments),
+    /// Pack results folders for others.
+    #[command(subcommand)]
+    Record(record::Command),
     /// Compare two results folders: settings and values that differ, with paired tests on the same items.
     Compare(compare::Arguments),
     /// Write the page of all artifacts that are made: one file, without network.
@@ -217,6 +221,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::Record(command) => record::run(&command),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),

@@ -11,8 +11,8 @@ use super::answer::done::{Reported, shown};
 use super::answer::{self, Answer};
 use super::home;
 use super::units::bytes;
-use crate::artifact::claims::{self, ArtifactNumbers, Artifacts, Judged, Judgement};
-use crate::artifact::page::{CellNote, ClaimRow, ClaimWord, FindingRow, Page};
+use crate::artifact::claims::{self, CLAIMS, Judged};
+use crate::artifact::page::{CellNote, FindingRow, Page};
 use crate::artifact::{NOT_RECORDED, PageSheet, ResultsFolder, here, order};
 use crate::artifact::{audit, page, paper};
 use crate::clock::utc;
@@ -61,8 +61,6 @@ const PAGE: &str = "index.html";
 const HERE: &str = "here";
 /// What the recorded page ends in.
 const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
-/// The claims about an artifact, beside its recorded tables.
-const CLAIMS: &str = "claims.md";
 
 /// The folder of reports.
 fn output(reports: &Path) -> OutputFolder {
@@ -129,7 +127,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Path
     let mut rows = Vec::new();
     // Lists have no profile, and nothing to judge.
     for profile in profiles.iter().filter(|profile| !profile.is_empty()) {
-        rows.extend(judged_in(&folders, profile)?.iter().map(row));
+        rows.extend(claims::judged_in(&folders, profile)?.iter().map(claims::row));
     }
     let (made, program) = match record {
         true => last_made(&shown)?,
@@ -175,20 +173,8 @@ fn kept_bytes(folder: &Path) -> u64 {
 fn write_claims(folders: &[PathBuf]) -> Result<()> {
     for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder)) {
         let stored = StoredResults::read(folder)?;
-        let mut judged = judged_in(folders, &stored.profile)?;
-        judged.retain(|of| of.claim.artifacts.contains(&stored.name.as_str()));
-        let cell = |text: String| text.replace('|', "\\|").replace('\n', " ");
-        let line = |ClaimRow { claim, place, paper, paper_verdict, ours, verdict, .. }: ClaimRow| {
-            let paper = format!("{paper}: {}", paper_verdict.word());
-            format!("| {} |\n", [claim, place, paper, ours, verdict.word().to_owned()].map(cell).join(" | "))
-        };
-        let lines: String = judged.iter().map(|of| line(row(of))).collect();
-        let text = match lines.is_empty() {
-            true => "The paper has no claim about this that is checked.\n".to_owned(),
-            false => {
-                format!("| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n{lines}")
-            }
-        };
+        let judged = claims::judged_about(&stored.name, folders, &stored.profile)?;
+        let text = claims::written(&judged);
         ResultsFolder::add(folder, &[(CLAIMS.to_owned(), text.into_bytes())])?;
     }
     Ok(())
@@ -269,56 +255,7 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
 
 /// Every claim, on the paper's numbers and on those of all artifacts of a profile that are made; none where none is.
 pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<Judged<'static>>> {
-    judged_in(&current(results), profile)
-}
-
-/// The same on the numbers in some folders.
-fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<Judged<'static>>> {
-    let mut ours = Artifacts::new();
-    let names = [PathBuf::from(profile), here(Path::new(profile))];
-    for folder in folders {
-        let is_it = folder.file_name().is_some_and(|own| names.iter().any(|name| name.as_os_str() == own));
-        if is_it && folder.join(PageSheet::FILE).is_file() {
-            let stored = StoredResults::read(folder)?;
-            ours.insert(stored.name.clone(), ArtifactNumbers::of(stored));
-        }
-    }
-    if ours.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut theirs = Artifacts::new();
-    for table in paper::tables() {
-        theirs.insert(table.name.to_owned(), ArtifactNumbers::printed(paper::records(table.name)?));
-    }
-    Ok(claims::judged(claims::claims(), &theirs, &ours, profile))
-}
-
-fn row(judged: &Judged<'_>) -> ClaimRow {
-    let claim = judged.claim;
-    ClaimRow {
-        claim: match claim.reading {
-            Some(reading) => format!("{} (Read as: {reading}.)", claim.says),
-            None => claim.says.to_owned(),
-        },
-        place: claim.place.to_owned(),
-        paper: judged.paper.count(),
-        paper_verdict: word(judged.paper.outcome),
-        ours: judged.ours.count(),
-        verdict: word(judged.ours.outcome),
-        artifact: match claim.artifacts {
-            [only] => (*only).to_owned(),
-            _ => String::new(),
-        },
-        profile: judged.profile.clone(),
-    }
-}
-
-fn word(outcome: Judgement) -> ClaimWord {
-    match outcome {
-        Judgement::Holds => ClaimWord::Holds,
-        Judgement::Fails => ClaimWord::Fails,
-        Judgement::Unknown => ClaimWord::Unknown,
-    }
+    claims::judged_in(&current(results), profile)
 }
 
 fn findings() -> Result<Vec<FindingRow>> {

@@ -94,7 +94,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Makes what is asked for; the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let folders = Folders {
-        experiments: home::experiments(arguments.experiments.as_ref())?,
+        experiments: home::own_experiments(arguments.experiments.as_ref())?,
         results: home::below(arguments.results.as_ref(), "results", None),
         reports: home::below(arguments.reports.as_ref(), "reports", None),
     };

@@ -1,22 +1,26 @@
 //! `ghostlab verify FOLDER`: somebody's numbers, checked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use tempfile::TempDir;
 
+use super::answer::plan::probe;
 use super::answer::{self, Answer};
-use super::{candidates, home, progress, stop};
+use super::{candidates, home, progress, stop, units};
+use crate::archive;
 use crate::error::{Error, Result};
 use crate::exec::Settings;
+use crate::files::regular;
 use crate::hub;
 use crate::installed;
 use crate::store::Store;
-use crate::verify::{self, Check, FolderCheck, Request, Verification};
+use crate::verify::{self, Check, FolderCheck, Request, Verification, Work};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// A results folder, or a folder of several.
+    /// A results folder, a folder of several, or a file that `record pack` has made.
     #[arg(add = candidates::results())]
     folder: PathBuf,
     /// The part of all windows and documents that is computed afresh: `5%` or `0.05`. Of selections and operators its square
@@ -40,11 +44,42 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+/// What is going to be computed, and how long that takes about.
+fn before(work: &Work) -> String {
+    let Work { cells, backbones, calibrations, chunks, flop } = work;
+    if *cells == 0 {
+        return "nothing is computed afresh: what is drawn cannot be found here".to_owned();
+    }
+    format!(
+        "to compute: {} of {} backbones, {calibrations} calibrations, {chunks} chunks, {}; about {} on this processor",
+        units::cells(*cells),
+        backbones.len(),
+        units::flops(*flop),
+        units::seconds(flop / probe()),
+    )
+}
+
+/// An archive as a folder for a while, and what its own list says of its entries; none of a folder.
+fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let failed = |error: std::io::Error| Error::io("read", path, &error);
+    let file = regular::open(path)?;
+    let bytes = file.metadata().map_err(failed)?.len();
+    let folder = tempfile::Builder::new().prefix("ghostlab-record-").tempdir();
+    let folder = folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))?;
+    let unpacked = archive::unpack(file, bytes, folder.path()).map_err(|error| error.at(path.display().to_string()))?;
+    Ok(Some((folder, FolderCheck::of_archive(path, &unpacked))))
+}
+
 /// So many differences are said of each check; `--json` has all.
 const SAID: usize = 10;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let folders = verify::folders(&arguments.folder)?;
+    let unpacked = unpacked(&arguments.folder)?;
+    let root = unpacked.as_ref().map_or(arguments.folder.as_path(), |(folder, _)| folder.path());
+    let folders = verify::folders(root)?;
     let scratch = tempfile::Builder::new().prefix("ghostlab-verify-").tempdir();
     let scratch = scratch.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))?;
     let store = Store::open(scratch.path())?;
@@ -62,8 +97,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         reporter: &*reporter,
         stop: &stop,
     };
-    let checked = folders.iter().map(|folder| verify::verify(folder, &request)).collect::<Result<Vec<_>>>()?;
-    let found = Verification { share: arguments.share, seed: arguments.seed, folders: checked };
+    let prepared = folders.iter().map(|folder| verify::prepare(folder, &request)).collect::<Result<Vec<_>>>()?;
+    let works = prepared.iter().map(|of| of.work(&request)).collect::<Result<Vec<_>>>()?;
+    let work = works.into_iter().fold(Work::default(), Work::and);
+    note!("{}", before(&work));
+    let mut checked = prepared.into_iter().map(|of| of.finish(&request)).collect::<Result<Vec<_>>>()?;
+    if let Some((_, of_archive)) = unpacked.as_ref() {
+        for (check, folder) in checked.iter_mut().zip(&folders) {
+            let inner = folder.strip_prefix(root).unwrap_or(folder);
+            check.folder = arguments.folder.join(inner).display().to_string();
+        }
+        checked.insert(0, of_archive.clone());
+    }
+    let found = Verification { share: arguments.share, seed: arguments.seed, work, folders: checked };
     let code = match (found.differs(), found.cannot()) {
         (true, _) => 4,
         (_, true) => 3,

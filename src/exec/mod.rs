@@ -46,7 +46,7 @@ pub use quiet::timing_claim;
 pub use record::{Recorder, RunRecord, Stage};
 pub use registry::Methods;
 pub use run::{Worked, run, stored, work};
-pub use sample::{Draw, SampledCell, SampledItems, SampledScores, sample};
+pub use sample::{Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost};
 pub use settings::Settings;
 pub use share::Terms;
 pub use time_left::TimeLeft;

@@ -24,7 +24,9 @@ use crate::grid::Grid;
 use crate::identity::{Identity, MeasureId};
 use crate::model::{Program, Trie};
 use crate::plan::payload::selection;
-use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant, unrepaired, weights_budget};
+use crate::plan::{
+    BackbonePlan, Evaluation, JobCost, JobPlace, Plan, Subject, Variant, job_costs, unrepaired, weights_budget,
+};
 use crate::store::Store;
 use crate::tasks::{AccuracyKind, AnswerKey, AnswerSheet, DocumentResult, Score};
 
@@ -65,6 +67,59 @@ pub enum SampledItems {
 
 /// Which chunks of an evaluation are drawn, of so many.
 pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
+
+/// What a sample is going to compute.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SampleCost {
+    /// Calibrations, each a pass over its text.
+    pub calibrations: usize,
+    /// Batches of windows or documents.
+    pub chunks: usize,
+    /// By the cost model.
+    pub flops: f64,
+}
+
+/// The same as [`sample`] would, without computing anything but tokens, which stay in the store.
+///
+/// # Errors
+/// As of [`sample`].
+pub fn sample_cost(
+    grid: &Grid,
+    settings: Settings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+    draw: &Draw<'_>,
+) -> Result<SampleCost> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
+    let context = Context::new(&plan, &state, store, settings, reporter, stop, None);
+    let costs = job_costs(&plan, &state)?;
+    let mut all = SampleCost::default();
+    for (place, backbone) in plan.backbones.iter().enumerate() {
+        for JobCost { job, flops, left, .. } in costs.iter().filter(|cost| cost.backbone == place) {
+            match job {
+                JobPlace::Calibration(_) => {
+                    all.calibrations += usize::from(*left > 0.0);
+                    all.flops += left;
+                }
+                JobPlace::Evaluation(at) => {
+                    let evaluation = &backbone.evaluations[*at];
+                    let text = tokenise::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
+                    text.with_eval_set(settings.batch_tokens, |eval_set| {
+                        let (drawn, chunks) = (draw(backbone, evaluation, eval_set.chunks()), eval_set.chunks());
+                        let part = drawn.len() as f64 / chunks.max(1) as f64;
+                        all.chunks += drawn.len();
+                        all.flops += flops * part;
+                        Ok(())
+                    })?;
+                }
+                JobPlace::Latency(_) => {}
+            }
+        }
+    }
+    Ok(all)
+}
 
 /// Computes the selections and operators of a grid's cells, and what they score in the chunks that are drawn. What is stored
 /// of selections and operators is taken: `store` is one of the caller's own.

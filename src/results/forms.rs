@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::LM_EVAL;
+use super::{CHANNELS, DOCUMENTS, LATENCY, LM_EVAL};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::files::atomic::write_atomically;
@@ -20,6 +20,11 @@ pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
 /// The folders of all that is written for other programs.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
+/// Whether a record may be without that file: what is large, and what other programs read, which is made of the numbers
+/// that stay (docs/record.md).
+pub fn may_be_left_out(name: &str) -> bool {
+    [DOCUMENTS, CHANNELS, LATENCY].contains(&name) || FORMS.iter().any(|form| Path::new(name).starts_with(form))
+}
 /// The version of Every Eval Ever's schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
 const SCHEMA: &str = "0.3.0";
 

@@ -158,3 +158,34 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
     }
     DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
 }
+
+/// What a figure draws, as data: a row for each number, in the columns that a table has of it.
+///
+/// # Errors
+/// When polars cannot make the columns.
+pub fn drawn_frame(origin: Origin<'_>, numbers: &[&Measurement]) -> Result<DataFrame> {
+    let text = |name: &str, of: &dyn Fn(&Measurement) -> String| {
+        Series::new(name.into(), numbers.iter().map(|number| of(number)).collect::<Vec<_>>()).into_column()
+    };
+    let real = |name: &str, of: &dyn Fn(&Measurement) -> Option<f64>| {
+        Series::new(name.into(), numbers.iter().map(|number| of(number)).collect::<Vec<_>>()).into_column()
+    };
+    let count = |name: &str, of: &dyn Fn(&Measurement) -> usize| {
+        Series::new(name.into(), numbers.iter().map(|number| of(number) as u64).collect::<Vec<_>>()).into_column()
+    };
+    let columns = vec![
+        text("artifact", &|_| origin.artifact.to_owned()),
+        text("profile", &|_| origin.profile.to_owned()),
+        text("backbone", &|number| number.record.condition.backbone.clone()),
+        count("total_layers", &|number| number.record.condition.layers),
+        count("pruned_layers", &|number| number.record.condition.depth),
+        text("criterion", &|number| number.record.condition.criterion.clone()),
+        text("recovery", &|number| number.record.condition.recovery.clone()),
+        text("calibration", &|number| number.record.condition.calibration.clone()),
+        text("metric", &|number| number.record.metric.clone()),
+        real("value", &|number| number.record.value),
+        real("std", &|number| number.record.error),
+        text("cell", &|number| number.cell.clone()),
+    ];
+    DataFrame::new(numbers.len(), columns).map_err(|error| failed(&error))
+}

@@ -57,8 +57,8 @@ pub use differences::{
 pub use documents::{Answers, DOCUMENTS, LM_EVAL, write_documents, write_lm_eval};
 pub use engines::engine_notes;
 pub use factors::Factors;
-pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, write_forms};
-pub use frame::{Origin, run_frame, tidy_frame, write_frame};
+pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
+pub use frame::{Origin, drawn_frame, run_frame, tidy_frame, write_frame};
 pub use latency::{LATENCY, NOISY, latency_notes, write_latencies};
 pub use latex::latex;
 pub use long::long;

@@ -1,20 +1,38 @@
-//! The drawn part of a folder's numbers, computed afresh and held against the record: cells by identity, items by place.
+//! The drawn part of a folder's numbers: what computing it takes, and then, computed afresh and held against the record,
+//! cells by identity and items by place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Request;
-use super::draw::{drawn, parts};
-use super::finding::{Check, CheckKind};
+use super::draw::{cells, drawn};
+use super::finding::{Check, CheckKind, Work};
 use super::inputs::Finder;
 use super::record::{Recorded, RecordedDocument, RunBoundary};
 use crate::error::{ErrorKind, Result};
-use crate::exec::{BoundaryResult, Methods, SampledCell, SampledItems, SampledScores, Settings, sample};
-use crate::grid::Grid;
+use crate::exec::{BoundaryResult, Methods, SampledCell, SampledItems, SampledScores, Settings, sample, sample_cost};
+use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, Identity, MeasureId};
 use crate::model::{EngineRequest, Tolerance};
+use crate::plan::{BackbonePlan, Evaluation};
 use crate::results::{StoredEngine, StoredNumber};
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
+
+/// What is drawn of a folder, to be computed.
+pub(super) struct Drawn {
+    /// By what ran them.
+    parts: Vec<Part>,
+    /// Of the chunks.
+    share: f64,
+    inputs: Check,
+}
+
+/// Cells that one engine runs.
+struct Part {
+    grid: Grid,
+    settings: Settings,
+    engine: StoredEngine,
+}
 
 /// The checks of one folder.
 struct Checks {
@@ -26,67 +44,33 @@ struct Checks {
     operators: Check,
 }
 
-/// Computes a drawn part anew; what could not be is told in the checks.
-///
-/// # Errors
-/// That the user asked to stop.
-pub(super) fn check(
-    recorded: &Recorded,
-    request: &Request<'_>,
-    finder: &Finder,
-    folder: &str,
-    notes: &mut Vec<String>,
-) -> Result<Vec<Check>> {
-    let mut checks = Checks {
-        inputs: Check::new(CheckKind::Inputs),
-        windows: Check::new(CheckKind::Windows),
-        documents: Check::new(CheckKind::Documents),
-        choices: Check::new(CheckKind::LogLikelihoods),
-        selections: Check::new(CheckKind::Selections),
-        operators: Check::new(CheckKind::Operators),
+/// Draws cells, and finds what they are made from; what is not there is told in the check of inputs.
+pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, notes: &mut Vec<String>) -> Drawn {
+    let mut drawn = Drawn { parts: Vec::new(), share: request.share, inputs: Check::new(CheckKind::Inputs) };
+    let grid = match Grid::thawed(&recorded.numbers.settings, &Methods) {
+        Ok(grid) => grid,
+        Err(error) => {
+            drawn.inputs.lack("the grid as it ran", error.one_line());
+            return drawn;
+        }
     };
-    match Grid::thawed(&recorded.numbers.settings, &Methods) {
-        Ok(grid) => drawn_part(recorded, request, finder, folder, notes, &grid, &mut checks)?,
-        Err(error) => checks.inputs.lack("the grid as it ran", error.one_line()),
-    }
-    let numbers = &recorded.numbers.numbers;
-    let windows = numbers.iter().filter_map(|of| Some(of.losses.as_ref()?.len())).sum();
-    let documents =
-        numbers.iter().filter_map(|of| of.right.as_ref().filter(|of| !of.contains(',')).map(String::len)).sum();
-    let choices = recorded.documents.iter().flat_map(|all| all.values().flatten()).map(|of| of.choices.len()).sum();
-    let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
-    let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
-    let Checks { inputs, windows: w, documents: d, choices: c, selections, operators } = checks;
-    let inputs_all = inputs.compared();
-    Ok(vec![
-        inputs.of(inputs_all),
-        w.of(windows),
-        d.of(documents),
-        c.of(choices),
-        selections.of(pruned),
-        operators.of(boundaries),
-    ])
-}
-
-fn drawn_part(
-    recorded: &Recorded,
-    request: &Request<'_>,
-    finder: &Finder,
-    folder: &str,
-    notes: &mut Vec<String>,
-    grid: &Grid,
-    checks: &mut Checks,
-) -> Result<()> {
-    let (count, share) = parts(request.share, grid.cells.len());
-    let part = count as f64 / grid.cells.len().max(1) as f64;
-    let places = drawn(request.seed, &format!("{folder}/cells"), grid.cells.len(), part);
+    let group = |cell: &Cell| match &cell.calibration {
+        Some(of) => format!("{} {}", cell.backbone, serde_json::to_string(of).unwrap_or_default()),
+        None => String::new(),
+    };
+    // A whole backbone needs no calibration: it goes with the first cell of it that does.
+    let of_dense = |cell: &Cell| {
+        let mut own = grid.cells.iter().filter(|of| of.backbone == cell.backbone && of.calibration.is_some());
+        own.next().map_or_else(|| cell.backbone.clone(), group)
+    };
+    let groups = grid.cells.iter().map(|cell| if cell.calibration.is_some() { group(cell) } else { of_dense(cell) });
+    let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
+    let (places, share) = cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
+    drawn.share = share;
     let mut cut = grid.clone();
     cut.cells = places.iter().map(|&at| grid.cells[at].clone()).collect();
     cut.evaluate.latency.clear();
-    found(&mut cut, recorded, finder, &mut checks.inputs);
-    if cut.cells.is_empty() {
-        return Ok(());
-    }
+    found(&mut cut, recorded, finder, &mut drawn.inputs);
     let batch = recorded.numbers.measured.values().flat_map(BTreeMap::values).flatten().find_map(|of| match of {
         MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } => Some(*batch),
         _ => None,
@@ -98,26 +82,97 @@ fn drawn_part(
         own.cells.retain(|cell| recorded.numbers.engine(&cell.backbone).to_string() == engine);
         let Some(backbone) = own.cells.first().map(|cell| cell.backbone.clone()) else { continue };
         own.backbones.retain(|name, _| own.cells.iter().any(|cell| cell.backbone == *name));
-        let recorded_engine = recorded.numbers.engine(&backbone);
-        let asked = asked(&recorded_engine, &own, &backbone);
+        let engine = recorded.numbers.engine(&backbone);
+        let asked = asked(&engine, &own, &backbone);
         if asked.is_none() {
-            notes.push(format!("{recorded_engine} is not on this machine: computed here with what is"));
+            notes.push(format!("{engine} is not on this machine: computed here with what is"));
         }
         let base = request.settings;
         let settings =
             Settings { engine: asked.unwrap_or_default(), batch_tokens: batch.unwrap_or(base.batch_tokens), ..base };
-        let draw = |backbone: &crate::plan::BackbonePlan, of: &crate::plan::Evaluation, chunks: usize| {
-            // By what is measured of what, not by a name.
+        drawn.parts.push(Part { grid: own, settings, engine });
+    }
+    drawn
+}
+
+impl Drawn {
+    /// Which chunks: by what is measured of what, not by a name.
+    fn chunks(&self, request: &Request<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
+        let (seed, share) = (request.seed, self.share);
+        move |backbone, of, chunks| {
             let measure = serde_json::to_string(&*of.measure).unwrap_or_default();
-            drawn(request.seed, &format!("{folder}/{}/{measure}", backbone.content), chunks, share)
-        };
-        match sample(&own, settings, request.store, request.reporter, request.stop, &draw) {
-            Ok(cells) => cells.iter().for_each(|cell| compare(recorded, &recorded_engine, &own, cell, checks)),
-            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-            Err(error) => checks.inputs.lack(format!("what {engine} ran"), error.one_line()),
+            drawn(seed, &format!("{}/{measure}", backbone.content), chunks, share)
         }
     }
-    Ok(())
+
+    /// What computing it takes, as far as it can be known before.
+    ///
+    /// # Errors
+    /// That the user asked to stop. What else is wrong is told when it is computed.
+    pub(super) fn work(&self, request: &Request<'_>) -> Result<Work> {
+        let mut work = Work::default();
+        for Part { grid, settings, .. } in &self.parts {
+            work.cells += grid.cells.len();
+            work.backbones.extend(grid.backbones.values().map(|of| of.path.display().to_string()));
+            let draw = self.chunks(request);
+            match sample_cost(grid, *settings, request.store, request.reporter, request.stop, &draw) {
+                Ok(cost) => {
+                    work.calibrations += cost.calibrations;
+                    work.chunks += cost.chunks;
+                    work.flop += cost.flops;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(work)
+    }
+
+    /// Computes it anew, and compares.
+    ///
+    /// # Errors
+    /// That the user asked to stop.
+    pub(super) fn check(self, recorded: &Recorded, request: &Request<'_>) -> Result<Vec<Check>> {
+        let draw = self.chunks(request);
+        let mut checks = Checks {
+            inputs: self.inputs,
+            windows: Check::new(CheckKind::Windows),
+            documents: Check::new(CheckKind::Documents),
+            choices: Check::new(CheckKind::LogLikelihoods),
+            selections: Check::new(CheckKind::Selections),
+            operators: Check::new(CheckKind::Operators),
+        };
+        for Part { grid, settings, engine } in &self.parts {
+            match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
+                Ok(cells) => cells.iter().for_each(|cell| compare(recorded, engine, grid, cell, &mut checks)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+                Err(error) => checks.inputs.lack(format!("what {engine} ran"), error.one_line()),
+            }
+        }
+        Ok(checks.all(recorded))
+    }
+}
+
+impl Checks {
+    /// Each with how many numbers of its kind the record has.
+    fn all(self, recorded: &Recorded) -> Vec<Check> {
+        let numbers = &recorded.numbers.numbers;
+        let windows = numbers.iter().filter_map(|of| Some(of.losses.as_ref()?.len())).sum();
+        let documents =
+            numbers.iter().filter_map(|of| of.right.as_ref().filter(|of| !of.contains(',')).map(String::len)).sum();
+        let choices = recorded.documents.iter().flat_map(|all| all.values().flatten()).map(|of| of.choices.len()).sum();
+        let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
+        let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
+        let inputs = self.inputs.compared();
+        vec![
+            self.inputs.of(inputs),
+            self.windows.of(windows),
+            self.documents.of(documents),
+            self.choices.of(choices),
+            self.selections.of(pruned),
+            self.operators.of(boundaries),
+        ]
+    }
 }
 
 /// The engine that the record names, where it runs here.

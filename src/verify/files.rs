@@ -3,16 +3,11 @@
 use std::path::Path;
 
 use super::finding::{Check, CheckKind};
+use crate::archive;
 use crate::error::{Error, Result};
 use crate::files::output::Manifest;
-use crate::files::{regular, sha256};
-use crate::results::{CHANNELS, DOCUMENTS, FORMS, LATENCY};
-
-/// What a record may leave out (docs/record.md).
-fn is_bulk(name: &str) -> bool {
-    // What other programs read is made of the numbers that stay.
-    [DOCUMENTS, CHANNELS, LATENCY].contains(&name) || FORMS.iter().any(|form| Path::new(name).starts_with(form))
-}
+use crate::files::sha256;
+use crate::results::may_be_left_out;
 
 /// Each listed file. What was left out is told in `notes`.
 ///
@@ -20,29 +15,24 @@ fn is_bulk(name: &str) -> bool {
 /// A file that cannot be read.
 pub(super) fn check(folder: &Path, notes: &mut Vec<String>) -> Result<Check> {
     let mut check = Check::new(CheckKind::Files);
-    let path = folder.join(Manifest::FILE);
-    if !path.is_file() {
+    let Some(listed) = archive::listed(&folder.join(Manifest::FILE))? else {
         check.lack(Manifest::FILE, "the folder's list of hashes");
         return Ok(check);
-    }
-    let text = String::from_utf8_lossy(&regular::read(&path)?).into_owned();
-    let listed: Vec<(&str, &str)> =
-        text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("  ")).collect();
+    };
     let (mut left_out, mut all) = (0, 0);
     for (hash, name) in listed {
         all += 1;
-        let inside = Path::new(name).components().all(|part| matches!(part, std::path::Component::Normal(_)));
-        let file = folder.join(name);
-        if !inside {
+        let file = folder.join(&name);
+        if !archive::is_inside(&name) {
             check.differ(name, ["a file of this folder", "a path that leads out of it"], None);
-        } else if !file.exists() && is_bulk(name) {
+        } else if !file.exists() && may_be_left_out(&name) {
             left_out += 1;
         } else if !file.exists() {
-            check.differ(name, [hash, "no such file"], None);
+            check.differ(name, [hash.as_str(), "no such file"], None);
         } else {
             match sha256::of_file(&file).map_err(|error| Error::io("read", &file, &error))?.0 {
                 found if found == hash => check.agree(0.0),
-                found => check.differ(name, [hash, &found], None),
+                found => check.differ(name, [hash, found], None),
             }
         }
     }

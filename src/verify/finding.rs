@@ -1,8 +1,13 @@
 //! What a check found: how many numbers agree, which do not and by how much, and which cannot be checked and for want of
 //! what.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::Serialize;
+
+use crate::archive::{Altered, METADATA, Unpacked};
 
 /// Results folders that were checked.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -11,7 +16,37 @@ pub struct Verification {
     pub share: f64,
     /// The seed of the draw.
     pub seed: u64,
+    /// What there was to compute.
+    pub work: Work,
     pub folders: Vec<FolderCheck>,
+}
+
+/// What computing the drawn part takes, as far as that is known before.
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
+pub struct Work {
+    pub cells: usize,
+    /// The folders of the backbones that are loaded.
+    pub backbones: BTreeSet<String>,
+    /// Passes over a calibration's text; what several folders share is counted for each.
+    pub calibrations: usize,
+    /// Batches of windows or documents, each scored for all drawn cells of its backbone.
+    pub chunks: usize,
+    /// Floating-point operations, by the cost model.
+    pub flop: f64,
+}
+
+impl Work {
+    /// Both.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        let Self { cells, backbones, calibrations, chunks, flop } = other;
+        self.cells += cells;
+        self.backbones.extend(backbones);
+        self.calibrations += calibrations;
+        self.chunks += chunks;
+        self.flop += flop;
+        self
+    }
 }
 
 /// One results folder.
@@ -38,6 +73,8 @@ pub enum CheckKind {
     Items,
     /// Each form of the table with the numbers, and with the others.
     Tables,
+    /// The verdict on each sentence of the paper, judged again on the numbers.
+    Claims,
     /// The inputs, by their hashes.
     Inputs,
     /// Window losses, computed afresh.
@@ -59,6 +96,7 @@ impl CheckKind {
             Self::Files => "files by their hashes",
             Self::Items => "numbers from their items",
             Self::Tables => "tables from the numbers",
+            Self::Claims => "claims judged again",
             Self::Inputs => "inputs by their hashes",
             Self::Windows => "window losses, afresh",
             Self::Documents => "answers, afresh",
@@ -156,6 +194,25 @@ impl Check {
         self.all = all.max(self.compared());
         self.chance = if self.all == 0 { 1.0 } else { self.compared() as f64 / self.all as f64 };
         self
+    }
+}
+
+impl FolderCheck {
+    /// What an archive's own list says of its entries.
+    pub fn of_archive(path: &Path, unpacked: &Unpacked) -> Self {
+        let mut check = Check::new(CheckKind::Files);
+        (0..unpacked.sound).for_each(|_| check.agree(0.0));
+        for Altered { name, listed, found } in &unpacked.altered {
+            check.differ(name, [listed, found], None);
+        }
+        let all = check.compared();
+        Self {
+            folder: path.display().to_string(),
+            name: "archive".to_owned(),
+            program: METADATA.to_owned(),
+            checks: vec![check.of(all)],
+            notes: Vec::new(),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! own, so that no stored score is taken for a fresh one. Latencies are not verified: another machine has others.
 
 mod afresh;
+mod claims;
 mod draw;
 mod files;
 mod finding;
@@ -14,8 +15,9 @@ mod tables;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-pub use finding::{Check, CheckKind, Differing, FolderCheck, Lacking, Verification};
+pub use finding::{Check, CheckKind, Differing, FolderCheck, Lacking, Verification, Work};
 
+use self::afresh::Drawn;
 use self::inputs::Finder;
 use self::record::Recorded;
 use crate::error::{Error, Result};
@@ -68,26 +70,55 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Checks one results folder. `name` is what the draw depends on: a folder's place, so that the same one is drawn alike
-/// wherever it lies.
+/// A results folder of which all is checked that needs no model, and of which a part is drawn.
+pub struct Prepared {
+    folder: PathBuf,
+    recorded: Recorded,
+    drawn: Drawn,
+    checks: Vec<Check>,
+    notes: Vec<String>,
+}
+
+/// Checks a results folder as far as it can be without a model, and draws what is to be computed.
 ///
 /// # Errors
-/// A folder that cannot be read; that the user asked to stop. What is wrong or lacks in it is told in its checks.
-pub fn verify(folder: &Path, request: &Request<'_>) -> Result<FolderCheck> {
+/// A folder that cannot be read. What is wrong or lacks in it is told in its checks.
+pub fn prepare(folder: &Path, request: &Request<'_>) -> Result<Prepared> {
     let recorded = Recorded::read(folder)?;
     let mut notes = Vec::new();
-    let mut checks =
-        vec![files::check(folder, &mut notes)?, items::check(folder, &recorded)?, tables::check(folder, &recorded)?];
-    let name = recorded.numbers.name.clone();
-    // The same results are drawn alike wherever they lie.
-    let drawn = format!("{name}/{}", recorded.numbers.profile);
+    let checks = vec![
+        files::check(folder, &mut notes)?,
+        items::check(folder, &recorded)?,
+        tables::check(folder, &recorded)?,
+        claims::check(folder, &recorded)?,
+    ];
     let finder = Finder::new(request.roots.clone());
-    checks.extend(afresh::check(&recorded, request, &finder, &drawn, &mut notes)?);
+    let drawn = afresh::draw(&recorded, request, &finder, &mut notes);
     let numbers = &recorded.numbers;
     let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
     if measures.any(|measure| measure.machine().is_some()) {
         notes.push("latencies are not verified: another machine has others".to_owned());
     }
-    let program = recorded.numbers.program.clone();
-    Ok(FolderCheck { folder: folder.display().to_string(), name, program, checks, notes })
+    Ok(Prepared { folder: folder.to_owned(), recorded, drawn, checks, notes })
+}
+
+impl Prepared {
+    /// What is going to be computed. Texts are read for it.
+    ///
+    /// # Errors
+    /// That the user asked to stop.
+    pub fn work(&self, request: &Request<'_>) -> Result<Work> {
+        self.drawn.work(request)
+    }
+
+    /// Computes what is drawn, and compares.
+    ///
+    /// # Errors
+    /// That the user asked to stop.
+    pub fn finish(self, request: &Request<'_>) -> Result<FolderCheck> {
+        let Self { folder, recorded, drawn, mut checks, notes } = self;
+        checks.extend(drawn.check(&recorded, request)?);
+        let (name, program) = (recorded.numbers.name, recorded.numbers.program);
+        Ok(FolderCheck { folder: folder.display().to_string(), name, program, checks, notes })
+    }
 }

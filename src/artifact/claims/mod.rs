@@ -13,6 +13,7 @@
 //! | `run` | the numbers of an artifact and what made them: only runs that agree are read together |
 //! | `judge` | a claim on one side's numbers |
 //! | `compare` | the paper's count beside ours |
+//! | `written` | the verdicts beside a recorded run, and the folders that they are judged on |
 //!
 //! Numbers are compared as a table prints them: what prints alike is alike.
 //!
@@ -28,6 +29,7 @@ mod outcome;
 mod run;
 mod sentences;
 mod setting;
+mod written;
 
 #[cfg(test)]
 mod paper_tests;
@@ -42,3 +44,4 @@ pub use judge::{ClaimVerdict, SettingVerdict};
 pub use outcome::Judgement;
 pub use run::{ArtifactNumbers, Artifacts, Run};
 pub use sentences::claims;
+pub use written::{CLAIMS, judged_about, judged_in, line, row, written};

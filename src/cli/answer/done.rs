@@ -372,6 +372,20 @@ pub(crate) struct BegunStore {
     pub(crate) shared: String,
 }
 
+/// Results folders were packed.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct PackedRecord {
+    /// The archive.
+    pub(crate) file: String,
+    pub(crate) bytes: u64,
+    /// The results folders, as they are called in it.
+    pub(crate) folders: Vec<String>,
+    /// All its entries, metadata and list of hashes among them.
+    pub(crate) entries: usize,
+    /// Files that the folders list and do not hold, as a record may.
+    pub(crate) left_out: usize,
+}
+
 /// Paths as JSON has them.
 pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| shown(path)).collect()

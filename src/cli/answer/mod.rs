@@ -100,6 +100,8 @@ pub(super) enum Answer {
     Compare(compare::Comparison),
     #[serde(rename = "verify")]
     Verify(crate::verify::Verification),
+    #[serde(rename = "record pack")]
+    RecordPack(done::PackedRecord),
     #[serde(rename = "explain")]
     Explain(explain::Explanation),
     #[serde(rename = "init")]

@@ -444,7 +444,7 @@ fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
 }
 
 /// Floating-point operations a second of a run, from those of a plain product: about half the time goes elsewhere.
-fn probe() -> f64 {
+pub(crate) fn probe() -> f64 {
     const SIZE: usize = 768;
     let x = vec![1.0f32; SIZE * SIZE];
     let mut y = vec![0.0f32; SIZE * SIZE];

@@ -1,0 +1,173 @@
+//! RO-Crate 1.2 (w3id.org/ro/crate/1.2): what an archive holds and how it was made, for programs that know nothing of this
+//! one. All of it is said in the folders' own records; nothing is asked of this machine.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::pack::PackedFolder;
+use super::{MANIFEST, METADATA};
+
+const CONTEXT: &str = "https://w3id.org/ro/crate/1.2/context";
+const PROFILE: &str = "https://w3id.org/ro/crate/1.2";
+/// Where nobody says under what results may be used.
+const UNSTATED: &str = "Not stated: ask whoever made these results.";
+
+/// Entities by their ids: what several runs share is said once.
+type Entities = BTreeMap<String, Value>;
+
+pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>) -> Value {
+    let mut others = Entities::new();
+    let mut graph = Vec::new();
+    let (mut parts, mut runs) = (Vec::new(), Vec::new());
+    for folder in folders {
+        let folder_id = format!("{}/", folder.name);
+        let files: Vec<Value> = folder.files.iter().map(|file| refer(&format!("{folder_id}{}", file.name))).collect();
+        graph.push(json!({
+            "@id": folder_id, "@type": "Dataset", "name": folder.title,
+            "description": format!("Results folder of {}: tables or figures with the items behind each number, and how they were made.", folder.title),
+            "hasPart": one_or_all(files),
+        }));
+        graph.extend(folder.files.iter().map(|file| {
+            json!({
+                "@id": format!("{folder_id}{}", file.name), "@type": "File", "name": file.name,
+                "description": format!("{} of {}", file.name, folder.title),
+                "contentSize": file.bytes.len().to_string(), "encodingFormat": media_type(&file.name), "sha256": file.hash,
+            })
+        }));
+        parts.push(refer(&folder_id));
+        runs.push(run(folder, &folder_id, &mut others));
+    }
+    parts.push(refer(MANIFEST));
+    graph.push(json!({
+        "@id": MANIFEST, "@type": "File", "name": MANIFEST, "encodingFormat": "text/plain",
+        "description": "SHA-256 of every other file, as `sha256sum -c` reads it",
+    }));
+    let titles: Vec<&str> = folders.iter().map(|folder| folder.title.as_str()).collect();
+    let published = folders.iter().filter_map(|folder| folder.run["finished"].as_str()).max().unwrap_or_default();
+    let root = json!({
+        "@id": "./", "@type": "Dataset", "name": format!("Results of ghostlab: {}", titles.join(", ")),
+        "description": "Numbers of layer-pruned language models with the items behind them; `ghostlab verify` computes a drawn part of them afresh.",
+        "datePublished": published, "license": licensed(license, &mut others),
+        "hasPart": one_or_all(parts), "mentions": one_or_all(runs),
+    });
+    let descriptor = json!({
+        "@id": METADATA, "@type": "CreativeWork", "about": refer("./"), "conformsTo": refer(PROFILE),
+    });
+    let all: Vec<Value> = [descriptor, root].into_iter().chain(graph).chain(others.into_values()).collect();
+    json!({"@context": CONTEXT, "@graph": all})
+}
+
+/// The run that left a folder, with its software and inputs.
+fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
+    let record = &folder.run;
+    let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let command = words.collect::<Vec<_>>().join(" ");
+    let id = format!("#run-{}", folder.name.replace('/', "-"));
+    let inputs = record["inputs"].as_object().into_iter().flatten();
+    let inputs: Vec<Value> = inputs.filter_map(|(path, hash)| input(record, path, hash.as_str()?, others)).collect();
+    let machine = &record["machine"];
+    let text = |of: &Value| of.as_str().unwrap_or("unknown").to_owned();
+    let entity = json!({
+        "@id": id, "@type": "CreateAction", "name": command,
+        "description": format!("{command}, on {} ({} {})", text(&machine["cpu"]), text(&machine["os"]), text(&machine["arch"])),
+        "startTime": record["started"], "endTime": record["finished"],
+        "instrument": software(record, others), "object": one_or_all(inputs), "result": refer(folder_id),
+    });
+    others.insert(id.clone(), entity);
+    refer(&id)
+}
+
+/// The program, which is a commit of its source, and the crates whose code makes numbers.
+fn software(record: &Value, others: &mut Entities) -> Value {
+    let version = record["ghostlab"].as_str().unwrap_or_default();
+    let commit = record["commit"].as_str();
+    let changed = if record["dirty"] == true { ", with uncommitted changes" } else { "" };
+    let crates = record["crates"].as_object().into_iter().flatten().filter_map(|(name, version)| {
+        let version = version.as_str()?;
+        let url = format!("https://crates.io/crates/{name}/{version}");
+        let entity = json!({
+            "@id": url, "@type": "SoftwareApplication", "name": name, "version": version, "url": url,
+        });
+        others.insert(url.clone(), entity);
+        Some(refer(&url))
+    });
+    let crates = one_or_all(crates.collect());
+    let id = format!("#ghostlab-{version}-{}", commit.unwrap_or("of-no-commit"));
+    let mut entity = json!({
+        "@id": id, "@type": "SoftwareApplication", "name": "ghostlab", "version": version,
+        "description": format!("commit {}{changed}", commit.unwrap_or("unknown")), "softwareRequirements": crates,
+    });
+    match commit {
+        // The name that a revision has by its content, wherever it is kept.
+        Some(commit) => entity["url"] = json!(format!("https://archive.softwareheritage.org/swh:1:rev:{commit}")),
+        // A program without an address is no application in the profile's words.
+        None => entity["@type"] = json!("CreativeWork"),
+    }
+    others.insert(id.clone(), entity);
+    refer(&id)
+}
+
+/// A file that was read: by its hash, and where it came from the hub by repository and commit.
+fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Option<Value> {
+    let id = format!("#sha256-{hash}");
+    let mut entity = json!({
+        "@id": id, "@type": "CreativeWork", "name": path, "identifier": format!("sha256:{hash}"), "sha256": hash,
+    });
+    let entries = ["backbones", "corpora", "tasks"].into_iter().filter_map(|kind| record["grid"][kind].as_object());
+    let of = entries.flat_map(|all| all.values()).find(|entry| {
+        entry["path"].as_str().is_some_and(|place| Path::new(path).starts_with(place)) && entry["hub"].is_object()
+    });
+    let hub = of.map(|entry| &entry["hub"]);
+    if let Some(repository) = hub.and_then(|hub| hub["repository"].as_str()) {
+        let (name, revision) = repository.split_once('@').unwrap_or((repository, "main"));
+        let revision = hub.and_then(|hub| hub["commit"].as_str()).unwrap_or(revision);
+        let url = format!("https://huggingface.co/{name}/tree/{revision}");
+        let source = json!({"@id": url, "@type": "CreativeWork", "name": format!("{name} at {revision}"), "url": url});
+        others.insert(url.clone(), source);
+        entity["isPartOf"] = refer(&url);
+    }
+    others.insert(id.clone(), entity);
+    Some(refer(&id))
+}
+
+/// An address becomes an entity of its own, words stay words.
+fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
+    match license {
+        Some(url) if url.starts_with("https://") || url.starts_with("http://") => {
+            let entity = json!({"@id": url, "@type": "CreativeWork", "name": url, "description": "Under what these results may be used."});
+            others.insert(url.to_owned(), entity);
+            refer(url)
+        }
+        Some(words) => json!(words),
+        None => json!(UNSTATED),
+    }
+}
+
+fn refer(id: &str) -> Value {
+    json!({"@id": id})
+}
+
+/// A single value stands alone, as the profile recommends.
+fn one_or_all(mut all: Vec<Value>) -> Value {
+    match all.len() {
+        1 => all.remove(0),
+        _ => all.into(),
+    }
+}
+
+fn media_type(name: &str) -> &'static str {
+    match Path::new(name).extension().and_then(|ending| ending.to_str()) {
+        Some("json") => "application/json",
+        Some("csv") => "text/csv",
+        Some("md") => "text/markdown",
+        Some("tex") => "text/x-tex",
+        Some("svg") => "image/svg+xml",
+        Some("png") => "image/png",
+        Some("pdf") => "application/pdf",
+        Some("parquet") => "application/vnd.apache.parquet",
+        Some("yaml") => "application/yaml",
+        _ => "text/plain",
+    }
+}

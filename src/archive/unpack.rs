@@ -1,0 +1,180 @@
+//! An archive becomes a folder again. It may come from anybody: what leads out of the folder, what is damaged and what would
+//! take more room than the archive itself is refused by name.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Seek};
+use std::path::Path;
+
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use super::{MANIFEST, is_inside, listed};
+use crate::error::{Error, Result};
+use crate::files::{caught, sha256};
+
+/// What lies in the folder now.
+#[derive(Debug)]
+pub struct Unpacked {
+    /// Entries that have the hash that the archive's list has of them.
+    pub sound: usize,
+    pub altered: Vec<Altered>,
+}
+
+/// An entry that is not as the archive's list says.
+#[derive(Debug)]
+pub struct Altered {
+    pub name: String,
+    pub listed: String,
+    pub found: String,
+}
+
+/// Unpacks an archive of so many bytes into an empty folder, and holds each entry against the archive's own list.
+///
+/// # Errors
+/// What is no such archive, naming the entry.
+pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked> {
+    // Whose reader it is may panic on bytes that nobody wrote.
+    let names = caught::catch(|| written(from, bytes, to)).map_err(|panic| broken(&panic))??;
+    let listed = listed(&to.join(MANIFEST))?.ok_or_else(|| {
+        Error::bad_input("a file is no packed record")
+            .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
+            .found(format!("{} entries, and none of that name", names.len()))
+    })?;
+    let mut unlisted: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != MANIFEST).collect();
+    let (mut sound, mut altered) = (0, Vec::new());
+    for (hash, name) in &listed {
+        let there = unlisted.remove(name.as_str());
+        let path = to.join(name);
+        let found = match there {
+            true => sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?.0,
+            false => "no such entry".to_owned(),
+        };
+        match found == *hash {
+            true => sound += 1,
+            false => altered.push(Altered { name: name.clone(), listed: hash.clone(), found }),
+        }
+    }
+    let added = |name: &str| Altered {
+        name: name.to_owned(),
+        listed: "nothing".to_owned(),
+        found: "an entry that the list does not have".to_owned(),
+    };
+    altered.extend(unlisted.into_iter().map(added));
+    Ok(Unpacked { sound, altered })
+}
+
+/// Writes all entries; their names.
+fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
+    let mut archive = ZipArchive::new(from).map_err(|error| of_zip(&error, None))?;
+    let (mut names, mut room) = (BTreeSet::new(), bytes);
+    for place in 0..archive.len() {
+        let mut entry = archive.by_index(place).map_err(|error| of_zip(&error, None))?;
+        let name = entry.name().map_err(|error| of_zip(&error, None))?.into_owned();
+        let refused = |expected: &str, found: &str| {
+            Err(Error::bad_input("an archive is refused").at(name.clone()).expected(expected).found(found))
+        };
+        if !is_inside(&name) || !entry.is_file() {
+            return refused("an ordinary file below the archive's root", "a name or a kind that leads elsewhere");
+        }
+        if names.contains(&name) {
+            return refused("each name once", "an entry of the same name before it");
+        }
+        // Entries are stored as they are, so that all of them together are smaller than the archive.
+        let Some(left) = room.checked_sub(entry.size()) else {
+            return refused("stored entries, which together are smaller than the archive", "more bytes than it has");
+        };
+        room = left;
+        let path = to.join(&name);
+        let folder = path.parent().unwrap_or(to);
+        std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+        let mut content = Vec::new();
+        let size = entry.size();
+        (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| of_entry(&name, &error))?;
+        if content.len() as u64 != size {
+            return refused("as many bytes as the entry says", "others");
+        }
+        std::fs::write(&path, content).map_err(|error| Error::io("write", &path, &error))?;
+        names.insert(name);
+    }
+    Ok(names)
+}
+
+fn of_zip(error: &ZipError, name: Option<&str>) -> Error {
+    let broken = broken(&error.to_string());
+    match name {
+        Some(name) => broken.at(name),
+        None => broken,
+    }
+}
+
+/// Its checksum does not fit, or the archive ends before it does.
+fn of_entry(name: &str, error: &std::io::Error) -> Error {
+    broken(&error.to_string()).at(name)
+}
+
+fn broken(found: &str) -> Error {
+    Error::bad_input("an archive is damaged")
+        .expected("a whole zip of stored entries, as `ghostlab record pack` writes it")
+        .found(found)
+        .hint("get it again: nothing in a damaged one can be trusted")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Cursor, Write};
+
+    use zip::write::SimpleFileOptions;
+    use zip::{CompressionMethod, ZipWriter};
+
+    use super::*;
+
+    fn archive(entries: &[(&str, &str)]) -> Vec<u8> {
+        let mut to = ZipWriter::new(Cursor::new(Vec::new()));
+        for (name, text) in entries {
+            let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+            to.start_file(*name, options).unwrap();
+            to.write_all(text.as_bytes()).unwrap();
+        }
+        to.finish().unwrap().into_inner()
+    }
+
+    fn unpacked(bytes: &[u8]) -> (Result<Unpacked>, tempfile::TempDir) {
+        let outer = tempfile::tempdir().unwrap();
+        let inner = outer.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        (unpack(Cursor::new(bytes.to_vec()), bytes.len() as u64, &inner), outer)
+    }
+
+    #[test]
+    fn what_leads_out_is_damaged_or_grows_is_refused_by_name_and_nothing_is_written_outside() {
+        for name in ["../evil.txt", "/evil.txt", "a/../../evil.txt", "C:\\evil.txt", "a\\..\\evil.txt"] {
+            let (found, folder) = unpacked(&archive(&[("good.txt", "x"), (name, "evil")]));
+            let error = found.unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains("refused"), "{name}: {error}");
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{name}");
+        }
+        let whole = archive(&[("a.txt", "some text that is long enough to be found")]);
+        let place = whole.windows(4).position(|four| four == b"some").unwrap();
+        let mut altered = whole.clone();
+        altered[place] = b'S';
+        let error = unpacked(&altered).0.unwrap_err();
+        assert!(error.to_string().contains("damaged") && error.to_string().contains("a.txt"), "{error}");
+        for end in [0, 3, whole.len() / 2, whole.len() - 1] {
+            let error = unpacked(&whole[..end]).0.unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{end}: {error}");
+        }
+        let error = unpacked(&whole).0.unwrap_err();
+        assert!(error.to_string().contains(MANIFEST), "{error}");
+    }
+
+    #[test]
+    fn entries_are_held_against_the_list() {
+        let hash = sha256::of_bytes("one");
+        let list = format!("{hash}  a.txt\n{hash}  b.txt\n{hash}  c.txt\n");
+        let (found, _folder) =
+            unpacked(&archive(&[(MANIFEST, &list), ("a.txt", "one"), ("b.txt", "two"), ("d.txt", "one")]));
+        let found = found.unwrap();
+        let altered: Vec<&str> = found.altered.iter().map(|of| of.name.as_str()).collect();
+        assert_eq!((found.sound, altered), (1, vec!["b.txt", "c.txt", "d.txt"]));
+    }
+}
