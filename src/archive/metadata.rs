@@ -17,13 +17,14 @@ const UNSTATED: &str = "Not stated: ask whoever made these results.";
 /// Entities by their ids: what several runs share is said once.
 type Entities = BTreeMap<String, Value>;
 
-pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>) -> Value {
+pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest_bytes: usize) -> Value {
     let mut others = Entities::new();
     let mut graph = Vec::new();
     let (mut parts, mut runs) = (Vec::new(), Vec::new());
     for folder in folders {
-        let folder_id = format!("{}/", folder.name);
-        let files: Vec<Value> = folder.files.iter().map(|file| refer(&format!("{folder_id}{}", file.name))).collect();
+        let folder_id = format!("{}/", address(&folder.name));
+        let files: Vec<Value> =
+            folder.files.iter().map(|file| refer(&format!("{folder_id}{}", address(&file.name)))).collect();
         graph.push(json!({
             "@id": folder_id, "@type": "Dataset", "name": folder.title,
             "description": format!("Results folder of {}: tables or figures with the items behind each number, and how they were made.", folder.title),
@@ -31,7 +32,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>) -> Value
         }));
         graph.extend(folder.files.iter().map(|file| {
             json!({
-                "@id": format!("{folder_id}{}", file.name), "@type": "File", "name": file.name,
+                "@id": format!("{folder_id}{}", address(&file.name)), "@type": "File", "name": file.name,
                 "description": format!("{} of {}", file.name, folder.title),
                 "contentSize": file.bytes.len().to_string(), "encodingFormat": media_type(&file.name), "sha256": file.hash,
             })
@@ -42,6 +43,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>) -> Value
     parts.push(refer(MANIFEST));
     graph.push(json!({
         "@id": MANIFEST, "@type": "File", "name": MANIFEST, "encodingFormat": "text/plain",
+        "contentSize": manifest_bytes.to_string(),
         "description": "SHA-256 of every other file, as `sha256sum -c` reads it",
     }));
     let titles: Vec<&str> = folders.iter().map(|folder| folder.title.as_str()).collect();
@@ -64,7 +66,7 @@ fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
     let record = &folder.run;
     let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let command = words.collect::<Vec<_>>().join(" ");
-    let id = format!("#run-{}", folder.name.replace('/', "-"));
+    let id = format!("#run-{}", address(&folder.name.replace('/', "-")));
     let inputs = record["inputs"].as_object().into_iter().flatten();
     let inputs: Vec<Value> = inputs.filter_map(|(path, hash)| input(record, path, hash.as_str()?, others)).collect();
     let machine = &record["machine"];
@@ -143,6 +145,13 @@ fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
         Some(words) => json!(words),
         None => json!(UNSTATED),
     }
+}
+
+/// A name as part of an address.
+fn address(name: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/+=,@:!$&'()*;".contains(byte);
+    let part = |byte: u8| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(part).collect()
 }
 
 fn refer(id: &str) -> Value {

@@ -59,19 +59,26 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
             .found(format!("{} folders of {} names", packed.len(), names.len()))
             .hint("pack them into a file each"));
     }
-    let metadata = format!("{:#}\n", metadata(&packed, license));
+    let all = packed.iter().flat_map(|of| of.files.iter().map(move |file| format!("{}/{}", of.name, file.name)));
+    // What a line of it has beside a name: 64 digits, two blanks and its end.
+    let manifest_bytes = all.chain([METADATA.to_owned()]).map(|name| name.len() + 67).sum();
+    let metadata = format!("{:#}\n", metadata(&packed, license, manifest_bytes));
     let mut entries = vec![(METADATA.to_owned(), metadata.into_bytes())];
     let mut hashes = vec![(METADATA.to_owned(), sha256::of_bytes(&entries[0].1))];
     let titles = packed.iter().map(|folder| folder.name.clone()).collect();
+    let mut entries_of = Vec::new();
     for folder in packed {
+        // A folder that is described has an entry of its own.
+        entries_of.push((format!("{}/", folder.name), Vec::new()));
         for PackedFile { name, bytes, hash } in folder.files {
             let name = format!("{}/{name}", folder.name);
             hashes.push((name.clone(), hash));
-            entries.push((name, bytes));
+            entries_of.push((name, bytes));
         }
     }
     let manifest: String = hashes.iter().map(|(name, hash)| format!("{hash}  {name}\n")).collect();
-    entries.insert(1, (MANIFEST.to_owned(), manifest.into_bytes()));
+    entries.push((MANIFEST.to_owned(), manifest.into_bytes()));
+    entries.append(&mut entries_of);
     let count = entries.len();
     let bytes =
         zipped(&entries).map_err(|error| Error::job("an archive cannot be written").found(error.to_string()))?;
@@ -87,6 +94,10 @@ fn zipped(entries: &[(String, Vec<u8>)]) -> zip::result::ZipResult<Vec<u8>> {
             .last_modified_time(DateTime::default())
             .unix_permissions(0o644)
             .large_file(u32::try_from(bytes.len()).is_err());
+        if name.ends_with('/') {
+            to.add_directory(name.as_str(), options.unix_permissions(0o755))?;
+            continue;
+        }
         to.start_file(name.as_str(), options)?;
         to.write_all(bytes)?;
     }

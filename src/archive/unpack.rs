@@ -73,6 +73,11 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let refused = |expected: &str, found: &str| {
             Err(Error::bad_input("an archive is refused").at(name.clone()).expected(expected).found(found))
         };
+        if entry.is_dir() && is_inside(name.trim_end_matches('/')) {
+            let folder = to.join(&name);
+            std::fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+            continue;
+        }
         if !is_inside(&name) || !entry.is_file() {
             return refused("an ordinary file below the archive's root", "a name or a kind that leads elsewhere");
         }

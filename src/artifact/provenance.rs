@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::ResultsFolder;
 use crate::clock::utc;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, GridOutcome};
+use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine::{self, Machine};
@@ -62,8 +62,9 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     files.iter().filter(|file| file.is_file()).map(hash).collect()
 }
 
-/// The cells without the errors of their channels, which are thousands a boundary and stand in a file of their own. Of what
-/// a recorded one was made from only the keys are kept: who made it is said of the whole run.
+/// The cells without the errors of their channels, which are thousands a boundary and stand in a file of their own, and
+/// without what follows from their other numbers. Of what a recorded one was made from only the keys are kept: who made it
+/// is said of the whole run.
 fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
     let cell = |result: &CellResult| {
         let mut cell = serde_json::to_value(result).map_err(|error| {
@@ -72,6 +73,7 @@ fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
         for boundary in cell["boundaries"].as_array_mut().into_iter().flatten() {
             boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
         }
+        cell["tasks"] = tasks(result);
         for part in cell["made_from"].as_array_mut().into_iter().flatten().filter(|_| recorded) {
             if let Some(part) = part.as_object_mut() {
                 part.retain(|name, _| name != "made" && name != "seconds");
@@ -80,6 +82,23 @@ fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
         Ok(cell)
     };
     outcome.cells.iter().map(cell).collect()
+}
+
+/// Both accuracies of each task, and how often something went wrong. What is scored stands in the protocols, standard errors
+/// follow from accuracy and documents.
+fn tasks(result: &CellResult) -> Value {
+    let task = |scores: &TaskScores| {
+        let of = &scores.result;
+        let mut task = json!({"acc": of.acc.value, "acc_norm": of.acc_norm.value});
+        for (name, count) in [("non_finite", of.non_finite), ("unanswered", of.unanswered), ("truncated", of.truncated)]
+        {
+            if count > 0 {
+                task[name] = json!(count);
+            }
+        }
+        (scores.label.clone(), task)
+    };
+    result.tasks.iter().flatten().map(task).collect()
 }
 
 /// The versions, from the lock file, of the crates whose code makes numbers.

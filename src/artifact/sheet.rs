@@ -27,13 +27,15 @@ pub struct PageSheet {
 impl PageSheet {
     pub const FILE: &str = "page.json";
 
-    /// Without what is heavy: the key and maker of all that each number was made from, and its inputs one by one.
+    /// Without what is heavy: the key and maker of all that each number was made from, its inputs one by one, and what each
+    /// cell is, which `numbers.json` has beside it.
     #[must_use]
     pub fn light(mut self) -> Self {
         for note in self.cells.values_mut() {
             note.parts.clear();
             note.makers.truncate(1);
             note.inputs.clear();
+            note.identity = Value::Null;
         }
         self
     }

@@ -13,13 +13,13 @@ use super::home;
 use super::units::bytes;
 use crate::artifact::claims::{self, CLAIMS, Judged};
 use crate::artifact::page::{CellNote, FindingRow, Page};
-use crate::artifact::{NOT_RECORDED, PageSheet, ResultsFolder, here, order};
+use crate::artifact::{PageSheet, ResultsFolder, here, order};
 use crate::artifact::{audit, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::files::output::OutputFolder;
 use crate::machine;
-use crate::results::{By, Provenance, RunDescription, StoredResults};
+use crate::results::{By, Provenance, RunDescription, StoredResults, may_be_left_out};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -97,7 +97,11 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Path
             Some(mut sheet) => {
                 sheet.artifact.files = files(folder, &reports);
                 if record {
-                    sheet.artifact.files.retain(|(name, _)| !NOT_RECORDED.contains(&name.as_str()));
+                    sheet.artifact.files.retain(|(name, _)| !may_be_left_out(name));
+                    let known = StoredResults::read(folder).map(|stored| stored.identities).unwrap_or_default();
+                    for (cell, note) in &mut sheet.cells {
+                        note.identity = serde_json::json!(known.get(cell));
+                    }
                 }
                 sheets.push(sheet);
                 shown.push(folder.clone());
@@ -165,7 +169,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Path
 /// Bytes of the files of a folder that a repository keeps.
 fn kept_bytes(folder: &Path) -> u64 {
     let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let kept = listing.filter(|item| !NOT_RECORDED.iter().any(|name| item.file_name() == *name));
+    let kept = listing.filter(|item| !may_be_left_out(&item.file_name().to_string_lossy()));
     kept.filter_map(|item| item.metadata().ok()).filter(std::fs::Metadata::is_file).map(|of| of.len()).sum()
 }
 

@@ -20,10 +20,12 @@ pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
 /// The folders of all that is written for other programs.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
-/// Whether a record may be without that file: what is large, and what other programs read, which is made of the numbers
-/// that stay (docs/record.md).
+/// Whether a record may be without that file: what is large, the picture in dots of a drawing whose lines stay, and what
+/// other programs read, which is made of the numbers that stay (docs/record.md).
 pub fn may_be_left_out(name: &str) -> bool {
-    [DOCUMENTS, CHANNELS, LATENCY].contains(&name) || FORMS.iter().any(|form| Path::new(name).starts_with(form))
+    Path::new(name).extension().is_some_and(|ending| ending == "png")
+        || [DOCUMENTS, CHANNELS, LATENCY].contains(&name)
+        || FORMS.iter().any(|form| Path::new(name).starts_with(form))
 }
 /// The version of Every Eval Ever's schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
 const SCHEMA: &str = "0.3.0";

@@ -40,6 +40,7 @@ mod scores;
 mod screen;
 mod stored;
 mod stored_form;
+mod stored_identities;
 mod table;
 mod text;
 mod tolerance;

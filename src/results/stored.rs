@@ -52,7 +52,7 @@ pub struct StoredResults {
     #[serde(default)]
     pub measures: BTreeMap<String, Factors>,
     /// What each cell is, whatever it is called, by its name; none in what an older program wrote.
-    #[serde(default)]
+    #[serde(default, with = "super::stored_identities")]
     pub identities: BTreeMap<String, Identity>,
     /// What was measured of a backbone, by its name and the column of a run's table: of a mean, each part.
     #[serde(default)]

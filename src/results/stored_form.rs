@@ -1,9 +1,25 @@
-//! Numbers as `numbers.json` has them: below their cell, whose condition stands once, and answers as one hexadecimal number.
+//! Numbers as `numbers.json` has them: below their cell, whose condition stands once, with the place of their column among all,
+//! and answers as one hexadecimal number.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::record::{Condition, Record};
 use super::stored::StoredNumber;
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AllNumbers {
+    columns: Vec<OneColumn>,
+    cells: Vec<OfCell>,
+}
+
+/// The column of a run's table, and the metric's id.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OneColumn {
+    column: String,
+    metric: String,
+}
 
 /// The numbers of a cell.
 #[derive(Serialize, Deserialize)]
@@ -18,8 +34,8 @@ struct OfCell {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OneValue {
-    column: String,
-    metric: String,
+    /// Its place among the columns.
+    of: usize,
     value: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<f64>,
@@ -37,7 +53,7 @@ struct OneValue {
 const ABOVE: &str = "above";
 
 pub(super) fn serialize<S: Serializer>(numbers: &[StoredNumber], to: S) -> Result<S::Ok, S::Error> {
-    let mut cells: Vec<OfCell> = Vec::new();
+    let AllNumbers { mut columns, mut cells } = AllNumbers::default();
     // The answers of the tasks of the last cell so far.
     let mut tasks: Vec<&str> = Vec::new();
     for number in numbers {
@@ -52,9 +68,13 @@ pub(super) fn serialize<S: Serializer>(numbers: &[StoredNumber], to: S) -> Resul
             _ => right.split(',').map(packed).collect::<Vec<_>>().join(","),
         });
         tasks.extend(right.as_deref().filter(|right| !right.contains(',')));
+        let own = OneColumn { column: column.clone(), metric: metric.clone() };
+        let of = columns.iter().position(|known| *known == own).unwrap_or(columns.len());
+        if of == columns.len() {
+            columns.push(own);
+        }
         let value = OneValue {
-            column: column.clone(),
-            metric: metric.clone(),
+            of,
             value: *value,
             error: *error,
             failure: failure.clone(),
@@ -65,14 +85,17 @@ pub(super) fn serialize<S: Serializer>(numbers: &[StoredNumber], to: S) -> Resul
             last.values.push(value);
         }
     }
-    cells.serialize(to)
+    AllNumbers { columns, cells }.serialize(to)
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<StoredNumber>, D::Error> {
     let mut numbers = Vec::new();
-    for OfCell { cell, condition, values } in Vec::<OfCell>::deserialize(from)? {
+    let AllNumbers { columns, cells } = AllNumbers::deserialize(from)?;
+    for OfCell { cell, condition, values } in cells {
         let mut tasks: Vec<String> = Vec::new();
-        for OneValue { column, metric, value, error, failure, right, losses } in values {
+        for OneValue { of, value, error, failure, right, losses } in values {
+            let lacking = || de::Error::custom(format!("a number of {cell} is of column {of}, and there is none"));
+            let OneColumn { column, metric } = columns.get(of).ok_or_else(lacking)?;
             let right = match right.as_deref() {
                 Some(ABOVE) => Some(tasks.join(",")),
                 Some(all) => {
@@ -83,8 +106,9 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Stor
                 None => None,
             };
             tasks.extend(right.iter().filter(|right| !right.contains(',')).cloned());
-            let record = Record { condition: condition.clone(), metric, value, error };
-            numbers.push(StoredNumber { record, cell: cell.clone(), column, failure, right, losses });
+            let record = Record { condition: condition.clone(), metric: metric.clone(), value, error };
+            let (cell, column) = (cell.clone(), column.clone());
+            numbers.push(StoredNumber { record, cell, column, failure, right, losses });
         }
     }
     Ok(numbers)

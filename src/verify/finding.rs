@@ -1,7 +1,6 @@
 //! What a check found: how many numbers agree, which do not and by how much, and which cannot be checked and for want of
 //! what.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use schemars::JsonSchema;
@@ -24,9 +23,10 @@ pub struct Verification {
 /// What computing the drawn part takes, as far as that is known before.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct Work {
+    /// Cells that are drawn.
     pub cells: usize,
-    /// The folders of the backbones that are loaded.
-    pub backbones: BTreeSet<String>,
+    /// The folders of the backbones that are loaded, each once.
+    pub backbones: Vec<String>,
     /// Passes over a calibration's text; what several folders share is counted for each.
     pub calibrations: usize,
     /// Batches of windows or documents, each scored for all drawn cells of its backbone.
@@ -42,6 +42,8 @@ impl Work {
         let Self { cells, backbones, calibrations, chunks, flop } = other;
         self.cells += cells;
         self.backbones.extend(backbones);
+        self.backbones.sort();
+        self.backbones.dedup();
         self.calibrations += calibrations;
         self.chunks += chunks;
         self.flop += flop;

@@ -17,26 +17,28 @@ pub mod world;
 
 pub use of_core::{assert_close, checkout, engines, fixture, flat, json, numbers, relative_error, shared, tensors};
 
-/// The numbers of a `numbers.json`, each with what its cell says of all.
+/// The numbers of a `numbers.json`, each with what its cell and its column say of all.
 pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
-    let cells = stored["numbers"].as_array().unwrap().iter();
+    let all = &stored["numbers"];
     let of_cell = |cell: &serde_json::Value| {
         let whole = |value: &serde_json::Value| {
             let mut whole = cell.as_object().unwrap().clone();
             whole.remove("values");
+            whole.extend(all["columns"][value["of"].as_u64().unwrap() as usize].as_object().unwrap().clone());
             whole.extend(value.as_object().unwrap().clone());
             whole.into()
         };
         cell["values"].as_array().unwrap().iter().map(whole).collect::<Vec<serde_json::Value>>()
     };
-    cells.flat_map(of_cell).collect()
+    all["cells"].as_array().unwrap().iter().flat_map(of_cell).collect()
 }
 
-/// Where one of them that is as asked stands.
+/// Where the first of them stands that is as asked.
 pub fn stored_number(
     stored: &mut serde_json::Value,
     is_it: impl Fn(&serde_json::Value) -> bool,
 ) -> &mut serde_json::Value {
-    let cells = stored["numbers"].as_array_mut().unwrap().iter_mut();
-    cells.flat_map(|cell| cell["values"].as_array_mut().unwrap()).find(|of| is_it(of)).unwrap()
+    let place = stored_numbers(stored).iter().position(is_it).unwrap();
+    let cells = stored["numbers"]["cells"].as_array_mut().unwrap().iter_mut();
+    cells.flat_map(|cell| cell["values"].as_array_mut().unwrap()).nth(place).unwrap()
 }

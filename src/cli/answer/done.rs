@@ -377,6 +377,7 @@ pub(crate) struct BegunStore {
 pub(crate) struct PackedRecord {
     /// The archive.
     pub(crate) file: String,
+    /// Of the archive.
     pub(crate) bytes: u64,
     /// The results folders, as they are called in it.
     pub(crate) folders: Vec<String>,
