@@ -392,5 +392,5 @@ fn a_packed_record_is_a_research_object_crate() {
     assert!(wishes.iter().all(|wish| wish.contains("publisher")), "{wishes:#?}");
     assert!(said["bad"].to_string().contains("datePublished"), "{said:#}");
     let ids = said["ids"].to_string();
-    assert!(ids.contains("grid/numbers.json") && ids.contains("#sha256-") && ids.contains("#run-grid"), "{ids}");
+    assert!(ids.contains("/numbers.json") && ids.contains("#sha256-") && ids.contains("#run-grid"), "{ids}");
 }
