@@ -161,15 +161,14 @@ fn a_perplexity_has_the_error_of_its_windows_losses_in_every_file() {
     let second = std::fs::read_to_string(world.path("grid.yaml")).unwrap() + "    - {corpus: test, length: 32}\n";
     world.write("grid.yaml", second);
     world.runs(&[]);
-    let numbers: serde_json::Value =
-        serde_json::from_slice(&fs::read(world.path("results/grid/numbers.json")).unwrap()).unwrap();
+    let numbers = common::stored_numbers(&common::json(&world.path("results/grid/numbers.json")));
     let of_cell = |cell: &serde_json::Value, metric: &str| -> Vec<serde_json::Value> {
         let own = |of: &&serde_json::Value| of["cell"] == *cell && of["metric"] == metric;
-        numbers["numbers"].as_array().unwrap().iter().filter(own).cloned().collect()
+        numbers.iter().filter(own).cloned().collect()
     };
     let rows = table(&world.path("results/grid/results.csv"));
     let place = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
-    let cell = &numbers["numbers"][0]["cell"];
+    let cell = &numbers[0]["cell"];
     let texts = of_cell(cell, "ppl_test");
     assert_eq!(texts.len(), 2);
     let mut squares = 0.0;

@@ -253,7 +253,8 @@ fn figures(
     };
     if let Some(figure) = &description.figure {
         let shown = |number: &&Measurement| figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric);
-        let numbers: Vec<&Measurement> = results.measurements.iter().map(AsRef::as_ref).filter(shown).collect();
+        let all = results.measurements();
+        let numbers: Vec<&Measurement> = all.iter().map(AsRef::as_ref).filter(shown).collect();
         let path = staging.path().join(format!("{}.csv", artifact.name));
         write_csv(&path, &drawn_frame(Origin { artifact: &artifact.name, profile }, &numbers)?)?;
         files.push(path);
