@@ -65,11 +65,11 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
 
 /// Writes all entries; their names.
 fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
-    let mut archive = ZipArchive::new(from).map_err(|error| of_zip(&error, None))?;
+    let mut archive = ZipArchive::new(from).map_err(|error| of_zip(&error))?;
     let (mut names, mut room) = (BTreeSet::new(), bytes);
     for place in 0..archive.len() {
-        let mut entry = archive.by_index(place).map_err(|error| of_zip(&error, None))?;
-        let name = entry.name().map_err(|error| of_zip(&error, None))?.into_owned();
+        let mut entry = archive.by_index(place).map_err(|error| of_zip(&error))?;
+        let name = entry.name().map_err(|error| of_zip(&error))?.into_owned();
         let refused = |expected: &str, found: &str| {
             Err(Error::bad_input("an archive is refused").at(name.clone()).expected(expected).found(found))
         };
@@ -104,12 +104,8 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
     Ok(names)
 }
 
-fn of_zip(error: &ZipError, name: Option<&str>) -> Error {
-    let broken = broken(&error.to_string());
-    match name {
-        Some(name) => broken.at(name),
-        None => broken,
-    }
+fn of_zip(error: &ZipError) -> Error {
+    broken(&error.to_string())
 }
 
 /// Its checksum does not fit, or the archive ends before it does.
