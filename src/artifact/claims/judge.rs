@@ -10,6 +10,7 @@ use super::run::{ArtifactNumbers, Artifacts, Known, apart};
 use super::setting::{ClaimSetting, NOISY};
 use crate::identity::{Aspect, Leaves, differs};
 use crate::metric::Metric;
+use crate::recovery;
 use crate::results::record::{Condition, DENSE, Record};
 
 /// Whether a claim holds, and on what that rests.
@@ -37,6 +38,10 @@ pub struct ClaimVerdict {
 pub struct SettingVerdict {
     pub setting: Vec<(ClaimAxis, String)>,
     pub outcome: Judgement,
+    /// The setting before it whose layers it removes too, as its criterion chose the same ones; none where it is the first.
+    /// Where all that was scored is alike as well, the two are one setting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_of: Option<String>,
     /// The numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or what is missing.
     pub shown: String,
 }
@@ -81,8 +86,9 @@ impl Claim {
             artifacts.iter().all(|(_, of)| of.records.iter().filter(about).any(|record| key(record) == *wanted))
         };
         groups.retain(|(key, _)| everywhere(key));
-        let groups = self.by_cut(groups);
-        let judged = |(key, known): (Vec<String>, Vec<Known<'_>>)| {
+        let groups = self.by_measurement(groups);
+        let cuts: Vec<Option<String>> = (0..groups.len()).map(|at| self.cut_of(&groups, at)).collect();
+        let judged = |((key, known), cut_of): (Group<'_>, Option<String>)| {
             let records: Vec<&Record> = known.iter().map(|known| known.record).collect();
             let backbone = records.first().map(|record| &record.condition.backbone);
             let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
@@ -98,24 +104,35 @@ impl Claim {
             if outcome == Judgement::Unknown && shown.contains(NOISY) && measured {
                 shown = format!("{shown}; the same command with --retime times again");
             }
-            SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, shown }
+            SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
         };
-        groups.into_iter().map(judged).collect()
+        groups.into_iter().zip(cuts).map(judged).collect()
     }
 
     /// The same with criteria that made one cut as one setting under all their names: where everything that they scored is
     /// alike they chose the same layers, and one measurement counts once.
-    fn by_cut<'a>(&self, groups: Vec<(Vec<String>, Vec<Known<'a>>)>) -> Vec<(Vec<String>, Vec<Known<'a>>)> {
+    fn by_measurement<'a>(&self, groups: Vec<Group<'a>>) -> Vec<Group<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
-        let mut cuts: Vec<(Vec<String>, Vec<Known<'a>>)> = Vec::new();
+        let mut cuts: Vec<Group<'a>> = Vec::new();
         for (key, all) in groups {
             let others = |known: &[String]| (0..known.len()).all(|at| at == axis || known[at] == key[at]);
-            match cuts.iter_mut().find(|(known, first)| others(known) && one_cut(first, &all)) {
+            match cuts.iter_mut().find(|(known, first)| others(known) && alike(first, &all, |_| true)) {
                 Some((known, _)) => known[axis] = format!("{} = {}", known[axis], key[axis]),
                 None => cuts.push((key, all)),
             }
         }
         cuts
+    }
+
+    /// The criterion of the first group before this one that removes the same layers: where nothing is repaired, all scores
+    /// are alike. What repairs measure of a cut may hang on its criterion.
+    fn cut_of(&self, groups: &[Group<'_>], at: usize) -> Option<String> {
+        let axis = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion)?;
+        let (key, all) = &groups[at];
+        let others = |known: &[String]| (0..known.len()).all(|at| at == axis || known[at] == key[at]);
+        let bare = |of: &Record| of.condition.recovery == recovery::NONE;
+        let first = groups[..at].iter().find(|(known, first)| others(known) && alike(first, all, bare));
+        first.map(|(known, _)| known[axis].clone())
     }
 
     fn verdict(&self, settings: Vec<SettingVerdict>) -> ClaimVerdict {
@@ -140,11 +157,14 @@ impl Claim {
     }
 }
 
+/// What tells a setting from the others, and its numbers.
+type Group<'a> = (Vec<String>, Vec<Known<'a>>);
+
 /// So many scores that are alike are no chance, as in the audit of the paper's tables.
 const ENOUGH: usize = 3;
 
-/// Whether two groups have the same scores, as a table prints them, whatever their criteria.
-fn one_cut(one: &[Known<'_>], other: &[Known<'_>]) -> bool {
+/// Whether two groups have the same scores, as a table prints them, whatever their criteria; of those that are asked for.
+fn alike(one: &[Known<'_>], other: &[Known<'_>], asked: impl Fn(&Record) -> bool) -> bool {
     let scores = |all: &[Known<'_>]| -> BTreeMap<(String, Condition), Option<String>> {
         let score = |known: &Known<'_>| {
             let Record { condition, metric, value, .. } = known.record;
@@ -152,7 +172,7 @@ fn one_cut(one: &[Known<'_>], other: &[Known<'_>]) -> bool {
             let condition = Condition { criterion: String::new(), ..condition.clone() };
             ((metric.clone(), condition), value.map(|value| Metric::print(value, decimals)))
         };
-        all.iter().map(score).collect()
+        all.iter().filter(|known| asked(known.record)).map(score).collect()
     };
     let (one, other) = (scores(one), scores(other));
     one == other && one.values().flatten().count() >= ENOUGH
@@ -176,8 +196,10 @@ impl ClaimVerdict {
             return self.reason.clone().unwrap_or_default();
         }
         let unknown = if self.unknown == 0 { String::new() } else { format!(", {} unknown", self.unknown) };
+        let twice = self.settings.iter().filter(|setting| setting.cut_of.is_some()).count();
+        let twice = if twice == 0 { String::new() } else { format!(", {twice} on a cut that counts already") };
         let gate = if self.ungated { " (made with --no-gate)" } else { "" };
-        format!("{} of {}{unknown}, {} needed{gate}", self.held, self.of, self.needed)
+        format!("{} of {}{unknown}{twice}, {} needed{gate}", self.held, self.of, self.needed)
     }
 }
 

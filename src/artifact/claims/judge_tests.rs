@@ -192,6 +192,17 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     let verdict = on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
     let named: Vec<&str> = verdict.settings.iter().map(|of| of.setting[1].1.as_str()).collect();
     assert_eq!((named, verdict.of), (vec!["shortened-llama = shortgpt", "sleb"], 2));
+    // The bare cut scores alike on three texts, and a repair does not: another measurement on one cut.
+    let texts = |criterion: &str, repaired: f64| -> Vec<Record> {
+        let of = |metric| {
+            [rows(criterion, 0.0)[0].clone(), rows(criterion, repaired)[2].clone()].map(|of| with_metric(of, metric))
+        };
+        ["acc_average", "rte", "copa"].into_iter().flat_map(of).collect()
+    };
+    let twice = on(&claim, [texts("llm-streamline", 0.0), texts("shortgpt", 1.0), texts("sleb", 0.0)].concat());
+    assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
+    assert_eq!(twice.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
+    assert_eq!(twice.count(), "2 of 2, 1 on a cut that counts already, all needed");
     // A row that differs, or too few rows to tell.
     let mut other = rows("shortgpt", 0.0);
     other[1].value = Some(46.0);
@@ -209,7 +220,7 @@ fn a_claim_on_times_that_are_noise_is_unknown_and_says_how_to_time_again_where_t
         |name, value, error| Record { error: Some(error), ..with_metric(record("a", 4, name, value), "prefill_ms") };
     let judge = |deviation, run| {
         let records = vec![time("none", 20.0, 0.1), time("ghosted", 10.0, deviation)];
-        let numbers = ArtifactNumbers { records, factors: Vec::new(), run };
+        let numbers = ArtifactNumbers { run, ..ArtifactNumbers::printed(records) };
         claim.judge(&[("table2".to_owned(), numbers)].into(), |_| String::new())
     };
     assert_eq!(judge(0.5, None).outcome, Judgement::Holds);
