@@ -16,7 +16,7 @@ use super::grid_args::EngineArgs;
 use super::home::Place;
 use super::progress;
 use super::units::{bytes, columns, seconds};
-use crate::cluster::FrozenProgram;
+use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
 use crate::exec::{self, Methods, Settings};
 use crate::grid::Grid;
@@ -239,7 +239,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     let old = |program: &FrozenProgram| gc.older.is_none_or(|days| program.age() >= days.duration());
     match gc.kind {
-        None => FrozenProgram::unneeded(store).into_iter().filter(old).collect(),
+        None => cluster::unneeded(store).into_iter().filter(old).collect(),
         Some(_) => Vec::new(),
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })?;
     let mut ended = Vec::new();
     for submission in &chosen {
-        for job in queue.of(submission) {
+        for job in queue.of(&submission.comment()) {
             // Of an array the whole: `45_1` and `45_[2-3]` are 45.
             let number = job.id.split('_').next().unwrap_or_default().to_owned();
             if !ended.iter().any(|of: &EndedJob| of.job == number) {

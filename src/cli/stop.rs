@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::exec::{Event, Reporter};
 
+/// The exit code of a worker that was asked to end before all was done: the `EX_TEMPFAIL` of sysexits.h, try again later.
+pub(super) const AGAIN: u8 = 75;
+
 /// Of a run.
 pub(super) const AFTER_BATCH: &str = "stopping after this batch";
 
@@ -57,7 +60,7 @@ impl Signals {
         let signals = Self { any: Arc::default(), usr1: Arc::default(), kept: Arc::default() };
         for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
             let own = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
-            let again = i32::from(super::worker::AGAIN);
+            let again = i32::from(AGAIN);
             // In this order: at the first of a kind its flag is not set yet.
             flag::register_conditional_shutdown(signal, again, Arc::clone(&own)).map_err(failed)?;
             flag::register(signal, own).map_err(failed)?;

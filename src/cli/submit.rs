@@ -102,7 +102,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         cpus,
         memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
         options: asked_of_slurm(gres.as_deref(), &profile, &arguments.sbatch),
-        logs: folder.join(Submission::LOGS),
+        logs: folder.join(JobEnd::LOGS),
         setup: profile.setup.clone(),
         export: profile.export.clone(),
         worker: [&program[..], &worker_words(submission, &store, cpus, &profile, arguments, own)?].concat(),
@@ -252,7 +252,7 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<Queued>> {
     let (mut said, mut without_report) = (Vec::new(), None);
     for of in &before {
         let mut array = None;
-        for job in queue.of(of) {
+        for job in queue.of(&of.comment()) {
             let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
             said.push(format!("queued already: job {} of {}: {}{reason}", job.id, of.id, job.state.to_lowercase()));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));

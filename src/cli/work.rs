@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::grid_args::GridArgs;
 use super::home;
-use super::worker::AGAIN;
+use super::stop::AGAIN;
 use crate::artifact::{self, Artifact, Gated, ResultsFolder};
 use crate::cluster::{JobEnd, Submission};
 use crate::error::{Error, Result};

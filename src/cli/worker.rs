@@ -20,9 +20,6 @@ use crate::grid::Grid;
 use crate::quantity::MOST_SECONDS;
 use crate::store::Store;
 
-/// The exit code of a worker that was asked to end before all was done: the `EX_TEMPFAIL` of sysexits.h, try again later.
-pub(super) const AGAIN: u8 = 75;
-
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -113,7 +110,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
                     Err(reason) => eprintln!("Slurm was not asked to queue it again: {reason}"),
                 }
             }
-            Ok(AGAIN)
+            Ok(stop::AGAIN)
         }
         Err(error) => Err(error),
     }

@@ -8,7 +8,6 @@ use std::time::SystemTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::submission::Submission;
 use crate::error::{Error, Result};
 use crate::files::atomic::{is_temporary, write_atomically};
 use crate::files::regular;
@@ -35,7 +34,9 @@ pub struct JobEnd {
 }
 
 impl JobEnd {
-    /// Beside the submission's file.
+    /// The folder of the jobs' logs, beside the submission's file.
+    pub const LOGS: &str = "logs";
+    /// That of their ends.
     pub(super) const FOLDER: &str = "ends";
 
     /// Notes how the job that this process is ended, beside the submission's file; a better end takes the note of a worse
@@ -46,7 +47,7 @@ impl JobEnd {
         let noted = match bad {
             None => fs::remove_file(&path).map_err(|error| Error::io("remove", &path, &error)),
             Some((exit_code, reason)) => {
-                let log = folder.join(Submission::LOGS).join(format!("{job}.log"));
+                let log = folder.join(Self::LOGS).join(format!("{job}.log"));
                 let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
                 Self { job, exit_code, reason, log, host: machine::host(), time }.put(&path)
             }

@@ -9,6 +9,7 @@ mod queue;
 mod script;
 mod submission;
 pub mod time_limit;
+mod unneeded;
 
 pub use job_end::JobEnd;
 pub use options::check as check_options;
@@ -17,3 +18,4 @@ pub use program::FrozenProgram;
 pub use queue::{NotTaken, Queue, QueuedJob, cancel, sbatch, scontrol_requeue};
 pub use script::{ArrayRequest, JobScript, plain};
 pub use submission::{ArtifactCall, Binary, Submission, SubmittedJobs};
+pub use unneeded::unneeded;

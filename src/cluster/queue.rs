@@ -9,7 +9,6 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::submission::Submission;
 use crate::error::{Error, Result};
 use crate::machine;
 
@@ -62,9 +61,8 @@ impl Queue {
         }
     }
 
-    /// The jobs of a submission: by its comment, so that a number that was used again is not taken for its own.
-    pub fn of<'a>(&'a self, submission: &'a Submission) -> impl Iterator<Item = &'a QueuedJob> {
-        let comment = submission.comment();
+    /// The jobs of a submission, by its comment ([`Submission::comment`](super::Submission::comment)), so that a number that was used again is not taken for its own.
+    pub fn of(&self, comment: &str) -> impl Iterator<Item = &QueuedJob> {
         self.jobs.iter().filter(move |job| job.comment == comment)
     }
 }

@@ -161,7 +161,6 @@ impl Submission {
     /// The file's name; a command that is given it as its grid works on what was frozen.
     pub const FILE: &str = "submission.json";
     pub const SCRIPT: &str = "job.sh";
-    pub const LOGS: &str = "logs";
     const JOBS: &str = "jobs.json";
 
     /// Freezes a grid, with what the gate asks before it. A plan comes with the words for what computes it.
@@ -223,7 +222,7 @@ impl Submission {
     /// The store cannot be written to.
     pub fn keep(&self, store: &Store) -> Result<PathBuf> {
         let folder = self.folder(store);
-        for folder in [folder.join(Self::LOGS), folder.join(JobEnd::FOLDER)] {
+        for folder in [folder.join(JobEnd::LOGS), folder.join(JobEnd::FOLDER)] {
             store.make_folder(&folder)?;
         }
         let text = serde_json::to_string_pretty(self)
@@ -357,7 +356,7 @@ impl Submission {
     /// The store cannot be written to.
     pub fn found(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
         let mut jobs = self.jobs(store);
-        for job in queue.of(self) {
+        for job in queue.of(&self.comment()) {
             let (number, what) = match job.id.split_once('_') {
                 Some((number, _)) => (number, SubmittedJobs::ARRAY),
                 None => (job.id.as_str(), SubmittedJobs::REPORT),

@@ -50,6 +50,42 @@ pub struct Corpus {
     pub generated: bool,
 }
 
+impl Corpus {
+    /// The files that are read of it.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match &self.stream {
+            None => vec![self.path.clone()],
+            Some(stream) => stream.files.values().map(|name| self.path.join(name)).collect(),
+        }
+    }
+
+    /// Those that the stream of a seed reads, in the order in which it opens them.
+    ///
+    /// # Errors
+    /// One that was not among those that the grid's seeds open.
+    pub fn files_of(&self, seed: u64) -> Result<Vec<PathBuf>> {
+        let Some(stream) = &self.stream else { return Ok(self.files()) };
+        let first = stream.shards.first(stream.of, seed, stream.read);
+        first.into_iter().map(|shard| self.shard(shard)).collect()
+    }
+
+    /// The file of a shard.
+    ///
+    /// # Errors
+    /// A shard that is not among those that are read: the stream goes on after them.
+    pub fn shard(&self, number: usize) -> Result<PathBuf> {
+        let stream = self.stream.as_ref();
+        let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
+        file.ok_or_else(|| {
+            let (of, read) = stream.map_or((1, 1), |stream| (stream.of, stream.read));
+            Error::missing("the stream goes on in a shard that is not read")
+                .expected(format!("shard {number} of {of}"))
+                .found(format!("`shards_read: {read}`, and those have ended"))
+                .hint(format!("`shards_read: {}` reads more of them; `ghostlab fetch` brings those then", read + 1))
+        })
+    }
+}
+
 /// The data of a multiple-choice task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskData {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::factors::OPERATOR_SEQUENCES;
 use super::record::Record;
-use super::{Asked, Factors, OfSeed, Protocol};
+use super::{Asked, Factors, Protocol};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::files::sha256;
@@ -86,6 +86,17 @@ pub enum Sample {
     OutOfMemory,
     /// It is a mean over the seeds of the calibration, and its error their deviation.
     Seeds(Vec<OfSeed>),
+}
+
+/// What a cell has under one seed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OfSeed {
+    pub seed: u64,
+    pub cell: String,
+    /// What its cell is; none where that was never planned.
+    pub identity: Option<Arc<Identity>>,
+    /// None where it failed.
+    pub value: Option<f64>,
 }
 
 /// What a number depends on besides its condition.

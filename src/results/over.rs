@@ -6,21 +6,9 @@ use std::sync::Arc;
 use super::drawn::drawn;
 use super::equal_cuts::equal_cuts;
 use super::factors::SEED;
-use super::measurement::{CellSummary, Measurement, Results, Sample};
+use super::measurement::{CellSummary, Measurement, OfSeed, Results, Sample};
 use super::{Asked, Factors, distinct};
 use crate::grid::Over;
-use crate::identity::Identity;
-
-/// What a cell has under one seed.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OfSeed {
-    pub seed: u64,
-    pub cell: String,
-    /// What its cell is; none where that was never planned.
-    pub identity: Option<Arc<Identity>>,
-    /// None where it failed.
-    pub value: Option<f64>,
-}
 
 impl Results {
     /// As a table shows them that is over something.

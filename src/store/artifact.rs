@@ -1,82 +1,16 @@
 //! A stored artifact: its record and its payloads, in a folder of its own or in a file.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::disk::{Disk, Mapped};
-use super::key::{ABOUT, Key, canonical};
+use super::key::Key;
+use super::meta::{META, Meta, StoredFile};
 use super::packed::{self, Member, Packs};
 use crate::error::{Error, Result};
 use crate::files::sha256;
-
-pub(super) const META: &str = "meta.json";
-
-/// What `meta.json` holds, beside a checksum of itself: a record that lost a payload's entry must not count as whole.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Meta {
-    /// The key in words, and what was made.
-    pub key: Value,
-    /// How long the artifact took to make.
-    pub seconds: f64,
-    /// Who made it: program, commit, command line, machine.
-    pub made: Value,
-    pub(super) payloads: BTreeMap<String, StoredFile>,
-}
-
-impl Meta {
-    /// What was made, as its maker says it; null where it did not.
-    pub fn about(&self) -> &Value {
-        &self.key[ABOUT]
-    }
-
-    /// Bytes of all payloads.
-    pub fn bytes(&self) -> u64 {
-        self.payloads.values().map(|stored| stored.bytes).sum()
-    }
-
-    /// Bytes of the payloads that stand before one where they stand one after another.
-    fn before(&self, name: &str) -> u64 {
-        self.payloads.iter().take_while(|(own, _)| own.as_str() < name).map(|(_, stored)| stored.bytes).sum()
-    }
-
-    /// The text of `meta.json`.
-    pub(super) fn to_text(&self) -> serde_json::Result<Vec<u8>> {
-        let mut record = serde_json::to_value(self)?;
-        record[CHECK] = checksum(&record).into();
-        serde_json::to_vec_pretty(&record)
-    }
-
-    /// # Errors
-    /// What is wrong with the text.
-    pub(super) fn from_text(text: &[u8]) -> Result<Self, String> {
-        let mut record: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        let check = record.as_object_mut().and_then(|fields| fields.remove(CHECK));
-        if check != Some(checksum(&record).into()) {
-            return Err("its own checksum does not fit".to_string());
-        }
-        serde_json::from_value(record).map_err(|error| error.to_string())
-    }
-}
-
-/// The name of the checksum in the record.
-const CHECK: &str = "check";
-
-fn checksum(record: &Value) -> String {
-    sha256::of_bytes(canonical(record))
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct StoredFile {
-    pub(super) bytes: u64,
-    pub(super) sha256: String,
-}
 
 /// An artifact with a sound record, whose payloads have the right sizes.
 #[derive(Debug, Clone)]
@@ -253,17 +187,6 @@ pub(super) fn damaged(path: &Path) -> Error {
     Error::damaged("a stored artifact is damaged")
         .at(path.display().to_string())
         .hint("it is not used; a run makes it anew")
-}
-
-impl StoredFile {
-    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
-        Self { bytes: bytes.len() as u64, sha256: sha256::of_bytes(bytes) }
-    }
-
-    /// Size and hash of a file as it lies on the disk.
-    pub(super) fn of(disk: &dyn Disk, path: &Path) -> std::io::Result<Self> {
-        sha256::of_reader(&mut disk.reader(path)?).map(|(sha256, bytes)| Self { bytes, sha256 })
-    }
 }
 
 fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rayon::prelude::*;
 use serde_json::Value;
 
-use super::artifact::{META, Meta, StoredFile};
 use super::disk::Disk;
 use super::key::Key;
-use super::process::{self, Process};
+use super::meta::{META, Meta, StoredFile};
+use super::process::Process;
+use super::processes;
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::files::atomic::PATIENCE;
@@ -192,7 +193,7 @@ pub struct Left {
 pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<Left> {
     let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
     // After the drafts: who writes one had a record before.
-    let known = process::all(disk, root);
+    let known = processes::all(disk, root);
     let now = OnceCell::new();
     let left = |folder: PathBuf| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();

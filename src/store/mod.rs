@@ -19,6 +19,7 @@ mod inventory;
 mod journal;
 mod key;
 mod mark;
+mod meta;
 #[cfg(test)]
 pub(crate) mod network;
 mod packed;
@@ -27,6 +28,7 @@ mod packed_tests;
 #[cfg(test)]
 pub(crate) mod played_time;
 mod process;
+mod processes;
 mod scratch;
 mod shadow;
 mod shared;
@@ -35,7 +37,7 @@ mod stray;
 mod uses;
 mod worker;
 
-pub use artifact::{Meta, StoredArtifact};
+pub use artifact::StoredArtifact;
 pub use attempts::Attempt;
 pub use disk::Mapped;
 pub use draft::{Draft, Left, Payload};
@@ -43,6 +45,7 @@ pub use index::Input;
 pub use inventory::{Found, InventoryItem};
 pub use journal::{Journal, JournalRecord};
 pub use key::{About, ArtifactKind, Key, canonical};
+pub use meta::Meta;
 pub use packed::Packing;
 pub use process::Process;
 pub use shadow::Shadow;
@@ -456,7 +459,7 @@ impl Store {
 
     /// The names of the processes that are not known to be dead.
     pub fn living(&self) -> Vec<String> {
-        process::all(&*self.disk, &self.root)
+        processes::all(&*self.disk, &self.root)
             .into_iter()
             .filter(|known| !known.dead)
             .map(|known| known.process.id)
@@ -535,7 +538,7 @@ impl Store {
             return;
         }
         let disk = &*self.disk;
-        let known = process::all(disk, &self.root);
+        let known = processes::all(disk, &self.root);
         worker::sweep_claims(disk, &self.root, &known);
         for left in self.drafts_left().iter().filter(|left| left.dead) {
             disk.remove_folder(&left.folder).ok();

@@ -11,8 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::artifact::{Meta, StoredFile};
 use super::disk::Disk;
+use super::meta::{Meta, StoredFile};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 

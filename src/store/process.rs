@@ -1,18 +1,10 @@
-//! The processes that work on a store: what each says of itself, and which of them live.
-//!
-//! A process is dead when the system says so; of another boot, container or machine, when its record has stood still for
-//! longer than shared file systems keep what they know of a file. That is told by the clock that stamps the store's files,
-//! or by watching ([`super::worker`]); no two machines' clocks are compared.
+//! What a process that works on a store says of itself.
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::disk::Disk;
-use crate::files::atomic::PATIENCE;
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
@@ -45,11 +37,8 @@ impl Process {
         text.to_string().into_bytes()
     }
 
-    pub(super) fn read(disk: &dyn Disk, path: &Path) -> Option<Self> {
-        Self::parse(&disk.read(path).ok()?)
-    }
-
-    fn parse(text: &[u8]) -> Option<Self> {
+    /// Of its record.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct ProcessRecord {
             id: String,
@@ -73,43 +62,6 @@ impl Process {
             of(pid, char::is_ascii_digit) && unique.len() == 12 && of(unique, char::is_ascii_hexdigit)
         })
     }
-}
-
-/// A process that has a record in the store.
-pub(super) struct Known {
-    pub(super) record: PathBuf,
-    pub(super) process: Process,
-    pub(super) dead: bool,
-    /// The record could be read, whatever it says: no folder and no pipe lies in its place.
-    pub(super) is_file: bool,
-}
-
-/// The processes that have a record here. Those of other systems, and those whose records tell nothing, are dead when their
-/// records have stood still for longer than patience lasts.
-pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<Known> {
-    let folder = root.join("processes");
-    let read = |name: String| {
-        let id = name.strip_suffix(".json").filter(|id| Process::is_id(id))?;
-        let record = folder.join(&name);
-        let text = disk.read(&record);
-        if text.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            return None;
-        }
-        let process = text.as_ref().ok().and_then(|text| Process::parse(text)).filter(|process| process.id == id);
-        Some((process.unwrap_or_else(|| Process::unknown(id)), record, text.is_ok()))
-    };
-    let read: Vec<_> = disk.list(&folder).into_iter().filter_map(read).collect();
-    let far = read.iter().any(|(process, ..)| process.owner.lives().is_none());
-    let now = far.then(|| disk.clock(&folder));
-    let known = |(process, record, is_file): (Process, PathBuf, bool)| {
-        let dead = match (process.owner.lives(), now) {
-            (Some(lives), _) => !lives,
-            (None, Some(now)) => disk.age(&record, now).is_some_and(|age| age > PATIENCE),
-            (None, None) => false,
-        };
-        Known { record, process, dead, is_file }
-    };
-    read.into_iter().map(known).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::disk::Disk;
-use super::process::{Known, Process};
+use super::process::Process;
+use super::processes::Known;
 use crate::error::{Error, Result};
 use crate::files::atomic::PATIENCE;
 

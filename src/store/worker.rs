@@ -15,7 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use super::attempts::{self, Attempt};
 use super::disk::{Disk, is_taken};
-use super::process::{Known, Process};
+use super::process::Process;
+use super::processes::{self, Known};
 use super::uses::Uses;
 use crate::error::{Error, Result};
 use crate::fault;
@@ -109,7 +110,7 @@ impl Lease {
     }
 
     fn is_own(&self) -> bool {
-        Process::read(&*self.disk, &self.path).is_some_and(|process| process.id == self.id)
+        processes::read(&*self.disk, &self.path).is_some_and(|process| process.id == self.id)
     }
 }
 
@@ -223,7 +224,7 @@ impl Worker {
                 // Without a mark others may do the same work: that costs time and nothing else.
                 Err(_) => return ClaimResult::Mine(self.lease(path, false)),
             }
-            match Process::read(&*self.disk, &path) {
+            match processes::read(&*self.disk, &path) {
                 // A link over the network that was made and then said to exist: nobody else here has the name.
                 Some(own) if own.id == self.process.id => return ClaimResult::Mine(self.lease(path, true)),
                 Some(process) if self.alive(&process) => return theirs(process),
@@ -308,7 +309,7 @@ impl Worker {
         if self.disk.rename(path, &aside).is_err() {
             return false;
         }
-        let other = match (dead, Process::read(&*self.disk, &aside)) {
+        let other = match (dead, processes::read(&*self.disk, &aside)) {
             (Some(dead), Some(caught)) => caught.id != dead.id,
             _ => false,
         };
@@ -327,7 +328,7 @@ impl Worker {
         }
         // Its heart beats in its own record; a claim that is a copy stands still. Without a record it is gone.
         let record = self.processes.join(format!("{}.json", process.id));
-        let now_at = match Process::read(&*self.disk, &record) {
+        let now_at = match processes::read(&*self.disk, &record) {
             Some(Process { beat, .. }) => beat,
             None if !self.disk.exists(&record) => return false,
             // What cannot be read tells of no beat: it stands still, whatever it is.
@@ -359,7 +360,7 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, known: &[Known]) {
     let claims = root.join("claims");
     for name in disk.list(&claims) {
         let path = claims.join(&name);
-        let Some(process) = Process::read(disk, &path) else { continue };
+        let Some(process) = processes::read(disk, &path) else { continue };
         let of = known.iter().find(|known| known.process.id == process.id);
         let dead = of.map_or(process.owner.lives() == Some(false), |known| known.dead);
         // Of several that sweep, one removes it.

@@ -66,7 +66,7 @@ impl StatusAnswer {
             engine: of.engine.clone(),
             ends: JobEnd::all(&of.folder(store)),
             jobs: of.jobs(store).jobs.into_iter().map(job).collect(),
-            queued: queue.as_ref().map(|queue| queue.of(of).cloned().collect()),
+            queued: queue.as_ref().map(|queue| queue.of(&of.comment()).cloned().collect()),
         };
         let submissions = submitted.iter().map(view).collect();
         let store_name = store.root().display().to_string();

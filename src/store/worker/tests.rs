@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 use crate::files::atomic::PATIENCE;
 use crate::files::owner::Owner;
 use crate::store::disk::{Disk, SystemDisk};
-use crate::store::process::{Process, all};
+use crate::store::process::Process;
+use crate::store::processes::all;
 use crate::store::uses::Uses;
 use crate::store::worker::{CALIBRATING, ClaimResult, Lease, Worker, attempts, lock};
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::model::attached::{bias_name, norm_name};
-use crate::model::tensors::{EMBEDDING, FINAL_NORM, HEAD, checked, name, parts};
+use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, name};
+use crate::model::tensors::{checked, parts};
 use crate::model::weights::Weights;
 use crate::model::{Config, Deployed, FloatType, Operator, Place, Step, Sublayer};
 

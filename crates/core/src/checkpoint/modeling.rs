@@ -1,7 +1,6 @@
 //! The Python file beside a checkpoint whose operators no weight takes in.
 
-use crate::model::architecture::Architecture;
-use crate::model::attached;
+use crate::model::architecture::{self, Architecture};
 
 /// What it is called in the checkpoint's folder.
 pub const MODELING: &str = "modeling_ghostlab.py";
@@ -15,12 +14,12 @@ pub fn modeling(architecture: &Architecture) -> String {
 
 /// The file's class in the place of one of transformers'.
 pub(super) fn class(architecture: &Architecture, suffix: &str) -> String {
-    format!("{}{}{suffix}", attached::CLASS, prefix(architecture))
+    format!("{}{}{suffix}", architecture::CLASS, prefix(architecture))
 }
 
 /// The model type of those classes.
 pub(super) fn model_type(architecture: &Architecture) -> String {
-    format!("{}{}", attached::MODEL_TYPE, architecture.model_type)
+    format!("{}{}", architecture::MODEL_TYPE, architecture.model_type)
 }
 
 /// What the names of transformers' classes begin with.

@@ -2,10 +2,12 @@
 
 use serde_json::Value;
 
-use super::attached::{CLASS, MODEL_TYPE};
 use super::entries::Entries;
 use crate::error::{Error, Result};
 
+/// What the class and the model type of a folder with operators beside its weights begin with ([`Attachment`](super::Attachment)); behind it stand the architecture's own.
+pub(crate) const CLASS: &str = "Ghosted";
+pub(crate) const MODEL_TYPE: &str = "ghostlab_";
 /// Where a decoder layer has its norms, how queries and keys are normed, and what its attention adds and leaves out: all
 /// that tells the architectures apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

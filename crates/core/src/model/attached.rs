@@ -1,23 +1,17 @@
 //! Operators that a backbone's folder holds beside its weights: what an export of ours has where no weight takes a
 //! repair in (`checkpoint` writes such folders).
 
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::architecture::Architecture;
-use super::config::Config;
 use super::entries::Entries;
 use super::operator::Operator;
-use super::program::{Program, Step, Sublayer};
-use super::tensors::{checked, name};
+use super::tensor_name::name;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// What the class and the model type of such a folder begin with; behind it stand the architecture's own.
-pub(crate) const CLASS: &str = "Ghosted";
-pub(crate) const MODEL_TYPE: &str = "ghostlab_";
 /// Its entry in the config.
 pub(crate) const ENTRY: &str = "ghostlab";
 
@@ -78,22 +72,22 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    fn channels(self, config: &Config) -> Vec<usize> {
-        vec![config.hidden; if self.diagonal { 1 } else { 2 }]
+    fn channels(self, hidden: usize) -> Vec<usize> {
+        vec![hidden; if self.diagonal { 1 } else { 2 }]
     }
 
-    /// Its tensors are there and no others: see [`checked`].
-    pub(super) fn check(self, config: &Config, weights: &mut Weights) -> Result<()> {
+    /// Its tensors are there, on streams of `hidden` channels, and no others: see [`check_weights`](super::check_weights).
+    pub(super) fn check(self, hidden: usize, weights: &mut Weights) -> Result<()> {
         let module = self.place.module();
-        weights.check(&name(self.layer, &module), &self.channels(config))?;
+        weights.check(&name(self.layer, &module), &self.channels(hidden))?;
         if self.bias {
-            weights.check(&bias_name(self.layer, &module), &[config.hidden])?;
+            weights.check(&bias_name(self.layer, &module), &[hidden])?;
         }
         Ok(())
     }
 
-    fn operator(self, config: &Config, weights: &Weights) -> Result<Arc<Operator>> {
-        let (c, module) = (config.hidden, self.place.module());
+    pub(super) fn operator(self, hidden: usize, weights: &Weights) -> Result<Arc<Operator>> {
+        let (c, module) = (hidden, self.place.module());
         let name = name(self.layer, &module);
         if self.diagonal {
             return Operator::diagonal(weights.take(&name, &[c])?);
@@ -132,42 +126,4 @@ pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers:
         found.push(Attachment { layer, place, diagonal, bias });
     }
     if found.is_empty() { Err(wrong()) } else { Ok(found) }
-}
-
-/// The program of a backbone as its folder has it: all layers, and the operators beside their weights.
-///
-/// # Errors
-/// An operator that cannot be read; weights that do not fit the config.
-pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
-    let dense = Program::dense(config.layers);
-    if config.attachments.is_empty() {
-        return Ok(dense);
-    }
-    let weights = checked(config, folder)?;
-    let at = |layer: usize, place: Option<Place>| {
-        let own = config.attachments.iter().find(|of| of.layer == layer && Some(of.place) == place);
-        own.map(|of| of.operator(config, &weights)).transpose()
-    };
-    let mut steps = Vec::new();
-    for step in dense.0 {
-        let (half, layer) = match step {
-            Step::Attention(layer) => (Sublayer::Attention, layer),
-            Step::Mlp(layer) => (Sublayer::Mlp, layer),
-            other => {
-                steps.push(other);
-                continue;
-            }
-        };
-        if half == Sublayer::Attention {
-            steps.extend(at(layer, Some(Place::Before))?.map(Step::Apply));
-        }
-        steps.push(match at(layer, config.norm_after(half).map(Place::Norm))? {
-            Some(operator) => Step::Edited(half, layer, operator),
-            None => step,
-        });
-        if half == Sublayer::Mlp {
-            steps.extend(at(layer, Some(Place::After))?.map(Step::Apply));
-        }
-    }
-    Ok(Program(steps))
 }

@@ -12,8 +12,9 @@ use super::architecture::Architecture;
 use super::attached::{self, Attachment};
 use super::entries::Entries;
 use super::program::Sublayer;
-use super::tensors::has_both_tables;
-use super::window;
+use super::tensor_name::{EMBEDDING, HEAD};
+use super::weights::Weights;
+use super::window::{self, MOST_TOKENS};
 use crate::error::{Error, Result};
 use crate::files::regular;
 
@@ -22,7 +23,6 @@ use crate::files::regular;
 const MOST_LAYERS: usize = 10_000;
 const MOST_CHANNELS: usize = 1 << 20;
 const MOST_HEADS: usize = 1 << 16;
-pub(super) const MOST_TOKENS: usize = 1 << 30;
 const MOST_IDS: usize = 1 << 24;
 
 /// Frequencies of the rotary embedding.
@@ -94,7 +94,7 @@ impl Config {
         Self::read_with_attachments(folder)?.plain(&folder.join("config.json"))
     }
 
-    /// As [`Self::read`], of exports with operators too. Whoever runs such a backbone runs [`attached::whole`].
+    /// As [`Self::read`], of exports with operators too. Whoever runs such a backbone runs [`whole`](super::whole).
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -197,6 +197,12 @@ impl Config {
             notes,
         })
     }
+}
+
+/// Whether a folder's weights hold an embedding and an output projection beside it. Files that cannot be read hold nothing:
+/// whoever loads them says why.
+fn has_both_tables(folder: &Path) -> bool {
+    Weights::open(folder).is_ok_and(|weights| weights.holds(EMBEDDING) && weights.holds(HEAD))
 }
 
 /// Refuses settings that would change the forward pass and that the decoder does not compute.

@@ -16,7 +16,8 @@ use super::passes::Passes;
 use super::program::{Step, Sublayer};
 use super::rope::Rotary;
 use super::slice::{elements, tensor};
-use super::tensors::{FINAL_NORM, checked};
+use super::tensor_name::FINAL_NORM;
+use super::tensors::checked;
 use super::trie::Model;
 use crate::error::{Error, Result};
 

@@ -7,7 +7,8 @@ use candle_core::{Device, Tensor};
 use super::candle::{FloatType, LayerTensors, Place};
 use super::config::Config;
 use super::rope::Rotary;
-use super::tensors::{self, FINAL_NORM};
+use super::tensor_name::FINAL_NORM;
+use super::tensors;
 use crate::error::Result;
 
 /// The weights of a folder in f32, made into tensors on a device when they are asked for.

@@ -9,7 +9,8 @@ use super::config::Config;
 use super::matrix::{LayerMatrix, Products};
 use super::program::Sublayer;
 use super::slice::{elements, tensor};
-use super::tensors::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
+use super::tensor_name::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name};
+use super::tensors::parts;
 use super::weights::Weights;
 use crate::error::{Error, Result};
 

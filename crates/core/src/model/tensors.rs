@@ -1,20 +1,13 @@
-//! The tensors of a backbone: their names and shapes in the weight files.
+//! The tensors of a backbone: which they are, and their shapes in the weight files.
 
 use std::path::Path;
 
 use super::architecture::QueryKeyNorm;
 use super::attached::{Place, norm_name};
 use super::config::Config;
+use super::tensor_name::{BIASES, EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, name};
 use super::weights::Weights;
 use crate::error::Result;
-
-pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
-pub(crate) const FINAL_NORM: &str = "model.norm.weight";
-pub(crate) const HEAD: &str = "lm_head.weight";
-pub(super) const QUERY_NORM: &str = "self_attn.q_norm";
-pub(super) const KEY_NORM: &str = "self_attn.k_norm";
-/// Of queries, keys and values.
-pub(super) const BIASES: [&str; 3] = ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"];
 
 /// Compares a config with the headers of a folder's weight files: every tensor that it asks for is there in its shape,
 /// and no other. Nothing else is read, so that a wrong number in a config is found before anything is made of it.
@@ -25,12 +18,6 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
     checked(config, folder).map(drop)
 }
 
-/// Whether a folder's weights hold an embedding and an output projection beside it. Files that cannot be read hold nothing:
-/// whoever loads them says why.
-pub(super) fn has_both_tables(folder: &Path) -> bool {
-    Weights::open(folder).is_ok_and(|weights| weights.holds(EMBEDDING) && weights.holds(HEAD))
-}
-
 /// The weights of a folder, compared with a config as in [`check_weights`].
 pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
@@ -38,7 +25,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
         if let Place::Norm(norm) = of.place {
             weights.call(&norm_name(of.layer, norm), &name(of.layer, norm));
         }
-        of.check(config, &mut weights)?;
+        of.check(config.hidden, &mut weights)?;
     }
     let (c, vocab, tied) = (config.hidden, config.vocab, config.tied_embeddings);
     if tied && !weights.holds(EMBEDDING) && weights.holds(HEAD) {
@@ -57,11 +44,6 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     // Old files hold the rotary table.
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     Ok(weights)
-}
-
-pub(crate) fn name(layer: usize, part: &str) -> String {
-    let of = if BIASES.contains(&part) { "" } else { ".weight" };
-    format!("model.layers.{layer}.{part}{of}")
 }
 
 /// The tensors of a layer with the shapes that they are stored in: matrices `[out, in]`, and those norms and

@@ -4,9 +4,11 @@
 use serde_json::{Map, Value};
 
 use super::architecture::{Architecture, SlidingWindow};
-use super::config::MOST_TOKENS;
 use super::entries::Entries;
 use crate::error::Result;
+
+/// As long as a context may be.
+pub(super) const MOST_TOKENS: usize = 1 << 30;
 
 /// What transformers takes where a config is silent.
 const WIDTH: usize = 4096;

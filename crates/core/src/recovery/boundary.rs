@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::method::Repair;
+use super::repair::Repair;
 use super::sums::Sums;
 use crate::calibrate::{Activations, HookPoint};
 use crate::corpus::Start;

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, pre_and_delta};
 use super::least_squares::{self, Solved};
-use super::method::{Fitted, Recovery, RecoveryEntry, Solution, System};
+use super::method::{Fitted, Recovery, RecoveryEntry};
+use super::repair::{Solution, System};
 use super::ridge::{self, Ridge};
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;

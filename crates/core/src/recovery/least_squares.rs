@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::method::{Repair, Solution, System};
+use super::repair::{Repair, Solution, System};
 use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
 use crate::model::Operator;

@@ -10,6 +10,7 @@ mod method;
 mod none;
 mod prune_and_comp;
 mod rank;
+mod repair;
 mod repair_metrics;
 mod replaceme_cos;
 mod replaceme_ls;
@@ -27,8 +28,9 @@ use crate::quantity::MOST_TOKENS;
 pub use boundary::{Boundary, Span};
 pub use degenerate::degenerate;
 use method::RecoveryEntry;
-pub use method::{Fitted, Recovery, Repair, Solution, System};
+pub use method::{Fitted, Recovery};
 pub use none::NAME as NONE;
+pub use repair::{Repair, Solution, System};
 pub use repair_metrics::RepairMetrics;
 
 /// Every recovery that a grid may name.

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::Boundary;
-use super::method::{Recovery, RecoveryEntry, Repair, Solution};
+use super::method::{Recovery, RecoveryEntry};
+use super::repair::{Repair, Solution};
 use crate::error::Result;
 use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};

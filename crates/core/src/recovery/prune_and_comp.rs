@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span, add_magnitudes};
-use super::method::{Recovery, RecoveryEntry, Repair, Solution};
+use super::method::{Recovery, RecoveryEntry};
+use super::repair::{Repair, Solution};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Operator, Sublayer};

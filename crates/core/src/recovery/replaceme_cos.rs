@@ -5,7 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Span};
-use super::method::{Recovery, RecoveryEntry, Solution};
+use super::method::{Recovery, RecoveryEntry};
+use super::repair::Solution;
 use super::replaceme_ls::{on_branch, sites};
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;

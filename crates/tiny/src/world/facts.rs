@@ -3,7 +3,8 @@
 use super::draw::Draw;
 use super::hop::HOPS;
 use super::lexicon::{ANIMALS, CLASSES, JOBS, MATERIALS, MEN, OBJECTS, PLACES, REGIONS, WOMEN};
-use super::relation::{Order, PETS, RELATIONS, RelationKind, Values};
+use super::ontology::RELATIONS;
+use super::relation::{Order, PETS, RelationKind, Values};
 use super::text::bare;
 
 /// What may be printed of a fact: a bit for each wording.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::facts::Facts;
-use super::relation::RELATIONS;
+use super::ontology::RELATIONS;
 use super::shapes::asked;
 use super::text::bare;
 use super::voice::PARAGRAPH;

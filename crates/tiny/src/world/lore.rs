@@ -4,8 +4,9 @@
 use super::draw::Draw;
 use super::episode::FILLERS;
 use super::facts::{Fact, Facts};
+use super::ontology::RELATIONS;
 use super::reading::{Article, Claim, Polar, Problem, offered, owned};
-use super::relation::{RELATIONS, RelationKind};
+use super::relation::RelationKind;
 use super::share::Share;
 use super::text::{fill, sentence};
 

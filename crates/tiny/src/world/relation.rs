@@ -72,6 +72,3 @@ pub(super) const PRODUCT: usize = 17;
 pub(super) const LANDMARK: usize = 18;
 pub(super) const CLIMATE: usize = 19;
 pub(super) const CROP: usize = 20;
-
-/// Everything but [`ontology`](super::ontology) calls the table by this name.
-pub(super) use super::ontology::RELATIONS;

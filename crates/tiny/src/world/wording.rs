@@ -3,7 +3,7 @@
 use super::draw::Draw;
 use super::facts::{Fact, Facts, Free, is_hop};
 use super::hop::HOPS;
-use super::relation::RELATIONS;
+use super::ontology::RELATIONS;
 use super::share::{Share, lot, share};
 use super::text::{bare, capital, fill};
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::apart::{Input, real, within};
-use super::folder::above;
+use super::swap::above;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::files::regular;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::manifest::{Manifest, Seen, Standing};
-use super::swap;
+use super::swap::{self, above};
 use crate::error::{Error, Result};
 use crate::files::atomic::{ensure_writable, exchanged, may_be_written, write_atomically};
 use crate::files::owner::Owner;
@@ -237,10 +237,6 @@ fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> std::io::Result<
         }
     }
     Ok(())
-}
-
-pub(super) fn above(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]

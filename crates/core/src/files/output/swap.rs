@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::folder::above;
 use super::manifest::{Manifest, Seen, Standing};
 use crate::files::atomic::is_temporary;
 use crate::files::name;
@@ -136,4 +135,8 @@ pub(super) fn sweep(place: &Path, seen: &Seen) {
             clear(&item.path(), place, seen);
         }
     }
+}
+
+pub(super) fn above(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

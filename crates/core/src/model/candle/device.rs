@@ -11,7 +11,7 @@ use safetensors::Dtype;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::model::tensors::{EMBEDDING, HEAD};
+use crate::model::tensor_name::{EMBEDDING, HEAD};
 use crate::model::weights::Weights;
 
 /// A GPU, as its driver tells of it.

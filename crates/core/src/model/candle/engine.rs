@@ -21,7 +21,8 @@ use crate::model::config::Config;
 use crate::model::engine::{Engine, EngineId, HostRows, ResidualStream, Watched, in_step, side_by_side};
 use crate::model::program::{Step, Sublayer};
 use crate::model::rope::Rotary;
-use crate::model::tensors::{FINAL_NORM, checked};
+use crate::model::tensor_name::FINAL_NORM;
+use crate::model::tensors::checked;
 use crate::model::trie::{Model, Observer, Trie};
 
 /// The name of the engine in keys.

@@ -11,7 +11,8 @@ use crate::model::cache::Cache;
 use crate::model::config::Config;
 use crate::model::matrix::Products;
 use crate::model::program::Sublayer;
-use crate::model::tensors::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name, parts};
+use crate::model::tensor_name::{BIASES, EMBEDDING, HEAD, KEY_NORM, QUERY_NORM, name};
+use crate::model::tensors::parts;
 use crate::model::weights::Weights;
 
 /// Matrices stand as weight files store them, `[out, in]`, in the engine's float type; norms and biases in f32.

@@ -1,0 +1,86 @@
+//! The record of a stored artifact: its key, who made it, and of which bytes its payloads are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::disk::Disk;
+use super::key::{ABOUT, canonical};
+use crate::files::sha256;
+
+pub(super) const META: &str = "meta.json";
+
+/// What `meta.json` holds, beside a checksum of itself: a record that lost a payload's entry must not count as whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Meta {
+    /// The key in words, and what was made.
+    pub key: Value,
+    /// How long the artifact took to make.
+    pub seconds: f64,
+    /// Who made it: program, commit, command line, machine.
+    pub made: Value,
+    pub(super) payloads: BTreeMap<String, StoredFile>,
+}
+
+impl Meta {
+    /// What was made, as its maker says it; null where it did not.
+    pub fn about(&self) -> &Value {
+        &self.key[ABOUT]
+    }
+
+    /// Bytes of all payloads.
+    pub fn bytes(&self) -> u64 {
+        self.payloads.values().map(|stored| stored.bytes).sum()
+    }
+
+    /// Bytes of the payloads that stand before one where they stand one after another.
+    pub(super) fn before(&self, name: &str) -> u64 {
+        self.payloads.iter().take_while(|(own, _)| own.as_str() < name).map(|(_, stored)| stored.bytes).sum()
+    }
+
+    /// The text of `meta.json`.
+    pub(super) fn to_text(&self) -> serde_json::Result<Vec<u8>> {
+        let mut record = serde_json::to_value(self)?;
+        record[CHECK] = checksum(&record).into();
+        serde_json::to_vec_pretty(&record)
+    }
+
+    /// # Errors
+    /// What is wrong with the text.
+    pub(super) fn from_text(text: &[u8]) -> Result<Self, String> {
+        let mut record: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let check = record.as_object_mut().and_then(|fields| fields.remove(CHECK));
+        if check != Some(checksum(&record).into()) {
+            return Err("its own checksum does not fit".to_string());
+        }
+        serde_json::from_value(record).map_err(|error| error.to_string())
+    }
+}
+
+/// The name of the checksum in the record.
+const CHECK: &str = "check";
+
+fn checksum(record: &Value) -> String {
+    sha256::of_bytes(canonical(record))
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StoredFile {
+    pub(super) bytes: u64,
+    pub(super) sha256: String,
+}
+
+impl StoredFile {
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.len() as u64, sha256: sha256::of_bytes(bytes) }
+    }
+
+    /// Size and hash of a file as it lies on the disk.
+    pub(super) fn of(disk: &dyn Disk, path: &Path) -> std::io::Result<Self> {
+        sha256::of_reader(&mut disk.reader(path)?).map(|(sha256, bytes)| Self { bytes, sha256 })
+    }
+}

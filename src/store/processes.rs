@@ -1,0 +1,54 @@
+//! The processes that work on a store, and which of them live.
+//!
+//! A process is dead when the system says so; of another boot, container or machine, when its record has stood still for
+//! longer than shared file systems keep what they know of a file. That is told by the clock that stamps the store's files,
+//! or by watching ([`super::worker`]); no two machines' clocks are compared.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::disk::Disk;
+use super::process::Process;
+use crate::files::atomic::PATIENCE;
+
+/// What a process says of itself in its record.
+pub(super) fn read(disk: &dyn Disk, path: &Path) -> Option<Process> {
+    Process::parse(&disk.read(path).ok()?)
+}
+
+/// A process that has a record in the store.
+pub(super) struct Known {
+    pub(super) record: PathBuf,
+    pub(super) process: Process,
+    pub(super) dead: bool,
+    /// The record could be read, whatever it says: no folder and no pipe lies in its place.
+    pub(super) is_file: bool,
+}
+
+/// The processes that have a record here. Those of other systems, and those whose records tell nothing, are dead when their
+/// records have stood still for longer than patience lasts.
+pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<Known> {
+    let folder = root.join("processes");
+    let read = |name: String| {
+        let id = name.strip_suffix(".json").filter(|id| Process::is_id(id))?;
+        let record = folder.join(&name);
+        let text = disk.read(&record);
+        if text.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return None;
+        }
+        let process = text.as_ref().ok().and_then(|text| Process::parse(text)).filter(|process| process.id == id);
+        Some((process.unwrap_or_else(|| Process::unknown(id)), record, text.is_ok()))
+    };
+    let read: Vec<_> = disk.list(&folder).into_iter().filter_map(read).collect();
+    let far = read.iter().any(|(process, ..)| process.owner.lives().is_none());
+    let now = far.then(|| disk.clock(&folder));
+    let known = |(process, record, is_file): (Process, PathBuf, bool)| {
+        let dead = match (process.owner.lives(), now) {
+            (Some(lives), _) => !lives,
+            (None, Some(now)) => disk.age(&record, now).is_some_and(|age| age > PATIENCE),
+            (None, None) => false,
+        };
+        Known { record, process, dead, is_file }
+    };
+    read.into_iter().map(known).collect()
+}

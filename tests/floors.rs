@@ -1,0 +1,335 @@
+//! The floors of the house, drawn from what files use of each other: a room uses only rooms below it, and no files use each
+//! other in a circle. Of a folder's own `mod.rs` a file may use what it likes: that is its room.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The rooms of each crate, from the ground up. A room may use those before it.
+const ROOMS: [(&str, &[&str]); 2] = [
+    (
+        "src",
+        &[
+            "clock",
+            "fault",
+            "heap",
+            "machine",
+            "installed",
+            "store",
+            "grid",
+            "identity",
+            "plan",
+            "exec",
+            "results",
+            "export",
+            "cluster",
+            "verify",
+            "starter",
+            "artifact",
+            "cli",
+        ],
+    ),
+    (
+        "crates/core/src",
+        &[
+            "error",
+            "style",
+            "quantity",
+            "options",
+            "files",
+            "linalg",
+            "corpus",
+            "tasks",
+            "significance",
+            "model",
+            "calibrate",
+            "distill",
+            "latency",
+            "evaluate",
+            "metric",
+            "checkpoint",
+            "criterion",
+            "recovery",
+        ],
+    ),
+];
+/// Here files are few enough to be a room each.
+const FLAT: [&str; 2] = ["crates/hub/src", "crates/tiny/src"];
+
+/// A module, by the names from the crate's root.
+type Module = Vec<String>;
+
+/// The source of a crate: what each file has to say, without tests, comments and texts.
+struct Sources {
+    files: BTreeMap<Module, String>,
+    /// What a module passes on under a name of its own.
+    passed_on: BTreeMap<Module, BTreeMap<String, Module>>,
+}
+
+impl Sources {
+    fn read(root: &Path) -> Self {
+        let mut files = BTreeMap::new();
+        let mut folders = vec![(root.to_owned(), Vec::new())];
+        while let Some((folder, module)) = folders.pop() {
+            for entry in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+                let stem = entry.file_stem().unwrap().to_string_lossy().into_owned();
+                let own = [module.as_slice(), std::slice::from_ref(&stem)].concat();
+                let is_test =
+                    ["tests", "main"].contains(&stem.as_str()) || stem.ends_with("_test") || stem.ends_with("_tests");
+                if entry.is_dir() {
+                    folders.push((entry, own));
+                } else if entry.extension().is_some_and(|of| of == "rs") && !is_test {
+                    let module = if ["mod", "lib"].contains(&stem.as_str()) { module.clone() } else { own };
+                    files.insert(module, without_tests(&bare(&fs::read_to_string(&entry).unwrap())));
+                }
+            }
+        }
+        let mut sources = Self { files, passed_on: BTreeMap::new() };
+        for (module, text) in &sources.files {
+            let public = uses(text).into_iter().filter(|(public, _)| *public);
+            let named = public.flat_map(|(_, tree)| leaves(&tree)).filter_map(|(path, name)| {
+                let path = sources.absolute(module, &path)?;
+                Some((name.or(path.last().cloned())?, path))
+            });
+            let named: BTreeMap<String, Module> = named.collect();
+            sources.passed_on.insert(module.clone(), named);
+        }
+        sources
+    }
+
+    /// A path as it stands in a module, from the crate's root; none where it begins in another crate.
+    fn absolute(&self, module: &[String], path: &[String]) -> Option<Module> {
+        let (first, rest) = path.split_first()?;
+        match first.as_str() {
+            "crate" => Some(rest.to_vec()),
+            "self" => Some([module, rest].concat()),
+            "super" => {
+                let ups = path.iter().take_while(|name| *name == "super").count();
+                Some([&module[..module.len().checked_sub(ups)?], &path[ups..]].concat())
+            }
+            _ => self
+                .files
+                .contains_key(&[module, std::slice::from_ref(first)].concat())
+                .then(|| [module, path].concat()),
+        }
+    }
+
+    /// The file that something is from, wherever it is passed on.
+    fn home(&self, path: &[String], depth: usize) -> Option<Module> {
+        let (module, rest) =
+            (0..=path.len()).rev().map(|at| path.split_at(at)).find(|(own, _)| self.files.contains_key(*own))?;
+        let further = rest.first().and_then(|name| self.passed_on[module].get(name)).filter(|_| depth < 9);
+        match further {
+            Some(further) => self.home(&[further.as_slice(), &rest[1..]].concat(), depth + 1),
+            None => Some(module.to_vec()),
+        }
+    }
+
+    /// Which files each file uses.
+    fn arrows(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
+        self.files.iter().map(|(module, text)| (module, self.used_by(module, text))).collect()
+    }
+
+    fn used_by(&self, module: &Module, text: &str) -> BTreeSet<Module> {
+        let mut paths = inline(text);
+        for (public, tree) in uses(text) {
+            let used = leaves(&tree).into_iter().map(|(path, _)| path);
+            // A room that passes on what its files have does not use them.
+            let passes = |path: &Module| public && self.absolute(module, path).is_some_and(|of| of.starts_with(module));
+            paths.extend(used.filter(|path| !passes(path)));
+        }
+        let used = paths.iter().filter_map(|path| self.home(&self.absolute(module, path)?, 0));
+        used.filter(|used| !module.starts_with(used)).collect()
+    }
+}
+
+/// A text of the same lines without comments, and with texts and characters emptied.
+fn bare(text: &str) -> String {
+    let (mut bare, mut rest) = (String::new(), text);
+    while let Some(first) = rest.chars().next() {
+        let raw = rest.strip_prefix('r').map(|of| of.trim_start_matches('#')).filter(|of| of.starts_with('"'));
+        let word = bare.chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_');
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if let Some(inside) = raw.filter(|_| !word) {
+            let hashes = rest.len() - inside.len() - 1;
+            let end = format!("\"{}", "#".repeat(hashes));
+            hashes + 2 + inside[1..].find(&end).unwrap() + end.len()
+        } else if first == '"' {
+            let mut escaped = false;
+            let ends = |(_, c): &(usize, char)| {
+                let is_end = *c == '"' && !escaped;
+                escaped = *c == '\\' && !escaped;
+                is_end
+            };
+            2 + rest[1..].char_indices().find(ends).unwrap().0
+        } else if let Some(character) =
+            rest.strip_prefix('\'').filter(|of| of.starts_with('\\') || of.chars().nth(1) == Some('\''))
+        {
+            2 + character
+                .char_indices()
+                .skip(1 + usize::from(character.starts_with('\\')))
+                .find(|(_, c)| *c == '\'')
+                .unwrap()
+                .0
+        } else {
+            bare.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[skipped..];
+    }
+    bare
+}
+
+/// What stands in a file for the program: each item that is for tests is taken out.
+fn without_tests(text: &str) -> String {
+    let (mut kept, mut rest) = (String::new(), text);
+    while let Some(at) = ["#[cfg(test)]", "#[cfg(all(test"].iter().filter_map(|mark| rest.find(mark)).min() {
+        kept.push_str(&rest[..at]);
+        let item = &rest[at..];
+        let (body, end) = (item.find('{').unwrap_or(usize::MAX), item.find(';').unwrap_or(item.len() - 1));
+        let is_use = item[..end.min(body)].split_whitespace().any(|word| word == "use");
+        let mut depth = 0_usize;
+        let close = |(_, c): &(usize, char)| {
+            depth = depth + usize::from(*c == '{') - usize::from(*c == '}' && depth > 0);
+            *c == '}' && depth == 0
+        };
+        let end = if end < body || is_use {
+            end
+        } else {
+            item.char_indices().find(close).map_or(item.len() - 1, |(at, _)| at)
+        };
+        rest = &item[end + 1..];
+    }
+    kept + rest
+}
+
+/// The trees of all `use`, and whether each passes them on.
+fn uses(text: &str) -> Vec<(bool, String)> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("use ") {
+        let before = text[..at].rsplit(['\n', ';', '}']).next().unwrap_or_default().trim();
+        if before.is_empty() || before.starts_with("pub") {
+            found.push((!before.is_empty(), text[at + 4..].split(';').next().unwrap_or_default().to_owned()));
+        }
+    }
+    found
+}
+
+/// The paths of a tree, with the new names of those that have one.
+fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
+    let tree = tree.trim();
+    let Some((before, inside)) = tree.split_once('{') else {
+        let (path, name) =
+            tree.split_once(" as ").map_or((tree, None), |(path, name)| (path, Some(name.trim().to_owned())));
+        let path: Module = path.split("::").map(|name| name.trim().to_owned()).collect();
+        return if path == [""] { Vec::new() } else { vec![(path, name)] };
+    };
+    let inside = inside.trim().strip_suffix('}').unwrap();
+    let (mut depth, mut parts) = (0_usize, vec![String::new()]);
+    for c in inside.chars() {
+        depth = depth + usize::from(c == '{') - usize::from(c == '}');
+        match c {
+            ',' if depth == 0 => parts.push(String::new()),
+            _ => parts.last_mut().unwrap().push(c),
+        }
+    }
+    parts
+        .iter()
+        .filter(|part| !part.trim().is_empty())
+        .flat_map(|part| leaves(&format!("{before}{}", part.trim())))
+        .collect()
+}
+
+/// The paths that stand in the text itself.
+fn inline(text: &str) -> Vec<Module> {
+    let mut found = Vec::new();
+    for begin in ["crate::", "super::", "self::"] {
+        for (at, _) in text.match_indices(begin) {
+            let line = text[..at].rsplit(['\n', ';']).next().unwrap_or_default();
+            let goes_on = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+            if !goes_on && !line.contains("use ") {
+                let path = text[at..]
+                    .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+                    .next()
+                    .unwrap_or_default();
+                found.push(path.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect());
+            }
+        }
+    }
+    found
+}
+
+fn root(of: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(of)
+}
+
+#[test]
+fn no_room_uses_one_above_it() {
+    for (of, rooms) in ROOMS {
+        let sources = Sources::read(&root(of));
+        let floor = |module: &Module| {
+            let room = module.first()?;
+            Some(
+                rooms
+                    .iter()
+                    .position(|known| known == room)
+                    .unwrap_or_else(|| panic!("{of}: where does {room} stand?")),
+            )
+        };
+        let mut up = Vec::new();
+        for (module, used) in sources.arrows() {
+            let Some(own) = floor(module) else { continue };
+            let above = used.iter().filter(|used| floor(used).is_some_and(|other| other > own));
+            up.extend(above.map(|used| format!("{of}: {} uses {}", module.join("::"), used.join("::"))));
+        }
+        assert_eq!(up, Vec::<String>::new());
+        let seen =
+            rooms.iter().filter(|room| sources.files.keys().any(|module| module.first().is_some_and(|of| of == *room)));
+        assert_eq!(seen.count(), rooms.len(), "{of}: a room that is not there any more");
+    }
+}
+
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    for of in ROOMS.iter().map(|(of, _)| *of).chain(FLAT) {
+        let sources = Sources::read(&root(of));
+        let arrows = sources.arrows();
+        assert!(
+            arrows.values().map(BTreeSet::len).sum::<usize>() > sources.files.len() / 2,
+            "{of}: hardly any arrow was read"
+        );
+        // What uses nothing that is left, or is used by nothing, is taken away until nothing can be: what remains stands in
+        // circles, or between them.
+        let mut left: BTreeSet<&Module> = arrows.keys().copied().collect();
+        loop {
+            let uses = |module: &Module| arrows[module].iter().any(|used| left.contains(used));
+            let used = |module: &Module| left.iter().any(|other| arrows[*other].contains(module));
+            let next: BTreeSet<&Module> = left.iter().copied().filter(|module| uses(module) && used(module)).collect();
+            if next.len() == left.len() {
+                break;
+            }
+            left = next;
+        }
+        let circles: Vec<String> = left.iter().map(|module| module.join("::")).collect();
+        assert_eq!(circles, Vec::<String>::new(), "{of}");
+    }
+}
+
+#[test]
+fn what_a_file_uses_is_read_as_the_compiler_reads_it() {
+    let text = "//! use crate::no;\nuse crate::a::{self, b::{C, D as E}};\npub use self::f::G;\nfn h() { \"use crate::no;\"; '\"'; super::i::j(); }\n\
+                #[cfg(test)]\nmod tests {\n    use crate::no;\n}\nconst RAW: &str = r#\"super::no \"#;\n";
+    let text = without_tests(&bare(text));
+    let named = |path: &str| path.split("::").map(str::to_owned).collect::<Module>();
+    let all: Vec<(Module, Option<String>)> = uses(&text).iter().flat_map(|(_, tree)| leaves(tree)).collect();
+    let expected = [
+        ("crate::a::self", None),
+        ("crate::a::b::C", None),
+        ("crate::a::b::D", Some("E".to_owned())),
+        ("self::f::G", None),
+    ];
+    assert_eq!(all, expected.map(|(path, name)| (named(path), name)));
+    assert_eq!(uses(&text).iter().map(|(public, _)| *public).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(inline(&text), [named("super::i::j")]);
+}
