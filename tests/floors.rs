@@ -299,20 +299,22 @@ fn no_files_use_each_other_in_a_circle() {
             arrows.values().map(BTreeSet::len).sum::<usize>() > sources.files.len() / 2,
             "{of}: hardly any arrow was read"
         );
-        // What uses nothing that is left, or is used by nothing, is taken away until nothing can be: what remains stands in
-        // circles, or between them.
-        let mut left: BTreeSet<&Module> = arrows.keys().copied().collect();
-        loop {
-            let uses = |module: &Module| arrows[module].iter().any(|used| left.contains(used));
-            let used = |module: &Module| left.iter().any(|other| arrows[*other].contains(module));
-            let next: BTreeSet<&Module> = left.iter().copied().filter(|module| uses(module) && used(module)).collect();
-            if next.len() == left.len() {
-                break;
+        let reached = |from: &Module| {
+            let (mut reached, mut next) = (BTreeSet::new(), vec![from.clone()]);
+            while let Some(module) = next.pop() {
+                next.extend(arrows[&module].iter().filter(|used| reached.insert((*used).clone())).cloned());
             }
-            left = next;
-        }
-        let circles: Vec<String> = left.iter().map(|module| module.join("::")).collect();
-        assert_eq!(circles, Vec::<String>::new(), "{of}");
+            reached
+        };
+        let reached: BTreeMap<&Module, BTreeSet<Module>> =
+            arrows.keys().map(|module| (*module, reached(module))).collect();
+        let circle = |module: &Module| {
+            let with = reached[module].iter().filter(|other| reached[other].contains(module));
+            with.map(|module| module.join("::")).collect::<Vec<_>>().join(", ")
+        };
+        let circles: BTreeSet<String> =
+            arrows.keys().map(|module| circle(module)).filter(|of| !of.is_empty()).collect();
+        assert_eq!(circles, BTreeSet::new(), "{of}: these use each other");
     }
 }
 

@@ -13,7 +13,8 @@ use super::units::{bytes, cells, flops, seconds};
 use super::work::Work;
 use super::{home, progress};
 use crate::cluster::{
-    self, ArrayRequest, ArtifactCall, Binary, JobScript, Queue, SlurmProfile, Submission, SubmittedJobs, time_limit,
+    self, ArrayRequest, ArtifactCall, Binary, JobEnd, JobScript, Queue, SlurmProfile, Submission, SubmittedJobs,
+    time_limit,
 };
 use crate::error::{Error, Result};
 use crate::exec::{self, Settings, Where};

@@ -10,7 +10,6 @@ use super::key::Key;
 use super::meta::{META, Meta, StoredFile};
 use super::packed::{self, Member, Packs};
 use crate::error::{Error, Result};
-use crate::files::sha256;
 
 /// An artifact with a sound record, whose payloads have the right sizes.
 #[derive(Debug, Clone)]
