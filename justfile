@@ -44,6 +44,10 @@ plan grid *arguments:
 status *arguments:
     cargo run --release -- status {{arguments}}
 
+# A method to begin with, registered: `just new recovery my-method`, `just new criterion my-rule`.
+new kind name:
+    tools/new.sh {{kind}} {{name}}
+
 # Attack what reads one kind of file until something breaks (cargo install cargo-fuzz): `just fuzz tokenizer -max_total_time=600`.
 fuzz target *arguments:
     RUSTC_BOOTSTRAP=1 cargo fuzz run --sanitizer none {{target}} -- {{arguments}}

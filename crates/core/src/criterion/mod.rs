@@ -10,6 +10,9 @@ mod shortened_llama;
 mod shortgpt;
 mod similarity;
 mod sleb;
+#[cfg(test)]
+#[path = "../../templates/criterion.rs"]
+mod template;
 
 use crate::error::Result;
 use crate::options::{self, Appearance, Described, Options};

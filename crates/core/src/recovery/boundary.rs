@@ -206,16 +206,25 @@ pub(super) mod tests {
         /// What a method with options gives at `[start, end)`.
         pub(in crate::recovery) fn solve(
             &self,
-            (start, end): (usize, usize),
+            at: (usize, usize),
             earlier: &[(Span, Repair)],
             name: &str,
             options: &serde_json::Value,
         ) -> Result<Solution> {
             let options: Options = options.as_object().unwrap().clone();
+            self.solve_by(at, earlier, &*crate::recovery::build(name, &options)?)
+        }
+
+        /// What a method gives there.
+        pub(in crate::recovery) fn solve_by(
+            &self,
+            (start, end): (usize, usize),
+            earlier: &[(Span, Repair)],
+            method: &dyn crate::recovery::Recovery,
+        ) -> Result<Solution> {
             let span = Span { start, end };
             let (backbone, activations) = (&self.engine, &self.activations);
-            let boundary = Boundary { backbone, activations, span, fitted: self.fitted, earlier, starts: &self.starts };
-            crate::recovery::build(name, &options)?.solve(&boundary)
+            method.solve(&Boundary { backbone, activations, span, fitted: self.fitted, earlier, starts: &self.starts })
         }
 
         /// What cannot be determined at `[start, end)`.

@@ -17,6 +17,9 @@ mod replaceme_ls;
 mod ridge;
 mod sequential;
 mod sums;
+#[cfg(test)]
+#[path = "../../templates/recovery.rs"]
+mod template;
 
 use serde_json::Value;
 

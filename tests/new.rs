@@ -1,0 +1,61 @@
+//! `tools/new.sh`: a new method is one file and one line. That the file compiles and does what its own test says is seen in
+//! `crates/core`, which has the templates among the tests of their rooms.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A checkout with as much in it as the script touches.
+fn checkout() -> TempDir {
+    let (root, folder) = (Path::new(env!("CARGO_MANIFEST_DIR")), TempDir::new().unwrap());
+    let templates = ["recovery", "criterion"].map(|kind| format!("crates/core/templates/{kind}.rs"));
+    let rooms = ["recovery", "criterion"].map(|kind| format!("crates/core/src/{kind}/mod.rs"));
+    for file in templates.iter().chain(&rooms).map(String::as_str).chain(["tools/new.sh"]) {
+        fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
+        fs::copy(root.join(file), folder.path().join(file)).unwrap();
+    }
+    folder
+}
+
+fn new(folder: &TempDir, words: &[&str]) -> Output {
+    Command::new("bash").arg(folder.path().join("tools/new.sh")).args(words).output().unwrap()
+}
+
+#[test]
+fn a_new_method_is_a_file_and_its_line_in_the_list() {
+    for (kind, last) in [("recovery", "mod sums;"), ("criterion", "mod sleb;")] {
+        let folder = checkout();
+        let room = folder.path().join("crates/core/src").join(kind);
+        let before = fs::read_to_string(room.join("mod.rs")).unwrap();
+        let made = new(&folder, &[kind, "two-steps"]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let file = fs::read_to_string(room.join("two_steps.rs")).unwrap();
+        assert!(file.contains("const NAME: &str = \"two-steps\"") && file.contains("struct TwoSteps"), "{file}");
+        assert!(!file.contains("my-") && !file.contains("MyR") && !file.contains("MyC"), "{file}");
+        let after = fs::read_to_string(room.join("mod.rs")).unwrap();
+        let (module, entry) = (format!("{last}\nmod two_steps;\n"), "    two_steps::ENTRY,\n];\n");
+        assert!(after.contains(&module) && after.contains(entry), "{after}");
+        assert_eq!(after.replace("mod two_steps;\n", "").replace("    two_steps::ENTRY,\n", ""), before);
+    }
+}
+
+#[test]
+fn what_is_there_already_and_what_is_no_name_is_refused() {
+    let folder = checkout();
+    fs::write(folder.path().join("crates/core/src/recovery/ghosted.rs"), "").unwrap();
+    for words in [
+        &["recovery", "ghosted"][..],
+        &["criterion", "sleb"],
+        &["recovery", "Two"],
+        &["recovery", "../x"],
+        &["recovery", "match"],
+        &["engine", "x"],
+        &[],
+    ] {
+        let made = new(&folder, words);
+        assert_eq!(made.status.code(), Some(2), "{words:?}");
+        assert!(!made.stderr.is_empty());
+    }
+}
