@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ghostlab::artifact::audit::Severity;
 use ghostlab::artifact::page::{
     BesideView, Cell, CellNote, ClaimRow, ClaimWord, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow,
     Part, TableView, render,
@@ -260,6 +261,7 @@ fn sample() -> Page {
             claim("The repaired backbone has a lower perplexity than the pruned one at every depth.", "table3"),
         ],
         findings: vec![FindingRow {
+            severity: Severity::Contradiction,
             rule: "an average is the mean of its row".into(),
             place: "Table 3, llama-3-8b, 7 layers, Shortened LLaMA".into(),
             expected: "49.34 (Table 2)".into(),
@@ -362,7 +364,7 @@ fn a_browser_opens_the_note_that_the_address_names() {
     let (_, numbers) = dialog.split_once("class=\"numbers\"").unwrap();
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
-    assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 5 + 2, "every column can be sorted");
+    assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 6 + 2, "every column can be sorted");
     // With its standard error and the count behind it, and what it shares with other notes in its place.
     assert!(numbers.contains(">Std. error</th>") && numbers.contains("<td>0.93</td><td>2376</td>"), "{numbers}");
     let (dialog, _) = dialog.split_once("</dialog>").unwrap();

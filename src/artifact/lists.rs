@@ -1,6 +1,6 @@
 //! Tables of what the program knows by name: methods with their repositories, backbones with their sources.
 
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 
@@ -70,7 +70,7 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
             let local = path.clone().filter(|path| path.join("config.json").is_file());
             let found = local.or_else(|| cached(want.as_ref()?));
             let there = if found.is_some() { "here" } else { "not here" };
-            let folder = found.or(path).map_or(String::new(), |path| path.display().to_string());
+            let folder = found.or(path).map_or(String::new(), |path| shown(&path, experiments));
             vec![backbone_label(&name).to_owned(), name, source.unwrap_or_default(), folder, there.to_owned()]
         });
     Ok(List {
@@ -79,6 +79,22 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
         label: 0,
         printed: Printed { kind: None, name: 1, source: 2, head: "Download link" },
     })
+}
+
+/// A path without detours, from the folder around the experiments where it lies in there: `models/llama-3-8b`.
+fn shown(path: &Path, experiments: &Path) -> String {
+    let straight = |path: &Path| {
+        let mut straight = PathBuf::new();
+        for part in path.components() {
+            match (part, straight.components().next_back()) {
+                (Component::ParentDir, Some(Component::Normal(_))) => drop(straight.pop()),
+                _ => straight.push(part),
+            }
+        }
+        straight
+    };
+    let (path, around) = (straight(path), straight(&experiments.join("..")));
+    path.strip_prefix(&around).unwrap_or(&path).display().to_string()
 }
 
 impl List {
@@ -158,4 +174,21 @@ fn shared(names: &[&str]) -> String {
     let alike = |end: &usize| names.iter().all(|name| name.get(..*end) == first.get(..*end));
     let end = (0..=first.len()).rev().filter(|end| first.is_char_boundary(*end)).find(alike).unwrap_or(0);
     first[..end].trim_end_matches(['(', ' ']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backbones_folder_is_shown_from_the_checkout() {
+        for (experiments, folder, expected) in [
+            ("experiments", "experiments/backbones/../../models/a", "models/a"),
+            ("/home/me/lab/experiments", "/home/me/lab/experiments/backbones/../../models/a", "models/a"),
+            ("experiments", "/cache/models--a/snapshots/1", "/cache/models--a/snapshots/1"),
+            ("../experiments", "../experiments/backbones/../../models/a", "models/a"),
+        ] {
+            assert_eq!(shown(Path::new(folder), Path::new(experiments)), expected, "{folder}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use super::answer::{self, Answer};
 use crate::artifact::audit::{AuditTask, Columns};
 use crate::artifact::paper::PaperNumber;
 use crate::artifact::{audit, paper};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -55,10 +55,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     };
     let json = audit::json(&findings)?;
-    let all = serde_json::from_str(&json).map_err(|error| Error::job("no JSON").found(error.to_string()))?;
-    answer::show(Audited { findings: all }, Answer::Audit, |_| match arguments.format {
-        Form::Text => print!("{}", audit::text(&findings)),
-        Form::Csv => print!("{}", audit::csv(&findings)),
+    answer::show(Audited { findings }, Answer::Audit, |of| match arguments.format {
+        Form::Text => print!("{}", audit::text(&of.findings)),
+        Form::Csv => print!("{}", audit::csv(&of.findings)),
         Form::Json => println!("{json}"),
     })?;
     Ok(ExitCode::SUCCESS)

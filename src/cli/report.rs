@@ -264,6 +264,7 @@ pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<Judged<'static
 
 fn findings() -> Result<Vec<FindingRow>> {
     let row = |finding: audit::Finding| FindingRow {
+        severity: finding.severity,
         rule: finding.check.about().to_owned(),
         place: format!("{}: {}, {}", finding.artifact, finding.row, finding.column),
         expected: finding.expected,

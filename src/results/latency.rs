@@ -70,13 +70,9 @@ struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// The cell without its calibration: `tiny-llama/4/linearpatch-diag`, `tiny-llama/dense`.
+    /// The cell's name: `tiny-llama.streamline-4.linearpatch-diag`, `tiny-llama.dense`.
     fn name(&self) -> String {
-        let cell = &self.cell.cell;
-        match &cell.recovery {
-            Some(recovery) => format!("{}/{}/{recovery}", cell.backbone, cell.depth),
-            None => format!("{}/dense", cell.backbone),
-        }
+        self.cell.cell.to_string()
     }
 }
 
@@ -251,9 +247,9 @@ mod tests {
         let quiet = latency_notes(&grid(), &outcome(vec![result(Some(&[10.0, 10.1]), None), result(None, None)]));
         assert_eq!(quiet.len(), 1, "{quiet:?}");
         let noted = latency_notes(&grid(), &outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));
-        assert!(noted[1].ends_with("it takes (ms) a/dense: 8×1 2.0 (15.0)."), "{noted:?}");
+        assert!(noted[1].ends_with("it takes (ms) a.dense: 8×1 2.0 (15.0)."), "{noted:?}");
         assert!(noted[2].contains("1 of 1 times deviate by more than 5 %"), "{noted:?}");
-        assert!(noted[2].contains("47 % (a/dense over 8×1)") && noted[2].contains("--retime"), "{noted:?}");
+        assert!(noted[2].contains("47 % (a.dense over 8×1)") && noted[2].contains("--retime"), "{noted:?}");
         assert_eq!(latency_notes(&grid(), &outcome(vec![None, None])), Vec::<String>::new());
     }
 

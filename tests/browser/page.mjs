@@ -301,8 +301,9 @@ check("no column is cut and the page fits at every width, with the paper's numbe
       await settled();
       const overflow = await value("document.documentElement.scrollWidth - document.documentElement.clientWidth");
       assert.equal(overflow, 0, `the page scrolls sideways by ${overflow} px at ${width} px`);
+      await value("document.querySelectorAll('main details').forEach((details) => { details.open = true; })");
+      await settled();
       const cut = await value(`(() => { const width = document.documentElement.clientWidth, cut = [];
-        for (const details of document.querySelectorAll('main details')) details.open = true;
         for (const list of document.querySelectorAll('main .parts'))
           if (list.offsetWidth > list.parentElement.clientWidth + 1) cut.push(list.textContent.slice(0, 40));
         for (const figure of document.querySelectorAll('figure.table')) {
@@ -455,6 +456,10 @@ check("on paper only the tables are left, whole", async () => {
   await open();
   assert.ok(await value("[...document.querySelectorAll('.side, .menu, .controls, dialog')].every((e) => e.offsetHeight === 0)"));
   assert.ok(await value("[...document.querySelectorAll('.scroll')].every((e) => getComputedStyle(e).overflow === 'visible')"));
+  // Heads come again on every page, and no row is broken.
+  assert.ok(await value(`[...document.querySelectorAll('figure.table thead')].every((head) => {
+    const { display, position } = getComputedStyle(head); return display === 'table-header-group' && position === 'static'; })`));
+  assert.ok(await value("[...document.querySelectorAll('figure.table tr')].every((row) => getComputedStyle(row).breakInside === 'avoid')"));
   await send("Emulation.setEmulatedMedia", { media: "", features: [] });
 });
 
@@ -464,8 +469,14 @@ check("a square of the strip leads to the row of its claim", async () => {
   await settled();
   const [squares, claims] = await value("[document.querySelectorAll('.squares a').length, document.querySelectorAll('[data-name=\"claims\"] tbody tr').length]");
   assert.equal(squares, 2 * claims, "ours and the paper's");
+  // Their table is folded, so that the paper's main table is near: below it nothing but the legend stands before that one.
+  assert.equal(await value("document.querySelector('.folded').open"), false);
+  const [end, main] = await value("['#claims', 'main > section:not(#summary, #claims)'].map((of) => document.querySelector(of).getBoundingClientRect()).map((box, at) => at ? box.top : box.bottom)");
+  assert.ok(main - end < 200, `the main table begins ${main - end} px below the claims`);
   await value("document.querySelectorAll('.squares a')[1].click()");
   await settled();
+  assert.ok(await value("document.querySelector('.folded').open"));
+  assert.ok(await value("document.querySelector('[data-name=\"claims\"]').dataset.form !== undefined"), "it is fitted");
   const [id, top, words] = await value(`(() => { const row = document.querySelector(':target'); return [row.id, row.getBoundingClientRect().top, row.innerText]; })()`);
   assert.equal(id, "claim-2");
   assert.ok(top >= 0 && top < 900, `the row is at ${top}`);

@@ -1,7 +1,7 @@
 //! What an accuracy can be: counts of right answers, and chance.
 
 use super::columns::{AuditTask, Columns};
-use super::finding::{Check, Finding, FindingKind};
+use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, EPSILON, agree};
 use crate::artifact::paper::PaperNumber;
 
@@ -41,9 +41,9 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &Columns, findings:
             .chain(above)
             .map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})"))
             .collect();
-        let (kind, note) = explanation(entry, value, &[below, above]);
+        let (severity, note) = explanation(entry, value, &[below, above]);
         findings.push(
-            Finding::new(Check::Count, kind, &entry.record.condition, &[entry])
+            Finding::new(Check::Count, severity, &entry.record.condition, &[entry])
                 .expected(shown.join(" or "))
                 .found(&entry.printed)
                 .note(note),
@@ -52,16 +52,16 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &Columns, findings:
 }
 
 /// How a value that no count gives may have come about.
-fn explanation(entry: &PaperNumber, value: f64, near: &[Option<(usize, f64)>]) -> (FindingKind, &'static str) {
+fn explanation(entry: &PaperNumber, value: f64, near: &[Option<(usize, f64)>]) -> (Severity, &'static str) {
     let unit = entry.unit();
     let near = || near.iter().flatten().map(|(_, accuracy)| *accuracy);
     if near().any(|accuracy| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
-        return (FindingKind::Remark, "cut off instead of rounded, the count above prints so");
+        return (Severity::Remark, "cut off instead of rounded, the count above prints so");
     }
     if entry.printed.ends_with('0') && near().any(|accuracy| (accuracy - value).abs() <= 5.0 * unit + EPSILON) {
-        return (FindingKind::Suspicion, "a count prints so with one digit less");
+        return (Severity::Suspicion, "a count prints so with one digit less");
     }
-    (FindingKind::Contradiction, "no count of right answers prints so")
+    (Severity::Contradiction, "no count of right answers prints so")
 }
 
 /// Standard errors around chance within which a task is taken to be at chance.
@@ -82,7 +82,7 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         }
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
         let all = in_words(cells.len());
-        let mut finding = Finding::new(Check::Chance, FindingKind::Suspicion, row.condition, &cells)
+        let mut finding = Finding::new(Check::Chance, Severity::Suspicion, row.condition, &cells)
             .expected("a task above chance")
             .found(format!("{all} within {farthest:.1} standard errors of chance"))
             .note(match constant(row) {
@@ -154,10 +154,10 @@ mod tests {
     use crate::metric;
     use crate::tasks::{TASKS, Task};
 
-    fn count_kind(task: &str, printed: &str) -> Option<(FindingKind, String)> {
+    fn count_severity(task: &str, printed: &str) -> Option<(Severity, String)> {
         let mut findings = Vec::new();
         check_counts(&entries("t", "b,32,7,sleb,none,false,c4", &[(task, printed)]), Columns::paper(), &mut findings);
-        findings.pop().map(|finding| (finding.kind, finding.expected))
+        findings.pop().map(|finding| (finding.severity, finding.expected))
     }
 
     fn columns() -> impl Iterator<Item = &'static Task> {
@@ -169,7 +169,7 @@ mod tests {
         for task in columns() {
             for count in (0..=task.documents).step_by(7).chain([task.documents]) {
                 let printed = format!("{:.2}", 100.0 * count as f64 / task.documents as f64);
-                assert_eq!(count_kind(task.name, &printed), None, "{count} of {}", task.name);
+                assert_eq!(count_severity(task.name, &printed), None, "{count} of {}", task.name);
             }
         }
     }
@@ -192,27 +192,27 @@ mod tests {
             for (hundredths, possible) in [(0, true), (7, false), (10, false), (13, false)] {
                 let value = fifth * 20 + hundredths;
                 let printed = format!("{}.{:02}", value / 100, value % 100);
-                assert_eq!(count_kind("openbookqa", &printed).is_none(), possible, "{printed}");
+                assert_eq!(count_severity("openbookqa", &printed).is_none(), possible, "{printed}");
             }
         }
         assert_eq!(
-            count_kind("openbookqa", "37.87"),
-            Some((FindingKind::Contradiction, "37.80 (189/500) or 38.00 (190/500)".to_owned()))
+            count_severity("openbookqa", "37.87"),
+            Some((Severity::Contradiction, "37.80 (189/500) or 38.00 (190/500)".to_owned()))
         );
     }
 
     #[test]
     fn a_cut_off_digit_is_told_from_a_wrong_one() {
         // 1608 of 2376 is 67.6768; 1955 of 3270 is 59.7859; 418 of 1045 is 40.
-        assert_eq!(count_kind("arc_easy", "67.67").unwrap().0, FindingKind::Remark);
-        assert_eq!(count_kind("boolq", "59.80").unwrap().0, FindingKind::Suspicion);
-        assert_eq!(count_kind("race", "40.04").unwrap().0, FindingKind::Contradiction);
+        assert_eq!(count_severity("arc_easy", "67.67").unwrap().0, Severity::Remark);
+        assert_eq!(count_severity("boolq", "59.80").unwrap().0, Severity::Suspicion);
+        assert_eq!(count_severity("race", "40.04").unwrap().0, Severity::Contradiction);
     }
 
     #[test]
     fn what_is_no_percentage_is_no_accuracy() {
-        assert_eq!(count_kind("copa", "101.00"), Some((FindingKind::Contradiction, "100.00 (100/100)".to_owned())));
-        assert_eq!(count_kind("ppl_c4", "101.37"), None);
+        assert_eq!(count_severity("copa", "101.00"), Some((Severity::Contradiction, "100.00 (100/100)".to_owned())));
+        assert_eq!(count_severity("ppl_c4", "101.37"), None);
     }
 
     #[test]

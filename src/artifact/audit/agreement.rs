@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::finding::{Check, Finding, FindingKind, listed};
+use super::finding::{Check, Finding, Severity, listed};
 use super::row::{EPSILON, agree, exact, loose};
 use crate::artifact::paper::PaperNumber;
 use crate::results::record::{Condition, DENSE};
@@ -67,21 +67,21 @@ fn within(values: &Values, entries: &[PaperNumber], findings: &mut Vec<Finding>)
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
         let (one, two) = (first[0], other[0]);
-        let (kind, note) = match deviations(one, two) {
+        let (severity, note) = match deviations(one, two) {
             Some(apart) if apart <= REPEATED && !is_quoted(first, other) => continue,
             Some(apart) if apart <= REPEATED => (
-                FindingKind::Remark,
+                Severity::Remark,
                 format!(
                     "{apart:.1} standard deviations apart, but printed without any: not the other table's measurement"
                 ),
             ),
             Some(apart) => {
-                (FindingKind::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
+                (Severity::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
             }
-            None if last_digit(one, two) => (FindingKind::Remark, "no more than the last digit".to_owned()),
-            None => (FindingKind::Contradiction, elsewhere(one, two, entries)),
+            None if last_digit(one, two) => (Severity::Remark, "no more than the last digit".to_owned()),
+            None => (Severity::Contradiction, elsewhere(one, two, entries)),
         };
-        findings.push(differing(kind, first, other).note(note));
+        findings.push(differing(severity, first, other).note(note));
     }
 }
 
@@ -94,15 +94,15 @@ fn between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Findin
             format!("{recovery} on {calibration}")
         };
         let note = format!("{} and {} should be the same", names(first[0]), names(other[0]));
-        findings.push(differing(FindingKind::Remark, first, other).note(note));
+        findings.push(differing(Severity::Remark, first, other).note(note));
     }
 }
 
-fn differing(kind: FindingKind, one: &[&PaperNumber], other: &[&PaperNumber]) -> Finding {
+fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber]) -> Finding {
     let shown = |same: &[&PaperNumber]| {
         format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
     };
-    Finding::new(Check::Agreement, kind, &one[0].record.condition, &[one, other].concat())
+    Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat())
         .expected(shown(one))
         .found(shown(other))
 }
@@ -173,17 +173,17 @@ mod tests {
         findings
     }
 
-    fn pair(one: (&str, &str), other: (&str, &str)) -> Vec<FindingKind> {
+    fn pair(one: (&str, &str), other: (&str, &str)) -> Vec<Severity> {
         found(&[entry("t", one.0, "ppl_c4", one.1), entry("u", other.0, "ppl_c4", other.1)])
             .iter()
-            .map(|finding| finding.kind)
+            .map(|finding| finding.severity)
             .collect()
     }
 
     #[test]
     fn two_values_of_one_condition_contradict_each_other() {
-        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.02")), [FindingKind::Contradiction]);
-        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.01")), [FindingKind::Remark], "the last digit");
+        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.02")), [Severity::Contradiction]);
+        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.01")), [Severity::Remark], "the last digit");
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.0")), []);
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "")), [], "a failed cell says nothing");
         for other in ["b,32,7,sleb,ghosted,true,c4", "b,32,11,sleb,ghosted,false,c4", "b,32,7,sleb,ghosted,false,c4:64"]
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn the_default_size_and_the_solver_are_a_weaker_class() {
         for other in ["b,32,7,sleb,ghosted,false,c4:32", "b,32,7,sleb,ghosted:svd,false,c4"] {
-            assert_eq!(pair((CONDITION, "10.00"), (other, "20.00")), [FindingKind::Remark], "{other}");
+            assert_eq!(pair((CONDITION, "10.00"), (other, "20.00")), [Severity::Remark], "{other}");
             assert_eq!(pair((CONDITION, "10.00"), (other, "10.00")), [], "{other}");
         }
     }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn a_dense_row_does_not_depend_on_the_calibration() {
         let (c4, wiki) = ("b,32,0,dense,none,false,c4", "b,32,0,dense,none,false,wikitext2");
-        assert_eq!(pair((c4, "10.00"), (wiki, "10.02")), [FindingKind::Contradiction]);
+        assert_eq!(pair((c4, "10.00"), (wiki, "10.02")), [Severity::Contradiction]);
         let pruned = ("b,32,7,sleb,none,false,c4", "b,32,7,sleb,none,false,wikitext2");
         assert_eq!(pair((pruned.0, "10.00"), (pruned.1, "10.02")), []);
     }
@@ -241,16 +241,16 @@ mod tests {
                 entry("u", CONDITION, "prefill_ms:seq=2048:batch=1", other),
                 entry("v", CONDITION, "prefill_ms:seq=512:batch=1", "9.0,0.1"),
             ];
-            found(&entries).iter().map(|finding| finding.kind).collect::<Vec<_>>()
+            found(&entries).iter().map(|finding| finding.severity).collect::<Vec<_>>()
         };
         // hypot(3, 4) is 5: 25 apart are five deviations.
         assert_eq!(found("100.0,3.0", "125.0,4.0"), []);
-        assert_eq!(found("100.0,3.0", "125.1,4.0"), [FindingKind::Suspicion]);
+        assert_eq!(found("100.0,3.0", "125.1,4.0"), [Severity::Suspicion]);
         // Without its own, the other's deviation is taken: 5 √2 are 7.07.
-        assert_eq!(found("100.0", "107.0,1.0"), [FindingKind::Remark], "a measurement that is told twice is the same");
+        assert_eq!(found("100.0", "107.0,1.0"), [Severity::Remark], "a measurement that is told twice is the same");
         assert_eq!(found("100.0", "100.0,1.0"), []);
-        assert_eq!(found("100.0", "107.1,1.0"), [FindingKind::Suspicion]);
-        assert_eq!(found("100.0", "100.2"), [FindingKind::Contradiction], "nothing is known of their spread");
+        assert_eq!(found("100.0", "107.1,1.0"), [Severity::Suspicion]);
+        assert_eq!(found("100.0", "100.2"), [Severity::Contradiction], "nothing is known of their spread");
     }
 
     #[test]

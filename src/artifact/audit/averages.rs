@@ -2,7 +2,7 @@
 
 use super::accuracy::counts;
 use super::columns::Columns;
-use super::finding::{Check, Finding, FindingKind};
+use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, EPSILON};
 use crate::artifact::paper::PaperNumber;
 
@@ -19,9 +19,9 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             if parts.is_empty() {
                 continue;
             }
-            if let Some((kind, mean, note)) = judge(cell, printed, &parts, of) {
+            if let Some((severity, mean, note)) = judge(cell, printed, &parts, of) {
                 findings.push(
-                    Finding::new(Check::Average, kind, row.condition, &[cell])
+                    Finding::new(Check::Average, severity, row.condition, &[cell])
                         .expected(mean)
                         .found(&cell.printed)
                         .note(note),
@@ -36,7 +36,7 @@ fn judge(
     printed: f64,
     parts: &[(&PaperNumber, f64)],
     columns: &Columns,
-) -> Option<(FindingKind, String, String)> {
+) -> Option<(Severity, String, String)> {
     let mean =
         |values: &dyn Fn(&(&PaperNumber, f64)) -> f64| parts.iter().map(values).sum::<f64>() / number(parts.len());
     let half = cell.unit() / 2.0;
@@ -45,7 +45,7 @@ fn judge(
     if (of_printed - printed).abs() > tolerance + EPSILON {
         let note =
             format!("the mean of {} printed columns, which rounding moves by at most {tolerance:.3}", parts.len());
-        return Some((FindingKind::Contradiction, format!("{of_printed:.4}"), note));
+        return Some((Severity::Contradiction, format!("{of_printed:.4}"), note));
     }
     let known: Vec<(f64, f64)> = parts.iter().map(|part| bounds(part.0, columns)).collect::<Option<_>>()?;
     let low = known.iter().map(|bound| bound.0).sum::<f64>() / number(parts.len());
@@ -55,7 +55,7 @@ fn judge(
     }
     let expected = if high - low < EPSILON { format!("{low:.4}") } else { format!("{low:.4} to {high:.4}") };
     Some((
-        FindingKind::Remark,
+        Severity::Remark,
         expected,
         "the mean of the counts of right answers; printed is that of rounded columns".to_owned(),
     ))
@@ -97,7 +97,7 @@ mod tests {
             assert!(
                 findings
                     .iter()
-                    .all(|finding| finding.kind == FindingKind::Contradiction && finding.expected == "20.0033")
+                    .all(|finding| finding.severity == Severity::Contradiction && finding.expected == "20.0033")
             );
         }
     }
@@ -107,16 +107,16 @@ mod tests {
         // Table 2, LLaMA-3.1-8B, dense: the counts give 67.7645, the printed columns 67.7656.
         let columns = ["81.19", "53.41", "78.92", "73.64", "82.11", "44.80", "69.68", "87.00", "39.14"];
         let mut metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns).collect();
-        let mut kinds = |average| {
+        let mut severities = |average| {
             metrics.truncate(9);
             metrics.push(("acc_average", average));
-            found(&metrics).iter().map(|finding| finding.kind).collect::<Vec<_>>()
+            found(&metrics).iter().map(|finding| finding.severity).collect::<Vec<_>>()
         };
         let mean: f64 = columns.iter().map(|column| column.parse::<f64>().unwrap()).sum::<f64>() / 9.0;
         assert!((mean - 67.7656).abs() < 1e-4, "{mean}");
-        assert_eq!(kinds("67.76"), []);
-        assert_eq!(kinds("67.77"), [FindingKind::Remark]);
-        assert_eq!(kinds("67.78"), [FindingKind::Contradiction]);
+        assert_eq!(severities("67.76"), []);
+        assert_eq!(severities("67.77"), [Severity::Remark]);
+        assert_eq!(severities("67.78"), [Severity::Contradiction]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How many calibration sequences an unsized row has.
 
-use super::finding::{Check, Finding, FindingKind};
+use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, agree, words};
 use crate::results::record::Condition;
 
@@ -35,7 +35,7 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let expected = printed.clone().map(|(_, at_stated)| at_stated.printed.clone());
         let found = printed.map(|(one, _)| one.printed.clone());
         findings.push(
-            Finding::new(Check::Calibration, FindingKind::Contradiction, row.condition, &cells)
+            Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells)
                 .expected(format!("{STATED} sequences: {}", expected.collect::<Vec<_>>().join(" ")))
                 .found(format!("{count} sequences: {}", found.collect::<Vec<_>>().join(" ")))
                 .note(format!("the row is that of `{}` in {}", words(actual.condition), actual.artifact)),

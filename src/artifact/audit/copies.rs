@@ -1,7 +1,7 @@
 //! Two conditions with one row; one metric twice.
 
 use super::accuracy::both_at_chance;
-use super::finding::{Check, Finding, FindingKind};
+use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, agree, loose, words};
 use crate::artifact::paper::PaperNumber;
 use crate::recovery;
@@ -41,13 +41,13 @@ pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 
 fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNumber, &PaperNumber)]) -> Finding {
     let differing: Vec<_> = shared.iter().filter(|(a, b)| !agree(a, b)).collect();
-    let (kind, mut note) = judge(rows, first, row, differing.is_empty());
+    let (severity, mut note) = judge(rows, first, row, differing.is_empty());
     if !differing.is_empty() {
         let pairs = differing.iter().map(|(a, b)| format!("{} {} and {}", a.record.metric, a.printed, b.printed));
         note.push_str(&format!("; but {}", pairs.collect::<Vec<_>>().join(", ")));
     }
     let cells: Vec<&PaperNumber> = shared.iter().filter(|(a, b)| agree(a, b)).flat_map(|(a, b)| [*a, *b]).collect();
-    let mut finding = Finding::new(Check::Copy, kind, row.condition, &cells)
+    let mut finding = Finding::new(Check::Copy, severity, row.condition, &cells)
         .expected("a row of its own")
         .found(format!("that of {} ({})", words(first.condition), first.artifact))
         .note(note);
@@ -57,34 +57,34 @@ fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNu
     finding
 }
 
-fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (FindingKind, String) {
+fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (Severity, String) {
     let (a, b) = (one.condition, other.condition);
     if a.criterion.is_empty() && b.criterion.is_empty() {
         let part = if entirely { "" } else { "a part of " };
-        return (FindingKind::Suspicion, format!("{part}one row of values under two names"));
+        return (Severity::Suspicion, format!("{part}one row of values under two names"));
     }
     if a.backbone != b.backbone {
         let part = if entirely { "" } else { "a part of " };
-        return (FindingKind::Contradiction, format!("{part}one row of values under two backbones"));
+        return (Severity::Contradiction, format!("{part}one row of values under two backbones"));
     }
     let same_cut = a.depth == b.depth && a.finetuned == b.finetuned && a.calibration == b.calibration;
     if same_cut && a.recovery == b.recovery {
         // The criterion alone differs. Equal selections give equal rows, whatever the recovery and the metric.
         return match (entirely, unlike(rows, one, other)) {
-            (true, None) => (FindingKind::Remark, "the same selection, or copied".to_owned()),
+            (true, None) => (Severity::Remark, "the same selection, or copied".to_owned()),
             (true, Some(elsewhere)) => (
-                FindingKind::Suspicion,
+                Severity::Suspicion,
                 format!("the same selection, or copied; but the criteria differ in {elsewhere}"),
             ),
-            (false, None) => (FindingKind::Suspicion, "the same selection, or copied in part".to_owned()),
+            (false, None) => (Severity::Suspicion, "the same selection, or copied in part".to_owned()),
             (false, Some(elsewhere)) => {
-                (FindingKind::Contradiction, format!("copied in part: the criteria differ in {elsewhere}"))
+                (Severity::Contradiction, format!("copied in part: the criteria differ in {elsewhere}"))
             }
         };
     }
     if both_at_chance(one, other) {
         return (
-            FindingKind::Suspicion,
+            Severity::Suspicion,
             "both have collapsed, so they agree because nothing is left, or copied".to_owned(),
         );
     }
@@ -93,7 +93,7 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
         (true, false) => "copied",
         (false, _) => "copied in part",
     };
-    (FindingKind::Suspicion, words.to_owned())
+    (Severity::Suspicion, words.to_owned())
 }
 
 /// A recovery and a table in which the criteria of two rows differ in every score on the same backbone, depth and
@@ -127,13 +127,13 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             let Some(first) = row.cells[..index].iter().find(|first| first.record.metric == cell.record.metric) else {
                 continue;
             };
-            let (kind, note) = if first.record.value == cell.record.value {
-                (FindingKind::Remark, "given twice, with the same value")
+            let (severity, note) = if first.record.value == cell.record.value {
+                (Severity::Remark, "given twice, with the same value")
             } else {
-                (FindingKind::Contradiction, "given twice, with two values")
+                (Severity::Contradiction, "given twice, with two values")
             };
             findings.push(
-                Finding::new(Check::Duplicate, kind, row.condition, &[first, cell])
+                Finding::new(Check::Duplicate, severity, row.condition, &[first, cell])
                     .expected(&first.printed)
                     .found(&cell.printed)
                     .note(note),
@@ -165,8 +165,8 @@ mod tests {
         findings
     }
 
-    fn kinds(rows: &[Cells]) -> Vec<FindingKind> {
-        found(rows).iter().map(|finding| finding.kind).collect()
+    fn severities(rows: &[Cells]) -> Vec<Severity> {
+        found(rows).iter().map(|finding| finding.severity).collect()
     }
 
     const VALUES: [&str; 4] = ["10.01", "20.02", "30.03", "40.04"];
@@ -180,28 +180,28 @@ mod tests {
             ("u", "d,32,0,dense,none,false,c4", OTHERS),
         ]);
         assert_eq!(findings.len(), 1);
-        assert_eq!((findings[0].kind, findings[0].row.as_str()), (FindingKind::Contradiction, "c, dense"));
+        assert_eq!((findings[0].severity, findings[0].row.as_str()), (Severity::Contradiction, "c, dense"));
         assert_eq!((findings[0].column.as_str(), findings[0].found.as_str()), ("all 4 scores", "that of b, dense (t)"));
     }
 
     #[test]
     fn one_condition_in_two_tables_is_no_copy() {
         let rows = ["c4", "c4:32"].map(|calibration| format!("b,32,7,sleb,ghosted,false,{calibration}"));
-        assert_eq!(kinds(&[("t", &rows[0], VALUES), ("u", &rows[0], VALUES), ("v", &rows[1], VALUES)]), []);
+        assert_eq!(severities(&[("t", &rows[0], VALUES), ("u", &rows[0], VALUES), ("v", &rows[1], VALUES)]), []);
         let dense = ["c4", "wikitext2"].map(|calibration| format!("b,32,0,dense,none,false,{calibration}"));
-        assert_eq!(kinds(&[("t", &dense[0], VALUES), ("u", &dense[1], VALUES)]), []);
+        assert_eq!(severities(&[("t", &dense[0], VALUES), ("u", &dense[1], VALUES)]), []);
     }
 
     #[test]
     fn two_criteria_may_select_the_same_layers_unless_they_differ_elsewhere() {
         let (sleb, shortgpt) = ("b,32,7,sleb,none,false,c4", "b,32,7,shortgpt,none,false,c4");
         let equal = [("t", sleb, VALUES), ("t", shortgpt, VALUES)];
-        assert_eq!(kinds(&equal), [FindingKind::Remark]);
+        assert_eq!(severities(&equal), [Severity::Remark]);
         let (repaired, other) = ("b,32,7,sleb,ghosted,false,c4", "b,32,7,shortgpt,ghosted,false,c4");
         let unequal = [equal[0], equal[1], ("u", repaired, VALUES.map(|_| "1.00")), ("u", other, OTHERS)];
         let findings = found(&unequal);
         assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].kind, FindingKind::Suspicion);
+        assert_eq!(findings[0].severity, Severity::Suspicion);
         assert!(findings[0].note.ends_with("differ in u (ghosted)"), "{}", findings[0].note);
     }
 
@@ -211,16 +211,16 @@ mod tests {
         let part = ["10.01", "20.02", "35.03", "40.04"];
         let findings = found(&[("t", sleb, VALUES), ("t", shortgpt, part)]);
         assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].kind, FindingKind::Suspicion);
+        assert_eq!(findings[0].severity, Severity::Suspicion);
         assert!(findings[0].note.ends_with("but ppl_ptb 30.03 and 35.03"), "{}", findings[0].note);
-        assert_eq!(kinds(&[("t", sleb, VALUES), ("t", shortgpt, ["10.01", "21.02", "35.03", "40.04"])]), []);
+        assert_eq!(severities(&[("t", sleb, VALUES), ("t", shortgpt, ["10.01", "21.02", "35.03", "40.04"])]), []);
     }
 
     #[test]
     fn a_part_of_a_row_under_another_backbone_is_said_to_be_one() {
         let part = ["10.01", "20.02", "35.03", "41.04"];
         let findings = found(&[("t", "b,32,7,sleb,none,false,c4", VALUES), ("t", "c,32,7,sleb,none,false,c4", part)]);
-        assert_eq!((findings.len(), findings[0].kind), (1, FindingKind::Contradiction));
+        assert_eq!((findings.len(), findings[0].severity), (1, Severity::Contradiction));
         assert_eq!(findings[0].column, "ppl_wikitext2, ppl_c4");
         assert!(findings[0].note.starts_with("a part of one row"), "{}", findings[0].note);
     }
@@ -232,7 +232,7 @@ mod tests {
         let findings = found(&[("t", &rows[0], VALUES), ("t", &rows[1], VALUES), ("t", &rows[2], VALUES)]);
         assert_eq!(findings.len(), 2);
         assert!(
-            findings.iter().all(|finding| finding.found.contains("pruned") && finding.kind == FindingKind::Suspicion)
+            findings.iter().all(|finding| finding.found.contains("pruned") && finding.severity == Severity::Suspicion)
         );
     }
 
@@ -243,15 +243,15 @@ mod tests {
             let entries = entries("t", condition, metrics);
             let mut findings = Vec::new();
             check_duplicates(&AuditRow::group(&entries, Columns::paper()), &mut findings);
-            findings.iter().map(|finding| (finding.kind, finding.places.clone())).collect::<Vec<_>>()
+            findings.iter().map(|finding| (finding.severity, finding.places.clone())).collect::<Vec<_>>()
         };
         let latency = "prefill_ms:seq=512:batch=1";
         let places = "t.csv:2, t.csv:4".to_owned();
         assert_eq!(
             found(&[(latency, "9.0,0.1"), ("ppl_c4", "9.00"), (latency, "9.1,0.1")]),
-            [(FindingKind::Contradiction, places.clone())]
+            [(Severity::Contradiction, places.clone())]
         );
-        assert_eq!(found(&[(latency, "9.0"), ("ppl_c4", "9.00"), (latency, "9.0")]), [(FindingKind::Remark, places)]);
+        assert_eq!(found(&[(latency, "9.0"), ("ppl_c4", "9.00"), (latency, "9.0")]), [(Severity::Remark, places)]);
         assert_eq!(found(&[(latency, "9.0"), ("prefill_ms:seq=512:batch=4", "9.0")]), []);
     }
 }

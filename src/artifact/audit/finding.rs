@@ -1,13 +1,14 @@
 //! What was found.
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::row::words;
 use crate::artifact::paper::PaperNumber;
 use crate::results::record::Condition;
 
 /// What was checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
     Average,
@@ -65,19 +66,20 @@ impl Check {
     }
 }
 
-/// How much a finding says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// How much a finding says, the worst first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum FindingKind {
+pub enum Severity {
     /// A number that cannot be, or two that cannot both be.
     Contradiction,
     /// Probably wrong, but there is an honest way to it.
     Suspicion,
     /// Worth knowing; no more than a last digit, or explained.
+    #[default]
     Remark,
 }
 
-impl FindingKind {
+impl Severity {
     pub const ALL: [Self; 3] = [Self::Contradiction, Self::Suspicion, Self::Remark];
 
     pub fn name(self) -> &'static str {
@@ -87,21 +89,35 @@ impl FindingKind {
             Self::Remark => "remark",
         }
     }
+
+    /// What one is.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Contradiction => "a number that cannot be, or two that cannot both be",
+            Self::Suspicion => "probably wrong, but there is an honest way to it",
+            Self::Remark => "worth knowing; no more than a last digit, or explained",
+        }
+    }
 }
 
 /// One finding. Its numbers are as printed in the paper.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
+    /// How much it says. Contradictions come first.
+    pub severity: Severity,
+    /// The rule that does not hold.
     pub check: Check,
-    pub kind: FindingKind,
     /// The table, or the tables with commas: `table3, tableA5`.
     pub artifact: String,
     /// The row in words: `llama-3-8b, 7/32, llm-streamline, ghosted, c4`.
     pub row: String,
     /// The metric, or the metrics with commas.
     pub column: String,
+    /// What the rule asks for, as printed.
     pub expected: String,
+    /// What the tables print.
     pub found: String,
+    /// How it may have come about; may be empty.
     pub note: String,
     /// Lines of the data: `table3.csv:2, tableA5.csv:22`.
     pub places: String,
@@ -109,10 +125,10 @@ pub struct Finding {
 
 impl Finding {
     /// A finding about `condition`, seen at `entries`: their tables, metrics and lines are named, each once.
-    pub(super) fn new(check: Check, kind: FindingKind, condition: &Condition, entries: &[&PaperNumber]) -> Self {
+    pub(super) fn new(check: Check, severity: Severity, condition: &Condition, entries: &[&PaperNumber]) -> Self {
         Self {
+            severity,
             check,
-            kind,
             artifact: listed(entries.iter().map(|entry| entry.artifact.clone())),
             row: words(condition),
             column: listed(entries.iter().map(|entry| entry.record.metric.clone())),

@@ -1,6 +1,6 @@
 //! Memory of an operator that is more than its matrix can be.
 
-use super::finding::{Check, Finding, FindingKind};
+use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, EPSILON};
 use crate::recovery;
 
@@ -32,7 +32,7 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         if least <= most + EPSILON {
             continue;
         }
-        let mut finding = Finding::new(Check::Memory, FindingKind::Suspicion, row.condition, &[cell, base])
+        let mut finding = Finding::new(Check::Memory, Severity::Suspicion, row.condition, &[cell, base])
             .expected(format!("at most {most:.2} % more than without an operator, C² of the weights"))
             .found(format!("{} over {}", cell.printed, base.printed))
             .note("as if an operator had more bytes for a number than the weights have".to_owned());

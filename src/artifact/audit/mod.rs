@@ -32,14 +32,14 @@ mod row;
 mod speedup;
 
 pub use columns::{AuditTask, Columns};
-pub use finding::{Check, Finding, FindingKind};
+pub use finding::{Check, Finding, Severity};
 pub use render::{csv, json, text};
 
 use crate::artifact::paper::PaperNumber;
 use row::AuditRow;
 
-/// All findings in the tables whose numbers are given ([`crate::artifact::paper::all`] for the whole paper), by check and then
-/// in the order of the tables.
+/// All findings in the tables whose numbers are given ([`crate::artifact::paper::all`] for the whole paper), contradictions first,
+/// then by check and in the order of the tables.
 ///
 /// Entries without a value take part in no check but that for duplicates.
 pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
@@ -59,7 +59,7 @@ pub fn run_with(entries: &[PaperNumber], columns: &Columns) -> Vec<Finding> {
     copies::check_duplicates(&rows, &mut findings);
     speedup::check(&rows, &mut findings);
     memory::check(&rows, &mut findings);
-    // A stable sort: within a check the order of the tables stays.
-    findings.sort_by_key(|finding| (finding.check, finding.kind));
+    // A stable sort: within a check of one severity the order of the tables stays.
+    findings.sort_by_key(|finding| (finding.severity, finding.check));
     findings
 }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::{Check, Finding, FindingKind, run};
+use super::{Check, Finding, Severity, run};
 use crate::artifact::paper::{self, PaperNumber};
 
 /// One row of one table; a value may carry its deviation: `9.0,0.1`.
@@ -36,8 +36,8 @@ fn about<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> Vec<(&'a str
         .collect()
 }
 
-fn count(findings: &[Finding], kind: FindingKind) -> usize {
-    findings.iter().filter(|finding| finding.kind == kind).count()
+fn count(findings: &[Finding], severity: Severity) -> usize {
+    findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
 // The counts below were taken with a script of its own in another language, not from the audit.
@@ -45,7 +45,7 @@ fn count(findings: &[Finding], kind: FindingKind) -> usize {
 #[test]
 fn no_printed_mean_is_beyond_rounding_and_ten_are_of_rounded_columns() {
     let findings = of(Check::Average);
-    assert_eq!((findings.len(), count(&findings, FindingKind::Remark)), (10, 10));
+    assert_eq!((findings.len(), count(&findings, Severity::Remark)), (10, 10));
     assert_eq!(about(&findings, "table2", "llama-3.1-8b, dense"), [("acc_average", "67.7645", "67.77")]);
 }
 
@@ -62,7 +62,7 @@ fn the_dense_perplexities_of_llama_3_8b_are_those_of_llama_2_7b() {
     );
     let copies = of(Check::Copy);
     let copy = copies.iter().find(|finding| finding.row == "llama-2-7b, dense").unwrap();
-    assert_eq!((copy.kind, copy.found.as_str()), (FindingKind::Contradiction, "that of llama-3-8b, dense (table3)"));
+    assert_eq!((copy.severity, copy.found.as_str()), (Severity::Contradiction, "that of llama-3-8b, dense (table3)"));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn dense_rows_change_with_the_calibration_corpus() {
     let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
     // 6 columns of LLaMA-3-8B, 7 of LLaMA-3.1-8B, 6 of the distilled one.
     assert_eq!(dense.count(), 19);
-    assert_eq!((findings.len(), count(&findings, FindingKind::Remark)), (43, 3));
+    assert_eq!((findings.len(), count(&findings, Severity::Remark)), (43, 3));
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn latencies_that_are_measured_twice_agree_within_their_deviations() {
     // Table 5 repeats tables A8 and A9 to the digit, but for one.
     let [quoted] = latencies[..] else { panic!("{latencies:?}") };
     assert_eq!(
-        (quoted.kind, quoted.row.as_str()),
-        (FindingKind::Remark, "llama-3.1-8b, 7/32, llm-streamline, pruned, c4")
+        (quoted.severity, quoted.row.as_str()),
+        (Severity::Remark, "llama-3.1-8b, 7/32, llm-streamline, pruned, c4")
     );
     assert_eq!((quoted.expected.as_str(), quoted.found.as_str()), ("287.3 (table5)", "287.8 (tableA8)"));
 }
@@ -154,7 +154,7 @@ fn rows_are_copied_between_criteria_recoveries_and_backbones() {
     assert_eq!(selection.note, "the same selection, or copied; but the criteria differ in table3 (prune-and-comp)");
     // Another backbone's row, and two perplexities of three.
     let backbone = find("tableA7", "deepseek-r1-distill-llama-8b, 11/32, llm-streamline, pruned, wikitext2");
-    assert_eq!((backbone.kind, backbone.column.as_str()), (FindingKind::Contradiction, "all 10 scores"));
+    assert_eq!((backbone.severity, backbone.column.as_str()), (Severity::Contradiction, "all 10 scores"));
     let slip = find("table3", "llama-3-8b, 11/32, shortgpt, pruned, c4");
     assert!(slip.note.contains("ppl_ptb 4481.35 and 5481.35"), "{}", slip.note);
 }
@@ -174,9 +174,9 @@ fn nothing_is_given_twice_and_speedups_are_ratios() {
 }
 
 #[test]
-fn findings_come_by_check_and_within_it_by_kind() {
+fn contradictions_come_first_and_findings_of_one_severity_by_check() {
     let findings = &*AUDIT;
-    assert!(findings.is_sorted_by_key(|finding| (finding.check, finding.kind)));
+    assert!(findings.is_sorted_by_key(|finding| (finding.severity, finding.check)));
     // Every finding says where, what and against what.
     for finding in findings {
         let Finding { artifact, row, column, expected, found, places, .. } = finding;

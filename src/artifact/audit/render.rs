@@ -1,29 +1,38 @@
 //! Findings as text, CSV and JSON.
 
-use super::finding::{Check, Finding, FindingKind};
+use super::finding::{Check, Finding, Severity};
 use crate::error::{Error, Result};
 
 /// The columns of a finding, in the order of the CSV.
-const COLUMNS: [&str; 9] = ["check", "kind", "artifact", "row", "column", "expected", "found", "note", "places"];
+const COLUMNS: [&str; 9] = ["severity", "check", "artifact", "row", "column", "expected", "found", "note", "places"];
 
 fn cells(finding: &Finding) -> [&str; 9] {
-    let Finding { check, kind, artifact, row, column, expected, found, note, places } = finding;
-    [check.name(), kind.name(), artifact, row, column, expected, found, note, places]
+    let Finding { severity, check, artifact, row, column, expected, found, note, places } = finding;
+    [severity.name(), check.name(), artifact, row, column, expected, found, note, places]
 }
 
-/// Plain text for a screen: the counts, then a table for each check that found something. A note stands once, below the
-/// findings in a row that it is about. Places are left to the CSV.
+/// Plain text for a screen: the counts, then of each severity, contradictions first, a table for each check that found
+/// something; last the checks that found nothing. A note stands once, below the findings in a row that it is about. Places are
+/// left to the CSV.
 pub fn text(findings: &[Finding]) -> String {
-    let of_kind = |kind: FindingKind| findings.iter().filter(|finding| finding.kind == kind).count();
-    let counts = FindingKind::ALL.map(|kind| plural(of_kind(kind), kind.name()));
+    let of = |severity: Severity| findings.iter().filter(move |finding| finding.severity == severity);
+    let counts = Severity::ALL.map(|severity| plural(of(severity).count(), severity.name()));
     let mut text = format!("{}: {}\n", plural(findings.len(), "finding"), counts.join(", "));
-    for check in Check::ALL {
-        let found: Vec<&Finding> = findings.iter().filter(|finding| finding.check == check).collect();
-        text.push_str(&format!("\n{}: {} ({})\n", check.name(), check.about(), plural(found.len(), "finding")));
-        if !found.is_empty() {
-            text.push_str(&aligned(&found));
+    let head = |check: Check, count: usize| {
+        format!("\n{}: {} ({})\n", check.name(), check.about(), plural(count, "finding"))
+    };
+    for severity in Severity::ALL.into_iter().filter(|severity| of(*severity).next().is_some()) {
+        text.push_str(&format!("\n{}S: {}\n", severity.name().to_uppercase(), severity.about()));
+        for check in Check::ALL {
+            let found: Vec<&Finding> = of(severity).filter(|finding| finding.check == check).collect();
+            if !found.is_empty() {
+                text.push_str(&head(check, found.len()));
+                text.push_str(&aligned(&found));
+            }
         }
     }
+    let silent = |check: &Check| findings.iter().all(|finding| finding.check != *check);
+    text.extend(Check::ALL.into_iter().filter(silent).map(|check| head(check, 0)));
     text
 }
 
@@ -31,8 +40,8 @@ fn plural(count: usize, word: &str) -> String {
     format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The columns of a table of text: kind to found.
-const SHOWN: std::ops::Range<usize> = 1..7;
+/// The columns of a table of text: artifact to found.
+const SHOWN: std::ops::Range<usize> = 2..7;
 
 /// Columns in line, names above a rule, notes below their findings.
 fn aligned(findings: &[&Finding]) -> String {
@@ -87,10 +96,10 @@ mod tests {
             entry("table7", "b,32,7,sleb,none,true,c4", "copa", "9.50"),
         );
         let new =
-            |entry, check, kind| Finding::new(check, kind, &one.record.condition, &[entry]).expected("5").found("9");
+            |entry, check, severity| Finding::new(check, severity, &one.record.condition, &[entry]).expected("5").found("9");
         vec![
-            new(&one, Check::Agreement, FindingKind::Contradiction).note("a \"word\", and a line\nmore"),
-            new(&two, Check::Agreement, FindingKind::Remark),
+            new(&one, Check::Agreement, Severity::Contradiction).note("a \"word\", and a line\nmore"),
+            new(&two, Check::Agreement, Severity::Remark),
         ]
     }
 
@@ -99,10 +108,13 @@ mod tests {
         let text = text(&findings());
         assert!(text.starts_with("2 findings: 1 contradiction, 0 suspicions, 1 remark\n"), "{text}");
         let lines: Vec<&str> = text.lines().collect();
-        let start = lines.iter().position(|line| line.starts_with("agreement: ")).unwrap();
+        let start = |of: &str| lines.iter().position(|line| line.starts_with(of)).unwrap();
+        let agreement = start("agreement: ");
         let offset = |line: &str, word: &str| line.find(word).unwrap();
-        assert_eq!(offset(lines[start + 1], "column"), offset(lines[start + 3], "ppl_c4"));
-        assert_eq!(offset(lines[start + 1], "artifact"), offset(lines[start + 3], "t  "));
+        assert_eq!(offset(lines[agreement + 1], "column"), offset(lines[agreement + 3], "ppl_c4"));
+        assert_eq!(offset(lines[agreement + 1], "artifact"), offset(lines[agreement + 3], "t  "));
+        assert!(start("CONTRADICTIONS: ") < agreement && agreement < start("REMARKS: "), "{text}");
+        assert!(!text.contains("SUSPICIONS"), "{text}");
         assert!(lines.iter().any(|line| line.starts_with("speedup: ") && line.ends_with("(0 findings)")), "{text}");
         assert!(lines.iter().all(|line| line.trim_end() == *line), "{text}");
     }
@@ -112,7 +124,7 @@ mod tests {
         let mut findings = findings();
         findings[0].note = "why".to_owned();
         assert_eq!(text(&findings).matches("└ why").count(), 1);
-        findings[1].note = "why".to_owned();
+        (findings[1].severity, findings[1].note) = (Severity::Contradiction, "why".to_owned());
         let text = text(&findings);
         assert_eq!(text.matches("└ why").count(), 1);
         let place = |word: &str| text.find(word).unwrap();
@@ -122,14 +134,14 @@ mod tests {
     #[test]
     fn a_cell_of_csv_with_commas_and_quotes_is_one_cell() {
         let csv = csv(&findings());
-        assert!(csv.starts_with("check,kind,artifact,row,column,expected,found,note,places\n"), "{csv}");
+        assert!(csv.starts_with("severity,check,artifact,row,column,expected,found,note,places\n"), "{csv}");
         assert!(
             csv.contains(
-                "agreement,contradiction,t,\"b, dense\",ppl_c4,5,9,\"a \"\"word\"\", and a line\nmore\",t.csv:2\n"
+                "contradiction,agreement,t,\"b, dense\",ppl_c4,5,9,\"a \"\"word\"\", and a line\nmore\",t.csv:2\n"
             ),
             "{csv}"
         );
-        assert!(csv.ends_with("agreement,remark,table7,\"b, dense\",copa,5,9,,table7.csv:2\n"), "{csv}");
+        assert!(csv.ends_with("remark,agreement,table7,\"b, dense\",copa,5,9,,table7.csv:2\n"), "{csv}");
     }
 
     #[test]
@@ -138,16 +150,16 @@ mod tests {
         let object = json[0].as_object().unwrap();
         assert_eq!(object.len(), COLUMNS.len());
         assert!(COLUMNS.iter().all(|column| object[*column].is_string()));
-        assert_eq!((&json[1]["check"], &json[1]["kind"]), (&"agreement".into(), &"remark".into()));
+        assert_eq!((&json[1]["severity"], &json[1]["check"]), (&"remark".into(), &"agreement".into()));
     }
 
     #[test]
-    fn the_names_of_checks_and_kinds_are_those_of_their_json() {
+    fn the_names_of_checks_and_severities_are_those_of_their_json() {
         for check in Check::ALL {
             assert_eq!(serde_json::to_value(check).unwrap(), check.name());
         }
-        for kind in FindingKind::ALL {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        for severity in Severity::ALL {
+            assert_eq!(serde_json::to_value(severity).unwrap(), severity.name());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Speedups that are not the ratio of their latencies.
 
-use super::finding::{Check, Finding, FindingKind};
+use super::finding::{Check, Finding, Severity};
 use super::row::{AuditRow, EPSILON};
 use crate::artifact::paper::PaperNumber;
 use crate::results::record::DENSE;
@@ -25,7 +25,7 @@ pub(super) fn check(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             continue;
         }
         let mut finding =
-            Finding::new(Check::Speedup, FindingKind::Contradiction, row.condition, &[cell, dense.0, own.0])
+            Finding::new(Check::Speedup, Severity::Contradiction, row.condition, &[cell, dense.0, own.0])
                 .expected(format!("{:.4} ({} / {})", dense.1 / own.1, dense.0.printed, own.0.printed))
                 .found(&cell.printed)
                 .note(format!("rounding allows {least:.4} to {most:.4}"));

@@ -29,14 +29,17 @@ pub fn judged<'a>(
 ) -> Vec<Judged<'a>> {
     // A figure of the paper has no table of numbers.
     let absent_of_paper = |artifact: &str| {
-        if PaperTable::find(artifact).is_ok() { "no data" } else { "not printed as numbers" }.to_owned()
+        let why = if PaperTable::find(artifact).is_ok() { "has no data" } else { "is not printed as numbers" };
+        format!("{artifact} {why}")
     };
+    let absent_of_ours =
+        |artifact: &str| format!("{artifact} is not made: `ghostlab reproduce {artifact} --profile {profile}` makes it");
     claims
         .into_iter()
         .map(|claim| Judged {
             claim,
             paper: claim.judge(paper, absent_of_paper),
-            ours: claim.judge(ours, |_| "not run".to_owned()),
+            ours: claim.judge(ours, absent_of_ours),
             profile: profile.to_owned(),
         })
         .collect()

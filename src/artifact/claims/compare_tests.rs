@@ -44,7 +44,8 @@ fn both_counts_stand_in_one_line_with_what_is_needed_and_how_it_is_read() {
 fn a_figure_has_no_numbers_in_the_paper_and_may_not_have_been_run() {
     let claim = Claim { artifacts: &["figure5"], reading: None, ..CLAIM };
     let text = rendered(&claim, &Artifacts::new(), &Artifacts::new());
-    assert_eq!(text, "x: paper not printed as numbers: UNKNOWN; ours (tiny) not run: UNKNOWN\n");
+    assert_eq!(text, "x: paper figure5 is not printed as numbers: UNKNOWN; \
+         ours (tiny) figure5 is not made: `ghostlab reproduce figure5 --profile tiny` makes it: UNKNOWN\n");
 }
 
 #[test]
@@ -52,7 +53,7 @@ fn unknown_settings_are_counted_and_explained() {
     let mut four = rows(4, 60.0);
     four[0].value = None;
     let text = rendered(&CLAIM, &Artifacts::new(), &table2([four, rows(6, 60.0)].concat()));
-    let expected = "x: paper no data: UNKNOWN; ours (tiny) 1 of 2, 1 unknown, all needed: UNKNOWN\n  read as: r\n  \
+    let expected = "x: paper table2 has no data: UNKNOWN; ours (tiny) 1 of 2, 1 unknown, all needed: UNKNOWN\n  read as: r\n  \
                     ours 4: unknown: acc_average has no value for none\n";
     assert_eq!(text, expected);
 }
@@ -64,5 +65,8 @@ fn a_judged_claim_is_json() {
     assert_eq!(json[0]["claim"]["where"], "w");
     assert_eq!(json[0]["claim"]["needed"], "all");
     assert_eq!(json[0]["paper"]["outcome"], "holds");
-    assert_eq!(json[0]["ours"]["reason"], "not run");
+    assert_eq!(
+        json[0]["ours"]["reason"],
+        "table2 is not made: `ghostlab reproduce table2 --profile tiny` makes it"
+    );
 }

@@ -47,14 +47,13 @@ pub struct SettingVerdict {
 }
 
 impl Claim {
-    /// Judges the claim; `absent` says why an artifact may have no numbers.
+    /// Judges the claim; `absent` says of an artifact why it has no numbers.
     pub(super) fn judge(&self, artifacts: &Artifacts, absent: impl Fn(&str) -> String) -> ClaimVerdict {
         let mut present: Vec<(&str, &ArtifactNumbers)> = Vec::new();
         for &name in self.artifacts {
             match artifacts.get(name).filter(|artifact| !artifact.records.is_empty()) {
                 Some(artifact) => present.push((name, artifact)),
-                None if self.artifacts.len() == 1 => return self.open(absent(name)),
-                None => return self.open(format!("{name}: {}", absent(name))),
+                None => return self.open(absent(name)),
             }
         }
         if let Some(reason) = present.windows(2).find_map(|pair| apart(pair[0], pair[1])) {

@@ -41,7 +41,7 @@ fn artifacts(of: &[(&str, Vec<Record>)]) -> Artifacts {
 }
 
 fn on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
-    claim.judge(&artifacts(&[("table2", records)]), |_| "not run".to_owned())
+    claim.judge(&artifacts(&[("table2", records)]), |name| format!("{name} is not made"))
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_missing_number_is_counted_as_unknown_and_leaves_the_claim_open() {
 #[test]
 fn no_number_is_no_verdict() {
     let none = on(&claim(Needed::All), Vec::new());
-    assert_eq!((none.outcome, none.count().as_str()), (Judgement::Unknown, "not run"));
+    assert_eq!((none.outcome, none.count().as_str()), (Judgement::Unknown, "table2 is not made"));
     let dense = on(&claim(Needed::All), vec![record("a", 0, "none", 70.0)]);
     assert_eq!((dense.outcome, dense.count().as_str()), (Judgement::Unknown, "no numbers"));
 }
@@ -116,8 +116,8 @@ fn a_claim_that_joins_artifacts_is_about_the_settings_that_all_have() {
     failed.iter_mut().for_each(|record| record.value = None);
     let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", failed)]), |_| String::new());
     assert_eq!((verdict.unknown, verdict.outcome), (2, Judgement::Unknown));
-    let verdict = joined().judge(&artifacts(&[("table2", records())]), |_| "not run".to_owned());
-    assert_eq!((verdict.outcome, verdict.count().as_str()), (Judgement::Unknown, "tableA7: not run"));
+    let verdict = joined().judge(&artifacts(&[("table2", records())]), |name| format!("{name} is not made"));
+    assert_eq!((verdict.outcome, verdict.count().as_str()), (Judgement::Unknown, "tableA7 is not made"));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn cells_of_one_condition_are_never_taken_for_each_other_and_the_setting_is_name
     let identities = [0, 0, 1].map(|seed| leaves(&json!({"calibration": {"seed": seed}}))).to_vec();
     let of = |records, identities| {
         let numbers = ArtifactNumbers { records, identities, run: None };
-        claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |_| "not run".to_owned())
+        claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} is not made"))
     };
     let verdict = of(records.clone(), identities.clone());
     assert_eq!(verdict.settings[0].outcome, Judgement::Unknown, "two seeds of equal values are two cells");

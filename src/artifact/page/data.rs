@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::artifact::audit::Severity;
 use crate::results::PaperVerdict;
 
 /// The whole page.
@@ -271,6 +272,7 @@ impl ClaimWord {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FindingRow {
+    pub severity: Severity,
     /// The rule that does not hold.
     pub rule: String,
     /// The table and the cell.

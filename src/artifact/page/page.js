@@ -130,8 +130,9 @@ function setUpTable(figure) {
 /** From the widest to the narrowest form of a table; the last one always fits. */
 const FORMS = ["wide", "snug", "tall", "broken", "cards"];
 
-/** Gives a table the first form in which no column is cut. */
+/** Gives a table the first form in which no column is cut; one that is folded away when it is unfolded. */
 function fit(figure) {
+  if (figure.clientWidth === 0) return;
   const table = figure.querySelector("table");
   for (const form of FORMS) {
     figure.dataset.form = form;
@@ -315,6 +316,22 @@ function setUpNotes() {
   show();
 }
 
+/** What is folded away: fitted when it is unfolded, and unfolded by a link into it, also where the browser does not. */
+function setUpFolded() {
+  const unfold = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const folded = target?.closest("details:not([open])");
+    if (folded) folded.open = true;
+  };
+  document.addEventListener("toggle", ({ target }) => {
+    if (!target.open) return;
+    target.querySelectorAll("figure.table").forEach(fit);
+    target.querySelector(":target")?.scrollIntoView();
+  }, true);
+  addEventListener("hashchange", unfold);
+  unfold();
+}
+
 /** Marks in the list of contents where the reader is. */
 function setUpContents() {
   const links = new Map([...document.querySelectorAll(".side a")].map((link) => [link.hash.slice(1), link]));
@@ -343,6 +360,7 @@ document.addEventListener("DOMContentLoaded", () => {
   figures.forEach(setUpTable);
   fitAll();
   setUpNotes();
+  setUpFolded();
   setUpContents();
   let width = 0;
   new ResizeObserver(([{ contentRect }]) => {
@@ -358,7 +376,10 @@ document.addEventListener("DOMContentLoaded", () => {
 let folded = [];
 addEventListener("beforeprint", () => {
   folded = [...document.querySelectorAll("main details:not([open])")];
-  for (const details of folded) details.open = true;
+  for (const details of folded) {
+    details.open = true;
+    details.querySelectorAll("figure.table").forEach(fit);
+  }
 });
 addEventListener("afterprint", () => {
   for (const details of folded) details.open = false;

@@ -9,6 +9,7 @@ use super::figure::{self, Figure};
 use super::html::{artifact_id, encoded};
 use super::summary;
 use super::table::{self, PageTable};
+use crate::artifact::audit::Severity;
 use crate::artifact::printed;
 use crate::error::Result;
 use crate::results::PaperVerdict;
@@ -182,7 +183,7 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>]) -> Vec<Profile<'a>> {
 pub(super) struct List {
     id: &'static str,
     title: &'static str,
-    caption: &'static str,
+    caption: String,
     table: PageTable,
 }
 
@@ -231,7 +232,7 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
     let table = table::table(&view, ("claims:table".to_owned(), "claims".to_owned()), "Claims", &BTreeMap::new())?;
     let caption = "Each sentence of the paper as a check: in how many settings it is true of our numbers, and of those \
                    that the paper prints. Unknown: a number that it rests on is missing, or is no measurement.";
-    Ok(Some(List { id: "claims", title: "Claims", caption, table }))
+    Ok(Some(List { id: "claims", title: "Claims", caption: caption.to_owned(), table }))
 }
 
 /// All findings as one table; none where there are no findings.
@@ -239,10 +240,14 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<List>> {
 /// # Errors
 /// As [`table::table`].
 pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
-    let rows =
-        findings.iter().map(|row| [&row.rule, &row.place, &row.expected, &row.found, &row.note].map(Clone::clone));
+    let rows = findings.iter().map(|row| {
+        let texts = [&row.rule, &row.place, &row.expected, &row.found, &row.note].map(Clone::clone);
+        (Some(row.severity.name().to_owned()), texts)
+    });
     let names = ["Rule", "Where", "Expected", "Found", "Note"];
-    list("findings", "Audit", "What the paper's own tables do not agree on.", names, &[0], rows)
+    let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
+    let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
+    list(("findings", "Audit", caption), ("Severity", &names), &[0], rows)
 }
 
 /// All folders that are left out as one table; none where there are none.
@@ -250,17 +255,22 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<List>> {
 /// # Errors
 /// As [`table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<List>> {
-    let rows = folders.iter().map(|(folder, reason)| [folder.clone(), reason.clone()]);
-    list("left-out", "Left out", "Results that lie beside those of this page.", ["Folder", "Why"], &[1], rows)
+    let rows = folders.iter().map(|(folder, reason)| (None, [folder.clone(), reason.clone()]));
+    let caption = "Results that lie beside those of this page.".to_owned();
+    list(("left-out", "Left out", caption), ("", &["Folder", "Why"]), &[1], rows)
 }
 
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
+}
+
+/// `rows` each with the group that it belongs to, under `group`'s name.
 fn list<const N: usize>(
-    id: &'static str,
-    title: &'static str,
-    caption: &'static str,
-    names: [&str; N],
+    (id, title, caption): (&'static str, &'static str, String),
+    (group, names): (&str, &[&str; N]),
     choices: &[usize],
-    rows: impl Iterator<Item = [String; N]>,
+    rows: impl Iterator<Item = (Option<String>, [String; N])>,
 ) -> Result<Option<List>> {
     let column = |(place, name): (usize, &&str)| Column {
         name: (*name).to_owned(),
@@ -271,7 +281,8 @@ fn list<const N: usize>(
     let cells = |texts: [String; N]| texts.into_iter().map(|text| Cell { text, ..Cell::default() }).collect();
     let view = TableView {
         columns: names.iter().enumerate().map(column).collect(),
-        rows: rows.map(|texts| PageRow { cells: cells(texts), ..PageRow::default() }).collect(),
+        rows: rows.map(|(group, texts)| PageRow { group, cells: cells(texts), ..PageRow::default() }).collect(),
+        group_name: group.to_owned(),
         ..TableView::default()
     };
     if view.rows.is_empty() {

@@ -75,6 +75,8 @@ struct TableCell {
     /// What a numeric column is sorted by, where the text is not that number.
     sort: Option<String>,
     text: String,
+    /// What follows its `±`: where there is no room it stands below the number, of all numbers of the table alike.
+    deviation: String,
     best: bool,
     second: bool,
     /// The note that the number opens.
@@ -204,13 +206,17 @@ impl<'a> Shape<'a> {
     fn row(&self, view: &TableView, row: &PageRow, notes: &BTreeMap<String, CellNote>) -> TableRow {
         let cell = |(index, (column, cell)): (usize, (&Column, &Cell))| {
             let is_label = index == self.label;
+            let (text, deviation) = match cell.text.split_once(" ± ") {
+                Some((text, deviation)) if column.numeric => (text, deviation),
+                _ => (cell.text.as_str(), ""),
+            };
             TableCell {
                 class: self.class(index, column, cell.failed),
                 is_label,
                 says_ours: is_label && row.ours && !cell.text.to_lowercase().contains("ours"),
                 sort: sort_value(column, cell),
-                // Where there is no room a deviation goes to the next line, with its sign.
-                text: cell.text.replace("± ", "±\u{a0}"),
+                text: text.to_owned(),
+                deviation: deviation.to_owned(),
                 best: cell.best,
                 second: cell.second,
                 address: address(column, &cell.text),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use sha2::{Digest, Sha256};
 
 use super::*;
+use crate::artifact::audit::Severity;
 use crate::results::PaperVerdict;
 
 /// Ends every context that data could be put into.
@@ -75,7 +76,14 @@ fn hostile_page() -> Page {
         profile: hostile(),
     };
     let finding =
-        FindingRow { rule: hostile(), place: hostile(), expected: hostile(), found: hostile(), note: hostile() };
+        FindingRow {
+        severity: Severity::Contradiction,
+        rule: hostile(),
+        place: hostile(),
+        expected: hostile(),
+        found: hostile(),
+        note: hostile(),
+    };
     Page {
         title: hostile(),
         made: hostile(),

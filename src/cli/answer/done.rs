@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::artifact::audit::Finding;
 use crate::error::{Error, ErrorParts};
 
 /// A path as JSON has it.
@@ -307,8 +308,8 @@ pub(crate) enum Mark {
 /// The paper's tables against themselves.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Audited {
-    /// What was found, each with the keys of `audit --format json`.
-    pub(crate) findings: Vec<Value>,
+    /// What was found, contradictions first.
+    pub(crate) findings: Vec<Finding>,
 }
 
 /// The page of all artifacts was written.
