@@ -20,6 +20,14 @@ report *arguments:
 record *artifacts:
     cargo run --release --locked -- reproduce {{ if artifacts == "" { "all" } else { artifacts } }} --record
 
+# What the README says of the recorded run, and its picture, made from results/ anew; a test fails where they are stale.
+docs:
+    GHOSTLAB_DOCS=write cargo test --release --locked --test docs -- recorded
+
+# The events of one run of table 2, from nothing, as the tests of the time left play them: `just record-events 'a quiet machine, two cores'`.
+record-events machine:
+    tools/record_events.sh "{{machine}}"
+
 # The tests but for the slow ones.
 test:
     cargo test --release --workspace

@@ -1,9 +1,9 @@
 //! What happens during a run, told to whoever shows or records it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A piece of work whose progress is counted in tokens.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// Its place in the run, by which every event names it; several may be under way at a time.
     #[serde(rename = "job")]
@@ -20,7 +20,7 @@ pub struct Job {
 }
 
 /// What kind of work a piece of a plan is: kinds run at rates of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
     /// Passes over a calibration, selections, operators, training.
@@ -32,7 +32,7 @@ pub enum WorkKind {
 }
 
 /// A piece of a plan that is left to do: a calibration, a text or task to score, a prompt to time.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// What tells it from others: the name that its claims begin with, or the prompt's.
     pub work: String,
@@ -43,7 +43,7 @@ pub struct Work {
 }
 
 /// A step of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// What lies ahead: cells and the scores that they need, what is stored of both already, and what is left by the cost

@@ -155,6 +155,11 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use serde_json::Value;
+
     use super::*;
     use crate::exec::Job;
 
@@ -238,6 +243,40 @@ mod tests {
             let (left, really) = (left.unwrap(), whole - now);
             assert!(left < 1.5 * really && really < 1.5 * left, "at {share:.2}: {left:.1} s for {really:.1} s");
         }
+    }
+
+    /// A run as it was recorded by `just record-events`: the time of each event, in seconds of its day, and the event.
+    fn recorded() -> Vec<(f64, Event)> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/events/run.jsonl");
+        let line = |line: &str| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            let (_, clock) = event["time"].as_str().unwrap().trim_end_matches('Z').split_once('T').unwrap();
+            let time = clock.split(':').fold(0.0, |sum, part| 60.0 * sum + part.parse::<f64>().unwrap());
+            (time, serde_json::from_value(event).unwrap())
+        };
+        fs::read_to_string(file).unwrap().lines().map(line).collect()
+    }
+
+    #[test]
+    fn of_a_recorded_run_what_is_left_is_told_within_a_factor_of_one_and_a_half() {
+        let events = recorded();
+        let planned = events.iter().find(|(_, event)| matches!(event, Event::Planned { .. })).unwrap().0;
+        let (end, last) = events.last().unwrap();
+        assert!(matches!(last, Event::Ended { failed: 0, interrupted: false, .. }), "{last:?}");
+        let (mut left, mut told) = (TimeLeft::default(), 0);
+        for (at, event) in &events {
+            left.see(event, at - planned);
+            let (share, really) = ((at - planned) / (end - planned), end - at);
+            // Of the last seconds none is known better than to a second.
+            if (0.1..0.97).contains(&share) {
+                let said = left.seconds().unwrap();
+                assert!(said < 1.5 * really && really < 1.5 * said, "at {share:.2}: {said:.1} s for {really:.1} s");
+                told += 1;
+            }
+            let is_over = left.pieces.values().all(|piece| piece.over);
+            assert!(is_over || left.seconds() != Some(0.0), "at {share:.2}: nothing left while work is");
+        }
+        assert!(told > 50, "{told} events");
     }
 
     #[test]

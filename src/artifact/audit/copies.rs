@@ -72,10 +72,9 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
         // The criterion alone differs. Equal selections give equal rows, whatever the recovery and the metric.
         return match (entirely, unlike(rows, one, other)) {
             (true, None) => (Severity::Remark, "the same selection, or copied".to_owned()),
-            (true, Some(elsewhere)) => (
-                Severity::Suspicion,
-                format!("the same selection, or copied; but the criteria differ in {elsewhere}"),
-            ),
+            (true, Some(elsewhere)) => {
+                (Severity::Suspicion, format!("the same selection, or copied; but the criteria differ in {elsewhere}"))
+            }
             (false, None) => (Severity::Suspicion, "the same selection, or copied in part".to_owned()),
             (false, Some(elsewhere)) => {
                 (Severity::Contradiction, format!("copied in part: the criteria differ in {elsewhere}"))

@@ -18,9 +18,8 @@ pub fn text(findings: &[Finding]) -> String {
     let of = |severity: Severity| findings.iter().filter(move |finding| finding.severity == severity);
     let counts = Severity::ALL.map(|severity| plural(of(severity).count(), severity.name()));
     let mut text = format!("{}: {}\n", plural(findings.len(), "finding"), counts.join(", "));
-    let head = |check: Check, count: usize| {
-        format!("\n{}: {} ({})\n", check.name(), check.about(), plural(count, "finding"))
-    };
+    let head =
+        |check: Check, count: usize| format!("\n{}: {} ({})\n", check.name(), check.about(), plural(count, "finding"));
     for severity in Severity::ALL.into_iter().filter(|severity| of(*severity).next().is_some()) {
         text.push_str(&format!("\n{}S: {}\n", severity.name().to_uppercase(), severity.about()));
         for check in Check::ALL {
@@ -95,8 +94,9 @@ mod tests {
             entry("t", "b,32,0,dense,none,false,c4", "ppl_c4", "9.00"),
             entry("table7", "b,32,7,sleb,none,true,c4", "copa", "9.50"),
         );
-        let new =
-            |entry, check, severity| Finding::new(check, severity, &one.record.condition, &[entry]).expected("5").found("9");
+        let new = |entry, check, severity| {
+            Finding::new(check, severity, &one.record.condition, &[entry]).expected("5").found("9")
+        };
         vec![
             new(&one, Check::Agreement, Severity::Contradiction).note("a \"word\", and a line\nmore"),
             new(&two, Check::Agreement, Severity::Remark),

@@ -32,8 +32,9 @@ pub fn judged<'a>(
         let why = if PaperTable::find(artifact).is_ok() { "has no data" } else { "is not printed as numbers" };
         format!("{artifact} {why}")
     };
-    let absent_of_ours =
-        |artifact: &str| format!("{artifact} is not made: `ghostlab reproduce {artifact} --profile {profile}` makes it");
+    let absent_of_ours = |artifact: &str| {
+        format!("{artifact} is not made: `ghostlab reproduce {artifact} --profile {profile}` makes it")
+    };
     claims
         .into_iter()
         .map(|claim| Judged {

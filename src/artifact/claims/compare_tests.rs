@@ -44,8 +44,11 @@ fn both_counts_stand_in_one_line_with_what_is_needed_and_how_it_is_read() {
 fn a_figure_has_no_numbers_in_the_paper_and_may_not_have_been_run() {
     let claim = Claim { artifacts: &["figure5"], reading: None, ..CLAIM };
     let text = rendered(&claim, &Artifacts::new(), &Artifacts::new());
-    assert_eq!(text, "x: paper figure5 is not printed as numbers: UNKNOWN; \
-         ours (tiny) figure5 is not made: `ghostlab reproduce figure5 --profile tiny` makes it: UNKNOWN\n");
+    assert_eq!(
+        text,
+        "x: paper figure5 is not printed as numbers: UNKNOWN; \
+         ours (tiny) figure5 is not made: `ghostlab reproduce figure5 --profile tiny` makes it: UNKNOWN\n"
+    );
 }
 
 #[test]
@@ -65,8 +68,5 @@ fn a_judged_claim_is_json() {
     assert_eq!(json[0]["claim"]["where"], "w");
     assert_eq!(json[0]["claim"]["needed"], "all");
     assert_eq!(json[0]["paper"]["outcome"], "holds");
-    assert_eq!(
-        json[0]["ours"]["reason"],
-        "table2 is not made: `ghostlab reproduce table2 --profile tiny` makes it"
-    );
+    assert_eq!(json[0]["ours"]["reason"], "table2 is not made: `ghostlab reproduce table2 --profile tiny` makes it");
 }

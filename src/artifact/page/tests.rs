@@ -75,8 +75,7 @@ fn hostile_page() -> Page {
         artifact: hostile(),
         profile: hostile(),
     };
-    let finding =
-        FindingRow {
+    let finding = FindingRow {
         severity: Severity::Contradiction,
         rule: hostile(),
         place: hostile(),
