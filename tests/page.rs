@@ -342,7 +342,12 @@ fn written(folder: &Path) -> PathBuf {
 fn a_browser_opens_the_note_that_the_address_names() {
     let Some(chromium) = chromium() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let address = format!("file://{}#cell-llama-3-8b/llm-streamline/7/ghosted/c4", written(folder.path()).display());
+    let file = written(folder.path());
+    let page = fs::read_to_string(&file).unwrap();
+    let (before, _) =
+        page.split_once("\"><h3>llama-3-8b without 7 layers: LLM-Streamline, Ghost Layer (Ours)</h3>").unwrap();
+    let id = before.rsplit("id=\"").next().unwrap();
+    let address = format!("file://{}#{id}", file.display());
     let output = Command::new(chromium)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])

@@ -306,14 +306,14 @@ fn the_page_says_of_each_number_by_whom_when_and_from_what_it_was_made() {
     made(&world, &["reproduce", "mini"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     // What notes have in common stands once, where they lead to.
-    let note = |id: &str| {
-        let own = part(&page, &format!("<article id=\"{id}"), "</article>");
+    let note = |name: &str| {
+        let own = part(&page, &format!("<h3>tiny/mini/{name}"), "</article>");
         let shared = own.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());
         let shared = shared.map(|id| part(&page, &format!("<div class=\"shared\" id=\"{id}\">"), "</div>"));
         shared.fold(own.to_owned(), |all, part| all + part)
     };
-    let dense = note("cell-tiny/mini/mine.dense");
-    let note = note("cell-tiny/mini/mine.streamline");
+    let dense = note("mine.dense");
+    let note = note("mine.streamline");
     let value = |name: &str| part(&note, &format!("<dt>{name}</dt><dd>"), "</dd>");
     assert_eq!(value("program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
     assert!(value("command").contains("reproduce mini"), "{note}");

@@ -5,7 +5,8 @@
 //! the templates escape every value that is not said to be safe, and those are made here.
 //!
 //! Without JavaScript it is a plain page, with all notes at its end. With it, a click on a number opens its note beside
-//! the number as `#cell-…`, and what a table is sorted and filtered by stands in the address: both can be kept and sent.
+//! the number as `#cell-…`, by the hash of its key, and what a table is sorted and filtered by stands in the address: both can
+//! be kept and sent.
 //!
 //! Browsers that can (`rel="expect"`) paint it when it is read to its end: the last row of a table may widen its columns,
 //! and nothing should move under a reader's eyes.

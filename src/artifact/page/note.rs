@@ -14,7 +14,8 @@ type Pairs = Vec<(String, String)>;
 #[derive(Debug, Serialize)]
 pub(super) struct Note<'a> {
     id: String,
-    key: &'a str,
+    /// Where the title does not say it.
+    key: Option<&'a str>,
     title: &'a str,
     note: &'a CellNote,
     makers: Vec<Use>,
@@ -39,18 +40,24 @@ pub(super) struct Shared<'a> {
 }
 
 /// All notes, and what they share.
-pub(super) fn notes(cells: &BTreeMap<String, CellNote>) -> (Vec<Note<'_>>, Vec<Shared<'_>>) {
+pub(super) fn notes<'a>(cells: &'a BTreeMap<String, CellNote>) -> (Vec<Note<'a>>, Vec<Shared<'a>>) {
     let (mut makers, mut inputs) = (Vec::new(), Vec::new());
     let mut notes = Vec::new();
     for (key, note) in cells {
         let makers = note.makers.iter().map(|maker| {
-            let said: Vec<&str> = maker.iter().take(2).map(|(_, value)| value.as_str()).collect();
+            // A commit is known by its first digits.
+            let short = |value: &'a str| match value.split_at_checked(40) {
+                Some((commit, _)) if commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => &commit[..12],
+                _ => value,
+            };
+            let said: Vec<&str> = maker.iter().take(2).map(|(_, value)| short(value)).collect();
             Use { id: format!("maker-{}", place(&mut makers, maker)), text: said.join(", ") }
         });
+        let is_said = key.ends_with(&note.title);
         notes.push(Note {
             id: cell_id(key),
-            key,
-            title: if note.title.is_empty() { key } else { &note.title },
+            key: (!is_said).then_some(key),
+            title: if is_said { key } else { &note.title },
             note,
             makers: makers.collect(),
             inputs: (!note.inputs.is_empty()).then(|| Use {

@@ -132,7 +132,7 @@ const FORMS = ["wide", "snug", "tall", "broken", "cards"];
 
 /** Gives a table the first form in which no column is cut; one that is folded away when it is unfolded. */
 function fit(figure) {
-  if (figure.clientWidth === 0) return;
+  if (figure.closest("details:not([open])")) return;
   const table = figure.querySelector("table");
   for (const form of FORMS) {
     figure.dataset.form = form;
@@ -285,8 +285,9 @@ function setUpNotes() {
         shared.removeAttribute("id");
         use.replaceWith(shared);
       }
-      const [key, ...rest] = copy.children;
-      body.append(key, ...(links.length ? [numbersOf(links, opener)] : []), ...rest);
+      const key = copy.querySelector(".key");
+      key?.remove();
+      body.append(...[key, links.length ? numbersOf(links, opener) : null].filter(Boolean), ...copy.children);
     } else {
       element("p", `This page has no note of ${id.slice(5)}.`, body);
     }

@@ -272,9 +272,11 @@ fn address(column: &Column, text: &str) -> Option<String> {
 
 fn sort_value(column: &Column, cell: &Cell) -> Option<String> {
     let text = cell.text.parse::<f64>().ok();
+    // What is printed alike is alike.
+    let decimals = cell.text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     match cell.value.filter(|value| value.is_finite()) {
         _ if !column.numeric => None,
-        Some(value) => (text != Some(value)).then(|| value.to_string()),
+        Some(value) => (format!("{value:.decimals$}") != cell.text).then(|| value.to_string()),
         None => text.map(|_| String::new()),
     }
 }
