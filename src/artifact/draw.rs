@@ -110,7 +110,7 @@ fn two_in_one_place(one: &str, other: &str) -> Error {
 const LOSS_POINTS: usize = 64;
 
 /// What the error of a point is, and why points of one depth do not stand above each other.
-const WHISKERS: &str = "Whiskers: one standard error up and down. Points of one depth are moved apart.";
+const WHISKERS: &str = "Whiskers with caps: one standard error up and down; a short one ends within its point. Points of one depth are moved apart.";
 
 struct Drawer<'a> {
     description: &'a Description,

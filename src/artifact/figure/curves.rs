@@ -66,7 +66,7 @@ pub struct Curves {
 
 /// Between the points of two lines at the same x, in points of print.
 const APART: f64 = 3.6;
-/// The size of a marker, small enough for a whisker to be seen behind it.
+/// The size of a marker, small enough for the caps of a whisker to be seen beside it.
 const MARKER: f64 = 1.8;
 /// The most points of a line with markers.
 const MARKED: usize = 40;
@@ -164,10 +164,10 @@ impl Curves {
             }
             if marked {
                 for (px, py, error) in runs.iter().flatten().copied() {
+                    scene.marker((x(px), frame.y(py)), style.marker, style.colour, MARKER);
                     if error > 0.0 {
                         frame.whisker(&mut scene, x(px), (py - error, py + error), style.colour);
                     }
-                    scene.marker((x(px), frame.y(py)), style.marker, style.colour, MARKER);
                 }
             }
         }

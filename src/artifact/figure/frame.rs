@@ -40,6 +40,8 @@ impl Width {
 pub(super) const MARGIN: f64 = 4.0;
 /// Between an axis and its labels.
 pub(super) const GAP: f64 = 4.0;
+/// Half a cap of a whisker.
+pub(super) const CAP: f64 = 3.0;
 /// From the middle of a line of text to its baseline.
 pub(super) const HALF: f64 = font::SIZE * 0.36;
 
@@ -137,11 +139,12 @@ impl Frame {
         scene.line(&[(self.left, y), (self.right, y)], TEXT, 0.8, Dash::Solid);
     }
 
-    /// An error, from the lower to the upper end of its bar, as a line with two caps.
+    /// An error, from the lower to the upper end of its bar, as a line with two caps. They are wider than a marker, so that one
+    /// that is shorter than it is seen too.
     pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
         let (low, high) = (self.y(lower), self.y(upper));
-        for (from, to) in [((x, low), (x, high)), ((x - 2.0, low), (x + 2.0, low)), ((x - 2.0, high), (x + 2.0, high))]
-        {
+        let cap = |y: f64| ((x - CAP, y), (x + CAP, y));
+        for (from, to) in [((x, low), (x, high)), cap(low), cap(high)] {
             scene.line(&[from, to], colour, 0.8, Dash::Solid);
         }
     }
