@@ -120,7 +120,7 @@ fn said(accuracy: &Numbers, perplexity: &Numbers) -> String {
     let behind: Vec<String> = cuts
         .iter()
         .filter(|cut| !ahead(cut).is_empty())
-        .map(|cut| format!("{} ({})", shown(cut), listed(&ahead(&cut))))
+        .map(|cut| format!("{} on {}", listed(&ahead(&cut)), shown(cut)))
         .collect();
     let first = cuts.len() - behind.len();
     let _ = write!(
@@ -144,7 +144,7 @@ fn said(accuracy: &Numbers, perplexity: &Numbers) -> String {
     let _ = write!(
         text,
         "In average perplexity (table 3) {} come in the paper's order in {} of {}",
-        listed(&order.map(|name| recovery::label(name).to_owned())),
+        listed(&order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())),
         kept.len(),
         kept.len() + lost.len()
     );
@@ -163,7 +163,8 @@ fn said(accuracy: &Numbers, perplexity: &Numbers) -> String {
     let names: Vec<String> = other.iter().map(|name| criterion::label(name).to_owned()).collect();
     let _ = writeln!(
         text,
-        "In the paper it is everywhere above {} too, which cut other layers and repair nothing; here one of them is above it {}.",
+        "In the paper {} is everywhere above {} too, which cut other layers and repair nothing; here one of them is above it {}.",
+        recovery::label(ours),
         listed(&names),
         if lower.is_empty() { "nowhere".to_owned() } else { format!("on {}", listed(&lower)) }
     );
@@ -266,7 +267,7 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
         ],
     );
     let said = said(&accuracy, &perplexity);
-    assert!(said.contains("Of the 2 repairs, Ghost Layer (Ours) has the highest average in 1 of 2 settings; ahead of it: b 6/16 (ReplaceMe (LS))."), "{said}");
+    assert!(said.contains("Of the 2 repairs, Ghost Layer (Ours) has the highest average in 1 of 2 settings; ahead of it: ReplaceMe (LS) on b 6/16."), "{said}");
     assert!(said.contains("in the paper's order in 0 of 1; not on b 4/16."), "{said}");
     assert!(said.contains("above SLEB too") && said.ends_with("here one of them is above it on b 4/16.\n"), "{said}");
 }
