@@ -69,7 +69,7 @@ pub fn render(page: &Page) -> Result<String> {
     shown.sort_by_key(|artifact| (place(artifact), artifact.name != page.headline));
     let artifacts = shown.into_iter().map(section).collect::<Result<Vec<_>>>()?;
     let lists = [section::findings(&page.findings)?, section::left_out(&page.left_out)?];
-    let (notes, shared) = note::notes(&page.cells);
+    let (notes, shared) = note::notes(page);
     let values = Values {
         page,
         style: STYLE,

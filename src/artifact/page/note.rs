@@ -1,11 +1,11 @@
 //! The cells' notes: how each was made. The script shows one at a time beside its number; without it they stand at the
 //! page's end. What many cells have in common, their input files and who made them, stands once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::data::CellNote;
+use super::data::{CellNote, Page};
 use super::html::cell_id;
 
 type Pairs = Vec<(String, String)>;
@@ -39,17 +39,15 @@ pub(super) struct Shared<'a> {
     inputs: Option<&'a BTreeMap<String, String>>,
 }
 
-/// All notes, and what they share.
-pub(super) fn notes<'a>(cells: &'a BTreeMap<String, CellNote>) -> (Vec<Note<'a>>, Vec<Shared<'a>>) {
+/// The notes that a number opens, and what they share. What a figure alone shows has no number that leads to it.
+pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<Shared<'_>>) {
+    let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
+    let numbers = tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells);
+    let opened: BTreeSet<&String> = numbers.filter_map(|cell| cell.key.as_ref()).collect();
     let (mut makers, mut inputs) = (Vec::new(), Vec::new());
     let mut notes = Vec::new();
-    for (key, note) in cells {
+    for (key, note) in page.cells.iter().filter(|(key, _)| opened.contains(key)) {
         let makers = note.makers.iter().map(|maker| {
-            // A commit is known by its first digits.
-            let short = |value: &'a str| match value.split_at_checked(40) {
-                Some((commit, _)) if commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => &commit[..12],
-                _ => value,
-            };
             let said: Vec<&str> = maker.iter().take(2).map(|(_, value)| short(value)).collect();
             Use { id: format!("maker-{}", place(&mut makers, maker)), text: said.join(", ") }
         });
@@ -71,6 +69,14 @@ pub(super) fn notes<'a>(cells: &'a BTreeMap<String, CellNote>) -> (Vec<Note<'a>>
     let inputs = inputs.into_iter().enumerate();
     let inputs = inputs.map(|(at, of)| Shared { id: format!("inputs-{}", at + 1), lines: None, inputs: Some(of) });
     (notes, makers.chain(inputs).collect())
+}
+
+/// A commit by its first digits; all else as it is.
+fn short(value: &str) -> &str {
+    match value.split_at_checked(40) {
+        Some((commit, _)) if commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => &commit[..12],
+        _ => value,
+    }
 }
 
 /// Counted from 1: where it stands among those that are known, at the end if it is new.

@@ -207,6 +207,15 @@ fn a_key_without_a_note_makes_no_link() {
 }
 
 #[test]
+fn a_note_that_no_number_opens_is_left_out() {
+    let mut page = large_page(2);
+    page.cells.insert("tiny/figure1/a.dense".into(), CellNote { title: "a.dense".into(), ..CellNote::default() });
+    let html = render(&page).unwrap();
+    assert_eq!(html.matches("id=\"cell-").count(), 2);
+    assert!(!html.contains("a.dense"));
+}
+
+#[test]
 fn nothing_is_loaded() {
     let mut page = hostile_page();
     page.profile_note = "see https://example.org/paper".into();
