@@ -79,6 +79,8 @@ impl World {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ghostlab"));
         command.current_dir(self.folder.path()).args(arguments);
+        // What the program brings goes with the world.
+        command.env("XDG_DATA_HOME", self.folder.path().join(".user"));
         command
     }
 
