@@ -63,8 +63,8 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
 }
 
 /// The cells without the errors of their channels, which are thousands a boundary and stand in a file of their own, and
-/// without what follows from their other numbers. Of what a recorded one was made from only the keys are kept: who made it
-/// is said of the whole run.
+/// without what follows from their other numbers. Of what a recorded one was made from only the keys are kept, by
+/// kind: who made it is said of the whole run.
 fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
     let cell = |result: &CellResult| {
         let mut cell = serde_json::to_value(result).map_err(|error| {
@@ -74,10 +74,13 @@ fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
             boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
         }
         cell["tasks"] = tasks(result);
-        for part in cell["made_from"].as_array_mut().into_iter().flatten().filter(|_| recorded) {
-            if let Some(part) = part.as_object_mut() {
-                part.retain(|name, _| name != "made" && name != "seconds");
+        if recorded {
+            let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            for part in cell["made_from"].as_array().into_iter().flatten() {
+                let of = |name: &str| part[name].as_str().unwrap_or_default();
+                keys.entry(of("kind")).or_default().push(of("key"));
             }
+            cell["made_from"] = json!(keys);
         }
         Ok(cell)
     };

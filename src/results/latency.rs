@@ -147,13 +147,13 @@ fn went_on(all: &[Timed<'_>]) -> Option<String> {
     })
 }
 
-/// Whether something else ran on the machine.
+/// Which times deviate as they do where something else runs on the machine.
 fn noise(all: &[Timed<'_>]) -> Option<String> {
     let known: Vec<(&Timed<'_>, Spread)> = all.iter().filter_map(|of| Some((of, of.result.spread()?))).collect();
     let noisy = || known.iter().filter(|(_, spread)| spread.is_noise());
     let (widest, spread) = noisy().max_by(|(_, a), (_, b)| a.relative().total_cmp(&b.relative()))?;
     Some(format!(
-        "{NOISY}: noise, as something else ran on the machine: {} of {} times deviate by more than {:.0} % of their mean, the \
+        "{NOISY}: noise, as where something else runs on the machine: {} of {} times deviate by more than {:.0} % of their mean, the \
          widest by {:.0} % ({} over {}). No claim is judged by them; the same command with --retime on a quiet machine \
          times again.",
         noisy().count(),
