@@ -241,27 +241,78 @@ fn shown(page: &Path, table: &Sheet, markdown: &Path, latex: &Path, check: &mut 
             }
         }
     }
-    let heads = [markdown, latex].map(name);
-    let bodies = [markdown_rows(markdown)?, if latex.is_file() { latex_rows(latex)? } else { Vec::new() }];
-    for (file, body) in heads.iter().zip(bodies).filter(|(_, body)| !body.is_empty()) {
-        if body.len() != rows.len() {
-            check.differ(file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
-            continue;
-        }
-        for (line, (own, cells)) in body.iter().zip(&rows).enumerate() {
-            // From the right: what stands before the numbers may be shown in fewer columns.
-            // An empty one only keeps groups of columns apart.
-            let own = own.iter().rev().filter(|own| !own.trim().is_empty());
-            for (own, cell) in own.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
-                let text = cell["text"].as_str().unwrap_or_default();
-                match shows(own, text) {
-                    true => check.agree(0.0),
-                    false => check.differ(format!("{file}, row {}", line + 1), [own.trim(), text], None),
-                }
+    let file = name(markdown);
+    let body = markdown_rows(markdown)?;
+    if body.len() != rows.len() {
+        check.differ(&file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
+    }
+    for (line, (own, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
+        // From the right: what stands before the numbers may be shown in fewer columns.
+        // An empty one only keeps groups of columns apart.
+        let own = own.iter().rev().filter(|own| !own.trim().is_empty());
+        for (own, cell) in own.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
+            let text = cell["text"].as_str().unwrap_or_default();
+            match shows(own, text) {
+                true => check.agree(0.0),
+                false => check.differ(format!("{file}, row {}", line + 1), [own.trim(), text], None),
             }
         }
     }
+    if latex.is_file() {
+        printed_as_the_paper_does(latex, &rows, check)?;
+    }
     Ok(())
+}
+
+/// The LaTeX form against the page's rows. It has the paper's columns, in the paper's order, and some tables of the paper are
+/// turned round: each number of a row stands in the row of the page, or in its column.
+fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
+    let (file, body) = (name(latex), latex_rows(latex)?);
+    let keyed = |row: &Vec<&Value>| -> Vec<String> {
+        let cells = row.iter().filter(|cell| !cell["key"].is_null());
+        cells.map(|cell| cell["text"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(keyed).collect();
+    let columns = rows.first().map_or(0, Vec::len);
+    let as_rows = body.len() == rows.len();
+    if !as_rows && (body.is_empty() || columns % body.len() != 0) {
+        let counts = [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())];
+        check.differ(file, counts, None);
+        return Ok(());
+    }
+    for (line, own) in body.iter().enumerate() {
+        // Turned round, a row is a column, and those of other metrics of the same prompt.
+        let texts = match as_rows {
+            true => rows[line].clone(),
+            false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
+        };
+        // Before them stand the length and the batch.
+        let before = if as_rows { 0 } else { own.len().saturating_sub(rows.len()) };
+        for cell in strangers(&own[before..], texts, check) {
+            let place = format!("{file}, row {}", line + 1);
+            check.differ(place, [cell, "no such number in that row of page.json".to_owned()], None);
+        }
+    }
+    Ok(())
+}
+
+/// The cells with numbers that none of some texts is shown by, each text once.
+fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
+    let mut strange = Vec::new();
+    for cell in cells {
+        let bare = cell.replace("\\cellcolor{gray!15}", "");
+        if numbers(&bare).is_empty() {
+            continue;
+        }
+        match texts.iter().position(|text| !numbers(text).is_empty() && shows(&bare, text)) {
+            Some(at) => {
+                texts.swap_remove(at);
+                check.agree(0.0);
+            }
+            None => strange.push(cell.trim().to_owned()),
+        }
+    }
+    strange
 }
 
 /// The numbers in a text, as they are printed, whatever marks and markup stand around them.
@@ -287,14 +338,21 @@ fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     Ok(body.take_while(|line| line.starts_with('|')).map(cells).collect())
 }
 
+/// The cells of a LaTeX table that stand in its columns of numbers, row by row.
 fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
+    let columns = text.split_once("\\begin{tabular}{").and_then(|(_, after)| after.split_once('}'));
+    let columns: Vec<char> = columns.map_or(Vec::new(), |(columns, _)| columns.chars().collect());
     let body = text
         .lines()
         .skip_while(|line| !line.starts_with("\\midrule"))
         .take_while(|line| !line.starts_with("\\bottomrule"));
     let rows = body.filter(|line| line.contains(" & "));
-    Ok(rows.map(|line| line.trim_end_matches("\\\\").split(" & ").map(str::to_owned).collect()).collect())
+    let numbers = |line: &str| {
+        let cells = line.trim_end_matches("\\\\").split(" & ").zip(&columns);
+        cells.filter(|(_, column)| **column == 'r').map(|(cell, _)| cell.to_owned()).collect()
+    };
+    Ok(rows.map(numbers).collect())
 }
 
 /// The printed form of a run's table against its CSV form.
@@ -345,6 +403,21 @@ mod tests {
         {
             assert!(!shows(cell, text), "{cell} {text}");
         }
+    }
+
+    #[test]
+    fn a_printed_row_has_the_numbers_of_its_row_whatever_their_order_and_no_others() {
+        let strange = |cells: &[&str]| {
+            let texts = ["84.1", "16.7", "~29.3 ± 1.9", "failed"].map(str::to_owned).to_vec();
+            let cells: Vec<String> = cells.iter().map(|&cell| cell.to_owned()).collect();
+            strangers(&cells, texts, &mut Check::new(CheckKind::Tables))
+        };
+        let row = ["\\cellcolor{gray!15} 16.7", "\\underline{84.1}", "$\\sim$29.3 $\\pm$ 1.9", "failed"];
+        assert_eq!(strange(&row), Vec::<String>::new());
+        assert_eq!(strange(&row[1..2]), Vec::<String>::new(), "the paper's columns alone");
+        assert_eq!(strange(&["84.2", "16.7"]), ["84.2"]);
+        assert_eq!(strange(&["16.7", "16.7"]), ["16.7"], "each number once");
+        assert_eq!(strange(&["29.3 $\\pm$ 1.8"]), ["29.3 $\\pm$ 1.8"]);
     }
 
     #[test]
