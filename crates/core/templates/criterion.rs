@@ -52,6 +52,7 @@ mod tests {
 
     #[test]
     fn the_block_of_the_least_angle_goes_wherever_it_stands() {
+        assert_eq!(super::ENTRY.shown.name, super::NAME);
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let angles = [0.5, 0.3, 0.4, 0.3];
         let selection = select(super::build, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();

@@ -58,6 +58,7 @@ mod tests {
     fn the_stream_has_the_size_of_what_it_stands_for() {
         // Two tokens of two channels, before and behind the removed layer: sizes 10 and 20.
         let written = Written::new(2, 1, &[(1, &[1.0, -2.0, 3.0, 4.0]), (2, &[2.0, 4.0, -6.0, 8.0])]);
+        assert_eq!(super::ENTRY.shown.name, super::NAME);
         let method = super::build(&Options::new()).unwrap();
         let repair = written.solve_by((1, 2), &[], &*method).unwrap().repair;
         assert_eq!(repair.operator().unwrap().apply(&[1.0, -1.0]).unwrap(), [2.0, -2.0]);
