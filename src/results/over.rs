@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    fn results(numbers: Vec<Measurement>) -> Results {
+    fn results(numbers: &[Measurement]) -> Results {
         let cell = |of: &Measurement| CellSummary {
             name: of.cell.clone(),
             factors: Arc::clone(&of.setup.variant),
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_number_over_seeds_is_their_mean_with_the_deviation_of_a_sample() {
-        let over = results(vec![
+        let over = results(&[
             number(None, Some(70.0)),
             number(Some(0), Some(50.0)),
             number(Some(1), Some(53.0)),
@@ -205,10 +205,10 @@ mod tests {
     #[test]
     fn a_seed_that_failed_is_not_counted_and_that_is_said() {
         let over =
-            results(vec![number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))]).over_seeds();
+            results(&[number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))]).over_seeds();
         assert_eq!(Shown::printed(&over.measurements()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
         assert_eq!(over.cells[0].notes, ["failed under seed 1: it failed"]);
-        let over = results(vec![number(Some(0), None), number(Some(1), None)]).over_seeds();
+        let over = results(&[number(Some(0), None), number(Some(1), None)]).over_seeds();
         assert_eq!(Shown::printed(&over.measurements()[0], 2, "failed").text, "failed");
         assert_eq!(over.cells[0].failure.as_deref(), Some("seed 0: it failed; seed 1: it failed"));
     }

@@ -275,7 +275,7 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
     let rows: Vec<Vec<String>> = rows.iter().map(keyed).collect();
     let columns = rows.first().map_or(0, Vec::len);
     let as_rows = body.len() == rows.len();
-    if !as_rows && (body.is_empty() || columns % body.len() != 0) {
+    if !as_rows && (body.is_empty() || !columns.is_multiple_of(body.len())) {
         let counts = [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())];
         check.differ(file, counts, None);
         return Ok(());
