@@ -374,6 +374,8 @@ fn colours_are_shown_where_they_are_asked_for_and_change_no_word() {
         let output = command.args(arguments).envs(set.iter().copied()).output().unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
+    // Outside a checkout the first command says where the program's own data lies.
+    said(&["nosuch"], &[]);
     for arguments in [&[][..], &["nosuch"], &["--help"], &["--nosuch"]] {
         let with = |more: &[&str], set: &[(&str, &str)]| said(&[arguments, more].concat(), set);
         let plain = with(&[], &[]);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::pack::PackedFolder;
+use super::packed_folder::PackedFolder;
 use super::{MANIFEST, METADATA};
 
 const CONTEXT: &str = "https://w3id.org/ro/crate/1.2/context";

@@ -9,6 +9,7 @@
 
 mod metadata;
 mod pack;
+mod packed_folder;
 mod unpack;
 
 pub use pack::{Packed, pack};

@@ -98,7 +98,7 @@ const OF_ONE_RUN: [&str; 19] = [
 ];
 
 /// Commands that show numbers or work, and where pairs of settings are held against them.
-const COMMANDS: [(&str, &str); 23] = [
+const COMMANDS: [(&str, &str); 24] = [
     ("run", "here"),
     ("reproduce", "here"),
     ("explain", "here"),
@@ -107,6 +107,7 @@ const COMMANDS: [(&str, &str); 23] = [
     ("plan", "tests/identity.rs"),
     ("worker", "tests/identity.rs: journals and claims"),
     ("status", "shows runs by their records and no number"),
+    ("record", "packs what a results folder holds"),
     ("report", "shows what page.json says"),
     ("score", "a grid's dense cell"),
     ("verify", "recomputes what numbers.json says"),
@@ -225,12 +226,11 @@ impl Seen {
         own.map(|of| self.numbers.identity(of).unwrap()).collect()
     }
 
-    /// What `run.json` says of the cell.
-    fn of_record(&self) -> &Value {
-        let cells = self.record["cells"].as_array().unwrap();
-        let identity = &cells.last().unwrap()["identity"];
-        assert!(identity.is_object(), "{identity}");
-        identity
+    /// By which keys `run.json` names what the cell was made from.
+    fn of_record(&self) -> Value {
+        let made = self.record["cells"].as_array().unwrap().last().unwrap()["made_from"].as_array().unwrap();
+        assert!(made.len() >= 3, "{made:?}");
+        made.iter().map(|of| json!([of["kind"], of["key"]])).collect()
     }
 
     /// The numbers of the cell that the page shows, each of which `numbers.json` knows.
