@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
-use ghostlab::distill::{Checkpoint, Finetune, Tail, Training, likeliest};
+use ghostlab::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -31,17 +31,17 @@ fn main() {
     let (layers, c, length) = (config.layers, config.hidden, 256);
     // As in the paper: 7 of 32 removed, two layers left behind them.
     let (start, end) = (layers * 23 / 32, layers - (layers / 16).max(1));
-    let load = |first| Tail::load(&config, &folder, first, &Device::Cpu).unwrap();
+    let load = |first| LayersAfter::load(&config, &folder, first, &Device::Cpu).unwrap();
     let (tail, whole, removed) = (load(end), load(0), load(start));
     let stream: Vec<f32> = (0..length * c).map(|at| (at as f32 * 12.9898).sin()).collect();
     let embedded = Tensor::from_slice(&stream, (length, c), &Device::Cpu).unwrap();
-    let teacher = likeliest(&whole.logits(&embedded).unwrap(), Finetune::LIKELIEST).unwrap();
+    let teacher = top_tokens(&whole.logits(&embedded).unwrap(), Finetune::TOP_TOKENS).unwrap();
     let identity: Vec<f32> = (0..c * c).map(|at| f32::from(u8::from(at % (c + 1) == 0))).collect();
     let mut training = Training::new(&tail, Checkpoint::start(identity)).unwrap();
     let step = milliseconds(|| {
         training.step(&stream, &teacher).unwrap();
     });
-    let forward = |tail: &Tail| milliseconds(|| drop(tail.logits(&embedded).unwrap()));
+    let forward = |tail: &LayersAfter| milliseconds(|| drop(tail.logits(&embedded).unwrap()));
     let (dense, behind) = (forward(&whole), forward(&removed));
     // The student's layers before the boundary: the dense pass without those from the first removed one on.
     let before = (dense - behind).max(0.0);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use ghostlab::exec::{self, Methods, Settings};
+use ghostlab::exec::{self, Methods, RunSettings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::store::Store;
 
@@ -30,7 +30,7 @@ fn main() {
         let store = Store::open(folder.path()).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
         let started = Instant::now();
-        let outcome = exec::run(&grid, Settings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
+        let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
         assert_eq!(outcome.failed(), 0);
         started.elapsed().as_secs_f64()
     };

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use ghostlab::exec::{Methods, Settings, prepare};
+use ghostlab::exec::{Methods, RunSettings, prepare};
 use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
 use ghostlab::plan::{Estimate, Plan, Reason, Reasons, StoreState};
-use ghostlab::store::{ArtifactKind, Key, Lookup, Store};
+use ghostlab::store::{Key, Lookup, ObjectKind, Store};
 use serde_json::json;
 
 #[global_allocator]
@@ -55,10 +55,11 @@ fn planning() {
         let started = Instant::now();
         let grid = Grid::load(&path("grid.yaml"), None, &[], &Methods).unwrap();
         let read = started.elapsed().as_secs_f64();
-        let plan = Plan::new(&grid, &store, Settings::default().engine, Settings::default().batch_tokens).unwrap();
+        let plan =
+            Plan::new(&grid, &store, RunSettings::default().engine, RunSettings::default().batch_tokens).unwrap();
         prepare(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
         let state = StoreState::read(&plan, &store);
-        let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes, u64::MAX).unwrap();
+        let estimate = Estimate::of(&plan, &state, RunSettings::default().spool_bytes, u64::MAX).unwrap();
         let reasons = Reasons::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
         let reasons: Vec<Reason> = missing.map(|key| reasons.of(key, &state)).collect();
@@ -77,7 +78,7 @@ fn small_artifacts() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("store")).unwrap();
     let bytes = vec![7u8; 4096];
-    let key = |i: usize| Key::new(ArtifactKind::Scores, json!({"i": i}), []);
+    let key = |i: usize| Key::new(ObjectKind::Scores, json!({"i": i}), []);
     for round in 0..2 {
         let started = Instant::now();
         for i in 0..COUNT {

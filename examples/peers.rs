@@ -15,7 +15,7 @@ use ghostlab::corpus::{Start, Windows};
 use ghostlab::error::{Error, Result};
 use ghostlab::evaluate::perplexity::{Losses, PerplexityEval};
 use ghostlab::evaluate::score;
-use ghostlab::exec::{self, Methods, Settings};
+use ghostlab::exec::{self, Methods, RunSettings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
 use ghostlab::model::{Batch, Decoder, Engine, Prediction, Program, Trie};
@@ -162,7 +162,7 @@ fn cells(grid: &Path) -> Result<()> {
         let started = Instant::now();
         let run = |cells: &[Cell]| {
             let some = Grid { cells: cells.to_vec(), ..grid.clone() };
-            let outcome = exec::run(&some, Settings::default(), &store, &(), &AtomicBool::new(false))?;
+            let outcome = exec::run(&some, RunSettings::default(), &store, &(), &AtomicBool::new(false))?;
             if outcome.failed() > 0 { Err(Error::job("a cell failed")) } else { Ok(()) }
         };
         match how {

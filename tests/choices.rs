@@ -87,7 +87,7 @@ fn log_likelihoods_equal_the_harness() {
 
 #[test]
 fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
-    use ghostlab::exec::{self, Methods, Settings};
+    use ghostlab::exec::{self, Methods, RunSettings};
     use ghostlab::grid::Grid;
     use ghostlab::store::Store;
     let Some(folder) = shared("oracles/lm_eval") else { return };
@@ -108,7 +108,7 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
     let store = Store::open(&world.path().join("store")).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let outcome = exec::run(&grid, Settings::default(), &store, &(), &stop).unwrap();
+    let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &stop).unwrap();
     assert_eq!(outcome.failed(), 0);
     let files = outcome.cells[0].lm_eval().unwrap();
     for (ours, golden) in files.iter().zip(["results.json", "nobos/results.json"]) {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::world::World;
 use common::{fixture, json};
-use ghostlab::store::{ArtifactKind, Found, Store};
+use ghostlab::store::{Found, ObjectKind, Store};
 use serde_json::{Value, json};
 
 /// Larger than what another instruction set rounds otherwise, smaller than a change of meaning. (Half of the weights off by
@@ -104,7 +104,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
     for entry in store.entries() {
         let Found::Whole(artifact) = entry.found else { panic!("damaged") };
         let key = &artifact.meta().key;
-        let kind = ArtifactKind::ALL.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
+        let kind = ObjectKind::ALL.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let of_kind = outputs.entry(kind.name()).or_default();
         stages(key, &mut of_kind.stages);
         // Of two tokens that are all but equally likely either may come first.
@@ -130,7 +130,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
     let outputs = outputs();
     let mut renewed = serde_json::Map::new();
     // What a machine took is never the same twice.
-    for kind in ArtifactKind::ALL.into_iter().filter(|kind| *kind != ArtifactKind::Latency) {
+    for kind in ObjectKind::ALL.into_iter().filter(|kind| *kind != ObjectKind::Latency) {
         let Outputs { values, stages } = &outputs[kind.name()];
         let stored = &golden[kind.name()];
         let changed: Vec<&String> = values

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::pairs::{self, CONSTANT, Pair, Setting};
 use common::world::World;
-use ghostlab::exec::{Methods, Settings};
+use ghostlab::exec::{Methods, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::identity::{Aspect, Identity, aspects};
 use ghostlab::model::EngineRequest;
@@ -41,7 +41,7 @@ fn named(setting: &Setting) -> Vec<Named> {
     }
     let grid = Grid::load(&setting.world.path("grid.yaml"), None, &overrides, &Methods).unwrap();
     let store = Store::look_at(&setting.world.path("data/store")).unwrap();
-    let plan = Plan::new(&grid, &store, request, Settings::default().batch_tokens).unwrap();
+    let plan = Plan::new(&grid, &store, request, RunSettings::default().batch_tokens).unwrap();
     let (backbone, variant) = plan.variants().last().unwrap();
     let calibrating = backbone.calibration_claim(&backbone.calibrations[variant.calibration.unwrap()]);
     let measures = backbone.evaluations.iter().map(|of| (&of.measure, Some(of.journal.clone())));
@@ -209,7 +209,7 @@ fn calibrations_that_differ_in_what_operators_are_solved_on_are_one_pass() {
         world.runs(&[]);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
         let store = Store::look_at(&world.path("data/store")).unwrap();
-        let plan = Plan::new(&grid, &store, EngineRequest::default(), Settings::default().batch_tokens).unwrap();
+        let plan = Plan::new(&grid, &store, EngineRequest::default(), RunSettings::default().batch_tokens).unwrap();
         look(&plan, &StoreState::read(&plan, &store))
     };
     let several = "[2, 4, 8]";

@@ -11,11 +11,11 @@ use std::sync::OnceLock;
 use common::world::World;
 use common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
-use ghostlab::exec::{Methods, Settings};
+use ghostlab::exec::{Methods, RunSettings};
 use ghostlab::grid::{Calibration, Cell, Grid, Method};
 use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
-use ghostlab::store::{ArtifactKind, Key, Store};
+use ghostlab::store::{Key, ObjectKind, Store};
 use ghostlab::{criterion, recovery};
 use serde_json::{Map, Value, json};
 
@@ -90,7 +90,7 @@ fn variant(of: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
     for key in of.keys() {
         let hash = match key.kind() {
-            ArtifactKind::Latency => of_latency(key),
+            ObjectKind::Latency => of_latency(key),
             _ => short(key),
         };
         let name = key.kind().name();
@@ -146,7 +146,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
         device: Some(device.parse::<DeviceName>().unwrap()),
         dtype: Some(dtype.parse::<FloatType>().unwrap()),
     };
-    let batch_tokens = Settings::default().batch_tokens;
+    let batch_tokens = RunSettings::default().batch_tokens;
     let plan = Plan::new(&grid, &store, request, batch_tokens).unwrap();
     let mut backbones = Map::new();
     for backbone in &plan.backbones {
@@ -216,7 +216,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     let path = fixture("keys.json");
     let bless = std::env::var_os("GHOSTLAB_BLESS").is_some();
     let stages: Map<String, Value> =
-        ArtifactKind::ALL.into_iter().map(|kind| (kind.name().to_owned(), json!(kind.version()))).collect();
+        ObjectKind::ALL.into_iter().map(|kind| (kind.name().to_owned(), json!(kind.version()))).collect();
     let pinned = if bless { json!(stages) } else { json(&path)["stages"].take() };
     PINNED.set(pinned).unwrap();
     let world = World::large();

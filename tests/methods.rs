@@ -445,26 +445,26 @@ fn an_activation_that_is_not_finite_is_named_and_the_dense_backbone_is_scored() 
 
 #[test]
 fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
-    use ghostlab::exec::{Methods, Settings, run};
+    use ghostlab::exec::{Methods, RunSettings, run};
     use ghostlab::grid::{Cell, Grid};
     let world = World::new();
     let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
-    let perplexities = |cells: &[Cell], settings: Settings| -> Vec<f64> {
+    let perplexities = |cells: &[Cell], settings: RunSettings| -> Vec<f64> {
         let folder = TempDir::new().unwrap();
         let store = ghostlab::store::Store::open(folder.path()).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
         let outcome = run(&grid, settings, &store, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
         outcome.cells.iter().map(|result| result.perplexity[0].unwrap()).collect()
     };
-    let expected = perplexities(&grid.cells, Settings::default());
-    let separate = grid.cells.chunks(1).flat_map(|cell| perplexities(cell, Settings::default()));
+    let expected = perplexities(&grid.cells, RunSettings::default());
+    let separate = grid.cells.chunks(1).flat_map(|cell| perplexities(cell, RunSettings::default()));
     assert_eq!(separate.collect::<Vec<_>>(), expected, "a chunk's result depends on no other variant");
-    let starved = perplexities(&grid.cells, Settings { memory: Some(20_000_000), ..Settings::default() });
+    let starved = perplexities(&grid.cells, RunSettings { memory: Some(20_000_000), ..RunSettings::default() });
     assert_eq!(starved, expected, "weights that are made by need are the same weights");
     for settings in [
-        Settings { spool_bytes: 0, ..Settings::default() },
-        Settings { jobs: 3, ..Settings::default() },
-        Settings { batch_tokens: 1, ..Settings::default() },
+        RunSettings { spool_bytes: 0, ..RunSettings::default() },
+        RunSettings { jobs: 3, ..RunSettings::default() },
+        RunSettings { batch_tokens: 1, ..RunSettings::default() },
     ] {
         for (ours, expected) in perplexities(&grid.cells, settings).iter().zip(&expected) {
             // Batches of another size round otherwise inside the matrix product.

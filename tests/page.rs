@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 
 use ghostlab::artifact::audit::Severity;
 use ghostlab::artifact::page::{
-    BesideView, Cell, CellNote, ClaimRow, ClaimWord, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow,
-    Part, TableView, render,
+    BesideView, Cell, CellNote, ClaimRow, ClaimWord, Column, FigureView, FindingRow, Mark, ObjectNote, Page,
+    PageArtifact, PageRow, TableView, render,
 };
 use ghostlab::results::PaperVerdict;
 use ghostlab::{criterion, recovery};
@@ -299,9 +299,9 @@ fn note(line: &Line) -> CellNote {
     }
 }
 
-fn part(kind: &str, key: &str, seconds: f64) -> Part {
+fn part(kind: &str, key: &str, seconds: f64) -> ObjectNote {
     let finished = "2026-11-20T10:03:00Z".to_owned();
-    Part { kind: kind.into(), key: key.repeat(4), finished, seconds, maker: 0 }
+    ObjectNote { kind: kind.into(), key: key.repeat(4), finished, seconds, maker: 0 }
 }
 
 /// A program of the PATH. Absent: the test says so and is skipped, but fails where browsers are required.

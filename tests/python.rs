@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 use common::fixture;
 use common::world::World;
 use ghostlab::corpus;
-use ghostlab::hub::{Hub, Lock, Settings, Silent, Source, Want, Wanted};
+use ghostlab::hub::{Hub, HubSettings, Lock, Silent, Source, Want, Wanted};
 use ghostlab::model::weights::Weights;
 use ghostlab::model::{Config, check_weights};
 use ghostlab::tasks::{Prompt, TASKS, Task, read_rows};
@@ -79,7 +79,7 @@ fn wants() -> Want {
     Want { source: Source::parse("o/n").unwrap(), files }
 }
 
-fn settings(endpoint: &str, cache: &Path, offline: bool) -> Settings {
+fn settings(endpoint: &str, cache: &Path, offline: bool) -> HubSettings {
     let variable = |name: &str| match name {
         "HF_ENDPOINT" => Some(endpoint.into()),
         "HF_HUB_CACHE" => Some(cache.into()),
@@ -87,7 +87,7 @@ fn settings(endpoint: &str, cache: &Path, offline: bool) -> Settings {
         "HF_HUB_OFFLINE" if offline => Some("1".into()),
         _ => None,
     };
-    Settings::of(&variable).unwrap()
+    HubSettings::of(&variable).unwrap()
 }
 
 const DOWNLOAD: &str = "

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use common::{assert_close, json, numbers, shared};
 use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
-use ghostlab::exec::{self, Methods, Settings};
+use ghostlab::exec::{self, Methods, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{EngineName, EngineRequest};
 use ghostlab::store::Store;
@@ -36,7 +36,7 @@ fn calibration_and_evaluation_windows_are_the_reference_s() {
 #[test]
 #[ignore = "slow: nine cells on 911 windows"]
 fn the_grid_equals_the_reference_on_all_windows() {
-    equals_the_reference(Settings::default());
+    equals_the_reference(RunSettings::default());
 }
 
 /// Five times as slow, and so asked for by name alone.
@@ -53,10 +53,10 @@ fn the_grid_by_candle_equals_the_reference_on_all_windows() {
         device: Some("cpu".parse().unwrap()),
         dtype: Some("f32".parse().unwrap()),
     };
-    equals_the_reference(Settings { engine, ..Settings::default() });
+    equals_the_reference(RunSettings { engine, ..RunSettings::default() });
 }
 
-fn equals_the_reference(settings: Settings) {
+fn equals_the_reference(settings: RunSettings) {
     let Some(folder) = shared("real") else { return };
     let reference = json(&folder.join("reference.json"));
     let grid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/english.yaml");

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use candle_core::DType;
 use common::{fixture, flat, json, tensors};
 use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
-use ghostlab::exec::{self, CellResult, Event, GridOutcome, Methods, Reporter, Settings};
+use ghostlab::exec::{self, CellResult, Event, GridOutcome, Methods, Reporter, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};
 use ghostlab::results::collect;
@@ -53,7 +53,7 @@ fn outcome() -> &'static GridOutcome {
     MADE.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
-        exec::run(&grid(), Settings::default(), &store, &Silent, &AtomicBool::new(false)).unwrap()
+        exec::run(&grid(), RunSettings::default(), &store, &Silent, &AtomicBool::new(false)).unwrap()
     })
 }
 

@@ -20,7 +20,7 @@ use ghostlab::error::Error;
 use ghostlab::exec::Methods;
 use ghostlab::grid::Grid;
 use ghostlab::model::{Config, Decoder, check_weights};
-use ghostlab::store::{ArtifactKind, Journal, JournalRecord, Key, Lookup, Store};
+use ghostlab::store::{Journal, JournalRecord, Key, Lookup, ObjectKind, Store};
 use ghostlab::tasks::{Items, TASKS, Task, TaskRow};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -380,7 +380,7 @@ const PAYLOADS: [(&str, &[u8]); 2] = [("a.json", b"[1, 2]"), ("values.f64", b"12
 
 fn stored(folder: &Path) -> (Store, Key, PathBuf) {
     let store = Store::open(folder).unwrap();
-    let key = Key::new(ArtifactKind::Operator, json!({"of": 1}), []);
+    let key = Key::new(ObjectKind::Operator, json!({"of": 1}), []);
     let mut draft = store.draft().unwrap();
     PAYLOADS.iter().for_each(|(name, bytes)| draft.write(name, bytes).unwrap());
     let artifact = store.commit(draft, &key, 0.5).unwrap();
@@ -408,7 +408,7 @@ fn meta(data: &[u8]) {
 /// Scores of two in one file, which is given back.
 fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
     let store = Store::open(folder).unwrap();
-    let keys = [1, 2].map(|of| Key::new(ArtifactKind::Scores, json!({"of": of}), []));
+    let keys = [1, 2].map(|of| Key::new(ObjectKind::Scores, json!({"of": of}), []));
     store.put_all(keys.iter().map(|key| store.packing(key, 0.5, &PAYLOADS)).collect()).unwrap();
     let file = store.lies(&keys[0]);
     (keys, file)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::artifact::paper;
 use crate::error::{Error, Result, nearest};
 use crate::exec::Methods;
-use crate::grid::{Cell, Description, EntryKind, Grid, Needs, Shown};
+use crate::grid::{AxisChoice, Cell, Description, EntryKind, Grid, InputList};
 use crate::metric::{self, Metric};
 use crate::results::stem;
 
@@ -46,10 +46,10 @@ impl Artifact {
         Ok(grid)
     }
 
-    fn shown<T>(&self, load: impl FnOnce(&Shown<'_>) -> T) -> T {
+    fn shown<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
         let metrics = self.description.metrics();
         let shows = |metric: &str, average: &str| metrics.iter().any(|shown| shown == metric || shown == average);
-        load(&Shown {
+        load(&AxisChoice {
             text: &|corpus| shows(&Metric::perplexity(stem(corpus)).id, metric::PERPLEXITY.id),
             task: &|task| shows(task, metric::ACCURACY.id),
             latency: metrics.iter().any(|shown| Metric::find(shown).is_ok_and(|shown| shown.is_latency())),
@@ -60,17 +60,17 @@ impl Artifact {
     ///
     /// # Errors
     /// A mistake in the grid.
-    pub fn needs(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<Needs>> {
+    pub fn needs(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<InputList>> {
         if self.description.list.is_some() {
             return Ok(Vec::new());
         }
-        let needs = |shown: &Shown<'_>| Grid::needs(&self.file, profile, overrides, &Methods, shown);
+        let needs = |shown: &AxisChoice<'_>| Grid::needs(&self.file, profile, overrides, &Methods, shown);
         let own = self.shown(needs)?;
         let paper = paper::all()?;
         let of_paper = |name: &str| paper.iter().any(|entry| entry.record.condition.backbone == name);
         let mut backbones = own.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
         let gate = match !own.scored && backbones.any(|need| of_paper(&need.name)) {
-            true => Some(needs(&Shown { text: &|_| true, task: &|_| false, latency: false })?),
+            true => Some(needs(&AxisChoice { text: &|_| true, task: &|_| false, latency: false })?),
             false => None,
         };
         Ok(std::iter::once(own).chain(gate).collect())
@@ -90,7 +90,7 @@ impl Artifact {
         let mut dense = match scores(grid) {
             true => grid.clone(),
             false => {
-                let shown = Shown { text: &|_| true, task: &|_| false, latency: false };
+                let shown = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
                 let texts = Grid::load_shown(&self.file, profile, overrides, &Methods, &shown);
                 texts.map_err(|error| error.hint(NEEDED))?
             }

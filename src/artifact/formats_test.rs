@@ -8,8 +8,8 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Asked, Measurement, Origin, PaperVerdict, Row, Sample, Setup, Shown, Table, factors, latex, markdown, screen,
-    tidy_frame,
+    Asked, Measurement, Origin, PaperVerdict, PrintedNumber, Row, Sample, Setup, Table, factors, latex, markdown,
+    screen, tidy_frame,
 };
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -195,7 +195,7 @@ fn columns_can_stand_once_for_each_depth() {
 }
 
 fn texts(row: &Row) -> String {
-    let text = |shown: &Option<Shown>| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone());
+    let text = |shown: &Option<PrintedNumber>| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone());
     row.cells.iter().map(text).collect::<Vec<_>>().join(" ")
 }
 

@@ -10,7 +10,7 @@ use crate::grid::{Description, Lead, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{DENSE, Record};
 use crate::results::{
-    Asked, Column, Factors, Lead as TableLead, LeadKind, Measurement, Row, Shown, Table, distinct, factors,
+    Asked, Column, Factors, Lead as TableLead, LeadKind, Measurement, PrintedNumber, Row, Table, distinct, factors,
     protocol_line,
 };
 use crate::{criterion, recovery};
@@ -277,11 +277,11 @@ fn find<'n>(
     }
 }
 
-fn shown(number: &Arc<Measurement>, table: &TableEntry) -> Shown {
+fn shown(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
     // Of a latency a second decimal is noise.
     let is_latency = number.metric.is_latency();
     let decimals = if is_latency { number.metric.decimals } else { table.decimals };
-    Shown::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
+    PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
 }
 
 fn head(lead: Lead) -> &'static str {

@@ -7,7 +7,7 @@ use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result, nearest};
 use crate::grid::{BackboneFile, Description};
-use crate::hub::{Hub, Lock, Settings, Want};
+use crate::hub::{Hub, HubSettings, Lock, Want};
 use crate::options::Described;
 use crate::results::{Lead, LeadKind, Row, Table, TextColumn, TextTable, distinct, escaped, failed};
 use crate::{criterion, grid, recovery};
@@ -57,7 +57,7 @@ pub(super) fn methods() -> List {
 /// A folder or a file that cannot be read.
 pub(super) fn checkpoints(experiments: &Path) -> Result<List> {
     let lock = Lock::read(&experiments.join(Lock::FILE))?;
-    let hub = Hub::new(Settings::from_env()?);
+    let hub = Hub::new(HubSettings::from_env()?);
     let cached = |want: &Want| {
         let repo = hub.cached(want, &lock).ok()?;
         repo.files

@@ -24,6 +24,7 @@ mod layout;
 mod lists;
 mod other_protocol;
 pub mod page;
+mod page_part;
 pub mod paper;
 mod pipeline;
 #[cfg(test)]
@@ -34,7 +35,6 @@ mod print_test;
 mod provenance;
 mod recorded;
 mod seeds;
-mod sheet;
 #[cfg(test)]
 mod size_test;
 
@@ -43,6 +43,6 @@ pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use folder::{Published, ResultsFolder, here};
 pub use identity::{Seen, examine, hold, identify, weight_bytes};
-pub use pipeline::{Executor, Gated, Made, Runner, artifact_files, gated, list, make};
+pub use page_part::PagePart;
+pub use pipeline::{Executor, Gated, MadeArtifact, Runner, artifact_files, gated, list, make};
 pub use recorded::NOT_RECORDED;
-pub use sheet::PageSheet;

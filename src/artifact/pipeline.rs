@@ -14,13 +14,13 @@ use super::folder::{Published, ResultsFolder};
 use super::gate::{gate, open, stopped_by, with_stopped};
 use super::layout::{layout, noted};
 use super::lists::{self, List};
+use super::page_part::{self, PagePart};
 use super::print;
 use super::seeds::{dots, order_notes};
-use super::sheet::{self, PageSheet};
 use crate::artifact::page::FigureView;
 use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
-use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings};
+use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::files::output::Draft;
 use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
 use crate::plan::warnings;
@@ -50,7 +50,7 @@ pub trait Executor {
 /// Runs a grid with a store, and keeps its record for `ghostlab status`.
 pub struct Runner<'a> {
     pub store: &'a Store,
-    pub settings: Settings,
+    pub settings: RunSettings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
     /// Nothing is computed: what is not stored has no result, and why, as far as anybody tried.
@@ -63,12 +63,12 @@ impl Executor for Runner<'_> {
     }
 
     fn run_before(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
-        self.run_with(Settings { store_limit: None, retime: false, ..self.settings }, grid, results)
+        self.run_with(RunSettings { store_limit: None, retime: false, ..self.settings }, grid, results)
     }
 }
 
 impl Runner<'_> {
-    fn run_with(&self, settings: Settings, grid: &Grid, results: &Path) -> Result<GridOutcome> {
+    fn run_with(&self, settings: RunSettings, grid: &Grid, results: &Path) -> Result<GridOutcome> {
         if self.stored {
             return exec::stored(grid, settings, self.store, self.reporter);
         }
@@ -80,7 +80,7 @@ impl Runner<'_> {
 
 /// An artifact that is made.
 #[derive(Debug)]
-pub struct Made {
+pub struct MadeArtifact {
     /// Its table; none for a figure.
     pub table: Option<Table>,
     /// How its numbers stand to the paper's, a line each; empty where the paper has none for these backbones.
@@ -119,7 +119,7 @@ pub fn make(
     gated: &Gated,
     target: &ResultsFolder,
     executor: &dyn Executor,
-) -> Result<Made> {
+) -> Result<MadeArtifact> {
     let started = SystemTime::now();
     target.check(&artifact_files(artifact, grid))?;
     let description = &artifact.description;
@@ -178,7 +178,7 @@ pub fn make(
     let failed = outcome.cells.iter().filter(|result| tried(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
     let (failed, unmade) = (outcome.failed(), outcome.unmade());
-    Ok(Made { table, beside, files, recorded, misses, unknown, failures, failed, unmade })
+    Ok(MadeArtifact { table, beside, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
 /// The files that an artifact may leave, by name, as far as they are known before.
@@ -187,7 +187,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let printed = artifact.called().into_iter().map(str::to_owned);
     let apart = [COMPARED, BEYOND].map(|form| format!("{}-{form}", artifact.name));
     let printed = printed.chain(apart).map(|name| format!("{name}.tex"));
-    own.into_iter().chain(printed).chain([PageSheet::FILE.to_owned()]).chain(files_beside(grid)).collect()
+    own.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
 /// What the gate says of an artifact's dense backbones, which `run` runs, and the grid without what it stopped.
@@ -287,15 +287,15 @@ fn page(
     table: Option<&Table>,
     figures: Vec<FigureView>,
     record: &Provenance,
-) -> PageSheet {
-    let made = sheet::Made {
+) -> PagePart {
+    let made = page_part::Made {
         name: &artifact.name,
         profile: grid.profile.as_deref().unwrap_or_default(),
         file: &artifact.file,
         description: &artifact.description,
         outcome,
     };
-    let mut sheet = sheet::sheet(made, table, figures);
+    let mut sheet = page_part::sheet(made, table, figures);
     sheet.artifact.provenance = said(record, grid.cells.len());
     sheet
 }
@@ -317,10 +317,10 @@ fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-fn write_sheet(folder: &Path, sheet: &PageSheet) -> Result<()> {
+fn write_sheet(folder: &Path, sheet: &PagePart) -> Result<()> {
     let text = serde_json::to_string(sheet)
         .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
-    put(&folder.join(PageSheet::FILE), text.as_bytes()).map(drop)
+    put(&folder.join(PagePart::FILE), text.as_bytes()).map(drop)
 }
 
 /// Writes a table of what the program knows by name; the table for a terminal.
@@ -343,7 +343,7 @@ pub fn list(
     let print = list.printed(&artifact.description)?;
     let printed = artifact.called().into_iter().map(|name| (format!("{name}.tex"), latex(&print, name)));
     let printed: Vec<(String, String)> = printed.collect();
-    let names = [table.clone(), csv.clone(), PageSheet::FILE.to_owned()];
+    let names = [table.clone(), csv.clone(), PagePart::FILE.to_owned()];
     target.check(&names.into_iter().chain(printed.iter().map(|(file, _)| file.clone())).collect::<Vec<_>>())?;
     let draft = target.stage()?;
     put(&draft.path().join(table), list.markdown().as_bytes())?;
@@ -351,7 +351,7 @@ pub fn list(
     for (file, text) in &printed {
         put(&draft.path().join(file), text.as_bytes())?;
     }
-    write_sheet(draft.path(), &sheet::list_sheet(&artifact.name, &artifact.description, &list))?;
+    write_sheet(draft.path(), &page_part::list_sheet(&artifact.name, &artifact.description, &list))?;
     draft.publish()?;
     Ok(list.screen(width))
 }

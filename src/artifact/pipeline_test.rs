@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use polars::prelude::{ParquetReader, SerReader};
 use tempfile::TempDir;
 
-use super::sheet::PageSheet;
-use super::{Artifact, Executor, Gated, Made, ResultsFolder, make};
+use super::page_part::PagePart;
+use super::{Artifact, Executor, Gated, MadeArtifact, ResultsFolder, make};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TextProtocol};
 use crate::grid::{Cell, Grid};
@@ -112,7 +112,7 @@ impl Bench {
         ResultsFolder::new(&self.root.path().join("results"), description.unwrap())
     }
 
-    fn make(&self, overrides: &[&str], gated: bool, executor: &dyn Executor) -> (Result<Made>, PathBuf) {
+    fn make(&self, overrides: &[&str], gated: bool, executor: &dyn Executor) -> (Result<MadeArtifact>, PathBuf) {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
         let (target, grid) = (self.target(&overrides), self.grid(&overrides));
         let dense = self.artifact.gate(&grid, None, &overrides).unwrap();
@@ -199,7 +199,7 @@ fn other_settings_have_a_folder_of_their_own_and_are_not_for_the_page() {
     assert_ne!(plain, own);
     assert_eq!(csv(&plain), before);
     assert_eq!(csv(&own).lines().count(), 1 + 3);
-    assert!(plain.join(PageSheet::FILE).exists() && !own.join(PageSheet::FILE).exists());
+    assert!(plain.join(PagePart::FILE).exists() && !own.join(PagePart::FILE).exists());
 }
 
 #[test]
@@ -248,7 +248,7 @@ const VIEWS: [(&str, Called); 6] = [
         stored.numbers.iter().filter(|number| number.record.metric == "ppl_c4").map(told).collect()
     }),
     ("the page", |folder| {
-        let page = PageSheet::read(folder).unwrap().unwrap();
+        let page = PagePart::read(folder).unwrap().unwrap();
         let called = |row: &crate::artifact::page::PageRow| {
             let cells = row.cells.iter().take(2).map(|cell| cell.text.clone());
             row.group.iter().cloned().chain(cells).collect::<Vec<_>>().join(" ")
@@ -409,7 +409,7 @@ fn a_table_over_seeds_has_one_row_for_all_with_their_mean_their_deviation_and_a_
     assert_eq!(StoredResults::read(&folder).unwrap().numbers.len(), 1 + 2 * 2 * 3);
     let svg = fs::read_to_string(folder.join("table3-seeds.svg")).unwrap();
     assert!(svg.contains("Ghost Layer (Ours)") && folder.join("table3-seeds.png").exists());
-    let page = PageSheet::read(&folder).unwrap().unwrap();
+    let page = PagePart::read(&folder).unwrap().unwrap();
     assert_eq!(page.artifact.figures.len(), 1);
     assert_eq!(page.artifact.tables[0].rows.len(), table.rows.len());
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::page::{self, Page};
-use super::sheet::{self, PageSheet, sheet};
+use super::page_part::{self, PagePart, sheet};
 use super::{ResultsFolder, TableShape, write_run};
 use crate::exec::{BoundaryResult, CellResult, GridOutcome, MadeFrom, Methods, TaskProtocol, TaskScores, TextProtocol};
 use crate::grid::{Cell, Description, Grid, TaskUse};
 use crate::machine;
 use crate::results::{By, RunDescription};
-use crate::tasks::{AnswerKey, AnswerSheet, Bos, Score, Task};
+use crate::tasks::{Answered, Bos, Score, Solutions, Task};
 
 const CELLS: usize = 129;
 const CHANNELS: usize = 4096;
@@ -58,7 +58,7 @@ fn boundary(cell: usize) -> BoundaryResult {
 }
 
 /// The questions of a task, three choices each.
-fn key(name: &str) -> Arc<AnswerKey> {
+fn key(name: &str) -> Arc<Solutions> {
     let choices: Vec<[usize; 4]> = (0..3).map(|at| [at % 90, at % 90, at % 20, 0]).collect();
     let document = |id: usize| serde_json::json!({"id": id, "gold": 1, "choices": choices});
     let documents: Vec<_> = (0..DOCUMENTS).map(document).collect();
@@ -66,9 +66,9 @@ fn key(name: &str) -> Arc<AnswerKey> {
     Arc::new(serde_json::from_value(key).unwrap())
 }
 
-fn scores(key: &Arc<AnswerKey>, cell: usize) -> TaskScores {
+fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
     let score = |at: usize| Score { log_likelihood: -number(cell + at), greedy: at.is_multiple_of(3) };
-    let (answers, result) = AnswerSheet::new(key, (0..key.requests()).map(score).collect()).unwrap();
+    let (answers, result) = Answered::new(key, (0..key.requests()).map(score).collect()).unwrap();
     TaskScores { label: key.task().unwrap().name.to_owned(), result, answers }
 }
 
@@ -133,8 +133,8 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
 
     let description: Description = serde_json::from_value(serde_json::json!({"title": "Large"})).unwrap();
     let made =
-        sheet::Made { name: "large", profile: "", file: &grid.file, description: &description, outcome: &outcome };
-    let PageSheet { artifact, cells } = sheet(made, None, Vec::new());
+        page_part::Made { name: "large", profile: "", file: &grid.file, description: &description, outcome: &outcome };
+    let PagePart { artifact, cells } = sheet(made, None, Vec::new());
     let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
     assert!(bytes("run.json") < 25_000 * CELLS, "{}", bytes("run.json"));
     assert!(page < 10_000 * CELLS, "{page}");

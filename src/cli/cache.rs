@@ -9,29 +9,29 @@ use std::sync::atomic::AtomicBool;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
-use super::answer::cache::{Clearing, Files, ListedStage, Listing, Located, StageSum, State, Verified};
+use super::answer::cache::{Clearing, Files, KindSum, ListedStage, Listing, Located, State, Verified};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::EngineArgs;
-use super::home::Place;
+use super::home::StoreArgs;
 use super::progress;
 use super::units::{bytes, columns, seconds};
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
-use crate::exec::{self, Methods, Settings};
+use crate::exec::{self, Methods, RunSettings};
 use crate::grid::Grid;
 use crate::identity::ComputeId;
 use crate::model::EngineRequest;
-use crate::plan::{KeptKeys, Plan, engines_of};
+use crate::plan::{KeepSet, Plan, engines_of};
 use crate::quantity::Days;
-use crate::store::{ArtifactKind, Found, InventoryItem, Left, Store};
+use crate::store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
     /// List what is stored, by kind.
     Ls {
         #[command(flatten)]
-        place: Place,
+        place: StoreArgs,
         /// List every artifact.
         #[arg(long)]
         all: bool,
@@ -39,7 +39,7 @@ pub(super) enum Command {
     /// Check every byte of every artifact against its hash. Exit code 5 where something is damaged.
     Verify {
         #[command(flatten)]
-        place: Place,
+        place: StoreArgs,
         /// Remove what is damaged, so that the next run makes it anew; write a lost or damaged `store.json` anew.
         #[arg(long)]
         repair: bool,
@@ -49,7 +49,7 @@ pub(super) enum Command {
     /// Print the folder of an artifact.
     Path {
         #[command(flatten)]
-        place: Place,
+        place: StoreArgs,
         /// The beginning of its key.
         #[arg(add = candidates::keys())]
         key: String,
@@ -59,7 +59,7 @@ pub(super) enum Command {
 #[derive(Args)]
 pub(super) struct Gc {
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
     /// Keep what this grid uses, with whatever engine and float type it was computed (with `--engine`, `--device` or
     /// `--dtype` those only), and throw away whatever no kept grid does. Without a grid to keep, only damaged
     /// artifacts go. What another version of the program made stays: see `--stage`.
@@ -74,7 +74,7 @@ pub(super) struct Gc {
     #[command(flatten)]
     engine: EngineArgs,
     /// Only artifacts of this kind.
-    #[arg(long, value_parser = PossibleValuesParser::new(ArtifactKind::ALL.map(ArtifactKind::name)))]
+    #[arg(long, value_parser = PossibleValuesParser::new(ObjectKind::ALL.map(ObjectKind::name)))]
     kind: Option<String>,
     /// Only artifacts of this kind and version, by its name in `cache ls` (`scores-v3`), also those of an older form, which
     /// nothing else deletes.
@@ -119,7 +119,7 @@ fn list(listing: &Listing, all: bool) {
     let mut rows = vec![["kind", "artifacts", "bytes", "made in", ""].map(str::to_string).to_vec()];
     for ListedStage { sum, states } in &listing.stages {
         let states: Vec<&str> = states.iter().map(|of| state(*of)).filter(|text| !text.is_empty()).collect();
-        let StageSum { stage, artifacts, bytes: size, seconds: time } = sum;
+        let KindSum { stage, artifacts, bytes: size, seconds: time } = sum;
         rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time), states.join("; ")]);
     }
     print!("{}", columns(&rows, &[1, 2, 3]));
@@ -173,7 +173,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 fn collect(gc: &Gc) -> Result<ExitCode> {
     // What the dead left is shown with the rest: opening the store to write to it would sweep it before.
     let store = gc.place.look()?;
-    let left: Vec<Left> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
+    let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
     let in_use = store.reserved();
     let entries = store.entries();
@@ -256,7 +256,7 @@ fn to_delete(clearing: &Clearing) {
         return;
     }
     let mut rows = vec![["to delete", "artifacts", "bytes", "to make again"].map(str::to_string).to_vec()];
-    for StageSum { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
+    for KindSum { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
         rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time)]);
     }
     for (of, what) in others.into_iter().filter(|(of, _)| of.count > 0) {
@@ -273,8 +273,8 @@ fn to_delete(clearing: &Clearing) {
 /// What the kept grids use, with whatever engine and float type something is stored of, and those of which this program
 /// knows nothing. A profile that nobody named and that cannot be looked up stops everything: its models may be
 /// away for a while, and what was computed with them looks like what no grid uses.
-fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeptKeys, BTreeSet<ComputeId>)> {
-    let mut kept = KeptKeys::default();
+fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeepSet, BTreeSet<ComputeId>)> {
+    let mut kept = KeepSet::default();
     let asked = gc.engine.request();
     let (known, unknown): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
         entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
@@ -299,7 +299,7 @@ fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeptKeys, 
             };
             let grid = Grid::load(file, profile, &gc.overrides, &Methods).map_err(away)?;
             for &request in &requests {
-                let plan = Plan::new(&grid, store, request, Settings::default().batch_tokens).map_err(away)?;
+                let plan = Plan::new(&grid, store, request, RunSettings::default().batch_tokens).map_err(away)?;
                 kept.add(&plan, store);
             }
         }

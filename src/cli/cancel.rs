@@ -7,7 +7,7 @@ use clap::Args;
 use super::answer::done::{Cancelled, EndedJob};
 use super::answer::{self, Answer};
 use super::candidates;
-use super::home::Place;
+use super::home::StoreArgs;
 use crate::cluster::{self, Queue, Submission};
 use crate::error::{Error, Result};
 
@@ -17,7 +17,7 @@ pub(super) struct Arguments {
     #[arg(add = candidates::submissions())]
     which: Vec<String>,
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {

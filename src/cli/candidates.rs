@@ -9,13 +9,13 @@ use std::sync::OnceLock;
 use clap::{ArgMatches, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 
-use super::home::{self, Place};
+use super::home::{self, StoreArgs};
 use crate::artifact::{self, Artifact};
 use crate::cluster::Submission;
 use crate::exec::Methods;
 use crate::grid::{EntryKind, Grid, Registry, names_around};
 use crate::results::StoredResults;
-use crate::store::{ArtifactKind, Store};
+use crate::store::{ObjectKind, Store};
 
 /// The words of the line that is completed, without the one under the cursor.
 static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
@@ -200,9 +200,9 @@ pub(super) fn keys() -> ArgValueCompleter {
             return Vec::new();
         };
         let store = said().and_then(|said| one::<PathBuf>(&said, "store"));
-        let Some(root) = Place::of(store).root() else { return Vec::new() };
+        let Some(root) = StoreArgs::of(store).root() else { return Vec::new() };
         let Ok(store) = Store::look_at(&root) else { return Vec::new() };
-        beginning(current, ArtifactKind::ALL.iter().flat_map(|&kind| store.beginning(kind, typed)))
+        beginning(current, ObjectKind::ALL.iter().flat_map(|&kind| store.beginning(kind, typed)))
     })
 }
 
@@ -210,7 +210,7 @@ pub(super) fn keys() -> ArgValueCompleter {
 pub(super) fn submissions() -> ArgValueCompleter {
     completer(|current| {
         let store = said().and_then(|said| one::<PathBuf>(&said, "store"));
-        let Ok(store) = Place::of(store).look() else { return Vec::new() };
+        let Ok(store) = StoreArgs::of(store).look() else { return Vec::new() };
         let all = Submission::all(&store);
         let with_name = |of: &Submission| CompletionCandidate::new(of.id.clone()).help(Some(of.name.clone().into()));
         let typed = current.to_string_lossy();

@@ -8,16 +8,16 @@ use clap::Args;
 use super::answer::done::{Diagnosis, Mark, Thing};
 use super::answer::{self, Answer};
 use super::candidates;
-use super::home::{self, Place};
+use super::home::{self, StoreArgs};
 use super::out;
 use super::units::bytes;
-use super::voice::Look;
+use super::verbosity::Look;
 use crate::artifact::{self, Artifact, Seen};
 use crate::error::{Error, Result};
 use crate::exec::Methods;
 use crate::files::{disk, sha256};
-use crate::grid::{Grid, Need, Needs, Shown};
-use crate::hub::{Hub, Plan, Settings};
+use crate::grid::{AxisChoice, Grid, InputList, Need};
+use crate::hub::{Hub, HubSettings, Plan};
 use crate::machine::{self, Machine};
 use crate::model::{DeviceName, Gpu};
 use crate::store::Store;
@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
 }
 
 impl Thing {
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     }
-    let settings = Settings::from_env();
+    let settings = HubSettings::from_env();
     match &settings {
         Ok(settings) => {
             let token = settings.token.is_some();
@@ -110,14 +110,14 @@ fn say(Thing { mark, what, found, todo }: &Thing) {
     }
 }
 
-fn needs(target: &str, arguments: &Arguments) -> Result<Vec<Needs>> {
+fn needs(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
     let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
     let file = Path::new(target);
     if file.is_file() {
         return match Artifact::read(file)? {
             Some(artifact) => artifact.needs(profile, overrides),
             None => {
-                let all = Shown { text: &|_| true, task: &|_| true, latency: true };
+                let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
                 Ok(vec![Grid::needs(file, profile, overrides, &Methods, &all)?])
             }
         };
@@ -129,7 +129,7 @@ fn needs(target: &str, arguments: &Arguments) -> Result<Vec<Needs>> {
 }
 
 /// A backbone, text or task.
-fn input(need: &Need, of: &Needs, store: Option<&Store>) -> Thing {
+fn input(need: &Need, of: &InputList, store: Option<&Store>) -> Thing {
     let (what, around) = (format!("{} {}", need.kind.word(), need.name), of.around());
     let hash = |path: &Path| match store {
         Some(store) => store.input(path).map(|input| input.sha256().to_owned()),
@@ -146,7 +146,7 @@ fn input(need: &Need, of: &Needs, store: Option<&Store>) -> Thing {
 }
 
 /// The cache, and room for what is still to come where that is known without a request.
-fn hub_lines(settings: &Settings, needs: &[Needs]) -> Vec<Thing> {
+fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     let hub = Hub::new(settings.clone());
     let mut plan = Plan::default();
     for of in needs {
@@ -167,7 +167,7 @@ fn hub_lines(settings: &Settings, needs: &[Needs]) -> Vec<Thing> {
 }
 
 /// Memory and device.
-fn machine_lines(needs: &[Needs]) -> Vec<Thing> {
+fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
     let free = machine::free_memory();
     let largest = needs.iter().flat_map(|of| {
         let around = of.around();

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::explain::{ExplainedArtifact, ExplainedBackbone, Explanation, SELECTION};
+use super::answer::explain::{ExplainedBackbone, ExplainedObject, Explanation, SELECTION};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::cell_name::find;
 use super::grid_args::GridArgs;
 use super::units::{bytes, seconds};
 use crate::error::{Error, Result};
-use crate::exec::Settings;
+use crate::exec::RunSettings;
 use crate::plan::{Plan, Reason, Reasons, StoreState};
 use crate::store::Key;
 
@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Of an artifact's grids the last is its own.
     let mut found = None;
     for grid in grids.iter().rev() {
-        let plan = Plan::new(grid, &store, arguments.asked.engine(), Settings::default().batch_tokens)?;
+        let plan = Plan::new(grid, &store, arguments.asked.engine(), RunSettings::default().batch_tokens)?;
         let cell = by_key(&plan, &arguments.cell).map_or_else(|| find(grid, &arguments.cell), Ok);
         let better = cell.is_ok() || found.is_none();
         if better {
@@ -74,7 +74,7 @@ fn by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {
     found.map(|(_, variant)| variant.cell)
 }
 
-fn explained(artifact: &ExplainedArtifact) -> String {
+fn explained(artifact: &ExplainedObject) -> String {
     let mut lines = vec![format!("  key {}", artifact.key)];
     match (&artifact.stored, &artifact.reason) {
         (Some(made), _) => {

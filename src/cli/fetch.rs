@@ -12,15 +12,15 @@ use super::answer::done::{Fetched, HubFile, Refused, shown};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::fetch_progress;
-use super::home::{self, Place};
+use super::home::{self, StoreArgs};
 use super::stop;
 use super::units::{bytes, columns, seconds};
 use crate::artifact;
 use crate::error::{Error, Result};
 use crate::exec::Methods;
 use crate::files::sha256;
-use crate::grid::{Grid, Need, Needs, Shown};
-use crate::hub::{Hub, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Settings, Source, Want, Wanted};
+use crate::grid::{AxisChoice, Grid, InputList, Need};
+use crate::hub::{Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Source, Want, Wanted};
 use crate::installed;
 use crate::store::Store;
 
@@ -53,7 +53,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         answer::show(Fetched::default(), Answer::Fetch, |_| {})?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (hub, stop) = (Hub::new(Settings::from_env()?), stop::on_ctrl_c("stopping; what came is kept")?);
+    let (hub, stop) = (Hub::new(HubSettings::from_env()?), stop::on_ctrl_c("stopping; what came is kept")?);
     let store = arguments.place.look_anyway().ok().filter(|store| store.root().join("store.json").is_file());
     let (mut code, mut told) = (ExitCode::SUCCESS, Fetched { cache: shown(hub.cache().root()), ..Fetched::default() });
     for (lock_file, wants) in &wants {
@@ -142,7 +142,7 @@ fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
     // What lies at its path is not fetched; but it is pinned, so that a copy can be told from another model.
     let want = |need: &Need| if arguments.lock { need.want.clone() } else { need.to_fetch().cloned() };
     let in_use = (arguments.lock && !file.is_file()).then(|| lock_in_use(arguments));
-    let of = |needs: &Needs| {
+    let of = |needs: &InputList| {
         let lock = in_use.clone().unwrap_or_else(|| needs.lock_file.clone());
         needs.needs.iter().filter_map(want).map(move |want| (lock.clone(), want)).collect::<Vec<_>>()
     };
@@ -157,7 +157,7 @@ fn lock_in_use(arguments: &Arguments) -> PathBuf {
     folder.unwrap_or_default().join(Lock::FILE)
 }
 
-const ALL: Shown<'static> = Shown { text: &|_| true, task: &|_| true, latency: true };
+const ALL: AxisChoice<'static> = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
 
 fn named(target: &str, files: &[String]) -> Result<Want> {
     let source = Source::parse(target)?;
@@ -271,8 +271,8 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn crate::hub::Repo
 ///
 /// # Errors
 /// The first thing that cannot be brought.
-pub(super) fn bring(needs: &[Needs], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
-    let hub = Hub::new(Settings::from_env()?);
+pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
+    let hub = Hub::new(HubSettings::from_env()?);
     for needs in needs {
         let wants: Vec<Want> = needs.needs.iter().filter_map(Need::to_fetch).cloned().collect();
         if wants.is_empty() {

@@ -23,7 +23,7 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    let bars = (std::io::stderr().is_terminal() && voice::notes()).then(MultiProgress::new);
+    let bars = (std::io::stderr().is_terminal() && verbosity::notes()).then(MultiProgress::new);
     Box::new(Progress(Mutex::new(Meter { bars, ..Meter::default() })))
 }
 
@@ -78,7 +78,7 @@ fn speed(came: u64, left: Option<u64>, began: Instant) -> String {
 
 impl Meter {
     fn line(&self, text: &str) {
-        if voice::notes() {
+        if verbosity::notes() {
             self.error(text);
         }
     }

@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::home::{self, Place};
+use super::home::{self, StoreArgs};
 use super::{candidates, voice};
 use crate::artifact::Artifact;
 use crate::cluster::Submission;
 use crate::error::{Error, Result};
-use crate::exec::{Methods, Settings};
+use crate::exec::{Methods, RunSettings};
 use crate::grid::Grid;
 use crate::installed;
 use crate::model::{DeviceName, EngineName, EngineRequest, FloatType};
@@ -33,7 +33,7 @@ pub(super) struct GridArgs {
     #[arg(long, value_name = "NAME", add = candidates::profiles())]
     profile: Option<String>,
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -115,7 +115,7 @@ pub(super) struct LimitArgs {
 
 /// What a grid was read from and what it names, for who wants to know more.
 fn detailed(grid: &Grid) {
-    if !voice::details() {
+    if !verbosity::details() {
         return;
     }
     let profile = grid.profile.as_ref().map_or("no profile".to_owned(), |name| format!("profile {name}"));
@@ -263,20 +263,20 @@ impl LimitArgs {
         words
     }
 
-    pub(super) fn settings(&self, engine: EngineRequest) -> Settings {
+    pub(super) fn settings(&self, engine: EngineRequest) -> RunSettings {
         if let Some(error) = engine.without_gpu() {
             note!("computing on the CPU: {}", error.one_line());
         }
         let [memory, device_memory, store_limit] =
             [self.memory, self.device_memory, self.store_limit].map(|size| size.map(Gigabytes::bytes));
-        let mut settings = Settings {
+        let mut settings = RunSettings {
             engine,
             device_memory,
             jobs: usize::from(self.jobs),
             memory,
             store_limit,
             retries: self.retries,
-            ..Settings::default()
+            ..RunSettings::default()
         };
         if let Some(limit) = store_limit {
             // Half of it for what may be thrown away in a moment; beyond that a second pass writes only what is used.

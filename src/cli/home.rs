@@ -19,7 +19,7 @@ const STORE: &str = "GHOSTLAB_STORE";
 const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
 
 #[derive(Args)]
-pub(super) struct Place {
+pub(super) struct StoreArgs {
     /// Where everything that was computed is kept: a later run takes it from there. By default $GHOSTLAB_STORE, or
     /// `data/store` of the checkout around the grid or the current folder, or `ghostlab/store` of the user's data folder
     /// ($XDG_DATA_HOME).
@@ -109,7 +109,7 @@ fn here() -> String {
     std::env::current_dir().map_or(".".to_owned(), |folder| folder.display().to_string())
 }
 
-impl Place {
+impl StoreArgs {
     /// The store of that name, or the one that is used where none is named.
     pub(super) fn of(store: Option<PathBuf>) -> Self {
         Self { store, rehash: false }

@@ -13,11 +13,11 @@ macro_rules! eprintln {
 
 /// What `-q` silences.
 macro_rules! note {
-    ($($text:tt)*) => { if $crate::cli::voice::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::verbosity::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
 /// What only `-v` says.
 macro_rules! detail {
-    ($($text:tt)*) => { if $crate::cli::voice::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::verbosity::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
 
 mod answer;
@@ -54,8 +54,8 @@ mod stop;
 mod store;
 mod submit;
 mod units;
+mod verbosity;
 mod verify;
-mod voice;
 mod work;
 mod worker;
 
@@ -76,7 +76,7 @@ struct Arguments {
     #[command(flatten)]
     form: answer::Form,
     #[command(flatten)]
-    voice: voice::Voice,
+    voice: verbosity::Verbosity,
     #[command(subcommand)]
     command: Command,
 }
@@ -194,7 +194,7 @@ fn called(matches: &ArgMatches) -> String {
 }
 
 fn execute(words: &[OsString]) -> ExitCode {
-    let command = Arguments::command().color(voice::of_help(words.iter().cloned()));
+    let command = Arguments::command().color(verbosity::of_help(words.iter().cloned()));
     let read = |of: ArgMatches| Arguments::from_arg_matches(&of).map(|arguments| (called(&of), arguments));
     let (name, arguments) = match command.try_get_matches_from(words).and_then(read) {
         Ok(read) => read,

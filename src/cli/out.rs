@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::voice::Look;
+use super::verbosity::Look;
 use crate::error::{Error, Result, hidden, printable};
 
 thread_local! {

@@ -6,8 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
-use super::answer::cache::StageSum;
-use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, Part, PlanAnswer, PlanCost, RateSource};
+use super::answer::cache::KindSum;
+use super::answer::plan::{
+    ArtifactCount, GridPlan, LimitedStore, Missing, MissingPart, PlanAnswer, PlanCost, RateSource,
+};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::{bytes, cells, columns, flops, seconds};
@@ -145,14 +147,14 @@ fn why(missing: &[Missing]) -> Vec<String> {
         reason => format!("{what}: {reason}"),
     };
     let on = |of: &Missing| of.on.clone().unwrap_or_default();
-    let repairs = missing.iter().filter(|of| !matches!(of.what, Part::Scores | Part::Latency));
+    let repairs = missing.iter().filter(|of| !matches!(of.what, MissingPart::Scores | MissingPart::Latency));
     let named = |of: &Missing| match of.what {
-        Part::Selection => "selection",
-        Part::Operator => "operator",
+        MissingPart::Selection => "selection",
+        MissingPart::Operator => "operator",
         _ => "trained operator",
     };
     let mut lines: Vec<String> = repairs.take(1).map(|of| told(named(of), &of.reason)).collect();
-    let scored: Vec<&Missing> = missing.iter().filter(|of| of.what == Part::Scores).collect();
+    let scored: Vec<&Missing> = missing.iter().filter(|of| of.what == MissingPart::Scores).collect();
     let damaged = scored.iter().any(|of| matches!(of.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
         // Those that have a reason a line each, the others on one.
@@ -165,7 +167,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
     } else if !scored.is_empty() {
         lines.push(format!("then scored on {}", scored.into_iter().map(on).collect::<Vec<_>>().join(", ")));
     }
-    let timed: Vec<String> = missing.iter().filter(|of| of.what == Part::Latency).map(on).collect();
+    let timed: Vec<String> = missing.iter().filter(|of| of.what == MissingPart::Latency).map(on).collect();
     if !timed.is_empty() {
         lines.push(format!("timed over {}", timed.join(", ")));
     }
@@ -184,7 +186,7 @@ fn stays(store: &LimitedStore) -> String {
     if store.beyond_bytes > 0 {
         text += &format!("  {} too many: this grid needs them all the same\n", bytes(store.beyond_bytes));
     }
-    for StageSum { stage, artifacts, bytes: size, seconds: time } in &store.going {
+    for KindSum { stage, artifacts, bytes: size, seconds: time } in &store.going {
         text += &format!("  goes: {artifacts} {stage}, {}, made in {}\n", bytes(*size), seconds(*time));
     }
     text

@@ -12,14 +12,14 @@ use serde::Serialize;
 use super::{units, voice};
 use crate::clock::utc;
 use crate::error::printable;
-use crate::exec::{Event, Job, Reporter, TimeLeft};
+use crate::exec::{Event, JobStarted, Reporter, TimeLeft};
 
 /// Bars where standard error is a terminal, lines otherwise, or nothing but failures where it shall be quiet; or every event as a line of JSON on standard output.
 pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    let bars = (std::io::stderr().is_terminal() && voice::notes()).then(|| {
+    let bars = (std::io::stderr().is_terminal() && verbosity::notes()).then(|| {
         let bars = MultiProgress::new();
         let whole =
             bars.add(ProgressBar::no_length().with_style(style("{wide_bar:.green/blue} {percent:>3} %  {msg}")));
@@ -78,7 +78,7 @@ struct Meter {
 }
 
 struct Running {
-    job: Job,
+    job: JobStarted,
     tokens: usize,
     started: Instant,
     last_line: Instant,
@@ -107,7 +107,7 @@ impl Running {
 
 impl Meter {
     fn line(&self, text: &str) {
-        if voice::notes() {
+        if verbosity::notes() {
             self.error(text);
         }
     }
@@ -125,7 +125,7 @@ impl Meter {
 
     /// A line for who wants to know more.
     fn detail(&self, text: &str) {
-        if voice::details() {
+        if verbosity::details() {
             self.error(text);
         }
     }

@@ -13,7 +13,7 @@ use super::home;
 use super::units::bytes;
 use crate::artifact::claims::{self, CLAIMS, Judged};
 use crate::artifact::page::{CellNote, FindingRow, Page};
-use crate::artifact::{PageSheet, ResultsFolder, here, order};
+use crate::artifact::{PagePart, ResultsFolder, here, order};
 use crate::artifact::{audit, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
@@ -93,7 +93,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<Path
     let has_recorded = std::fs::read_to_string(&page).is_ok_and(|text| text.ends_with(RECORDED));
     let reports = if has_recorded && !record { reports.join(HERE) } else { reports.to_owned() };
     for folder in &folders {
-        match PageSheet::read(folder)? {
+        match PagePart::read(folder)? {
             Some(mut sheet) => {
                 sheet.artifact.files = files(folder, &reports);
                 if record {
@@ -208,8 +208,8 @@ fn reason(folder: &Path) -> String {
 
 /// An artifact whose cells' notes are its own: a cell of the same name in another artifact or profile may be made
 /// otherwise.
-fn own_keys(sheet: PageSheet) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
-    let PageSheet { mut artifact, cells } = sheet;
+fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
+    let PagePart { mut artifact, cells } = sheet;
     let place = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
     let place = place.collect::<Vec<_>>().join("/");
     let own = |key: &str| format!("{place}/{key}");
@@ -237,7 +237,7 @@ fn folders(results: &Path) -> Vec<PathBuf> {
 /// The same without recorded runs beside which there is one that was made here.
 fn current(results: &Path) -> Vec<PathBuf> {
     let mut all = folders(results);
-    all.retain(|folder| !here(folder).join(PageSheet::FILE).is_file());
+    all.retain(|folder| !here(folder).join(PagePart::FILE).is_file());
     all
 }
 

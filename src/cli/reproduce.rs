@@ -10,15 +10,15 @@ use super::answer::done::{CellFailure, ListedArtifact, MadeArtifact, Refused, Re
 use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::home::{self, Place};
+use super::home::{self, StoreArgs};
 use super::units::{self, columns, seconds};
 use super::work::{Work, artifact_folder, not_over_a_later_one, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
-use crate::artifact::{self, Artifact, GateFailure, Made, ResultsFolder, Runner};
+use crate::artifact::{self, Artifact, GateFailure, MadeArtifact, ResultsFolder, Runner};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::{RunRecord, Settings};
+use crate::exec::{RunRecord, RunSettings};
 use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::model::EngineRequest;
@@ -71,7 +71,7 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "json")]
     events: bool,
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -118,7 +118,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     }
     let (reporter, stop, clock) =
         (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
-    let settings = Settings { retime: arguments.retime, ..arguments.limits.settings(arguments.engine.request()) };
+    let settings = RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.engine.request()) };
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
     let (mut made, mut errors) = (Vec::new(), Vec::new());
     for artifact in &chosen {
@@ -239,10 +239,10 @@ fn listing(all: &[ListedArtifact]) -> String {
 /// Complete cells, and the seconds that are left; none where texts are not tokenised yet or the engine's speed was never
 /// measured here, so that nobody knows.
 fn progress_of(grid: &Grid, store: &Store, engine: EngineRequest) -> Result<(usize, Option<f64>)> {
-    let plan = Plan::new(grid, store, engine, Settings::default().batch_tokens)?;
+    let plan = Plan::new(grid, store, engine, RunSettings::default().batch_tokens)?;
     let state = StoreState::read(&plan, store);
     let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
-    let estimate = Estimate::of(&plan, &state, Settings::default().spool_bytes, u64::MAX)?;
+    let estimate = Estimate::of(&plan, &state, RunSettings::default().spool_bytes, u64::MAX)?;
     let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
     let rate = RunRecord::rate(store, &plan.engines(), &plan.machine()).filter(|_| known);
     Ok((complete, rate.map(|rate| estimate.left / rate)))
@@ -288,7 +288,7 @@ fn made_one(
         not_over_a_later_one(file, submission, &target, &grid)?;
     }
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
-    let Made { table, beside, files, recorded, misses, unknown, failures, failed, unmade } = made;
+    let MadeArtifact { table, beside, files, recorded, misses, unknown, failures, failed, unmade } = made;
     if let Some(view) = table.filter(|_| !quiet) {
         println!("{}", screen(&view, out::width()));
         print!("{beside}");

@@ -15,7 +15,7 @@ use super::{home, out, plan, progress, stop, voice};
 use crate::artifact::{self, Executor, Runner, TableShape};
 use crate::cluster::Submission;
 use crate::error::Result;
-use crate::exec::{CellResult, GridOutcome, Settings};
+use crate::exec::{CellResult, GridOutcome, RunSettings};
 use crate::files::output::apart;
 use crate::grid::{Cell, Grid, Over};
 use crate::plan::{Plan, Reasons, StoreState};
@@ -97,8 +97,8 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         note!("{note}");
     }
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
-    let settings = Settings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine()) };
-    if voice::details() {
+    let settings = RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine()) };
+    if verbosity::details() {
         detail!("{}", missing(&grid, &store, &settings)?);
     }
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
@@ -147,7 +147,7 @@ fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&S
 }
 
 /// What of the grid is stored, and why the rest is not, as `plan` has it.
-fn missing(grid: &Grid, store: &Store, settings: &Settings) -> Result<String> {
+fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let (state, reasons) = (StoreState::read(&plan, store), Reasons::new(store, &plan));
     let counts = plan::counts(&answer::plan::artifacts(&plan, &state, &reasons, store)?);

@@ -14,20 +14,20 @@ use crate::grid;
 #[derive(Args)]
 pub(super) struct Arguments {
     /// `grid`: what a grid file may hold. `output`: what commands print with `--json`.
-    #[arg(value_enum, default_value_t = Subject::Grid)]
-    subject: Subject,
+    #[arg(value_enum, default_value_t = SchemaOf::Grid)]
+    subject: SchemaOf,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Subject {
+enum SchemaOf {
     Grid,
     Output,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let schema = match arguments.subject {
-        Subject::Grid => grid::json_schema(&Methods),
-        Subject::Output => answer::schema(),
+        SchemaOf::Grid => grid::json_schema(&Methods),
+        SchemaOf::Output => answer::schema(),
     };
     match answer::json() {
         true => answer::show(PrintedSchema { schema }, Answer::Schema, |_| {})?,

@@ -11,7 +11,7 @@ use super::answer::done::{HubInput, Score, Scored};
 use super::answer::{self, Answer};
 use super::candidates;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::home::{self, Place};
+use super::home::{self, StoreArgs};
 use super::known_data::known_data;
 use super::units::columns;
 use super::{fetch, progress, stop};
@@ -76,7 +76,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     threads: Threads,
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
 }
 
 /// How messages call the grid. It stands in no file; names are looked for as in one of the current folder.

@@ -7,17 +7,17 @@ use clap::Args;
 
 use super::answer::status::{StatusAnswer, SubmissionView};
 use super::answer::{self, Answer};
-use super::home::Place;
+use super::home::StoreArgs;
 use super::units::{flops, seconds};
 use crate::clock::utc;
 use crate::cluster::JobEnd;
 use crate::error::Result;
-use crate::exec::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, Stage, WorkerView};
+use crate::exec::{FailedCell, FailureView, JobView, Overview, PlanView, RunState, RunView, WorkerView};
 
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
     /// Show all runs, not only those that go on and the newest of each grid; of shared grids every job and worker.
     #[arg(long)]
     all: bool,
@@ -40,7 +40,7 @@ fn text(answer: &StatusAnswer, all: bool) {
     }
     for (index, run) in runs.iter().enumerate() {
         let newest = !runs[..index].iter().any(|newer| newer.file == run.file);
-        let goes_on = run.stage == Stage::Running && !run.died;
+        let goes_on = run.stage == RunState::Running && !run.died;
         if all || newest || goes_on {
             print!("{}", described(run));
         }
@@ -148,11 +148,11 @@ fn queued(submission: &SubmissionView) -> String {
 
 fn described(record: &RunView) -> String {
     let stage = match record.stage {
-        Stage::Running if record.died => "died: the same command goes on where it was",
-        Stage::Running => "running",
-        Stage::Complete => "complete",
-        Stage::Failed => "failed",
-        Stage::Interrupted => "interrupted: the same command goes on where it was",
+        RunState::Running if record.died => "died: the same command goes on where it was",
+        RunState::Running => "running",
+        RunState::Complete => "complete",
+        RunState::Failed => "failed",
+        RunState::Interrupted => "interrupted: the same command goes on where it was",
     };
     let at = |time: u64| utc(UNIX_EPOCH + Duration::from_secs(time));
     let mut lines = vec![
@@ -166,12 +166,12 @@ fn described(record: &RunView) -> String {
             }
         },
     ];
-    if matches!(record.stage, Stage::Running | Stage::Interrupted) && record.flop > 0.0 {
+    if matches!(record.stage, RunState::Running | RunState::Interrupted) && record.flop > 0.0 {
         let share = (record.done_flop / record.flop).min(1.0);
         let left = record.seconds_left.map_or(String::new(), |left| format!(", about {} left", seconds(left)));
         lines.push(format!("  {:.0} % of what there was to do{left}", 100.0 * share));
     }
-    if record.stage == Stage::Running {
+    if record.stage == RunState::Running {
         for JobView { label, tokens_done, tokens } in &record.jobs {
             lines.push(format!("  {label}: {tokens_done} of {tokens} tokens"));
         }
@@ -179,7 +179,7 @@ fn described(record: &RunView) -> String {
     for FailedCell { cell, reason } in &record.failures {
         lines.push(format!("  {cell} failed: {reason}"));
     }
-    if record.stage == Stage::Complete {
+    if record.stage == RunState::Complete {
         lines.push(format!("  results in {}", record.results.display()));
     }
     lines.push(format!("  {}", record.command.join(" ")));

@@ -17,7 +17,7 @@ use crate::cluster::{
     time_limit,
 };
 use crate::error::{Error, Result};
-use crate::exec::{self, Settings, Where};
+use crate::exec::{self, RunSettings, Where};
 use crate::grid::Grid;
 use crate::model::{CPU, EngineRequest};
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
@@ -196,7 +196,7 @@ struct Preflight {
 
 impl Preflight {
     /// Checks and tokenises everything, as a run would before its first job.
-    fn of(work: &Work, settings: Settings, store: &Store) -> Result<Self> {
+    fn of(work: &Work, settings: RunSettings, store: &Store) -> Result<Self> {
         let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
         let (mut inputs, mut gate_plan): (Vec<Inputs>, Option<Plan<'_>>) = (Vec::new(), None);
         if let Some(gate) = work.gate() {
@@ -292,7 +292,7 @@ fn words(engine: EngineRequest) -> Vec<String> {
 }
 
 /// The GPU to ask for; none on the CPU.
-fn gres(engine: EngineRequest, bytes: u64, settings: Settings, profile: &SlurmProfile) -> Result<Option<String>> {
+fn gres(engine: EngineRequest, bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
     let on_cpu = engine.device.is_none_or(|device| device.to_string() == CPU.device);
     if on_cpu {
         return Ok(None);

@@ -11,7 +11,7 @@ use super::answer::{self, Answer};
 use super::{candidates, home, progress, stop, units};
 use crate::archive;
 use crate::error::{Error, Result};
-use crate::exec::Settings;
+use crate::exec::RunSettings;
 use crate::files::regular;
 use crate::hub;
 use crate::installed;
@@ -86,13 +86,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (reporter, stop) = (progress::reporter(false), stop::on_ctrl_c(stop::AFTER_BATCH)?);
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
     let around = home::below(None, "", Some(&arguments.folder));
-    let cache = hub::Settings::from_env().ok().map(|of| of.cache);
+    let cache = hub::HubSettings::from_env().ok().map(|of| of.cache);
     let roots = arguments.inputs.iter().cloned().chain([current, around]).chain(installed::share()).chain(cache);
     let request = Request {
         share: arguments.share,
         seed: arguments.seed,
         roots: roots.collect(),
-        settings: Settings::default(),
+        settings: RunSettings::default(),
         store: &store,
         reporter: &*reporter,
         stop: &stop,

@@ -15,7 +15,7 @@ use super::{progress, stop};
 use crate::artifact::{self, Artifact};
 use crate::cluster;
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::{self, GridOutcome, Recorder, Reporter, Settings, Terms, Worked};
+use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, Worked, WorkerLimits};
 use crate::grid::Grid;
 use crate::quantity::MOST_SECONDS;
 use crate::store::Store;
@@ -42,18 +42,18 @@ pub(super) struct Arguments {
 }
 
 /// Runs this worker's part of a grid.
-struct Part<'a> {
+struct WorkedGrid<'a> {
     store: &'a Store,
-    settings: Settings,
-    terms: Terms,
+    settings: RunSettings,
+    terms: WorkerLimits,
     reporter: &'a dyn Reporter,
     stop: &'a stop::Signals,
     /// It has left, because nothing was left for it.
     left: Cell<bool>,
 }
 
-impl Part<'_> {
-    fn work(&self, settings: Settings, grid: &Grid) -> Result<Worked> {
+impl WorkedGrid<'_> {
+    fn work(&self, settings: RunSettings, grid: &Grid) -> Result<Worked> {
         let recorder = Recorder::worker(grid, self.store, self.reporter)?;
         let worked = exec::work(grid, settings, self.terms, self.store, &recorder, &self.stop.any);
         worked.inspect_err(|error| recorder.end(error))
@@ -61,7 +61,7 @@ impl Part<'_> {
 
     /// Runs what an artifact's gate asks for, with the grid after it in the store's limit.
     fn before(&self, dense: &Grid) -> Result<GridOutcome> {
-        let settings = Settings { store_limit: None, ..self.settings };
+        let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == Worked::Left {
             self.left.set(true);
             return Err(Error::interrupted("nothing was left to do for this worker"));
@@ -122,8 +122,9 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     let work = Work::of(&arguments.asked, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
     let reporter = stop::Watched { inner: &*reporter, signals };
-    let terms = Terms { retries: arguments.limits.retries(), idle_exit: arguments.idle_exit.map(Duration::from_secs) };
-    let part = Part {
+    let terms =
+        WorkerLimits { retries: arguments.limits.retries(), idle_exit: arguments.idle_exit.map(Duration::from_secs) };
+    let part = WorkedGrid {
         store: &store,
         settings: arguments.limits.settings(arguments.asked.engine()),
         terms,

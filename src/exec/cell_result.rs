@@ -11,7 +11,7 @@ use super::operator::BoundaryResult;
 use crate::error::{Error, Result};
 use crate::grid::Cell;
 use crate::identity::{Identity, MeasureId};
-use crate::tasks::{self, AnswerSheet, TaskResult};
+use crate::tasks::{self, Answered, TaskResult};
 
 /// A variant's scores on one task.
 #[derive(Debug, Clone, Serialize)]
@@ -22,7 +22,7 @@ pub struct TaskScores {
     pub result: TaskResult,
     /// Not part of the run's record, which would grow by megabytes.
     #[serde(skip)]
-    pub answers: AnswerSheet,
+    pub answers: Answered,
 }
 
 /// A cell and what came of it.

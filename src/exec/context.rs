@@ -6,27 +6,27 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::event::{Event, Job, Reporter};
+use super::event::{Event, JobStarted, Reporter};
+use super::known_objects::KnownObjects;
 use super::lock::lock;
-use super::presence::Presence;
-use super::quiet;
-use super::settings::Settings;
-use super::share::Terms;
+use super::settings::RunSettings;
+use super::share::WorkerLimits;
+use super::timing_lock;
 use super::wait::{self, Pause};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, StoreState, Subject, Variant};
-use crate::store::{ClaimResult, Key, Lease, Lookup, Store, StoredArtifact};
+use crate::store::{ClaimResult, Key, Lease, Lookup, Store, StoredObject};
 
 /// A run at work.
 pub(super) struct Context<'a> {
     pub(super) plan: &'a Plan<'a>,
     pub(super) store: &'a Store,
-    pub(super) settings: Settings,
+    pub(super) settings: RunSettings,
     pub(super) reporter: &'a dyn Reporter,
     pub(super) stop: &'a AtomicBool,
     /// Of a worker.
-    pub(super) terms: Option<Terms>,
-    pub(super) presence: Presence,
+    pub(super) terms: Option<WorkerLimits>,
+    pub(super) presence: KnownObjects,
     /// The hashes of the scores that were stored here.
     scores: Mutex<BTreeSet<String>>,
     idle: Mutex<Idle>,
@@ -53,10 +53,10 @@ impl<'a> Context<'a> {
         plan: &'a Plan<'a>,
         state: &StoreState,
         store: &'a Store,
-        settings: Settings,
+        settings: RunSettings,
         reporter: &'a dyn Reporter,
         stop: &'a AtomicBool,
-        terms: Option<Terms>,
+        terms: Option<WorkerLimits>,
     ) -> Self {
         Self {
             plan,
@@ -65,7 +65,7 @@ impl<'a> Context<'a> {
             reporter,
             stop,
             terms,
-            presence: Presence::new(state),
+            presence: KnownObjects::new(state),
             scores: Mutex::default(),
             idle: Mutex::new(Idle { since: store.now(), pause: Pause::default(), left: false }),
             failures: Mutex::default(),
@@ -148,7 +148,7 @@ impl<'a> Context<'a> {
     /// Tells that a job begins; its number.
     pub(super) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
         let id = self.jobs.fetch_add(1, Relaxed);
-        self.reporter.event(Event::Started(Job {
+        self.reporter.event(Event::Started(JobStarted {
             id,
             label: label.to_string(),
             work: work.to_owned(),
@@ -162,7 +162,7 @@ impl<'a> Context<'a> {
     /// A part of a job was done. What comes next waits while times are measured on this machine.
     pub(super) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
         self.advance_timing(job, tokens)?;
-        quiet::keep(self.store, self.reporter, self.stop)
+        timing_lock::keep(self.store, self.reporter, self.stop)
     }
 
     /// The same of who measures them.
@@ -209,7 +209,7 @@ impl<'a> Context<'a> {
     }
 
     /// What is stored under a key, verified; damage is told and counts as absent.
-    pub(super) fn get(&self, key: &Key) -> Option<StoredArtifact> {
+    pub(super) fn get(&self, key: &Key) -> Option<StoredObject> {
         match self.store.get(key) {
             Lookup::Whole(artifact) => Some(artifact),
             Lookup::Absent => None,

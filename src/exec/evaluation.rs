@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::context::Context;
 use super::models::Models;
 use super::programs::Programs;
-use super::schedule::Step;
-use super::score::{Scoring, ScoringJob};
+use super::schedule::Progressed;
+use super::score::{ChunkRun, Scoring};
 use super::tokenise;
 use super::tokens::Text;
 use crate::error::{ErrorKind, Result};
@@ -29,23 +29,14 @@ pub(super) fn score(
     place: usize,
     variants: &[&Variant],
     kept: &mut Kept,
-) -> Result<Step> {
+) -> Result<Progressed> {
     let evaluation = &backbone.evaluations[place];
     let label = format!("{} on {}", backbone.name, evaluation.subject);
     let program = |key: &Key| program(run, programs, backbone, variants, key);
-    let on = |text: &Text, step: &mut dyn FnMut(&ScoringJob<'_>) -> Result<Step>| {
+    let on = |text: &Text, step: &mut dyn FnMut(&ChunkRun<'_>) -> Result<Progressed>| {
         text.with_eval_set(run.settings.batch_tokens, |eval_set| {
             let journal = evaluation.journal.clone();
-            step(&ScoringJob {
-                run,
-                models,
-                backbone,
-                eval_set,
-                label: &label,
-                program: &program,
-                journal,
-                within: None,
-            })
+            step(&ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None })
         })
     };
     let (text, mut scoring) = match kept.take() {
@@ -59,14 +50,14 @@ pub(super) fn score(
             let mut scoring = None;
             on(&text, &mut |job| {
                 scoring = Some(job.begin(std::mem::take(&mut keys))?);
-                Ok(Step::Done)
+                Ok(Progressed::Done)
             })?;
             (text, scoring)
         }
     };
-    let Some(going) = &mut scoring else { return Ok(Step::Done) };
+    let Some(going) = &mut scoring else { return Ok(Progressed::Done) };
     let step = on(&text, &mut |job| job.go_on(going))?;
-    if step == Step::Busy {
+    if step == Progressed::Busy {
         *kept = scoring.map(|scoring| (text, scoring));
     }
     Ok(step)
@@ -84,7 +75,7 @@ fn program(
     for variant in variants.iter().filter(|variant| variant.scores.iter().any(|of| of.hash() == key.hash())) {
         match programs.of(run, backbone, variant) {
             Ok(program) => found = Some(program),
-            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+            Err(error) if matches!(error.kind(), ErrorKind::JobStarted | ErrorKind::Damaged) => {
                 run.fail(variant.cell, error.one_line());
             }
             Err(error) => return Err(error),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A piece of work whose progress is counted in tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Job {
+pub struct JobStarted {
     /// Its place in the run, by which every event names it; several may be under way at a time.
     #[serde(rename = "job")]
     pub id: usize,
@@ -67,7 +67,7 @@ pub enum Event {
     Note {
         text: String,
     },
-    Started(Job),
+    Started(JobStarted),
     /// Tokens done since the last event of the job.
     /// `elsewhere`: another process, or an earlier run, has done them.
     Advanced {

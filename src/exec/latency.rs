@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::context::Context;
 use super::models::Models;
 use super::programs::Programs;
-use super::quiet;
-use super::schedule::Step;
+use super::schedule::Progressed;
+use super::timing_lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heap;
 use crate::latency::{
-    Patience, Prompt, Rounds, Session, Speedup, Spread, Timed, has_diagonal, in_full, interleaved, passes,
+    Patience, Prompt, Rounds, Session, Speedup, TimeSpread, Timed, has_diagonal, in_full, interleaved, passes,
 };
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::plan::payload::{LATENCY, to_json};
@@ -47,13 +47,13 @@ impl LatencyResult {
         times.get(self.first..end).unwrap_or(times)
     }
 
-    pub fn spread(&self) -> Option<Spread> {
-        Spread::of(self.counted(self.times.as_deref()?))
+    pub fn spread(&self) -> Option<TimeSpread> {
+        TimeSpread::of(self.counted(self.times.as_deref()?))
     }
 
     /// The spread of its diagonal operator as one multiplication a channel.
-    pub fn spread_by_channel(&self) -> Option<Spread> {
-        Spread::of(self.counted(self.by_channel.as_deref()?))
+    pub fn spread_by_channel(&self) -> Option<TimeSpread> {
+        TimeSpread::of(self.counted(self.by_channel.as_deref()?))
     }
 
     pub fn speedup(&self) -> Option<Speedup> {
@@ -72,7 +72,7 @@ impl LatencyResult {
 }
 
 /// A variant that is measured: its program as it is deployed, in full and, where that is another one, by channel.
-struct Candidate {
+struct TimedVariant {
     key: Arc<Key>,
     is_dense: bool,
     full: Program,
@@ -122,10 +122,10 @@ pub(super) fn measure(
     programs: &Programs,
     backbone: &BackbonePlan,
     place: usize,
-) -> Result<Step> {
+) -> Result<Progressed> {
     let prompt = backbone.latencies[place];
     let label = work(backbone, place);
-    let lease = quiet::hold(run.store, &label, run.reporter, run.stop)?;
+    let lease = timing_lock::hold(run.store, &label, run.reporter, run.stop)?;
     let left = |variant: &&Variant| !run.failed(variant.cell);
     let stored = |variant: &Variant| {
         let key = &variant.latencies[place];
@@ -133,7 +133,7 @@ pub(super) fn measure(
         whole.then(|| run.presence.found(key)).is_some()
     };
     if !run.settings.retime && backbone.variants.iter().filter(left).all(stored) {
-        return Ok(Step::Done);
+        return Ok(Progressed::Done);
     }
     let candidates = candidates(run, programs, backbone, place)?;
     let prompt = Prompt { length: prompt.length, batch: prompt.batch };
@@ -146,7 +146,7 @@ pub(super) fn measure(
     models.unchanged(backbone)?;
     if !lease.holds() {
         run.note(format!("{label}: halted for so long that others may have computed beside it; it is measured again"));
-        return Ok(Step::Busy);
+        return Ok(Progressed::Busy);
     }
     let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
     // What is there stays where it is put, and whoever is killed in between leaves no times of two sessions beside each other.
@@ -155,16 +155,21 @@ pub(super) fn measure(
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
         run.presence.found(&candidate.key);
     }
-    Ok(Step::Done)
+    Ok(Progressed::Done)
 }
 
 /// The variants that have a program, each once.
-fn candidates(run: &Context<'_>, programs: &Programs, backbone: &BackbonePlan, place: usize) -> Result<Vec<Candidate>> {
+fn candidates(
+    run: &Context<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    place: usize,
+) -> Result<Vec<TimedVariant>> {
     let (mut candidates, mut seen) = (Vec::new(), BTreeSet::new());
     for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
         let program = match programs.of(run, backbone, variant) {
             Ok(program) => deployed(&program, &backbone.config).program,
-            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+            Err(error) if matches!(error.kind(), ErrorKind::JobStarted | ErrorKind::Damaged) => {
                 run.fail(variant.cell, error.one_line());
                 continue;
             }
@@ -177,7 +182,7 @@ fn candidates(run: &Context<'_>, programs: &Programs, backbone: &BackbonePlan, p
         }
         let full = in_full(&program)?;
         let by_channel = has_diagonal(&program).then_some(program);
-        candidates.push(Candidate { key, is_dense: variant.repair().is_none(), full, by_channel });
+        candidates.push(TimedVariant { key, is_dense: variant.repair().is_none(), full, by_channel });
     }
     Ok(candidates)
 }
@@ -195,7 +200,7 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    fn results(&self, candidates: &[Candidate]) -> Result<Vec<LatencyResult>> {
+    fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
         let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
         let tokens = passes(fit.len(), Rounds::PAPER) * self.prompt.tokens();

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::model::{Operator, Program, Repairs, Sublayer};
 use crate::plan::payload::{FIGURES, from_json, to_json};
 use crate::recovery::RepairMetrics;
-use crate::store::StoredArtifact;
+use crate::store::StoredObject;
 
 /// Where a repair stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub(super) fn payload(boundary: usize, operator: &Operator) -> Result<(String, V
 /// The payload of what is known of the boundaries.
 ///
 /// # Errors
-/// Kind `Job`: figures that are not finite.
+/// Kind `JobStarted`: figures that are not finite.
 pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     let figures = to_json(&results)?;
     // JSON has no word for a number that is none: it would not come back.
@@ -77,7 +77,7 @@ pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn figures(artifact: &StoredArtifact) -> Result<Vec<BoundaryResult>> {
+pub(super) fn figures(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
     from_json(artifact, FIGURES)
 }
 
@@ -88,7 +88,7 @@ pub(super) const LOSSES: &str = "losses.f64";
 ///
 /// # Errors
 /// Damage.
-pub(super) fn losses(artifact: &StoredArtifact) -> Result<Vec<f64>> {
+pub(super) fn losses(artifact: &StoredObject) -> Result<Vec<f64>> {
     Ok(artifact.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
 }
 
@@ -96,7 +96,7 @@ pub(super) fn losses(artifact: &StoredArtifact) -> Result<Vec<f64>> {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn matrix(artifact: &StoredArtifact) -> Result<Vec<f32>> {
+pub(super) fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
     load(artifact, 0)?.to_dense()
 }
 
@@ -104,7 +104,7 @@ pub(super) fn matrix(artifact: &StoredArtifact) -> Result<Vec<f32>> {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn program(artifact: &StoredArtifact, layers: usize, selection: &Selection) -> Result<Program> {
+pub(super) fn program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
     let mut repairs = Repairs::default();
     for (index, result) in figures(artifact)?.into_iter().enumerate() {
         let (Some(placed), Some(key)) = (result.placed, &result.operator) else { continue };
@@ -147,7 +147,7 @@ fn add<K: Ord>(place: Entry<'_, K, Arc<Operator>>, operator: Arc<Operator>) -> R
     Ok(())
 }
 
-fn load(artifact: &StoredArtifact, index: usize) -> Result<Arc<Operator>> {
+fn load(artifact: &StoredObject, index: usize) -> Result<Arc<Operator>> {
     let prefix = format!("{index:04}.");
     let name = artifact.payloads().find(|name| name.starts_with(&prefix)).unwrap_or(&prefix);
     let values = artifact.read(name)?;

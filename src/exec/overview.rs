@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::record::{RunRecord, Stage};
+use super::record::{RunRecord, RunState};
 use crate::plan::{Outline, OutlineProgress};
-use crate::store::{ArtifactKind, Attempt, Store};
+use crate::store::{Attempt, ObjectKind, Store};
 
 /// How a store's runs stand.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -41,7 +41,7 @@ pub struct RunView {
     /// The machine's name.
     pub host: String,
     /// How it stands, by its own word.
-    pub stage: Stage,
+    pub stage: RunState,
     /// It says that it runs, and its process is gone.
     pub died: bool,
     /// When it began, in seconds since 1970 (UTC).
@@ -99,7 +99,7 @@ impl RunView {
             died,
             stage,
             seconds,
-            seconds_left: seconds_left.filter(|_| stage == Stage::Running),
+            seconds_left: seconds_left.filter(|_| stage == RunState::Running),
             flop: flops,
             done_flop: flops_done,
             failures: record.failures.into_iter().map(|(cell, reason)| FailedCell { cell, reason }).collect(),
@@ -203,7 +203,7 @@ impl Overview {
         let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
         let mut attempts = store.all_attempts();
         // What was made all the same.
-        attempts.retain(|name, _| !ArtifactKind::ALL.iter().any(|&kind| store.has_hash(kind, name)));
+        attempts.retain(|name, _| !ObjectKind::ALL.iter().any(|&kind| store.has_hash(kind, name)));
         let (workers, runs): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(|of| of.worker);
         let mut ids: Vec<String> = Vec::new();
         for id in workers.iter().filter_map(|worker| worker.plan.as_ref()) {
@@ -219,7 +219,7 @@ impl Overview {
         let told: BTreeSet<String> = plans.iter().flat_map(|of| &of.failures).map(|of| of.what.clone()).collect();
         let rest = attempts.iter().map(|(name, of)| failure(name, of, None));
         let failures = rest.filter(|failure| !told.contains(&failure.what)).collect();
-        let dead = |record: &RunRecord| record.stage == Stage::Running && !living.contains(&*record.process);
+        let dead = |record: &RunRecord| record.stage == RunState::Running && !living.contains(&*record.process);
         let runs = runs.into_iter().map(|record| RunView::of(record.clone(), dead(&record))).collect();
         Self { runs, plans, failures }
     }
@@ -234,7 +234,7 @@ fn plan(
     attempts: &BTreeMap<String, Vec<Attempt>>,
 ) -> PlanView {
     let progress = outline.progress(store);
-    let lives = |worker: &&&RunRecord| worker.stage == Stage::Running && living.contains(&*worker.process);
+    let lives = |worker: &&&RunRecord| worker.stage == RunState::Running && living.contains(&*worker.process);
     let alive: Vec<&RunRecord> = workers.iter().filter(lives).copied().collect();
     let at = |stage| workers.iter().filter(|worker| worker.stage == stage).count();
     let views: Vec<WorkerView> = alive.iter().map(|worker| view(worker)).collect();
@@ -258,9 +258,9 @@ fn plan(
         profile: outline.profile.clone(),
         engine: workers.iter().find_map(|worker| worker.engine.clone()),
         progress,
-        ended: at(Stage::Complete) + at(Stage::Failed),
-        interrupted: at(Stage::Interrupted),
-        died: at(Stage::Running) - alive.len(),
+        ended: at(RunState::Complete) + at(RunState::Failed),
+        interrupted: at(RunState::Interrupted),
+        died: at(RunState::Running) - alive.len(),
         workers: views,
         left_flop: flops_left,
         flop_per_second: rate,

@@ -4,9 +4,9 @@
 use std::sync::atomic::AtomicBool;
 
 use super::event::Reporter;
+use super::preflight_limits;
 use super::prepare::prepare;
-use super::room;
-use super::settings::Settings;
+use super::settings::RunSettings;
 use crate::error::Result;
 use crate::machine;
 use crate::plan::{BackbonePlan, Estimate, Plan, Quota, StoreState};
@@ -34,7 +34,7 @@ pub struct Preflight {
 /// tells to be too much is refused before a text is read.
 pub fn preflight(
     plan: &Plan<'_>,
-    settings: &Settings,
+    settings: &RunSettings,
     place: Where,
     store: &Store,
     reporter: &dyn Reporter,
@@ -42,19 +42,19 @@ pub fn preflight(
 ) -> Result<Preflight> {
     let free = machine::told_free_memory().filter(|_| place == Where::Here);
     if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
-        room::for_tokens(plan, store, settings.memory, free)?;
+        preflight_limits::for_tokens(plan, store, settings.memory, free)?;
         on_disk(plan, settings, place, store)?;
     }
     prepare(plan, store, reporter, stop)?;
     let found = on_disk(plan, settings, place, store)?;
     for backbone in &plan.backbones {
-        room::for_jobs(plan, backbone, &found.state, settings.memory, free)?;
+        preflight_limits::for_jobs(plan, backbone, &found.state, settings.memory, free)?;
     }
     Ok(found)
 }
 
 /// Looks through the store, and sees that its disk has room. Of a text that is not tokenised, nothing is counted.
-fn on_disk(plan: &Plan<'_>, settings: &Settings, place: Where, store: &Store) -> Result<Preflight> {
+fn on_disk(plan: &Plan<'_>, settings: &RunSettings, place: Where, store: &Store) -> Result<Preflight> {
     let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
     let memory = match place {
         Where::Here => settings.memory_bytes(),
@@ -67,6 +67,6 @@ fn on_disk(plan: &Plan<'_>, settings: &Settings, place: Where, store: &Store) ->
         let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
         Ok(quota.going.iter().map(InventoryItem::bytes).sum())
     });
-    room::on_disk(&estimate, goes.transpose()?.unwrap_or(0), store)?;
+    preflight_limits::on_disk(&estimate, goes.transpose()?.unwrap_or(0), store)?;
     Ok(Preflight { state, estimate })
 }

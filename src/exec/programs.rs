@@ -10,12 +10,12 @@ use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::model::{Program, whole};
 use crate::plan::{BackbonePlan, Variant, payload};
-use crate::store::{Key, Lookup, Store, StoredArtifact};
+use crate::store::{Key, Lookup, Store, StoredObject};
 
 /// The program of a variant, from the store.
 ///
 /// # Errors
-/// Kinds `Job` and `Damaged`: what the variant lacks.
+/// Kinds `JobStarted` and `Damaged`: what the variant lacks.
 pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
     let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
         return whole(&backbone.config, &backbone.folder);
@@ -29,13 +29,13 @@ pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant)
     operator::program(&found(&find, operator, "operator")?, backbone.config.layers, &selection)
 }
 
-type Find<'a> = dyn Fn(&Key) -> Result<Option<StoredArtifact>> + 'a;
+type Find<'a> = dyn Fn(&Key) -> Result<Option<StoredObject>> + 'a;
 
 fn read_selection(find: &Find<'_>, key: &Key) -> Result<Selection> {
     payload::selection(&found(find, key, "selection")?)
 }
 
-fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredArtifact> {
+fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {
     find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")))
 }
 
@@ -51,7 +51,7 @@ impl Programs {
     /// The program of a variant whose selection and operators are stored.
     ///
     /// # Errors
-    /// Kinds `Job` and `Damaged`: what the variant lacks.
+    /// Kinds `JobStarted` and `Damaged`: what the variant lacks.
     pub(super) fn of(&self, run: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
             return self.whole(run, backbone);

@@ -21,7 +21,7 @@ use crate::store::Store;
 /// How a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum RunState {
     /// Under way, or its process has died.
     Running,
     /// Every cell has a result.
@@ -46,7 +46,7 @@ pub struct RunRecord {
     /// Seconds since 1970, by the machine's clock.
     pub started: u64,
     pub updated: u64,
-    pub stage: Stage,
+    pub stage: RunState,
     pub cells: usize,
     pub complete: usize,
     /// Scores that the cells need, and those that are stored.
@@ -95,7 +95,7 @@ impl RunRecord {
 
     /// Whether it says that it runs and its process is gone.
     pub fn died(&self, store: &Store) -> bool {
-        self.stage == Stage::Running && !store.living().contains(&self.process)
+        self.stage == RunState::Running && !store.living().contains(&self.process)
     }
 
     /// Floating-point operations a second of the newest run that did some with this engine on this machine, as
@@ -162,7 +162,7 @@ impl<'a> Recorder<'a> {
             command: machine::command(),
             started: now(),
             updated: now(),
-            stage: Stage::Running,
+            stage: RunState::Running,
             cells: grid.cells.len(),
             complete: 0,
             scores: 0,
@@ -197,10 +197,10 @@ impl<'a> Recorder<'a> {
         let mut state = lock(&self.state);
         let record = &mut state.record;
         record.stage = match error.kind() {
-            crate::error::ErrorKind::Interrupted => Stage::Interrupted,
-            _ => Stage::Failed,
+            crate::error::ErrorKind::Interrupted => RunState::Interrupted,
+            _ => RunState::Failed,
         };
-        if record.stage == Stage::Failed {
+        if record.stage == RunState::Failed {
             record.failures.insert("the run".to_string(), error.one_line());
         }
         self.write(&mut state).ok();
@@ -261,9 +261,9 @@ impl Reporter for Recorder<'_> {
             Event::Ended { complete, failed, interrupted } => {
                 state.record.complete = *complete;
                 state.record.stage = match (interrupted, failed) {
-                    (true, _) => Stage::Interrupted,
-                    (false, 0) => Stage::Complete,
-                    (false, _) => Stage::Failed,
+                    (true, _) => RunState::Interrupted,
+                    (false, 0) => RunState::Complete,
+                    (false, _) => RunState::Failed,
                 };
             }
             Event::Note { .. } | Event::Kept | Event::WorkDone { .. } => now = false,

@@ -6,16 +6,16 @@ use std::sync::atomic::AtomicBool;
 
 use super::context::Context;
 use super::event::{Event, Reporter, Work, WorkKind};
+use super::known_objects::AllStored;
 use super::lock::lock;
 use super::models::{Engines, FromFiles, Models};
 use super::outcome::GridOutcome;
 use super::preflight::{Preflight, Where, preflight};
-use super::presence::Stored;
+use super::preflight_limits;
 use super::programs::Programs;
-use super::room;
-use super::schedule::{self, Head, Limits, Step, Task};
-use super::settings::Settings;
-use super::share::{Spread, Terms};
+use super::schedule::{self, Limits, Progressed, Task, TaskHooks};
+use super::settings::RunSettings;
+use super::share::{SeatClaim, WorkerLimits};
 use super::stored::scored;
 use super::{calibration, evaluation, latency, wait};
 use crate::error::{ErrorKind, Result};
@@ -33,7 +33,7 @@ use crate::store::{Attempt, Key, Store};
 /// until then is stored.
 pub fn run(
     grid: &Grid,
-    settings: Settings,
+    settings: RunSettings,
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
@@ -61,14 +61,14 @@ pub enum Worked {
 /// As [`run`].
 pub fn work(
     grid: &Grid,
-    settings: Settings,
-    terms: Terms,
+    settings: RunSettings,
+    terms: WorkerLimits,
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Worked> {
     // All workers count attempts, not each by itself.
-    let settings = Settings { retries: 0, ..settings };
+    let settings = RunSettings { retries: 0, ..settings };
     let shared = Shared { settings, store, reporter, stop, terms: Some(terms) };
     shared.run(grid, |context| {
         let (complete, failed) = (context.complete(), context.failures().len());
@@ -83,7 +83,7 @@ pub fn work(
 ///
 /// # Errors
 /// An input that cannot be read, or damage.
-pub fn stored(grid: &Grid, settings: Settings, store: &Store, reporter: &dyn Reporter) -> Result<GridOutcome> {
+pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn Reporter) -> Result<GridOutcome> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);
     state.damages().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
@@ -125,11 +125,11 @@ pub(super) fn told_failures(
 
 /// What a run works with, alone or as one of several workers.
 struct Shared<'a> {
-    settings: Settings,
+    settings: RunSettings,
     store: &'a Store,
     reporter: &'a dyn Reporter,
     stop: &'a AtomicBool,
-    terms: Option<Terms>,
+    terms: Option<WorkerLimits>,
 }
 
 impl Shared<'_> {
@@ -154,7 +154,7 @@ impl Shared<'_> {
         let complete: Vec<usize> =
             plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
         let coming = estimate.disk + estimate.spool;
-        let clear = |coming| room::in_store(settings.store_limit, coming, &plan, store, reporter, stop);
+        let clear = |coming| preflight_limits::in_store(settings.store_limit, coming, &plan, store, reporter, stop);
         clear(coming)?;
         let flops = estimate.left;
         let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
@@ -241,11 +241,11 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
                 let step =
                     attempt(context, &cells, || calibration::repair(context, models, backbone, calibration, &own))?;
-                if step == Step::Done {
+                if step == Progressed::Done {
                     context.work_done(&backbone.calibration_claim(calibration));
                     // The next calibration may write as much again.
                     let Context { settings, plan, store, reporter, stop, .. } = context;
-                    room::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
+                    preflight_limits::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;
                     context.look_complete(&own);
                 }
                 Ok(step)
@@ -264,20 +264,21 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 let mut kept = lock(&kept);
                 let keys = || own.iter().map(|of| &of.scores[place]);
                 // Where others have done it, nothing has to be read to see that.
-                match kept.as_ref().map_or_else(|| context.presence.all(context.store, keys()), |_| Stored::Lacking) {
-                    Stored::All => {
+                match kept.as_ref().map_or_else(|| context.presence.all(context.store, keys()), |_| AllStored::Lacking)
+                {
+                    AllStored::All => {
                         context.work_done(&evaluation.journal);
                         context.look_complete(&own);
-                        return Ok(Step::Done);
+                        return Ok(Progressed::Done);
                     }
-                    Stored::Unclear => return Ok(Step::Busy),
-                    Stored::Lacking => {}
+                    AllStored::Unclear => return Ok(Progressed::Busy),
+                    AllStored::Lacking => {}
                 }
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
                 let kept = Mutex::new(&mut *kept);
                 let score = || evaluation::score(context, models, programs, backbone, place, &own, &mut lock(&kept));
                 let step = attempt(context, &cells, score)?;
-                if step == Step::Busy {
+                if step == Progressed::Busy {
                     return Ok(step);
                 }
                 context.work_done(&evaluation.journal);
@@ -294,7 +295,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
         }
     }
     let limits = Limits { tasks: context.settings.jobs, memory };
-    let head = GridHead { context, models, programs, spread: context.terms.map(|_| Spread::default()) };
+    let head = GridHead { context, models, programs, spread: context.terms.map(|_| SeatClaim::default()) };
     schedule::run(&tasks, &sizes, limits, &head)?;
     drop(tasks);
     let timings = timings(context, models, programs, state);
@@ -314,10 +315,10 @@ struct GridHead<'a> {
     models: &'a Models<'a>,
     programs: &'a Programs,
     /// Of a worker.
-    spread: Option<Spread>,
+    spread: Option<SeatClaim>,
 }
 
-impl Head for GridHead<'_> {
+impl TaskHooks for GridHead<'_> {
     fn forget(&self, model: usize) {
         self.models.forget(&self.context.plan.backbones[model]);
         self.programs.forget(&self.context.plan.backbones[model]);
@@ -352,7 +353,7 @@ fn timings<'a>(
                 let cells: Vec<usize> = backbone.variants.iter().map(|variant| variant.cell).collect();
                 let measure = || latency::measure(context, models, programs, backbone, place);
                 let step = attempt(context, &cells, measure)?;
-                if step == Step::Done {
+                if step == Progressed::Done {
                     context.work_done(&latency::work(backbone, place));
                 }
                 context.look_complete(&backbone.variants.iter().collect::<Vec<_>>());
@@ -366,15 +367,19 @@ fn timings<'a>(
 }
 
 /// Runs a job as often as it may be tried. A job that fails for good fails its cells, and the others go on.
-pub(super) fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> Result<Step>) -> Result<Step> {
+pub(super) fn attempt(
+    context: &Context<'_>,
+    cells: &[usize],
+    job: impl Fn() -> Result<Progressed>,
+) -> Result<Progressed> {
     context.check_stop()?;
     let fail = |reason: String| {
         cells.iter().for_each(|&cell| context.fail(cell, reason.clone()));
-        Ok(Step::Done)
+        Ok(Progressed::Done)
     };
     for left in (0..=context.settings.retries).rev() {
         let error = match schedule::caught(&job) {
-            Ok(Step::GivenUp(reason)) => return fail(reason),
+            Ok(Progressed::GivenUp(reason)) => return fail(reason),
             Ok(step) => return Ok(step),
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),
             Err(error) => error,
@@ -386,14 +391,14 @@ pub(super) fn attempt(context: &Context<'_>, cells: &[usize], job: impl Fn() -> 
         match error.kind() {
             ErrorKind::Missing => return Err(error),
             // It is noted, and whoever comes to it next sees whether it may be tried again.
-            ErrorKind::Job if context.terms.is_some() => {
+            ErrorKind::JobStarted if context.terms.is_some() => {
                 context.note(error.one_line());
-                return Ok(Step::Busy);
+                return Ok(Progressed::Busy);
             }
             _ => return fail(error.one_line()),
         }
     }
-    Ok(Step::Done)
+    Ok(Progressed::Done)
 }
 
 #[cfg(test)]

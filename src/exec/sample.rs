@@ -13,8 +13,8 @@ use super::operator::{BoundaryResult, figures};
 use super::preflight::{Preflight, Where, preflight};
 use super::programs::Programs;
 use super::run::attempt;
-use super::schedule::Step;
-use super::settings::Settings;
+use super::schedule::Progressed;
+use super::settings::RunSettings;
 use super::stored::sheet;
 use super::tokenise;
 use crate::criterion::Selection;
@@ -28,7 +28,7 @@ use crate::plan::{
     BackbonePlan, Evaluation, JobCost, JobPlace, Plan, Subject, Variant, job_costs, unrepaired, weights_budget,
 };
 use crate::store::Store;
-use crate::tasks::{AccuracyKind, AnswerKey, AnswerSheet, DocumentResult, Score};
+use crate::tasks::{AccuracyKind, Answered, DocumentResult, Score, Solutions};
 
 /// A cell of which a part was computed.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub struct SampleCost {
 /// As of [`sample`].
 pub fn sample_cost(
     grid: &Grid,
-    settings: Settings,
+    settings: RunSettings,
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
@@ -128,7 +128,7 @@ pub fn sample_cost(
 /// What stops a whole run. What one cell suffers from is its failure.
 pub fn sample(
     grid: &Grid,
-    settings: Settings,
+    settings: RunSettings,
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
@@ -152,7 +152,7 @@ pub fn sample(
             }
             let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
             let repair = || calibration::repair(&context, &models, backbone, calibration, &own);
-            while attempt(&context, &cells, repair)? == Step::Busy {
+            while attempt(&context, &cells, repair)? == Progressed::Busy {
                 context.pause()?;
             }
         }
@@ -192,7 +192,7 @@ fn scores(
     for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
         match programs.of(context, backbone, variant) {
             Ok(program) => members.push((variant.cell, program)),
-            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+            Err(error) if matches!(error.kind(), ErrorKind::JobStarted | ErrorKind::Damaged) => {
                 context.fail(variant.cell, error.one_line());
             }
             Err(error) => return Err(error),
@@ -248,7 +248,7 @@ fn items(
     evaluation: &Evaluation,
     eval_set: &dyn EvalSet,
     chunks: &[Vec<f64>],
-    key: Option<&Arc<AnswerKey>>,
+    key: Option<&Arc<Solutions>>,
 ) -> Result<(SampledItems, usize)> {
     // Assembling twice tells which places the drawn chunks have: zeros stand for the others.
     let filled = |of: &dyn Fn(&[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
@@ -271,7 +271,7 @@ fn items(
             let each = values.len() / key.requests().max(1);
             let scores = choices::scored(&values);
             let scores = scores.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
-            let (answers, _) = AnswerSheet::new(key, scores.collect())?;
+            let (answers, _) = Answered::new(key, scores.collect())?;
             let (mut at, mut own, mut count) = (0, Vec::new(), 0);
             for document in answers.documents() {
                 let end = at + each * document.choices.len();

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// How far a task got.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Progressed {
     Done,
     /// Other processes are at what is left of it: something else may be done meanwhile.
     Busy,
@@ -18,14 +18,14 @@ pub(super) enum Step {
 }
 
 /// A piece of work and what it needs.
-pub(super) struct Task<'a> {
+pub(super) struct Scheduled<'a> {
     /// The tasks that have to be done before.
     pub(super) after: Vec<usize>,
     /// Which model it runs.
     pub(super) model: usize,
     /// Memory beside the model, in bytes.
     pub(super) bytes: u64,
-    pub(super) run: Box<dyn Fn() -> Result<Step> + Send + Sync + 'a>,
+    pub(super) run: Box<dyn Fn() -> Result<Progressed> + Send + Sync + 'a>,
 }
 
 /// How much may go on at a time.
@@ -37,7 +37,7 @@ pub(super) struct Limits {
 }
 
 /// What the order of tasks is asked about and told.
-pub(super) trait Head: Sync {
+pub(super) trait TaskHooks: Sync {
     /// No task needs a model for now.
     fn forget(&self, model: usize);
 
@@ -70,7 +70,7 @@ struct Queue {
 ///
 /// # Errors
 /// The first error of a task: those that run go on to their end, no other begins.
-pub(super) fn run(tasks: &[Task<'_>], models: &[u64], limits: Limits, head: &dyn Head) -> Result<()> {
+pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
     let state = Mutex::new(Queue {
         waiting: (0..tasks.len()).collect(),
         running: BTreeSet::new(),
@@ -112,7 +112,7 @@ pub(super) fn run(tasks: &[Task<'_>], models: &[u64], limits: Limits, head: &dyn
             let result = caught(&tasks[index].run);
             now = lock(&state);
             now.running.remove(&index);
-            if let Ok(Step::Busy) = result {
+            if let Ok(Progressed::Busy) = result {
                 now.waiting.insert(index);
                 now.busy.insert(index);
             }
@@ -146,7 +146,13 @@ pub(super) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// The waiting task that begins next: the first of the model that was chosen, or else of one that is chosen now. Models
 /// that wait in memory for others to end with them make room.
-fn next(tasks: &[Task<'_>], models: &[u64], limits: Limits, now: &mut Queue, head: &dyn Head) -> Option<usize> {
+fn next(
+    tasks: &[Scheduled<'_>],
+    models: &[u64],
+    limits: Limits,
+    now: &mut Queue,
+    head: &dyn TaskHooks,
+) -> Option<usize> {
     let pending = |other: &usize| now.waiting.contains(other) || now.running.contains(other);
     let bytes = |index: usize, resting: &BTreeSet<usize>| {
         let of_tasks = || now.running.iter().copied().chain([index]).map(|index| &tasks[index]);
@@ -190,8 +196,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::time::Duration;
 
-    fn task<'a>(after: &[usize], model: usize, run: impl Fn() -> Result<()> + Send + Sync + 'a) -> Task<'a> {
-        Task { after: after.to_vec(), model, bytes: 10, run: Box::new(move || run().map(|()| Step::Done)) }
+    fn task<'a>(after: &[usize], model: usize, run: impl Fn() -> Result<()> + Send + Sync + 'a) -> Scheduled<'a> {
+        Scheduled { after: after.to_vec(), model, bytes: 10, run: Box::new(move || run().map(|()| Progressed::Done)) }
     }
 
     /// Chooses the last model, and notes what is forgotten.
@@ -201,7 +207,7 @@ mod tests {
         idled: AtomicUsize,
     }
 
-    impl Head for Noting {
+    impl TaskHooks for Noting {
         fn forget(&self, model: usize) {
             self.forgotten.lock().unwrap().push(model);
         }
@@ -229,10 +235,10 @@ mod tests {
         let busy = || {
             let looks = looks.fetch_add(1, SeqCst);
             order.lock().unwrap().push("asked");
-            Ok(if looks < 2 { Step::Busy } else { Step::Done })
+            Ok(if looks < 2 { Progressed::Busy } else { Progressed::Done })
         };
         let tasks = [
-            Task { after: Vec::new(), model: 1, bytes: 10, run: Box::new(busy) },
+            Scheduled { after: Vec::new(), model: 1, bytes: 10, run: Box::new(busy) },
             task(&[], 1, note("same model")),
             task(&[], 0, note("other model")),
             task(&[0], 1, note("after it")),
@@ -246,8 +252,9 @@ mod tests {
     #[test]
     fn a_model_that_waits_for_others_makes_room_for_the_next() {
         let (head, looks) = (Noting::default(), AtomicUsize::new(0));
-        let busy = || Ok(if looks.fetch_add(1, SeqCst) == 0 { Step::Busy } else { Step::Done });
-        let tasks = [task(&[], 0, || Ok(())), Task { after: Vec::new(), model: 1, bytes: 10, run: Box::new(busy) }];
+        let busy = || Ok(if looks.fetch_add(1, SeqCst) == 0 { Progressed::Busy } else { Progressed::Done });
+        let tasks =
+            [task(&[], 0, || Ok(())), Scheduled { after: Vec::new(), model: 1, bytes: 10, run: Box::new(busy) }];
         run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
         assert_eq!(*head.forgotten.lock().unwrap(), [1, 0, 1]);
     }

@@ -6,25 +6,25 @@ mod parts;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(super) use parts::Scoring;
-use parts::{Candidate, Chunk, Group, Pass, Pending, Tries};
+pub(super) use parts::ChunkState;
+use parts::{ChunkClaim, ChunkGroup, ChunkSweep, ScoredVariant, Tries, Unflushed};
 
 use super::calibration::Hold;
 use super::context::Context;
+use super::known_objects::AllStored;
 use super::models::Models;
-use super::presence::Stored;
-use super::quiet;
-use super::schedule::{Step, caught};
+use super::schedule::{Progressed, caught};
+use super::timing_lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::fault;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
-use crate::store::{ArtifactKind, ClaimResult, Journal, JournalRecord, Key, Lease};
+use crate::store::{ClaimResult, Journal, JournalRecord, Key, Lease, ObjectKind};
 
 /// Variants of one backbone on one text or task.
-pub(super) struct ScoringJob<'a> {
+pub(super) struct ChunkRun<'a> {
     pub(super) run: &'a Context<'a>,
     pub(super) models: &'a Models<'a>,
     pub(super) backbone: &'a BackbonePlan,
@@ -38,7 +38,7 @@ pub(super) struct ScoringJob<'a> {
     pub(super) within: Option<&'a Hold<'a>>,
 }
 
-impl ScoringJob<'_> {
+impl ChunkRun<'_> {
     /// The values of each variant: stored ones as they are, the others scored and stored.
     pub(super) fn scores(&self, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
         let stored = |key: &Arc<Key>| {
@@ -63,35 +63,35 @@ impl ScoringJob<'_> {
         let mut scoring = self.begin(keys)?;
         loop {
             match self.go_on(&mut scoring)? {
-                Step::Done => return Ok(()),
-                Step::Busy => self.run.pause()?,
-                Step::GivenUp(reason) => return Err(Error::job(reason).at(self.label.to_string())),
+                Progressed::Done => return Ok(()),
+                Progressed::Busy => self.run.pause()?,
+                Progressed::GivenUp(reason) => return Err(Error::job(reason).at(self.label.to_string())),
             }
         }
     }
 
     /// Takes up the scoring of some variants where it is.
-    pub(super) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<Scoring> {
+    pub(super) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<ChunkState> {
         let mut journal = self.run.store.journal(&self.journal)?;
         let chunks = self.eval_set.chunks();
-        let new = |key| Candidate { key, program: None, chunks: vec![None; chunks], seconds: 0.0, settled: false };
-        let mut candidates: Vec<Candidate> = keys.into_iter().map(new).collect();
+        let new = |key| ScoredVariant { key, program: None, chunks: vec![None; chunks], seconds: 0.0, settled: false };
+        let mut candidates: Vec<ScoredVariant> = keys.into_iter().map(new).collect();
         self.absorb(&mut journal, &mut candidates);
         self.look(&mut candidates);
         let left = self.left(&candidates);
         if left.len() < chunks {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
         }
-        Ok(Scoring { job: None, journal: Some(journal), candidates, left })
+        Ok(ChunkState { job: None, journal: Some(journal), candidates, left })
     }
 
     /// The chunks that some candidates lack.
-    fn left(&self, candidates: &[Candidate]) -> Vec<usize> {
+    fn left(&self, candidates: &[ScoredVariant]) -> Vec<usize> {
         (0..self.eval_set.chunks()).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect()
     }
 
     /// Reads the candidates' programs and tells that the job begins, when the first chunk is to be computed here; its number.
-    fn started(&self, job: &mut Option<usize>, candidates: &mut [Candidate]) -> Result<usize> {
+    fn started(&self, job: &mut Option<usize>, candidates: &mut [ScoredVariant]) -> Result<usize> {
         if let Some(job) = *job {
             return Ok(job);
         }
@@ -108,48 +108,48 @@ impl ScoringJob<'_> {
     }
 
     /// Computes what nobody else is at, and stores what is whole.
-    pub(super) fn go_on(&self, scoring: &mut Scoring) -> Result<Step> {
+    pub(super) fn go_on(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         while !scoring.left.is_empty() {
             match self.pass(scoring)? {
-                Pass::Worked => self.run.worked(),
-                Pass::Idle => return Ok(Step::Busy),
-                Pass::GivenUp(reason) => return Ok(Step::GivenUp(reason)),
+                ChunkSweep::Worked => self.run.worked(),
+                ChunkSweep::Idle => return Ok(Progressed::Busy),
+                ChunkSweep::GivenUp(reason) => return Ok(Progressed::GivenUp(reason)),
             }
         }
         self.store(scoring)
     }
 
     /// Stores what every variant scored: one process does, and the others see that it is there.
-    fn store(&self, scoring: &mut Scoring) -> Result<Step> {
+    fn store(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         let store = self.run.store;
         let presence = &self.run.presence;
-        let mut left: Vec<&mut Candidate> = scoring.candidates.iter_mut().filter(|of| !of.settled).collect();
-        let stored = |left: &[&mut Candidate]| presence.all(store, left.iter().map(|of| &of.key));
+        let mut left: Vec<&mut ScoredVariant> = scoring.candidates.iter_mut().filter(|of| !of.settled).collect();
+        let stored = |left: &[&mut ScoredVariant]| presence.all(store, left.iter().map(|of| &of.key));
         let mut lease = None;
         let stands = stored(&left);
-        if stands == Stored::Lacking {
+        if stands == AllStored::Lacking {
             lease = self.run.claim(&format!("{}-store", self.journal), &format!("{}: storing", self.label))?;
             if lease.is_none() {
-                return Ok(Step::Busy);
+                return Ok(Progressed::Busy);
             }
             // Another process may have stored them in between.
             match stored(&left) {
-                Stored::All => {}
-                Stored::Unclear => return Ok(Step::Busy),
-                Stored::Lacking => {
+                AllStored::All => {}
+                AllStored::Unclear => return Ok(Progressed::Busy),
+                AllStored::Lacking => {
                     left.retain(|of| !presence.knows(of.key.hash()));
                     put(self.run, self.eval_set, left)?;
                 }
             }
-        } else if stands == Stored::Unclear {
-            return Ok(Step::Busy);
+        } else if stands == AllStored::Unclear {
+            return Ok(Progressed::Busy);
         }
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
-                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(ArtifactKind::Scores, hash);
+                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(ObjectKind::Scores, hash);
                     store.retire(journal, stored);
-                    store.forgive(&self.journal);
+                    store.clear_attempts(&self.journal);
                 }
                 None => store.leave(journal),
             }
@@ -157,32 +157,32 @@ impl ScoringJob<'_> {
         if let Some(job) = scoring.job {
             self.run.finish(job);
         }
-        Ok(Step::Done)
+        Ok(Progressed::Done)
     }
 
     /// Goes once through the chunks that are left, and computes those that nobody else is at.
-    fn pass(&self, scoring: &mut Scoring) -> Result<Pass> {
-        let Scoring { job, journal, candidates, left } = scoring;
+    fn pass(&self, scoring: &mut ChunkState) -> Result<ChunkSweep> {
+        let ChunkState { job, journal, candidates, left } = scoring;
         let before = left.len();
-        let Some(journal) = journal else { return Ok(Pass::Idle) };
+        let Some(journal) = journal else { return Ok(ChunkSweep::Idle) };
         let mut tries = Tries::default();
-        let mut pending = Pending::default();
+        let mut pending = Unflushed::default();
         let mut others = Vec::new();
-        let mut group = Group::default();
+        let mut group = ChunkGroup::default();
         // Workers that come together begin at places of their own, and do not ask for each other's chunks.
-        let first = if self.run.terms.is_some() { self.run.store.lot(left.len()) } else { 0 };
+        let first = if self.run.terms.is_some() { self.run.store.start_offset(left.len()) } else { 0 };
         left.rotate_left(first);
         for chunk in std::mem::take(left) {
             let (mut members, lease) = match self.claim(*job, chunk, journal, candidates)? {
-                Chunk::Mine(members, lease) => (members, lease),
-                Chunk::Done => continue,
-                Chunk::Others => {
+                ChunkClaim::Mine(members, lease) => (members, lease),
+                ChunkClaim::Done => continue,
+                ChunkClaim::Others => {
                     others.push(chunk);
                     continue;
                 }
-                Chunk::GivenUp(reason) => {
+                ChunkClaim::GivenUp(reason) => {
                     self.flush(&mut pending, journal)?;
-                    return Ok(Pass::GivenUp(reason));
+                    return Ok(ChunkSweep::GivenUp(reason));
                 }
             };
             let job = self.started(job, candidates)?;
@@ -213,7 +213,7 @@ impl ScoringJob<'_> {
         self.flush(&mut pending, journal)?;
         others.sort_unstable();
         *left = others;
-        Ok(if left.len() < before { Pass::Worked } else { Pass::Idle })
+        Ok(if left.len() < before { ChunkSweep::Worked } else { ChunkSweep::Idle })
     }
 
     /// Claims a chunk that some candidates lack.
@@ -222,29 +222,29 @@ impl ScoringJob<'_> {
         job: Option<usize>,
         chunk: usize,
         journal: &mut Journal,
-        candidates: &mut [Candidate],
-    ) -> Result<Chunk> {
+        candidates: &mut [ScoredVariant],
+    ) -> Result<ChunkClaim> {
         if candidates.iter().any(|candidate| candidate.lacks(chunk)) {
             let name = self.chunk_name(chunk);
             if self.run.store.seems_theirs(&name) {
-                return Ok(Chunk::Others);
+                return Ok(ChunkClaim::Others);
             }
-            let ClaimResult::Mine(lease) = self.run.store.claim(&name)? else { return Ok(Chunk::Others) };
+            let ClaimResult::Mine(lease) = self.run.store.claim(&name)? else { return Ok(ChunkClaim::Others) };
             // Whoever had the chunk before has written its records before giving it free.
             self.absorb(journal, candidates);
             self.look(candidates);
             let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
             if !members.is_empty() {
                 return Ok(match self.run.given_up(&name) {
-                    Some(reason) => Chunk::GivenUp(reason),
-                    None => Chunk::Mine(members, lease),
+                    Some(reason) => ChunkClaim::GivenUp(reason),
+                    None => ChunkClaim::Mine(members, lease),
                 });
             }
         }
         if let Some(job) = job {
             self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
         }
-        Ok(Chunk::Done)
+        Ok(ChunkClaim::Done)
     }
 
     fn chunk_name(&self, chunk: usize) -> String {
@@ -256,19 +256,19 @@ impl ScoringJob<'_> {
     fn compute(
         &self,
         job: usize,
-        group: Group,
+        group: ChunkGroup,
         journal: &mut Journal,
-        candidates: &mut [Candidate],
+        candidates: &mut [ScoredVariant],
         tries: &mut Tries,
-        pending: &mut Pending,
+        pending: &mut Unflushed,
     ) -> Result<Vec<usize>> {
-        let Group { mut chunks, members, leases, tokens } = group;
-        quiet::keep(self.run.store, self.run.reporter, self.run.stop)?;
+        let ChunkGroup { mut chunks, members, leases, tokens } = group;
+        timing_lock::keep(self.run.store, self.run.reporter, self.run.stop)?;
         // As long as the claims are held, so that no other process tries what is known to fail.
         let held: Vec<(usize, &Lease)> = chunks.iter().copied().zip(&leases).collect();
         let result = caught(|| self.record(&held, &members, tokens, journal, candidates, tries));
         if let Err(error) = &result
-            && error.kind() == ErrorKind::Job
+            && error.kind() == ErrorKind::JobStarted
         {
             let note =
                 |chunk: &usize| self.run.store.note_attempt(&self.chunk_name(*chunk), self.label, &error.one_line());
@@ -303,7 +303,7 @@ impl ScoringJob<'_> {
         members: &[usize],
         tokens: usize,
         journal: &mut Journal,
-        candidates: &mut [Candidate],
+        candidates: &mut [ScoredVariant],
         tries: &mut Tries,
     ) -> Result<Vec<usize>> {
         let chunks: Vec<usize> = held.iter().map(|(chunk, _)| *chunk).collect();
@@ -334,7 +334,7 @@ impl ScoringJob<'_> {
     }
 
     /// Writes down what was computed, if the backbone is still the one that was hashed.
-    fn flush(&self, pending: &mut Pending, journal: &mut Journal) -> Result<()> {
+    fn flush(&self, pending: &mut Unflushed, journal: &mut Journal) -> Result<()> {
         let (store, started) = (self.run.store, self.run.store.now());
         self.models.unchanged(self.backbone)?;
         let any = !pending.leases.is_empty();
@@ -349,7 +349,7 @@ impl ScoringJob<'_> {
     }
 
     /// Takes in what this or other processes have written.
-    fn absorb(&self, journal: &mut Journal, candidates: &mut [Candidate]) {
+    fn absorb(&self, journal: &mut Journal, candidates: &mut [ScoredVariant]) {
         let (records, damages) = journal.read();
         for error in damages {
             self.run.note(format!("{}: {}", self.label, error.one_line()));
@@ -365,7 +365,7 @@ impl ScoringJob<'_> {
 
     /// Sees which candidates others have stored by now. Whoever stores a text stores it of all variants: of hundreds one is
     /// asked for.
-    fn look(&self, candidates: &mut [Candidate]) {
+    fn look(&self, candidates: &mut [ScoredVariant]) {
         let first = candidates.iter().find(|candidate| !candidate.settled);
         if !first.is_some_and(|candidate| self.run.presence.has(self.run.store, &candidate.key)) {
             return;
@@ -377,8 +377,8 @@ impl ScoringJob<'_> {
 }
 
 /// Stores what some candidates scored, together.
-fn put(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mut Candidate>) -> Result<()> {
-    let packing = |candidate: &mut &mut Candidate| {
+fn put(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
+    let packing = |candidate: &mut &mut ScoredVariant| {
         let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
         let bytes = value_bytes(&eval_set.assemble(&chunks));
         run.store.packing(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])

@@ -5,7 +5,7 @@ use crate::model::EngineRequest;
 
 /// How to run, as far as it may not change a result beyond the rounding of the float type.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
+pub struct RunSettings {
     /// What computes, where, and in which float type.
     pub engine: EngineRequest,
     /// Most bytes of another device's memory; most of what is free there where none is given.
@@ -28,7 +28,7 @@ pub struct Settings {
     pub retime: bool,
 }
 
-impl Default for Settings {
+impl Default for RunSettings {
     fn default() -> Self {
         Self {
             engine: EngineRequest::default(),
@@ -44,7 +44,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl RunSettings {
     /// Bytes of memory that jobs may take together.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)

@@ -11,14 +11,14 @@ use crate::store::{Attempt, ClaimResult, Lease, Store};
 
 /// The terms on which a worker works.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Terms {
+pub struct WorkerLimits {
     /// How often all workers together try a job again that failed.
     pub retries: u32,
     /// For how long it waits for work before it leaves; until all is done where none is given.
     pub idle_exit: Option<Duration>,
 }
 
-impl Terms {
+impl WorkerLimits {
     /// How often processes may die at a job, whatever of, before nobody tries it any more. Workers are killed for many
     /// reasons; a job that takes its worker down with it shows by how often it does.
     pub const DEATHS: usize = 5;
@@ -39,9 +39,9 @@ impl Terms {
 /// Spreads workers over the backbones of a grid: each takes the backbone at which the fewest are, so that each loads one;
 /// when nothing is left to do at its own, it takes the next.
 #[derive(Default)]
-pub(super) struct Spread(Mutex<Option<Lease>>);
+pub(super) struct SeatClaim(Mutex<Option<Lease>>);
 
-impl Spread {
+impl SeatClaim {
     /// Chooses one of some backbones, by their places in the plan. A worker is at a backbone as long as it has the claim
     /// of a seat there, and the one with the lowest free seat is where the fewest are.
     pub(super) fn choose(&self, plan: &Plan<'_>, backbones: &[usize], store: &Store) -> usize {
@@ -83,15 +83,15 @@ mod tests {
 
     #[test]
     fn failures_are_bounded_by_retries_and_deaths_by_a_number_of_their_own() {
-        let terms = |retries| Terms { retries, idle_exit: None };
+        let terms = |retries| WorkerLimits { retries, idle_exit: None };
         let failed = |count| vec![attempt(false); count];
         assert_eq!(terms(0).given_up(&[]), None);
         assert_eq!(terms(0).given_up(&failed(1)).as_deref(), Some("no room"));
         assert_eq!(terms(2).given_up(&failed(2)), None);
         assert!(terms(2).given_up(&failed(3)).is_some());
         let died = |count| vec![attempt(true); count];
-        assert_eq!(terms(0).given_up(&died(Terms::DEATHS - 1)), None, "workers are killed for many reasons");
-        let reason = terms(0).given_up(&died(Terms::DEATHS)).unwrap();
+        assert_eq!(terms(0).given_up(&died(WorkerLimits::DEATHS - 1)), None, "workers are killed for many reasons");
+        let reason = terms(0).given_up(&died(WorkerLimits::DEATHS)).unwrap();
         assert!(reason.contains("5 processes died at it"), "{reason}");
         assert!(terms(1).given_up(&[failed(1), died(4)].concat()).is_none(), "each has its own bound");
     }

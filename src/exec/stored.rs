@@ -17,8 +17,8 @@ use crate::evaluate::perplexity::Losses;
 use crate::machine;
 use crate::plan::payload::{LATENCY, from_json, selection, selection_notes, values};
 use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
-use crate::store::{Key, Lookup, Store, StoredArtifact};
-use crate::tasks::{AnswerKey, AnswerSheet, Score};
+use crate::store::{Key, Lookup, Store, StoredObject};
+use crate::tasks::{Answered, Score, Solutions};
 
 impl GridOutcome {
     /// Reads what is stored of a plan. A cell with a reason has failed; another one that lacks something is not made yet.
@@ -51,16 +51,16 @@ impl GridOutcome {
 struct Reader<'a> {
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    sheets: Vec<Option<Arc<AnswerKey>>>,
+    sheets: Vec<Option<Arc<Solutions>>>,
     /// The paths of the input files, by their hashes.
     files: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Arc<AnswerKey>>>> {
+fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Arc<Solutions>>>> {
     backbone.evaluations.iter().map(|evaluation| sheet(evaluation, store)).collect()
 }
 
-pub(super) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<AnswerKey>>> {
+pub(super) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<Solutions>>> {
     match (&evaluation.subject, store.look(&evaluation.tokens)) {
         (Subject::Task(_), Lookup::Whole(artifact)) => from_json(&artifact, SHEET).map(|key| Some(Arc::new(key))),
         _ => Ok(None),
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
         Ok(result)
     }
 
-    fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredArtifact> {
+    fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {
         let Lookup::Whole(artifact) = self.store.look(key) else { return None };
         let meta = artifact.meta();
         self.read_by(&meta.key, result);
@@ -227,9 +227,9 @@ pub(super) fn scored(evaluation: &Evaluation, scores: &[(usize, &Key)], store: &
     Ok(all)
 }
 
-fn judge(values: &[f64], sheet: &Arc<AnswerKey>, label: String) -> Result<TaskScores> {
+fn judge(values: &[f64], sheet: &Arc<Solutions>, label: String) -> Result<TaskScores> {
     let scored = choices::scored(values);
     let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
-    let (answers, result) = AnswerSheet::new(sheet, scores.collect())?;
+    let (answers, result) = Answered::new(sheet, scores.collect())?;
     Ok(TaskScores { label, result, answers })
 }

@@ -161,7 +161,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::exec::Job;
+    use crate::exec::JobStarted;
 
     /// A run as its events tell it: pieces with what the plan takes them for, what their jobs really cost, how long that
     /// takes, and how long what tells of no progress takes behind it.
@@ -201,7 +201,8 @@ mod tests {
         };
         see(&mut left, &planned(pieces), now);
         for (id, of) in pieces.iter().enumerate() {
-            let job = Job { id, label: String::new(), work: of.work.into(), tokens: 50, cells: 0, flops: of.flops };
+            let job =
+                JobStarted { id, label: String::new(), work: of.work.into(), tokens: 50, cells: 0, flops: of.flops };
             see(&mut left, &Event::Started(job), now);
             for _ in 0..50 {
                 now += of.seconds / 50.0;
@@ -296,8 +297,14 @@ mod tests {
         let pieces = grid();
         let mut left = TimeLeft::default();
         left.see(&planned(&pieces), 0.0);
-        let job =
-            Job { id: 0, label: String::new(), work: "small wikitext2".into(), tokens: 10, cells: 1, flops: 40.0 };
+        let job = JobStarted {
+            id: 0,
+            label: String::new(),
+            work: "small wikitext2".into(),
+            tokens: 10,
+            cells: 1,
+            flops: 40.0,
+        };
         left.see(&Event::Started(job), 0.0);
         left.see(&Event::Advanced { job: 0, tokens: 9, elsewhere: true }, 0.1);
         assert_eq!((left.flops_done(), left.seconds()), (0.0, None));

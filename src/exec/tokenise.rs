@@ -20,7 +20,7 @@ use crate::files::limit::TextLimit;
 use crate::grid::{Calibration, TaskUse};
 use crate::machine;
 use crate::plan::{BackbonePlan, Plan, Subject};
-use crate::store::{Key, Lookup, Store, StoredArtifact};
+use crate::store::{Key, Lookup, Store, StoredObject};
 use crate::tasks::{self, DocumentLimit, Items, Task};
 
 /// Something to tokenise for one backbone.
@@ -75,7 +75,7 @@ pub(super) fn tokenise_missing(
 
 /// The tokens of a text or task; damaged ones are made anew.
 pub(super) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
-    let read = |artifact: &StoredArtifact| match subject {
+    let read = |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
         Subject::Task(_) => TaskTokens::read(artifact).map(Text::Task),
     };
@@ -91,7 +91,7 @@ fn tokens<T>(
     run: &Context<'_>,
     backbone: &BackbonePlan,
     key: &Key,
-    read: impl Fn(&StoredArtifact) -> Result<T>,
+    read: impl Fn(&StoredObject) -> Result<T>,
 ) -> Result<T> {
     if let Some(artifact) = run.get(key) {
         return read(&artifact);

@@ -10,8 +10,8 @@ use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
 use crate::evaluate::{EvalSet, perplexity};
 use crate::model::Load;
 use crate::plan::payload::{LOAD, from_json, load_bytes, to_json};
-use crate::store::{Key, Store, StoredArtifact};
-use crate::tasks::{AnswerKey, Items, Request};
+use crate::store::{Key, Store, StoredObject};
+use crate::tasks::{Items, Request, Solutions};
 
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
@@ -33,7 +33,7 @@ fn id_bytes(ids: &[u32]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
-fn ids(artifact: &StoredArtifact) -> Result<Vec<u32>> {
+fn ids(artifact: &StoredObject) -> Result<Vec<u32>> {
     Ok(bytemuck::pod_collect_to_vec::<u8, u32>(&artifact.read(IDS)?).into_iter().map(u32::from_le).collect())
 }
 
@@ -56,7 +56,7 @@ fn put(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> 
 ///
 /// # Errors
 /// Damage.
-pub(super) fn read_windows(artifact: &StoredArtifact) -> Result<Windows> {
+pub(super) fn read_windows(artifact: &StoredObject) -> Result<Windows> {
     let WindowsRecord { length, corpus_tokens, bytes, starts } = from_json(artifact, WINDOWS)?;
     let starts: Vec<Start> = starts.into_iter().map(|(document, token)| Start { document, token }).collect();
     let windows = Windows { ids: ids(artifact)?, length, starts, corpus_tokens, bytes };
@@ -68,12 +68,12 @@ pub(super) fn read_windows(artifact: &StoredArtifact) -> Result<Windows> {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn extent(artifact: &StoredArtifact) -> Result<(usize, usize, usize)> {
+pub(super) fn extent(artifact: &StoredObject) -> Result<(usize, usize, usize)> {
     let WindowsRecord { corpus_tokens, starts, bytes, .. } = from_json(artifact, WINDOWS)?;
     Ok((starts.len(), corpus_tokens, bytes))
 }
 
-fn check(artifact: &StoredArtifact, fits: bool) -> Result<()> {
+fn check(artifact: &StoredObject, fits: bool) -> Result<()> {
     if fits {
         return Ok(());
     }
@@ -112,7 +112,7 @@ pub(super) fn store_requests(
     let payloads = [
         (IDS, id_bytes(&tokens.ids)),
         (REQUESTS, to_json(&lengths)?),
-        (SHEET, to_json(&AnswerKey::of(items, requests)?)?),
+        (SHEET, to_json(&Solutions::of(items, requests)?)?),
         (LOAD, load_bytes(&load)),
     ];
     put(store, key, seconds, &payloads)
@@ -135,7 +135,7 @@ impl TaskTokens {
     ///
     /// # Errors
     /// Damage.
-    pub(super) fn read(artifact: &StoredArtifact) -> Result<Self> {
+    pub(super) fn read(artifact: &StoredObject) -> Result<Self> {
         let lengths: Vec<Vec<[usize; 2]>> = from_json(artifact, REQUESTS)?;
         let tokens = Self { ids: ids(artifact)?, places: places(&lengths) };
         let end = tokens.places.iter().flatten().last().map_or(0, |[_, continuation]| continuation.end);

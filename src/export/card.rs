@@ -17,7 +17,7 @@ use crate::files::sha256;
 use crate::grid::Grid;
 use crate::identity::Canonical;
 use crate::machine;
-use crate::model::{Deployed, FloatType, Operator, Place, Sublayer};
+use crate::model::{BranchPlace, Deployed, FloatType, Operator, Sublayer};
 use crate::plan::BackbonePlan;
 use crate::recovery;
 use crate::store::About;
@@ -166,9 +166,9 @@ fn attached(layout: &Layout) -> Vec<String> {
         let (layer, form) = (of.layer, if of.operator.is_diagonal() { "diagonal" } else { "full" });
         let form = if of.operator.has_bias() { format!("{form} map with a bias") } else { format!("{form} map") };
         match of.place {
-            Place::Before => format!("a {form} on the stream that enters layer {layer}"),
-            Place::After => format!("a {form} on the stream that leaves layer {layer}, the last one"),
-            Place::Norm(norm) => format!("a {form} behind `{norm}` of layer {layer}"),
+            BranchPlace::Before => format!("a {form} on the stream that enters layer {layer}"),
+            BranchPlace::After => format!("a {form} on the stream that leaves layer {layer}, the last one"),
+            BranchPlace::Norm(norm) => format!("a {form} behind `{norm}` of layer {layer}"),
         }
     };
     layout.attached.iter().map(told).collect()

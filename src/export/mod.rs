@@ -16,7 +16,7 @@ pub use folder::{Exported, Form, MARK, check};
 
 use crate::checkpoint::Layout;
 use crate::error::{Error, Result};
-use crate::exec::{self, GridOutcome, Reporter, Settings, stored_program};
+use crate::exec::{self, GridOutcome, Reporter, RunSettings, stored_program};
 use crate::grid::{Cell, Grid};
 use crate::model::deployed;
 use crate::plan::Plan;
@@ -26,7 +26,7 @@ use crate::store::Store;
 /// Writes the checkpoints of cells.
 pub struct Exporter<'a> {
     pub store: &'a Store,
-    pub settings: Settings,
+    pub settings: RunSettings,
     pub form: Form,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,

@@ -7,7 +7,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::node::{Node, Value};
+use super::node::{Value, YamlNode};
 use super::source::{self, FileShape};
 use super::{references, typed};
 use crate::error::{Error, Result};
@@ -246,7 +246,7 @@ impl Description {
 }
 
 /// Takes the description out of a grid's tree: the grid has no use for it.
-pub(super) fn take(root: &mut Node) {
+pub(super) fn take(root: &mut YamlNode) {
     if let Value::Map(keys) = &mut root.value {
         keys.retain(|entry| entry.key != KEY);
     }

@@ -1,25 +1,25 @@
 //! Where a value stands in a grid, for the complaints about it.
 
 use super::node::Step::{Item, Key};
-use super::node::{Node, Place, Step};
+use super::node::{Step, YamlNode, YamlPosition};
 use crate::error::Error;
 
 /// A value and the place that a complaint about it names.
 #[derive(Debug, Clone)]
-pub(super) struct Placed<T> {
+pub(super) struct Positioned<T> {
     pub(super) value: T,
-    pub(super) place: Place,
+    pub(super) place: YamlPosition,
 }
 
 /// The way from the root of a grid's tree to a value, which need not be written.
 #[derive(Debug, Clone)]
 pub(super) struct At<'a> {
-    root: &'a Node,
+    root: &'a YamlNode,
     steps: Vec<Step<'a>>,
 }
 
 impl<'a> At<'a> {
-    pub(super) fn root(root: &'a Node) -> Self {
+    pub(super) fn root(root: &'a YamlNode) -> Self {
         Self { root, steps: Vec::new() }
     }
 
@@ -38,12 +38,12 @@ impl<'a> At<'a> {
     }
 
     /// Of a value that is not written, the place of the map that could have held it.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> YamlPosition {
         self.root.deepest(&self.steps).place.clone()
     }
 
-    pub(super) fn placed<T>(&self, value: T) -> Placed<T> {
-        Placed { value, place: self.place() }
+    pub(super) fn placed<T>(&self, value: T) -> Positioned<T> {
+        Positioned { value, place: self.place() }
     }
 
     /// A complaint about the value.

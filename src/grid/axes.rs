@@ -3,14 +3,14 @@
 
 use serde_json::Value;
 
-use super::at::{At, Placed};
+use super::at::{At, Positioned};
 use super::cell::{CUT_AXES, Calibration};
 use super::depth::{Depth, DepthEntry};
 use super::limits;
 use super::list::{self, combinations};
 use super::many::Many;
 use super::method::{MethodEntry, WrittenMethod};
-use super::node::Place;
+use super::node::YamlPosition;
 use super::registry::Registry;
 use super::schema::{CalibrationEntry, IncludeEntry, Schema};
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ impl KnownMethods {
 /// An entry of `calibration` with one value of each of its lists; none for what follows from the others.
 #[derive(Debug, Clone)]
 pub(super) struct WrittenCalibration {
-    pub(super) corpus: Placed<String>,
+    pub(super) corpus: Positioned<String>,
     pub(super) sequences: usize,
     pub(super) length: usize,
     pub(super) seed: Option<u64>,
@@ -83,12 +83,12 @@ pub(super) struct WrittenAxes {
     /// What messages call the map that holds them; empty for the grid itself.
     pub(super) name: String,
     /// Where that map stands.
-    pub(super) place: Place,
-    pub(super) backbone: Option<Vec<Placed<String>>>,
-    pub(super) criterion: Option<Vec<Placed<WrittenMethod>>>,
-    pub(super) depth: Option<Vec<Placed<Depth>>>,
-    pub(super) recovery: Option<Vec<Placed<WrittenMethod>>>,
-    pub(super) calibration: Option<Vec<Placed<WrittenCalibration>>>,
+    pub(super) place: YamlPosition,
+    pub(super) backbone: Option<Vec<Positioned<String>>>,
+    pub(super) criterion: Option<Vec<Positioned<WrittenMethod>>>,
+    pub(super) depth: Option<Vec<Positioned<Depth>>>,
+    pub(super) recovery: Option<Vec<Positioned<WrittenMethod>>>,
+    pub(super) calibration: Option<Vec<Positioned<WrittenCalibration>>>,
 }
 
 /// The keys of a map that hold axes.
@@ -147,7 +147,7 @@ impl WrittenAxes {
 }
 
 /// Depths, not yet counted out on a backbone.
-pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Placed<Depth>>> {
+pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
     let read =
         |(i, entry): (usize, &DepthEntry)| Depth::read(entry).map_err(|error| error.at(at.item(i).place().to_string()));
     list::values(at, &entries.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?)
@@ -160,7 +160,7 @@ pub(super) fn methods(
     entries: &[MethodEntry],
     role: Role,
     known: &KnownMethods,
-) -> Result<Vec<Placed<WrittenMethod>>> {
+) -> Result<Vec<Positioned<WrittenMethod>>> {
     let mut methods = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         methods.extend(method(&at.item(i), entry, known.find(role, &entry.name))?);
@@ -168,7 +168,7 @@ pub(super) fn methods(
     Ok(methods)
 }
 
-fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Result<Vec<Placed<WrittenMethod>>> {
+fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Result<Vec<Positioned<WrittenMethod>>> {
     let mut options = Vec::new();
     for (key, value) in &entry.options {
         let values = match value {
@@ -187,7 +187,7 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
         let own_place = chosen.clone().find_map(|(_, (_, place))| place.clone()).filter(|_| lists == 1);
         let options = chosen.map(|(key, (value, _))| ((*key).clone(), value.clone())).collect();
         let value = WrittenMethod { name: entry.name.clone(), options };
-        Placed { value, place: own_place.unwrap_or_else(|| at.place()) }
+        Positioned { value, place: own_place.unwrap_or_else(|| at.place()) }
     };
     Ok(combinations(&lengths).into_iter().map(method).collect())
 }
@@ -198,7 +198,7 @@ fn is_axis(described: &Described, option: &str, values: &[Value]) -> bool {
     described.has(option) && (!described.takes_list(option) || of_lists)
 }
 
-fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Vec<Placed<WrittenCalibration>>> {
+fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Vec<Positioned<WrittenCalibration>>> {
     let mut calibrations = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         calibrations.extend(calibration(&at.item(i), entry)?);
@@ -208,7 +208,7 @@ fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Vec<Placed<
 }
 
 /// The product of an entry's lists.
-fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Vec<Placed<WrittenCalibration>>> {
+fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Vec<Positioned<WrittenCalibration>>> {
     let corpora = list::values(&at.key("corpus"), &entry.corpus)?;
     let counts = |key: &str, values: &[usize], least: usize, what: &str| {
         let values = list::values(&at.key(key), values)?;
@@ -251,20 +251,20 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Vec<Placed<Writt
         let places = [&corpus.place, &count.place, &length.place, &seed.place, &operator.place];
         let own = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
         let place = own.map_or_else(|| at.place(), |(place, _)| place.clone());
-        calibrations.push(Placed { value, place });
+        calibrations.push(Positioned { value, place });
     }
     Ok(calibrations)
 }
 
 /// The values of a key, or one that is none where it is not written.
-fn optional<T>(at: &At<'_>, values: Option<Vec<Placed<T>>>) -> Vec<Placed<Option<T>>> {
+fn optional<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Vec<Positioned<Option<T>>> {
     match values {
-        Some(values) => values.into_iter().map(|of| Placed { value: Some(of.value), place: of.place }).collect(),
+        Some(values) => values.into_iter().map(|of| Positioned { value: Some(of.value), place: of.place }).collect(),
         None => vec![at.placed(None)],
     }
 }
 
-fn too_many_for_the_operator(calibration: &Calibration, place: &Place, of_lists: bool) -> Error {
+fn too_many_for_the_operator(calibration: &Calibration, place: &YamlPosition, of_lists: bool) -> Error {
     let Calibration { sequences, operator_sequences, .. } = calibration;
     let error = Error::bad_input("the operator wants more sequences than there are")
         .at(place.to_string())

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::at::Placed;
+use super::at::Positioned;
 use super::cell::Cell;
 use super::depth::Depth;
 use super::disk::Backbone;
 use super::limits;
-use super::node::Place;
+use super::node::YamlPosition;
 use super::pattern::Pattern;
 use super::registry::Registry;
 use super::resolve::Axes;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 struct Candidate {
     cell: Cell,
     depth: Depth,
-    place: Place,
+    place: YamlPosition,
 }
 
 /// All cells: backbone by backbone the dense one, the product without what is excluded, what is included. None twice.
@@ -30,12 +30,12 @@ pub(super) fn cells(
     includes: &[Axes],
     excludes: &[Pattern],
     backbones: &BTreeMap<String, Backbone>,
-) -> Result<Vec<Placed<Cell>>> {
+) -> Result<Vec<Positioned<Cell>>> {
     for axes in [axes].into_iter().chain(includes) {
         axes.few_enough()?;
     }
     let product = axes.product(backbones);
-    let dense: Vec<Placed<Cell>> = axes.backbone.iter().map(dense_of).collect();
+    let dense: Vec<Positioned<Cell>> = axes.backbone.iter().map(dense_of).collect();
     let layers = |cell: &Cell| backbones[&cell.backbone].layers;
     let all = dense.iter().map(|of| &of.value).chain(product.iter().map(|candidate| &candidate.cell));
     let all: Vec<(&Cell, usize)> = all.map(|cell| (cell, layers(cell))).collect();
@@ -49,11 +49,11 @@ pub(super) fn cells(
 
     let (mut cells, mut backbones_seen, mut seen) = (Vec::new(), HashSet::new(), HashSet::new());
     for (backbone, place) in named.filter(|(backbone, _)| backbones_seen.insert(*backbone)) {
-        cells.push(Placed { value: Cell::dense(backbone), place: place.clone() });
+        cells.push(Positioned { value: Cell::dense(backbone), place: place.clone() });
         for candidate in kept.iter().filter(|candidate| candidate.cell.backbone == *backbone) {
             if seen.insert(&candidate.cell) {
                 candidate.leaves_something(layers(&candidate.cell))?;
-                cells.push(Placed { value: candidate.cell.clone(), place: candidate.place.clone() });
+                cells.push(Positioned { value: candidate.cell.clone(), place: candidate.place.clone() });
             }
         }
     }
@@ -65,12 +65,12 @@ pub(super) fn cells(
 
 /// Asks the registry whether the criteria can select so many layers.
 pub(super) fn selectable(
-    cells: &[Placed<Cell>],
+    cells: &[Positioned<Cell>],
     backbones: &BTreeMap<String, Backbone>,
     registry: &dyn Registry,
 ) -> Result<()> {
     let mut asked = HashSet::new();
-    for Placed { value: Cell { backbone, criterion, depth, .. }, place } in cells {
+    for Positioned { value: Cell { backbone, criterion, depth, .. }, place } in cells {
         let Some(criterion) = criterion else { continue };
         if asked.insert((backbone, criterion, depth)) {
             let checked = registry.check_depth(criterion, backbone, *depth, backbones[backbone].layers);
@@ -80,8 +80,8 @@ pub(super) fn selectable(
     Ok(())
 }
 
-fn dense_of(backbone: &Placed<String>) -> Placed<Cell> {
-    Placed { value: Cell::dense(&backbone.value), place: backbone.place.clone() }
+fn dense_of(backbone: &Positioned<String>) -> Positioned<Cell> {
+    Positioned { value: Cell::dense(&backbone.value), place: backbone.place.clone() }
 }
 
 impl Candidate {
@@ -137,8 +137,8 @@ impl Axes {
     }
 
     /// The axis counted out; of entries that come to the same count the first one stays.
-    fn depths(&self, layers: usize) -> Vec<(usize, &Placed<Depth>)> {
-        let mut counts: Vec<(usize, &Placed<Depth>)> = Vec::new();
+    fn depths(&self, layers: usize) -> Vec<(usize, &Positioned<Depth>)> {
+        let mut counts: Vec<(usize, &Positioned<Depth>)> = Vec::new();
         for depth in &self.depth {
             let count = depth.value.of(layers);
             if counts.iter().all(|(known, _)| *known != count) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::at::{At, Placed};
+use super::at::{At, Positioned};
 use super::axes::{AxisEntries, KnownMethods, WrittenAxes};
 use super::cell::{AXES, CUT_AXES};
 use super::definitions::{Definers, Definitions};
@@ -12,11 +12,11 @@ use super::many::Many;
 use super::method::WrittenMethod;
 use super::named::Library;
 use super::need::Need;
-use super::node::Node;
+use super::node::YamlNode;
 use super::pattern::Pattern;
 use super::registry::Registry;
 use super::schema::{IncludeEntry, Schema};
-use super::{Shown, limits, list};
+use super::{AxisChoice, limits, list};
 use crate::error::{Error, Result};
 use crate::tasks::DocumentLimit;
 use crate::{corpus, recovery};
@@ -34,7 +34,7 @@ pub(super) struct Checked {
 
 impl Checked {
     /// What the grid names: backbones, and those corpora and tasks that are shown.
-    pub(super) fn needs(&self, shown: &Shown<'_>) -> Vec<Need> {
+    pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<Need> {
         let every = || [&self.axes].into_iter().chain(&self.includes);
         let calibrations = every().filter_map(|axes| axes.calibration.as_ref()).flatten();
         let calibrated: BTreeSet<&str> = calibrations.map(|of| of.value.corpus.value.as_str()).collect();
@@ -50,7 +50,7 @@ impl Checked {
 /// Checks what the grid of `file` says, which is `schema` and, with its places, the tree `root`.
 pub(super) fn check(
     schema: &Schema,
-    root: &Node,
+    root: &YamlNode,
     file: &Path,
     library: &Library,
     registry: &dyn Registry,
@@ -87,7 +87,7 @@ fn seeds<'a>(
 ) -> BTreeMap<&'a str, BTreeSet<u64>> {
     let recoveries = axes.clone().filter_map(|axes| axes.recovery.as_ref()).flatten();
     // What is wrong with a method is told where its options are read.
-    let trained = |of: &Placed<WrittenMethod>| recovery::finetune(&of.value.name, &of.value.options).ok().flatten();
+    let trained = |of: &Positioned<WrittenMethod>| recovery::finetune(&of.value.name, &of.value.options).ok().flatten();
     let trained: BTreeSet<u64> = recoveries.filter_map(trained).map(|training| training.seed).collect();
     let mut seeds: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     for calibration in axes.filter_map(|axes| axes.calibration.as_ref()).flatten() {
@@ -147,8 +147,8 @@ fn lacks(subject: &str, axes: &WrittenAxes, absent: &[&str]) -> Error {
 
 /// The names that evaluations use.
 struct Used {
-    corpora: Vec<Placed<String>>,
-    tasks: Vec<Placed<String>>,
+    corpora: Vec<Positioned<String>>,
+    tasks: Vec<Positioned<String>>,
 }
 
 fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)> {
@@ -178,7 +178,8 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
                 (2.., 1) => text.place.clone(),
                 _ => at.place(),
             };
-            perplexity.push(Placed { value: Perplexity { corpus: text.value.clone(), length: length.value }, place });
+            perplexity
+                .push(Positioned { value: Perplexity { corpus: text.value.clone(), length: length.value }, place });
         }
         corpora.extend(texts);
     }
@@ -223,8 +224,9 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
         };
         limits::few_enough(&[lengths.len(), batches.len()], &at.place())?;
         for length in &lengths {
-            let prompt = |batch: &Placed<usize>| Latency { length: length.value, batch: batch.value };
-            prompts.extend(batches.iter().map(|batch| Placed { value: prompt(batch), place: length.place.clone() }));
+            let prompt = |batch: &Positioned<usize>| Latency { length: length.value, batch: batch.value };
+            prompts
+                .extend(batches.iter().map(|batch| Positioned { value: prompt(batch), place: length.place.clone() }));
         }
     }
     if entries.written().is_some() {

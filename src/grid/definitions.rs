@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::at::{At, Placed};
+use super::at::{At, Positioned};
 use super::limits;
 use super::named::{self, EntryKind, Library};
 use super::need::{Need, Written};
@@ -37,7 +37,7 @@ impl Definers<'_> {
     /// The backbones of these names.
     pub(super) fn backbones<'n>(
         &self,
-        used: impl Iterator<Item = &'n Placed<String>>,
+        used: impl Iterator<Item = &'n Positioned<String>>,
     ) -> Result<BTreeMap<String, Defined<BackboneEntry>>> {
         self.each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
             let BackboneEntry { path, hub, revision, files, .. } = entry;
@@ -49,7 +49,7 @@ impl Definers<'_> {
     /// The corpora of these names, each cut by one of `rules`; `seeds` are those by which a grid shuffles their shards.
     pub(super) fn corpora<'n>(
         &self,
-        used: impl Iterator<Item = &'n Placed<String>>,
+        used: impl Iterator<Item = &'n Positioned<String>>,
         rules: &[&str],
         seeds: &BTreeMap<&str, BTreeSet<u64>>,
     ) -> Result<BTreeMap<String, Defined<CorpusEntry>>> {
@@ -70,10 +70,10 @@ impl Definers<'_> {
     /// The data of the tasks of these names, each one of `kinds`.
     pub(super) fn tasks<'n>(
         &self,
-        used: impl Iterator<Item = &'n Placed<String>>,
+        used: impl Iterator<Item = &'n Positioned<String>>,
         kinds: &[&str],
     ) -> Result<BTreeMap<String, Defined<TaskEntry>>> {
-        let used: Vec<&Placed<String>> = used.collect();
+        let used: Vec<&Positioned<String>> = used.collect();
         let mut tasks = self.each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, data: &TaskEntry| {
             let TaskEntry { path, hub, revision, files, .. } = data;
             let (path, hub, revision) = (path.as_deref(), hub.as_deref(), revision.as_deref());
@@ -91,11 +91,11 @@ impl Definers<'_> {
         &self,
         kind: EntryKind,
         defined: &BTreeMap<String, T>,
-        used: impl Iterator<Item = &'n Placed<String>>,
+        used: impl Iterator<Item = &'n Positioned<String>>,
         read: impl for<'e> Fn((&str, &At<'_>), &'e T) -> Result<Written<'e>>,
     ) -> Result<BTreeMap<String, Defined<T>>> {
         let mut all = BTreeMap::new();
-        for Placed { value: name, place } in used {
+        for Positioned { value: name, place } in used {
             if all.contains_key(name) {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! What nobody can mean: counts and products that are too large, names that cannot be shown.
 
-use super::node::Place;
+use super::node::YamlPosition;
 use crate::error::{Error, Result};
 use crate::quantity::MOST;
 
@@ -10,7 +10,7 @@ const MOST_CELLS: usize = 100_000;
 const MOST_NAME: usize = 200;
 
 /// Refuses a count of `what` that is below `least`, or larger than anyone can mean.
-pub(super) fn count(least: usize, found: usize, what: &str, place: &Place) -> Result<()> {
+pub(super) fn count(least: usize, found: usize, what: &str, place: &YamlPosition) -> Result<()> {
     if found > MOST {
         return Err(Error::bad_input(format!("{what} is too large"))
             .at(place.to_string())
@@ -27,7 +27,7 @@ pub(super) fn count(least: usize, found: usize, what: &str, place: &Place) -> Re
 }
 
 /// Refuses lists of these lengths where they multiply out to more than can be planned.
-pub(super) fn few_enough(lengths: &[usize], place: &Place) -> Result<()> {
+pub(super) fn few_enough(lengths: &[usize], place: &YamlPosition) -> Result<()> {
     if lengths.iter().copied().fold(1, usize::saturating_mul) <= MOST_CELLS {
         return Ok(());
     }
@@ -40,7 +40,7 @@ pub(super) fn few_enough(lengths: &[usize], place: &Place) -> Result<()> {
 }
 
 /// Names stand in tables and on the terminal, where a `/` parts them.
-pub(super) fn shown(what: &str, name: &str, place: &Place) -> Result<()> {
+pub(super) fn shown(what: &str, name: &str, place: &YamlPosition) -> Result<()> {
     if is_shown(name) && !name.contains('/') {
         return Ok(());
     }
@@ -53,7 +53,7 @@ pub(super) fn shown(what: &str, name: &str, place: &Place) -> Result<()> {
 }
 
 /// The grid's name becomes a folder below the results, and must not lead out of them.
-pub(super) fn plain(name: &str, place: &Place) -> Result<()> {
+pub(super) fn plain(name: &str, place: &YamlPosition) -> Result<()> {
     if is_plain(name) {
         return Ok(());
     }

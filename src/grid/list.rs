@@ -4,20 +4,21 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::hash::Hash;
 
-use super::at::{At, Placed};
+use super::at::{At, Positioned};
 use super::limits;
-use super::node::Place;
+use super::node::YamlPosition;
 use crate::error::{Error, Result};
 
 /// Values with their places; at least one, and none twice.
-pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Vec<Placed<T>>> {
-    let values: Vec<Placed<T>> = values.iter().enumerate().map(|(i, value)| at.item(i).placed(value.clone())).collect();
+pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
+    let values: Vec<Positioned<T>> =
+        values.iter().enumerate().map(|(i, value)| at.item(i).placed(value.clone())).collect();
     each_once(at, &values)?;
     Ok(values)
 }
 
 /// Refuses a list without a value, with one twice, or with too many.
-pub(super) fn each_once<T: Display>(at: &At<'_>, values: &[Placed<T>]) -> Result<()> {
+pub(super) fn each_once<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Result<()> {
     neither_empty_nor_long(at, values)?;
     none_twice(&at.name(), values)
 }
@@ -36,9 +37,9 @@ pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()>
 }
 
 /// Refuses a value that stands twice on an axis. Values that are shown alike are the same.
-pub(super) fn none_twice<T: Display>(axis: &str, values: &[Placed<T>]) -> Result<()> {
-    let mut seen: HashMap<String, &Place> = HashMap::new();
-    for Placed { value, place } in values {
+pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Result<()> {
+    let mut seen: HashMap<String, &YamlPosition> = HashMap::new();
+    for Positioned { value, place } in values {
         let shown = value.to_string();
         if let Some(first) = seen.get(&shown) {
             return Err(Error::bad_input(format!("the axis `{axis}` has the same value twice"))

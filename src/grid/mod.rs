@@ -60,7 +60,7 @@ pub use shards::Stream;
 use crate::error::{Error, Result};
 
 /// Which of a grid's evaluations are wanted.
-pub struct Shown<'a> {
+pub struct AxisChoice<'a> {
     /// Whether perplexity on this corpus is.
     pub text: &'a dyn Fn(&str) -> bool,
     /// Whether this task is.
@@ -120,7 +120,7 @@ impl Grid {
     /// # Errors
     /// Names file, line and column, what was expected and what was found.
     pub fn load(path: &Path, profile: Option<&str>, overrides: &[String], registry: &dyn Registry) -> Result<Grid> {
-        let all = Shown { text: &|_| true, task: &|_| true, latency: true };
+        let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
         Self::load_shown(path, profile, overrides, registry, &all)
     }
 
@@ -133,7 +133,7 @@ impl Grid {
         profile: Option<&str>,
         overrides: &[String],
         registry: &dyn Registry,
-        shown: &Shown<'_>,
+        shown: &AxisChoice<'_>,
     ) -> Result<Grid> {
         Self::laid(Layers::read(path, profile, overrides)?, path, registry, shown)
     }
@@ -144,11 +144,11 @@ impl Grid {
     /// # Errors
     /// As [`Grid::load`].
     pub fn of_text(text: &str, path: &Path, registry: &dyn Registry) -> Result<Grid> {
-        let all = Shown { text: &|_| true, task: &|_| true, latency: true };
+        let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
         Self::laid(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, registry, &all)
     }
 
-    fn laid(layers: Layers, path: &Path, registry: &dyn Registry, shown: &Shown<'_>) -> Result<Grid> {
+    fn laid(layers: Layers, path: &Path, registry: &dyn Registry, shown: &AxisChoice<'_>) -> Result<Grid> {
         let Layers { root, library, entries, profile } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
         let around = Around::new(library.lock_file(), path, profile.as_deref());
@@ -205,8 +205,8 @@ impl Grid {
         profile: Option<&str>,
         overrides: &[String],
         registry: &dyn Registry,
-        shown: &Shown<'_>,
-    ) -> Result<Needs> {
+        shown: &AxisChoice<'_>,
+    ) -> Result<InputList> {
         Self::needed(Layers::read(path, profile, overrides)?, path, registry, shown)
     }
 
@@ -214,18 +214,18 @@ impl Grid {
     ///
     /// # Errors
     /// As [`Grid::needs`].
-    pub fn needs_of_text(text: &str, path: &Path, registry: &dyn Registry) -> Result<Needs> {
-        let all = Shown { text: &|_| true, task: &|_| true, latency: true };
+    pub fn needs_of_text(text: &str, path: &Path, registry: &dyn Registry) -> Result<InputList> {
+        let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
         Self::needed(Layers::of(source::parse(text, path, &SHAPE)?, path, None, &[])?, path, registry, &all)
     }
 
-    fn needed(layers: Layers, path: &Path, registry: &dyn Registry, shown: &Shown<'_>) -> Result<Needs> {
+    fn needed(layers: Layers, path: &Path, registry: &dyn Registry, shown: &AxisChoice<'_>) -> Result<InputList> {
         let Layers { root, library, profile, .. } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library, registry)?;
         let scored = checked.evaluate.perplexity.iter().any(|of| (shown.text)(&of.corpus))
             || checked.evaluate.tasks.iter().any(|of| (shown.task)(&of.name));
         let needs = checked.needs(shown);
-        Ok(Needs { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
+        Ok(InputList { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
     }
 
     /// The names of the profiles of the grid file at `path`; none where it has none.
@@ -248,7 +248,7 @@ impl Grid {
 
 /// What a grid needs from outside.
 #[derive(Debug)]
-pub struct Needs {
+pub struct InputList {
     pub needs: Vec<Need>,
     /// Where its files of the hub are pinned, or would be.
     pub lock_file: PathBuf,
@@ -258,20 +258,20 @@ pub struct Needs {
     pub scored: bool,
 }
 
-impl Needs {
+impl InputList {
     /// The cache and the lock that they are looked for in.
     pub fn around(&self) -> Around<'_> {
         Around::new(self.lock_file.clone(), &self.grid, self.profile.as_deref())
     }
 }
 
-fn schema(root: &node::Node) -> Result<schema::Schema> {
+fn schema(root: &node::YamlNode) -> Result<schema::Schema> {
     schema::Schema::deserialize(typed::FromNode::root(root)).map_err(typed::Fault::into_error)
 }
 
 /// The layers of a grid, laid upon each other.
 struct Layers {
-    root: node::Node,
+    root: node::YamlNode,
     library: named::Library,
     /// The files of named entries that were read.
     entries: Vec<PathBuf>,
@@ -284,7 +284,7 @@ impl Layers {
         Self::of(source::read(path, &SHAPE)?, path, profile, overrides)
     }
 
-    fn of(mut root: node::Node, path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
+    fn of(mut root: node::YamlNode, path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
         artifact::take(&mut root);
         let library = named::Library::around(path);
         let profile = profile::take(&mut root, profile, &library)?;

@@ -30,12 +30,13 @@ const DIGITS: usize = 8;
 type At = (usize, Vec<String>);
 /// Settings beside those of every name that are not what they are by default, in the order of the parts of a name. A map
 /// stands for itself as an empty one, before what is in it.
-type Settings = BTreeMap<At, Value>;
+type NameSettings = BTreeMap<At, Value>;
 
 /// Names all cells of a grid; what they are called so far does not matter.
 pub fn give(cells: &mut [Cell], registry: &dyn Registry) {
     let known = Known::of(cells, registry);
-    let own: Vec<(String, Settings)> = cells.iter().map(|cell| (known.begins(cell), known.settings(cell))).collect();
+    let own: Vec<(String, NameSettings)> =
+        cells.iter().map(|cell| (known.begins(cell), known.settings(cell))).collect();
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, (begins, _)) in own.iter().enumerate() {
         groups.entry(begins.to_ascii_lowercase()).or_default().push(at);
@@ -94,8 +95,8 @@ impl Known {
         }
     }
 
-    fn settings(&self, cell: &Cell) -> Settings {
-        let mut all = Settings::new();
+    fn settings(&self, cell: &Cell) -> NameSettings {
+        let mut all = NameSettings::new();
         for (axis, method) in methods(cell) {
             let default = self.defaults.get(&(axis, method.name.clone()));
             let own =
@@ -122,7 +123,7 @@ fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &Method)> {
     [&cell.criterion, &cell.recovery].into_iter().enumerate().filter_map(|(axis, of)| Some((axis, of.as_ref()?)))
 }
 
-fn put(at: At, value: &Value, into: &mut Settings) {
+fn put(at: At, value: &Value, into: &mut NameSettings) {
     let Value::Object(map) = value else {
         into.insert(at, value.clone());
         return;
@@ -134,7 +135,7 @@ fn put(at: At, value: &Value, into: &mut Settings) {
 }
 
 /// What neighbours do not all have alike; of what stands in a map, those that have the map.
-fn differ(neighbours: &[&Settings]) -> BTreeSet<At> {
+fn differ(neighbours: &[&NameSettings]) -> BTreeSet<At> {
     let mut all: BTreeMap<&At, (&Value, usize, bool)> = BTreeMap::new();
     for (at, value) in neighbours.iter().flat_map(|of| of.iter()) {
         let (first, count, differ) = all.entry(at).or_insert((value, 0, false));
@@ -150,10 +151,10 @@ fn differ(neighbours: &[&Settings]) -> BTreeSet<At> {
 
 /// What it takes to tell neighbours apart: of all in which they differ, less what the others tell already. What comes first
 /// in a name stays.
-fn telling(neighbours: &[&Settings]) -> BTreeSet<At> {
+fn telling(neighbours: &[&NameSettings]) -> BTreeSet<At> {
     let mut kept = differ(neighbours);
     let kinds = |of: &BTreeSet<At>| {
-        let kind = |own: &&Settings| of.iter().map(|at| own.get(at).cloned()).collect::<Vec<Option<Value>>>();
+        let kind = |own: &&NameSettings| of.iter().map(|at| own.get(at).cloned()).collect::<Vec<Option<Value>>>();
         neighbours.iter().map(kind).collect::<HashSet<_>>().len()
     };
     let all = kinds(&kept);
@@ -168,7 +169,7 @@ fn telling(neighbours: &[&Settings]) -> BTreeSet<At> {
 
 /// A cell's name where no neighbour is written alike. A part is `solver-svd`, `layers-3-4-5`; of a map `finetune`,
 /// `finetune-seed-1`.
-fn plain(begins: &str, own: &Settings, telling: &BTreeSet<At>) -> String {
+fn plain(begins: &str, own: &NameSettings, telling: &BTreeSet<At>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
     for (at, value) in own.iter().filter(|(at, _)| telling.contains(*at)) {
         let (axis, path) = at;
@@ -205,7 +206,7 @@ fn short(text: &str, most: usize) -> String {
     }
 }
 
-fn hash(cell: &Cell, settings: &Settings) -> String {
+fn hash(cell: &Cell, settings: &NameSettings) -> String {
     let methods = methods(cell).map(|(_, method)| method.name.clone());
     let settings = settings.iter().map(|((axis, path), value)| format!("{axis} {path:?} {value}"));
     let all = [cell.backbone.clone(), cell.depth.to_string()].into_iter().chain(methods).chain(settings);

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::node::{MapEntry, Node, Value};
+use super::node::{MapEntry, Value, YamlNode};
 use super::schema::BackboneEntry;
 use super::source::{self, FileShape};
 use super::typed;
@@ -45,8 +45,8 @@ impl EntryKind {
     }
 
     /// The names of this kind that a tree uses. What has another shape than it should is left to `typed`.
-    fn used(self, root: &Node) -> BTreeSet<String> {
-        let below = |node: &Node, key: &str| node.get(key).map(Node::items).unwrap_or_default().to_vec();
+    fn used(self, root: &YamlNode) -> BTreeSet<String> {
+        let below = |node: &YamlNode, key: &str| node.get(key).map(YamlNode::items).unwrap_or_default().to_vec();
         let includes = below(root, "include");
         let axis =
             |key: &str| [root].into_iter().chain(&includes).flat_map(|node| below(node, key)).collect::<Vec<_>>();
@@ -59,7 +59,7 @@ impl EntryKind {
                 users.flat_map(|user| below(&user, "corpus")).collect()
             }
             EntryKind::Task => {
-                let name = |task: Node| task.get("name").cloned().unwrap_or(task);
+                let name = |task: YamlNode| task.get("name").cloned().unwrap_or(task);
                 evaluated("tasks").into_iter().map(name).collect()
             }
         };
@@ -125,7 +125,7 @@ impl Library {
 
     /// Puts the entries that `use_of` uses and `root` does not define into `root`. One that `root` defines without a
     /// `path` or `hub` is laid upon the file's. The files that were read.
-    pub(super) fn load(&self, root: &mut Node, use_of: &Node) -> Result<Vec<PathBuf>> {
+    pub(super) fn load(&self, root: &mut YamlNode, use_of: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
             for name in kind.used(use_of) {
@@ -148,7 +148,7 @@ impl Library {
     }
 }
 
-fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<Node> {
+fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
     let expected = match kind {
         EntryKind::Backbone => "`path: …` or `hub: …`",
         EntryKind::Corpus => "`path: …` or `hub: …`, and `rule: …`",
@@ -208,7 +208,7 @@ pub fn names_around(grid: &Path, kind: EntryKind) -> Vec<String> {
     Library::around(grid).names(kind).map(str::to_owned).collect()
 }
 
-fn put(root: &mut Node, kind: EntryKind, name: String, node: Node) {
+fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
     let entry = MapEntry { key: name, key_place: node.place.clone(), node };
     let Value::Map(keys) = &mut root.value else { return };
     match keys.iter_mut().find(|known| known.key == kind.key()).map(|known| &mut known.node.value) {
@@ -220,7 +220,11 @@ fn put(root: &mut Node, kind: EntryKind, name: String, node: Node) {
         Some(_) => {}
         None => {
             let (key, place) = (kind.key().to_owned(), root.place.clone());
-            keys.push(MapEntry { key, key_place: place.clone(), node: Node { place, value: Value::Map(vec![entry]) } });
+            keys.push(MapEntry {
+                key,
+                key_place: place.clone(),
+                node: YamlNode { place, value: Value::Map(vec![entry]) },
+            });
         }
     }
 }

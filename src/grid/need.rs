@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::at::{At, Placed};
+use super::at::{At, Positioned};
 use super::named::EntryKind;
-use super::node::Place;
+use super::node::YamlPosition;
 use super::shards::{Stream, WrittenShards};
 use crate::error::{Error, Result};
-use crate::hub::{Commit, Hub, Lock, PlannedRepo, Repo, RepoKind, Settings, Source, Want, Wanted};
+use crate::hub::{Commit, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoKind, Source, Want, Wanted};
 
 /// What an entry says of its files.
 pub(super) struct Written<'a> {
@@ -32,7 +32,7 @@ pub struct Need {
     /// Where it is, or may be, from the current folder.
     pub path: Option<PathBuf>,
     /// What a complaint names.
-    place: Place,
+    place: YamlPosition,
     /// Whether path and hub stand in one file: then the hub's is as good where the path leads nowhere.
     either: bool,
     /// Of a text in shards.
@@ -104,7 +104,7 @@ impl<'a> Around<'a> {
     pub fn hub(&self) -> Result<&Hub> {
         match self.hub.get() {
             Some(hub) => Ok(hub),
-            None => Settings::from_env().map(|settings| self.hub.get_or_init(|| Hub::new(settings))),
+            None => HubSettings::from_env().map(|settings| self.hub.get_or_init(|| Hub::new(settings))),
         }
     }
 
@@ -151,7 +151,7 @@ impl Need {
                 let key = if written.revision.is_some() { "revision" } else { "files" };
                 return Err(at.key(key).bad(format!("`{key}` belongs to `hub`, which is not there")));
             }
-            let Placed { value, place } = from_here(path, &path_at);
+            let Positioned { value, place } = from_here(path, &path_at);
             let name = name.to_owned();
             return Ok(Self {
                 kind,
@@ -279,31 +279,31 @@ impl Need {
 }
 
 /// A path in a file starts from the file's folder, one on the command line from the current folder.
-fn from_here(path: &Path, at: &At<'_>) -> Placed<PathBuf> {
+fn from_here(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
     let place = at.place();
     let value = match &place {
-        Place::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
-        Place::Set(_) => path.to_owned(),
+        YamlPosition::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
+        YamlPosition::Set(_) => path.to_owned(),
     };
-    Placed { value, place }
+    Positioned { value, place }
 }
 
-fn same_file(one: &Place, other: &Place) -> bool {
+fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
     match (one, other) {
-        (Place::File { file: one, .. }, Place::File { file: other, .. }) => one == other,
+        (YamlPosition::File { file: one, .. }, YamlPosition::File { file: other, .. }) => one == other,
         _ => false,
     }
 }
 
-fn absent(what: &str, kind: &str, path: &Path, place: &Place, grid: &Path) -> Error {
+fn absent(what: &str, kind: &str, path: &Path, place: &YamlPosition, grid: &Path) -> Error {
     let found = if path.exists() { "something else of that name" } else { "nothing" };
     Error::missing(format!("{what} is not there"))
         .at(place.to_string())
         .expected(format!("{kind} at {}", path.display()))
         .found(found)
         .hint(match place {
-            Place::File { file, .. } if **file == *grid => "a path in a grid starts from the grid file's folder",
-            Place::File { .. } => "a path in the file of an entry starts from that file's folder",
-            Place::Set(_) => "a path in an override starts from the current folder",
+            YamlPosition::File { file, .. } if **file == *grid => "a path in a grid starts from the grid file's folder",
+            YamlPosition::File { .. } => "a path in the file of an entry starts from that file's folder",
+            YamlPosition::Set(_) => "a path in an override starts from the current folder",
         })
 }

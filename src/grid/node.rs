@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum YamlPosition {
     /// In the grid's file, or in the file of a named entry; line and column count from 1.
     File { file: Rc<Path>, line: u64, column: u64 },
     /// In a `--set` argument, kept as it was typed.
@@ -17,19 +17,19 @@ pub(super) enum Place {
 }
 
 /// As messages name it: `grid.yaml:7:3`, or the argument.
-impl fmt::Display for Place {
+impl fmt::Display for YamlPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::File { file, line, column } => write!(f, "{}:{line}:{column}", file.display()),
-            Place::Set(text) => f.write_str(text),
+            YamlPosition::File { file, line, column } => write!(f, "{}:{line}:{column}", file.display()),
+            YamlPosition::Set(text) => f.write_str(text),
         }
     }
 }
 
 /// A value and its place.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) place: Place,
+pub(super) struct YamlNode {
+    pub(super) place: YamlPosition,
     pub(super) value: Value,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Value {
     Bool(bool),
     Number(serde_json::Number),
     Text(String),
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     Map(Vec<MapEntry>),
 }
 
@@ -47,8 +47,8 @@ pub(super) enum Value {
 #[derive(Debug, Clone)]
 pub(super) struct MapEntry {
     pub(super) key: String,
-    pub(super) key_place: Place,
-    pub(super) node: Node,
+    pub(super) key_place: YamlPosition,
+    pub(super) node: YamlNode,
 }
 
 /// One step on the way from the root to a value.
@@ -58,10 +58,10 @@ pub(super) enum Step<'a> {
     Item(usize),
 }
 
-impl Node {
+impl YamlNode {
     /// The node at the end of `steps`, or the deepest one on the way that exists: a value left to its default is
     /// complained about where the map that could have held it stands.
-    pub(super) fn deepest(&self, steps: &[Step<'_>]) -> &Node {
+    pub(super) fn deepest(&self, steps: &[Step<'_>]) -> &YamlNode {
         let Some((step, rest)) = steps.split_first() else {
             return self;
         };
@@ -89,7 +89,7 @@ impl Node {
     }
 
     /// The value of a key, where this is a map that has it.
-    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+    pub(super) fn get(&self, key: &str) -> Option<&YamlNode> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
@@ -99,7 +99,7 @@ impl Node {
     }
 
     /// The items of a list, or the one value that stands for a list of one. Nothing is no item.
-    pub(super) fn items(&self) -> &[Node] {
+    pub(super) fn items(&self) -> &[YamlNode] {
         match &self.value {
             Value::List(nodes) => nodes,
             Value::Null => &[],
@@ -113,8 +113,8 @@ impl Node {
 
     /// Lays `over` upon this: maps are merged key by key, everything else is replaced. So is a map whose `name` is
     /// another one: a method's options mean nothing to another method.
-    pub(super) fn merge(&mut self, over: Node) {
-        let differs = |a: Option<&Node>, b: Option<&Node>| match (a, b) {
+    pub(super) fn merge(&mut self, over: YamlNode) {
+        let differs = |a: Option<&YamlNode>, b: Option<&YamlNode>| match (a, b) {
             (Some(a), Some(b)) => a.text() != b.text(),
             _ => false,
         };
@@ -128,12 +128,12 @@ impl Node {
                     }
                 }
             }
-            (_, value) => *self = Node { place: over.place, value },
+            (_, value) => *self = YamlNode { place: over.place, value },
         }
     }
 
     /// Changes the place of this value and of all keys and values in it.
-    pub(super) fn relocate(&mut self, place: &impl Fn(&Place) -> Place) {
+    pub(super) fn relocate(&mut self, place: &impl Fn(&YamlPosition) -> YamlPosition) {
         self.place = place(&self.place);
         match &mut self.value {
             Value::List(nodes) => nodes.iter_mut().for_each(|node| node.relocate(place)),
@@ -148,7 +148,7 @@ impl Node {
     }
 
     /// The same value as if all of it had been written at `place`.
-    pub(super) fn moved_to(mut self, place: &Place) -> Node {
+    pub(super) fn moved_to(mut self, place: &YamlPosition) -> YamlNode {
         self.relocate(&|_| place.clone());
         self
     }

@@ -5,12 +5,12 @@
 //! that a shell needs no quoting; a value that really holds a comma is written in quotes. Paths to files given this way
 //! are taken from the current folder, as everywhere on a command line.
 
-use super::node::{MapEntry, Node, Place, Value};
+use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use super::yaml::parse;
 use crate::error::{Error, Result, nearest};
 
 /// Applies `overrides` in order; a later one wins.
-pub(super) fn apply(root: &mut Node, overrides: &[String]) -> Result<()> {
+pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     for text in overrides {
         let (key, node) = read(text)?;
         refuse_profile(key)
@@ -21,7 +21,7 @@ pub(super) fn apply(root: &mut Node, overrides: &[String]) -> Result<()> {
 }
 
 /// Applies those that can be applied: enough to see which names the grid will use. What is wrong is told by [`apply`].
-pub(super) fn try_apply(root: &mut Node, overrides: &[String]) {
+pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
     for text in overrides {
         if let Ok((key, node)) = read(text) {
             // An entry of a file that is not read yet cannot be changed yet either.
@@ -40,7 +40,7 @@ fn refuse_profile(key: &str) -> Result<()> {
     Err(Error::bad_input("an override cannot change the profiles").found(format!("`{key}`")).hint(hint))
 }
 
-fn read(text: &str) -> Result<(&str, Node)> {
+fn read(text: &str) -> Result<(&str, YamlNode)> {
     let shown = format!("--set {text}");
     let (key, value) = match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => (key.trim(), value.trim()),
@@ -57,11 +57,11 @@ fn read(text: &str) -> Result<(&str, Node)> {
     let is_bare = !value.starts_with(['"', '\'', '[', '{']);
     let node =
         if is_bare && value.contains(',') { parse(&format!("[{value}]"), &shown) } else { parse(value, &shown) }?;
-    Ok((key, node.moved_to(&Place::Set(shown.into()))))
+    Ok((key, node.moved_to(&YamlPosition::Set(shown.into()))))
 }
 
 /// Puts `new` at the path `rest` below `node`; `done` is the part of the path already walked, for messages.
-fn assign(node: &mut Node, rest: &str, done: &str, new: &Node) -> Result<()> {
+fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result<()> {
     if rest.is_empty() {
         *node = new.clone();
         return Ok(());
@@ -102,7 +102,7 @@ fn assign(node: &mut Node, rest: &str, done: &str, new: &Node) -> Result<()> {
     }
 }
 
-fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &Node) -> Result<()> {
+fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNode) -> Result<()> {
     let below = |key: &str| if done.is_empty() { key.to_owned() } else { format!("{done}.{key}") };
     // A corpus may be called `wikitext-2.v1`: the longest key that fits is meant, not the text up to the first dot.
     let known = entries
@@ -139,14 +139,14 @@ mod tests {
     use super::*;
     use crate::grid::node::Step;
 
-    fn grid_with(overrides: &[&str]) -> Result<Node> {
+    fn grid_with(overrides: &[&str]) -> Result<YamlNode> {
         let mut root = parse("depth: 3\nlist: [{a: 1, b: 2}, {a: 3}]\nnames: {x.y: {z: 1}, x: {y: 2}}\n", "g.yaml")?;
         let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
         apply(&mut root, &overrides)?;
         Ok(root)
     }
 
-    fn at(root: &Node, steps: &[Step<'_>]) -> String {
+    fn at(root: &YamlNode, steps: &[Step<'_>]) -> String {
         root.deepest(steps).describe()
     }
 
@@ -180,7 +180,7 @@ mod tests {
     fn a_value_set_here_is_placed_here() {
         let root = grid_with(&["depth=[7, 9]"]).unwrap();
         let place = &root.deepest(&[Step::Key("depth"), Step::Item(1)]).place;
-        assert_eq!(*place, Place::Set("--set depth=[7, 9]".into()));
+        assert_eq!(*place, YamlPosition::Set("--set depth=[7, 9]".into()));
     }
 
     #[test]

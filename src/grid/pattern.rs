@@ -2,26 +2,26 @@
 
 use serde_json::Value;
 
-use super::at::{At, Placed};
+use super::at::{At, Positioned};
 use super::axes::{self, KnownMethods, Role};
 use super::cell::{AXES, Calibration, Cell};
 use super::depth::Depth;
 use super::list::distinct;
 use super::many::Many;
 use super::method::{Method, MethodEntry, WrittenMethod};
-use super::node::Place;
+use super::node::YamlPosition;
 use super::schema::{CalibrationPattern, PatternEntry};
 use crate::error::{Error, Result, nearest};
 
 /// A cell is meant where it has one of the values of each axis that is not empty here.
 #[derive(Debug)]
 pub(super) struct Pattern {
-    place: Place,
-    backbone: Vec<Placed<String>>,
-    criterion: Vec<Placed<WrittenMethod>>,
-    depth: Vec<Placed<Depth>>,
-    recovery: Vec<Placed<WrittenMethod>>,
-    calibration: Vec<Placed<CalibrationPattern>>,
+    place: YamlPosition,
+    backbone: Vec<Positioned<String>>,
+    criterion: Vec<Positioned<WrittenMethod>>,
+    depth: Vec<Positioned<Depth>>,
+    recovery: Vec<Positioned<WrittenMethod>>,
+    calibration: Vec<Positioned<CalibrationPattern>>,
 }
 
 impl Pattern {
@@ -93,7 +93,7 @@ impl Pattern {
         else {
             return backbone && self.names_only_backbones();
         };
-        let method = |patterns: &[Placed<WrittenMethod>], method: &Method| {
+        let method = |patterns: &[Positioned<WrittenMethod>], method: &Method| {
             patterns.is_empty() || patterns.iter().any(|pattern| means(&pattern.value, method))
         };
         backbone
@@ -111,7 +111,7 @@ impl Pattern {
     /// Refuses a value that no cell of the product has, and a combination of values that none has: mostly it is a typing
     /// error, and a table with cells too many would not show it.
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
-        let missing = |key: &str, place: &Place, shown: String, known: Vec<String>| {
+        let missing = |key: &str, place: &YamlPosition, shown: String, known: Vec<String>| {
             let expected = match known.as_slice() {
                 [] => "no such key: the product of the axes has dense cells only".to_owned(),
                 known => format!("one of {}", known.join(", ")),
@@ -127,7 +127,7 @@ impl Pattern {
         };
         let pruned = || product.iter().filter(|(cell, _)| !cell.is_dense());
         let shown = |values: Vec<String>| distinct(values.iter());
-        for Placed { value, place } in &self.backbone {
+        for Positioned { value, place } in &self.backbone {
             if !product.iter().any(|(cell, _)| cell.backbone == *value) {
                 let known = shown(product.iter().map(|(cell, _)| cell.backbone.clone()).collect());
                 return Err(missing("backbone", place, value.clone(), known));
@@ -139,21 +139,21 @@ impl Pattern {
                 Role::Recovery => cell.recovery.clone(),
             };
             let known: Vec<Method> = distinct(pruned().filter_map(|(cell, _)| of(cell)).collect::<Vec<_>>().iter());
-            for Placed { value, place } in patterns {
+            for Positioned { value, place } in patterns {
                 if !known.iter().any(|method| means(value, method)) {
                     let known = known.iter().map(ToString::to_string).collect();
                     return Err(missing(role.key(), place, value.to_string(), known));
                 }
             }
         }
-        for Placed { value, place } in &self.depth {
+        for Positioned { value, place } in &self.depth {
             if !pruned().any(|(cell, layers)| cell.depth == value.of(*layers)) {
                 let known = shown(pruned().map(|(cell, _)| cell.depth.to_string()).collect());
                 return Err(missing("depth", place, value.to_string(), known));
             }
         }
         let calibrations = distinct(pruned().filter_map(|(cell, _)| cell.calibration.as_ref()));
-        for Placed { value, place } in &self.calibration {
+        for Positioned { value, place } in &self.calibration {
             if !calibrations.iter().any(|calibration| means_calibration(value, calibration)) {
                 let known = calibrations.iter().map(ToString::to_string).collect();
                 return Err(missing("calibration", place, describe(value), known));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::limits::is_plain;
 use super::named::Library;
-use super::node::{Node, Value};
+use super::node::{Value, YamlNode};
 use super::source::{self, FileShape};
 use super::typed::unknown_key;
 use crate::error::{Error, Result, nearest};
@@ -30,12 +30,12 @@ const KEYS: [&str; 11] = [
 #[derive(Debug)]
 pub(super) struct Profile {
     pub(super) name: String,
-    pub(super) changes: Node,
+    pub(super) changes: YamlNode,
 }
 
 /// Takes `profile` and `profiles` out of the tree. `chosen` comes from the command line and wins over `profile`. What the
 /// grid says of the profile is laid upon the file `profiles/NAME.yaml`, where there is one that grids share.
-pub(super) fn take(root: &mut Node, chosen: Option<&str>, library: &Library) -> Result<Option<Profile>> {
+pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<Profile>> {
     let Some(mut profile) = own(root, chosen)? else { return Ok(None) };
     if let Some(file) = library.profile(&profile.name) {
         let mut shared = shared(&file, &profile.name)?;
@@ -45,7 +45,7 @@ pub(super) fn take(root: &mut Node, chosen: Option<&str>, library: &Library) -> 
     Ok(Some(profile))
 }
 
-fn shared(file: &Path, name: &str) -> Result<Node> {
+fn shared(file: &Path, name: &str) -> Result<YamlNode> {
     let what = format!("the profile `{name}`");
     let hint = format!("the file holds what would stand behind `{name}:` in a grid's `profiles`");
     let changes = source::read(file, &FileShape { what: &what, expected: "keys of a grid", hint: &hint })?;
@@ -53,7 +53,7 @@ fn shared(file: &Path, name: &str) -> Result<Node> {
     Ok(changes)
 }
 
-fn own(root: &mut Node, chosen: Option<&str>) -> Result<Option<Profile>> {
+fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<Profile>> {
     let Value::Map(keys) = &mut root.value else { return Ok(None) };
     let mut extract = |key: &str| {
         let position = keys.iter().position(|entry| entry.key == key)?;
@@ -108,16 +108,16 @@ fn own(root: &mut Node, chosen: Option<&str>) -> Result<Option<Profile>> {
 }
 
 /// The names of a grid's profiles.
-pub(super) fn names_of(root: &Node) -> Vec<String> {
+pub(super) fn names_of(root: &YamlNode) -> Vec<String> {
     root.get("profiles").map(names).unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
 
-fn names(profiles: &Node) -> Vec<&str> {
+fn names(profiles: &YamlNode) -> Vec<&str> {
     profiles.entries().iter().map(|entry| entry.key.as_str()).collect()
 }
 
 /// The shape of all profiles, also of those not in use: a typing error is found before the profile is needed.
-fn check(profiles: &Node) -> Result<()> {
+fn check(profiles: &YamlNode) -> Result<()> {
     if profiles.entries().is_empty() {
         return Err(Error::bad_input("`profiles` holds no profile")
             .at(profiles.place.to_string())
@@ -147,7 +147,7 @@ fn check(profiles: &Node) -> Result<()> {
 }
 
 /// The keys of one profile.
-fn check_keys(changes: &Node, subject: &str) -> Result<()> {
+fn check_keys(changes: &YamlNode, subject: &str) -> Result<()> {
     for change in changes.entries() {
         let key = change.key.as_str();
         if OF_THE_WHOLE.contains(&key) {

@@ -1,12 +1,12 @@
 //! Axes with every default filled in: options of methods, parts of calibrations, and what an `include` takes from the grid.
 
-use super::at::Placed;
+use super::at::Positioned;
 use super::axes::{Role, WrittenAxes, WrittenCalibration};
 use super::cell::Calibration;
 use super::depth::Depth;
 use super::list;
 use super::method::{Method, WrittenMethod};
-use super::node::Place;
+use super::node::YamlPosition;
 use super::registry::Registry;
 use crate::error::Result;
 
@@ -14,12 +14,12 @@ use crate::error::Result;
 #[derive(Debug, Clone)]
 pub(super) struct Axes {
     /// Where the map stands that holds them.
-    pub(super) place: Place,
-    pub(super) backbone: Vec<Placed<String>>,
-    pub(super) criterion: Vec<Placed<Method>>,
-    pub(super) depth: Vec<Placed<Depth>>,
-    pub(super) recovery: Vec<Placed<Method>>,
-    pub(super) calibration: Vec<Placed<Calibration>>,
+    pub(super) place: YamlPosition,
+    pub(super) backbone: Vec<Positioned<String>>,
+    pub(super) criterion: Vec<Positioned<Method>>,
+    pub(super) depth: Vec<Positioned<Depth>>,
+    pub(super) recovery: Vec<Positioned<Method>>,
+    pub(super) calibration: Vec<Positioned<Calibration>>,
 }
 
 /// `written`, and where it has no axis of its own that of `grid`, if any.
@@ -28,7 +28,7 @@ pub(super) struct Axes {
 /// A method that the registry does not accept, or a calibration that stands twice.
 pub(super) fn resolve(written: &WrittenAxes, grid: Option<&Axes>, registry: &dyn Registry) -> Result<Axes> {
     let WrittenAxes { name, place, backbone, criterion, depth, recovery, calibration } = written;
-    let methods = |role, written: &[Placed<WrittenMethod>]| methods(role, written, registry);
+    let methods = |role, written: &[Positioned<WrittenMethod>]| methods(role, written, registry);
     let axis = if name.is_empty() { "calibration".to_owned() } else { format!("{name}.calibration") };
     Ok(Axes {
         place: place.clone(),
@@ -41,17 +41,21 @@ pub(super) fn resolve(written: &WrittenAxes, grid: Option<&Axes>, registry: &dyn
 }
 
 fn own_or<W, T: Clone>(
-    own: &Option<Vec<Placed<W>>>,
-    grid: Option<&Vec<Placed<T>>>,
-    resolve: impl FnOnce(&[Placed<W>]) -> Result<Vec<Placed<T>>>,
-) -> Result<Vec<Placed<T>>> {
+    own: &Option<Vec<Positioned<W>>>,
+    grid: Option<&Vec<Positioned<T>>>,
+    resolve: impl FnOnce(&[Positioned<W>]) -> Result<Vec<Positioned<T>>>,
+) -> Result<Vec<Positioned<T>>> {
     own.as_deref().map_or_else(|| Ok(grid.cloned().unwrap_or_default()), resolve)
 }
 
 /// Methods that the registry accepts. Of two ways to write one method the first stays.
-fn methods(role: Role, written: &[Placed<WrittenMethod>], registry: &dyn Registry) -> Result<Vec<Placed<Method>>> {
-    let mut methods: Vec<Placed<Method>> = Vec::new();
-    for Placed { value: method, place } in written {
+fn methods(
+    role: Role,
+    written: &[Positioned<WrittenMethod>],
+    registry: &dyn Registry,
+) -> Result<Vec<Positioned<Method>>> {
+    let mut methods: Vec<Positioned<Method>> = Vec::new();
+    for Positioned { value: method, place } in written {
         let WrittenMethod { name, options } = method;
         let resolved = match role {
             Role::Criterion => registry.resolve_criterion(name, options),
@@ -65,15 +69,15 @@ fn methods(role: Role, written: &[Placed<WrittenMethod>], registry: &dyn Registr
         })?;
         let value = Method { name: name.clone(), options: options.clone(), resolved };
         if methods.iter().all(|known| known.value != value) {
-            methods.push(Placed { value, place: place.clone() });
+            methods.push(Positioned { value, place: place.clone() });
         }
     }
     Ok(methods)
 }
 
-fn calibrations(axis: &str, written: &[Placed<WrittenCalibration>]) -> Result<Vec<Placed<Calibration>>> {
-    let filled = |of: &Placed<WrittenCalibration>| Placed { value: of.value.filled(), place: of.place.clone() };
-    let calibrations: Vec<Placed<Calibration>> = written.iter().map(filled).collect();
+fn calibrations(axis: &str, written: &[Positioned<WrittenCalibration>]) -> Result<Vec<Positioned<Calibration>>> {
+    let filled = |of: &Positioned<WrittenCalibration>| Positioned { value: of.value.filled(), place: of.place.clone() };
+    let calibrations: Vec<Positioned<Calibration>> = written.iter().map(filled).collect();
     list::none_twice(axis, &calibrations)?;
     Ok(calibrations)
 }

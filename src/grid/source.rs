@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::node::{Node, Value};
+use super::node::{Value, YamlNode};
 use super::yaml;
 use crate::error::{Error, Result};
 use crate::files::regular;
@@ -16,14 +16,14 @@ pub(super) struct FileShape<'a> {
 }
 
 /// Reads a YAML file that holds one map.
-pub(super) fn read(path: &Path, shape: &FileShape<'_>) -> Result<Node> {
+pub(super) fn read(path: &Path, shape: &FileShape<'_>) -> Result<YamlNode> {
     let bytes = regular::read(path)?;
     let text = String::from_utf8(bytes).map_err(|error| not_utf8(shape.what, path, &error))?;
     parse(&text, path, shape)
 }
 
 /// Reads YAML text that holds one map; `path` is how messages name it.
-pub(super) fn parse(text: &str, path: &Path, shape: &FileShape<'_>) -> Result<Node> {
+pub(super) fn parse(text: &str, path: &Path, shape: &FileShape<'_>) -> Result<YamlNode> {
     let FileShape { what, expected, hint } = shape;
     let root = if is_blank(text) { None } else { Some(yaml::parse_file(text, path)?) };
     let Some(root) = root.filter(|root| !matches!(root.value, Value::Null)) else {

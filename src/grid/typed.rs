@@ -6,7 +6,7 @@ use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeSeed, Deserializer, Expected, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::node::{MapEntry, Node, Place, Value};
+use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::{Error, nearest};
 
 /// What serde complains about, before it is put into words. A type of its own, because the parts of a message could
@@ -15,7 +15,7 @@ use crate::error::{Error, nearest};
 pub(super) struct Fault {
     complaint: Complaint,
     /// Path and place of the value; set by the innermost deserializer.
-    at: Option<(String, Place)>,
+    at: Option<(String, YamlPosition)>,
 }
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Fault {
         Self { complaint, at: None }
     }
 
-    fn located(mut self, path: &str, place: &Place) -> Self {
+    fn located(mut self, path: &str, place: &YamlPosition) -> Self {
         self.at.get_or_insert_with(|| (path.to_owned(), place.clone()));
         self
     }
@@ -156,12 +156,12 @@ fn found_in_words(found: Unexpected<'_>) -> String {
 
 /// Deserializes one node and knows the path to it.
 pub(super) struct FromNode<'a> {
-    node: &'a Node,
+    node: &'a YamlNode,
     path: String,
 }
 
 impl<'a> FromNode<'a> {
-    pub(super) fn root(node: &'a Node) -> Self {
+    pub(super) fn root(node: &'a YamlNode) -> Self {
         Self { node, path: String::new() }
     }
 
@@ -227,7 +227,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
 }
 
 struct Items<'a> {
-    items: std::slice::Iter<'a, Node>,
+    items: std::slice::Iter<'a, YamlNode>,
     path: &'a str,
     /// The position of the next item; none where a single value stands for the list, whose path has no position.
     next: Option<usize>,

@@ -7,22 +7,22 @@ use std::rc::Rc;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Error as YamlError, MessageFormatter, Spanned, UserMessageFormatter};
 
-use super::node::{MapEntry, Node, Place, Value};
+use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::{Error, Result};
 
 /// Reads the YAML text of a file.
-pub(super) fn parse_file(text: &str, path: &Path) -> Result<Node> {
+pub(super) fn parse_file(text: &str, path: &Path) -> Result<YamlNode> {
     let mut root = parse(text, &path.display().to_string())?;
     let file: Rc<Path> = path.into();
     root.relocate(&|place| match place {
-        &Place::File { line, column, .. } => Place::File { file: Rc::clone(&file), line, column },
-        set @ Place::Set(_) => set.clone(),
+        &YamlPosition::File { line, column, .. } => YamlPosition::File { file: Rc::clone(&file), line, column },
+        set @ YamlPosition::Set(_) => set.clone(),
     });
     Ok(root)
 }
 
 /// Reads YAML text; `file` is how messages name it. The places in it name no file yet: serde has no way to tell them.
-pub(super) fn parse(text: &str, file: &str) -> Result<Node> {
+pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
     let options = serde_saphyr::options! {
         // `no`, `on` and `off` are words here: a recovery or a corpus may be called so.
         strict_booleans: true,
@@ -74,13 +74,17 @@ fn with_caret(line: &str, column: u64) -> String {
     format!("{shown}\n{}^", " ".repeat(caret - skipped))
 }
 
-fn node_of(spanned: Spanned<Value>) -> Node {
-    Node { place: place_of(&spanned), value: spanned.value }
+fn node_of(spanned: Spanned<Value>) -> YamlNode {
+    YamlNode { place: place_of(&spanned), value: spanned.value }
 }
 
-fn place_of<T>(spanned: &Spanned<T>) -> Place {
+fn place_of<T>(spanned: &Spanned<T>) -> YamlPosition {
     // For an alias this is the line that uses the value, which is the one the user has to think about.
-    Place::File { file: Path::new("").into(), line: spanned.referenced.line(), column: spanned.referenced.column() }
+    YamlPosition::File {
+        file: Path::new("").into(),
+        line: spanned.referenced.line(),
+        column: spanned.referenced.column(),
+    }
 }
 
 impl<'de> Deserialize<'de> for Value {

@@ -20,7 +20,7 @@ use crate::identity::{
 use crate::latency::Rounds;
 use crate::model::EngineChoice;
 use crate::recovery;
-use crate::store::{ArtifactKind, Key};
+use crate::store::{Key, ObjectKind};
 use crate::tasks::{self, Task};
 
 /// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
@@ -79,7 +79,7 @@ impl<'a> Contents<'a> {
         if let Some(shards) = shards {
             of["shards"] = json!(shards);
         }
-        Key::new(ArtifactKind::Tokens, of, []).named(corpus)
+        Key::new(ObjectKind::Tokens, of, []).named(corpus)
     }
 
     /// A calibration, and the key of its windows.
@@ -129,7 +129,7 @@ impl<'a> Contents<'a> {
             prefix: prefix.as_ref().map(Canonical::of),
             batch: self.batch_tokens,
         };
-        Ok((measure, Key::new(ArtifactKind::Tokens, of, []).named(&used.name)))
+        Ok((measure, Key::new(ObjectKind::Tokens, of, []).named(&used.name)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{BackbonePlan, KeyState, Plan, StoreState, Variant, payload};
+use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant, payload};
 use crate::calibrate::ActivationShape;
 use crate::criterion::{self, Criterion, PruneSpec};
 use crate::distill::Finetune;
@@ -13,7 +13,7 @@ use crate::latency::{self, Rounds};
 use crate::model::trie::Cost;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::recovery::{self, Span};
-use crate::store::{ArtifactKind, Store};
+use crate::store::{ObjectKind, Store};
 
 /// What a grid costs, and what is left of that.
 #[derive(Debug, Clone, Copy, Default)]
@@ -160,15 +160,15 @@ fn matrix_bytes(backbone: &BackbonePlan) -> u64 {
 
 /// Files and folders of an artifact at the most, with the folder of its hash's first digits: one file where it is small, else a
 /// folder with its record and payloads. Scores lie in files of many.
-fn inodes(kind: ArtifactKind, backbone: &BackbonePlan) -> u64 {
+fn inodes(kind: ObjectKind, backbone: &BackbonePlan) -> u64 {
     // As many regions of a cut as there may well be.
     let small = 4 * matrix_bytes(backbone) <= Store::SMALL;
     match kind {
-        ArtifactKind::Scores => 0,
-        ArtifactKind::Selection | ArtifactKind::Latency => 2,
-        ArtifactKind::Operator | ArtifactKind::Distilled if small => 2,
-        ArtifactKind::Operator | ArtifactKind::Distilled | ArtifactKind::Activations | ArtifactKind::Teacher => 6,
-        ArtifactKind::Tokens => 7,
+        ObjectKind::Scores => 0,
+        ObjectKind::Selection | ObjectKind::Latency => 2,
+        ObjectKind::Operator | ObjectKind::Distilled if small => 2,
+        ObjectKind::Operator | ObjectKind::Distilled | ObjectKind::Activations | ObjectKind::Teacher => 6,
+        ObjectKind::Tokens => 7,
     }
 }
 
@@ -255,10 +255,10 @@ fn of_backbone(
                 let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
                 if read.insert((trained.text, boundary)) {
                     total.left += pass / load.tokens.max(1) as f64 * tokens as f64;
-                    total.disk += (4 * config.hidden + 8 * Finetune::LIKELIEST) as u64 * tokens as u64;
+                    total.disk += (4 * config.hidden + 8 * Finetune::TOP_TOKENS) as u64 * tokens as u64;
                     let shape =
                         ActivationShape { sequences: text.sequences, length: text.length, channels: config.hidden };
-                    total.inodes += 2 * shape.shard_count() as u64 * inodes(ArtifactKind::Teacher, backbone);
+                    total.inodes += 2 * shape.shard_count() as u64 * inodes(ObjectKind::Teacher, backbone);
                 }
             }
         }
@@ -279,13 +279,13 @@ fn of_backbone(
         let Calibration { sequences, length, .. } = calibration.calibration;
         let shape = ActivationShape { sequences, length, channels: config.hidden };
         let shards = shape.shard_count() as u64;
-        total.inodes += (kept + spooled) as u64 * shards * inodes(ArtifactKind::Activations, backbone);
+        total.inodes += (kept + spooled) as u64 * shards * inodes(ObjectKind::Activations, backbone);
         mapped = mapped.max(kept as u64 * site_bytes);
         total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
     }
     let matrix = 4 * (config.hidden * config.hidden) as u64;
     total.disk += operators as u64 * matrix;
-    let lacking: BTreeSet<(ArtifactKind, &str)> = backbone
+    let lacking: BTreeSet<(ObjectKind, &str)> = backbone
         .tokens()
         .into_iter()
         .chain(backbone.variants.iter().flat_map(Variant::keys))
@@ -294,7 +294,7 @@ fn of_backbone(
         .collect();
     total.inodes += lacking.iter().map(|(kind, _)| inodes(*kind, backbone)).sum::<u64>();
     // The folders of kinds, and that of the files of many.
-    total.inodes += if lacking.is_empty() { 0 } else { ArtifactKind::ALL.len() as u64 + 1 };
+    total.inodes += if lacking.is_empty() { 0 } else { ObjectKind::ALL.len() as u64 + 1 };
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
         // Four matrices in f64 are the most that solving holds, beside the activations that it maps.
@@ -306,9 +306,9 @@ fn of_backbone(
 }
 
 fn load(state: &StoreState, tokens: &crate::store::Key) -> Option<Load> {
-    debug_assert_eq!(tokens.kind(), ArtifactKind::Tokens);
+    debug_assert_eq!(tokens.kind(), ObjectKind::Tokens);
     match state.of(tokens) {
-        KeyState::Whole(artifact) => payload::load(artifact).ok(),
+        ObjectState::Whole(artifact) => payload::load(artifact).ok(),
         _ => None,
     }
 }

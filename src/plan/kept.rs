@@ -12,13 +12,13 @@ use crate::store::{Found, InventoryItem, Key, Store};
 
 /// The hashes of the artifacts that some plans use, and of all that these are made from.
 #[derive(Debug, Default)]
-pub struct KeptKeys {
+pub struct KeepSet {
     used: BTreeSet<String>,
     /// Trained operators that are not stored yet: their checkpoints are work that is half done.
     unfinished: BTreeSet<String>,
 }
 
-impl KeptKeys {
+impl KeepSet {
     pub fn add(&mut self, plan: &Plan<'_>, store: &Store) {
         keys(plan).for_each(|key| self.add_key(key));
         self.add_trainings(plan, store);

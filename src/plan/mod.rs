@@ -19,13 +19,13 @@ pub use cost::{
     unrepaired, unscored, weights_budget,
 };
 pub use inputs::{Inputs, warnings};
-pub use kept::{KeptKeys, engines_of};
+pub use kept::{KeepSet, engines_of};
 pub use outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
 use payload::{FIGURES, selection};
 pub use quota::Quota;
 pub use reason::{Change, Reason, Reasons};
 pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
-pub use state::{KeyState, StoreState};
+pub use state::{ObjectState, StoreState};
 
 use crate::error::Result;
 use crate::grid::Grid;

@@ -12,7 +12,7 @@ use super::cost::{JobPlace, job_costs};
 use super::{BackbonePlan, Plan, StoreState, Variant};
 use crate::error::Result;
 use crate::files::sha256;
-use crate::store::{ArtifactKind, Key, Store};
+use crate::store::{Key, ObjectKind, Store};
 
 /// The artifacts, cells and jobs of a plan. Latencies are left out: each machine has its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -143,7 +143,7 @@ impl Outline {
     /// What of it is stored. That it is whole is seen by whoever uses it.
     pub fn progress(&self, store: &Store) -> OutlineProgress {
         let present: BTreeMap<&str, HashSet<String>> =
-            ArtifactKind::ALL.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
+            ObjectKind::ALL.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
         let has = |&place: &usize| {
             let (kind, hash) = &self.artifacts[place];
             present.get(kind.as_str()).is_some_and(|hashes| hashes.contains(hash))

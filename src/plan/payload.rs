@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::model::Load;
-use crate::store::StoredArtifact;
+use crate::store::StoredObject;
 
 /// Of a selection: the layers and scores.
 pub const SELECTION: &str = "selection.json";
@@ -32,7 +32,7 @@ pub fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Damage.
-pub fn from_json<T: DeserializeOwned>(artifact: &StoredArtifact, name: &str) -> Result<T> {
+pub fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result<T> {
     serde_json::from_slice(&artifact.read(name)?).map_err(|error| {
         Error::damaged("a stored artifact cannot be read")
             .at(artifact.folder().join(name).display().to_string())
@@ -44,7 +44,7 @@ pub fn from_json<T: DeserializeOwned>(artifact: &StoredArtifact, name: &str) -> 
 ///
 /// # Errors
 /// Damage.
-pub fn selection(artifact: &StoredArtifact) -> Result<Selection> {
+pub fn selection(artifact: &StoredObject) -> Result<Selection> {
     from_json(artifact, SELECTION)
 }
 
@@ -52,7 +52,7 @@ pub fn selection(artifact: &StoredArtifact) -> Result<Selection> {
 ///
 /// # Errors
 /// Damage.
-pub fn selection_notes(artifact: &StoredArtifact) -> Result<Vec<String>> {
+pub fn selection_notes(artifact: &StoredObject) -> Result<Vec<String>> {
     let noted = artifact.payloads().any(|name| name == NOTES);
     if noted { from_json(artifact, NOTES) } else { Ok(Vec::new()) }
 }
@@ -61,7 +61,7 @@ pub fn selection_notes(artifact: &StoredArtifact) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// Damage.
-pub fn load(artifact: &StoredArtifact) -> Result<Load> {
+pub fn load(artifact: &StoredObject) -> Result<Load> {
     let [tokens, scored, length] = from_json::<[usize; 3]>(artifact, LOAD)?;
     Ok(Load { tokens, scored, length })
 }
@@ -75,7 +75,7 @@ pub fn load_bytes(load: &Load) -> Vec<u8> {
 ///
 /// # Errors
 /// Damage.
-pub fn values(artifact: &StoredArtifact) -> Result<Vec<f64>> {
+pub fn values(artifact: &StoredObject) -> Result<Vec<f64>> {
     Ok(bytemuck::pod_collect_to_vec::<u8, u64>(&artifact.read(VALUES)?)
         .into_iter()
         .map(|bits| f64::from_bits(u64::from_le(bits)))

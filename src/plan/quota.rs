@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{KeptKeys, Plan};
+use super::{KeepSet, Plan};
 use crate::store::{InventoryItem, Store};
 
 /// How a store stands to a limit.
@@ -24,7 +24,7 @@ impl Quota {
     /// Looks through a store into which `coming` bytes will be written. `in_use` are the hashes of what living processes
     /// have noted.
     pub fn of(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
-        let mut needed = KeptKeys::default();
+        let mut needed = KeepSet::default();
         needed.add_needed(plan, store);
         let needed = |entry: &InventoryItem| in_use.contains(&entry.hash) || (entry.current() && needed.has(entry));
         Self::divided(store.entries(), needed, limit, coming)
@@ -59,7 +59,7 @@ impl Quota {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{ArtifactKind, Key};
+    use crate::store::{Key, ObjectKind};
     use serde_json::json;
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
         let store = Store::open(folder.path()).unwrap();
         // Bytes, and the seconds that they took: 10, 1, 100 and 2 ms a byte.
         for (number, (bytes, seconds)) in [(100, 1.0), (1000, 1.0), (10, 1.0), (500, 1.0)].into_iter().enumerate() {
-            let key = Key::new(ArtifactKind::Selection, json!({"number": number}), []);
+            let key = Key::new(ObjectKind::Selection, json!({"number": number}), []);
             store.put(&key, seconds, &[("a", &vec![0; bytes])]).unwrap();
         }
         let quota = |needed: u64, limit: u64, coming: u64| {

@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{KeyState, Plan, StoreState};
+use super::{ObjectState, Plan, StoreState};
 use crate::identity::{Aspect, Canonical, Difference, Leaves, differs};
-use crate::store::{ArtifactKind, Found, InventoryItem, Key, Store};
+use crate::store::{Found, InventoryItem, Key, ObjectKind, Store};
 
 /// Why an artifact is not there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
@@ -104,7 +104,7 @@ impl Reasons {
                 continue;
             }
             let key = &artifact.meta().key;
-            let Some(kind) = ArtifactKind::ALL.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
+            let Some(kind) = ObjectKind::ALL.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
             let parts = Parts { leaves: leaves(key), inputs: inputs(key) };
             let of_kind = stored.entry(kind.name()).or_default();
             for field in parts.leaves.keys() {
@@ -117,7 +117,7 @@ impl Reasons {
 
     /// Why a key that is not stored whole has to be made.
     pub fn of(&self, key: &Key, state: &StoreState) -> Reason {
-        if let KeyState::Damaged(error) = state.of(key) {
+        if let ObjectState::Damaged(error) = state.of(key) {
             return Reason::Damaged(error.one_line());
         }
         self.of_missing(key)
@@ -214,10 +214,10 @@ mod tests {
     use std::sync::Arc;
 
     fn key(seed: u64, alpha: f64, content: &str) -> Key {
-        let tokens = Arc::new(Key::new(ArtifactKind::Tokens, json!({"seed": seed}), []).named("c4"));
+        let tokens = Arc::new(Key::new(ObjectKind::Tokens, json!({"seed": seed}), []).named("c4"));
         let of = json!({"backbone": content.repeat(64)});
-        let selection = Key::new(ArtifactKind::Selection, of, [("tokens", tokens)]).named("llama");
-        Key::new(ArtifactKind::Operator, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
+        let selection = Key::new(ObjectKind::Selection, of, [("tokens", tokens)]).named("llama");
+        Key::new(ObjectKind::Operator, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
     }
 
     fn parts(key: &Key) -> Parts {
@@ -247,9 +247,9 @@ mod tests {
     fn what_is_hardly_comparable_gives_no_reason() {
         assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings: another cell");
         let dense = |name: &str, content: &str, tokens: &str| {
-            let tokens = Arc::new(Key::new(ArtifactKind::Tokens, json!({"length": 64}), []).named(tokens));
+            let tokens = Arc::new(Key::new(ObjectKind::Tokens, json!({"length": 64}), []).named(tokens));
             let of = json!({"backbone": content.repeat(64)});
-            Key::new(ArtifactKind::Scores, of, [("tokens", tokens)]).named(name)
+            Key::new(ObjectKind::Scores, of, [("tokens", tokens)]).named(name)
         };
         let stored = [dense("llama", "a", "ptb")];
         assert_eq!(reason(&stored, &dense("qwen", "b", "ptb")), "first time", "another backbone");
@@ -260,10 +260,10 @@ mod tests {
     #[test]
     fn an_ancestor_on_two_paths_is_told_once() {
         let key = |seed: u64| {
-            let tokens = Arc::new(Key::new(ArtifactKind::Tokens, json!({"seed": seed}), []));
-            let pass = Arc::new(Key::new(ArtifactKind::Activations, json!({"dtype": "f32"}), [("tokens", tokens)]));
-            let selection = Key::new(ArtifactKind::Selection, json!({}), [("activations", Arc::clone(&pass))]);
-            Key::new(ArtifactKind::Operator, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
+            let tokens = Arc::new(Key::new(ObjectKind::Tokens, json!({"seed": seed}), []));
+            let pass = Arc::new(Key::new(ObjectKind::Activations, json!({"dtype": "f32"}), [("tokens", tokens)]));
+            let selection = Key::new(ObjectKind::Selection, json!({}), [("activations", Arc::clone(&pass))]);
+            Key::new(ObjectKind::Operator, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
         };
         let (stored, wanted) = (parts(&key(0)), parts(&key(1)));
         let changes = differences(&stored.leaves, &wanted.leaves);

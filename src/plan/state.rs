@@ -8,21 +8,21 @@ use rayon::prelude::*;
 use super::{Plan, Variant};
 use crate::criterion::Selection;
 use crate::error::Error;
-use crate::store::{ArtifactKind, Key, Lookup, Store, StoredArtifact};
+use crate::store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 /// How a key stands in the store.
 #[derive(Debug)]
-pub enum KeyState {
+pub enum ObjectState {
     Absent,
     /// Something is there that is not what was written; it will be made anew.
     Damaged(Error),
-    Whole(StoredArtifact),
+    Whole(StoredObject),
 }
 
 /// How all keys of a plan stand.
 pub struct StoreState {
     /// Those that are not absent.
-    by_hash: HashMap<String, KeyState>,
+    by_hash: HashMap<String, ObjectState>,
     selections: HashMap<String, Selection>,
 }
 
@@ -34,7 +34,7 @@ impl StoreState {
 
     /// The same as if no latency were stored: they are measured anew.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
-        Self::of_keys(plan, store, &|key| key.kind() != ArtifactKind::Latency)
+        Self::of_keys(plan, store, &|key| key.kind() != ObjectKind::Latency)
     }
 
     fn of_keys(plan: &Plan<'_>, store: &Store, asked: &dyn Fn(&Key) -> bool) -> Self {
@@ -56,13 +56,13 @@ impl StoreState {
                 entry.1 |= scoring;
             }
         }
-        let by_hash: HashMap<String, KeyState> = wanted
+        let by_hash: HashMap<String, ObjectState> = wanted
             .into_par_iter()
             .filter(|(hash, _)| there.contains(*hash))
-            .map(|(hash, (key, loaded))| (hash.to_string(), KeyState::of(key, store, loaded)))
+            .map(|(hash, (key, loaded))| (hash.to_string(), ObjectState::of(key, store, loaded)))
             .collect();
-        let selection = |(hash, stored): (&String, &KeyState)| match stored {
-            KeyState::Whole(artifact) => Some((hash.clone(), super::selection(artifact).ok()?)),
+        let selection = |(hash, stored): (&String, &ObjectState)| match stored {
+            ObjectState::Whole(artifact) => Some((hash.clone(), super::selection(artifact).ok()?)),
             _ => None,
         };
         let selections = variants.iter().filter_map(|variant| variant.selection.as_ref());
@@ -71,12 +71,12 @@ impl StoreState {
     }
 
     /// How a key stands.
-    pub fn of(&self, key: &Key) -> &KeyState {
-        self.by_hash.get(key.hash()).unwrap_or(&KeyState::Absent)
+    pub fn of(&self, key: &Key) -> &ObjectState {
+        self.by_hash.get(key.hash()).unwrap_or(&ObjectState::Absent)
     }
 
     pub fn has(&self, key: &Key) -> bool {
-        matches!(self.of(key), KeyState::Whole(_))
+        matches!(self.of(key), ObjectState::Whole(_))
     }
 
     /// The layers that a stored selection removes.
@@ -86,10 +86,10 @@ impl StoreState {
 
     /// The hashes of what is there: of what is damaged, or of the rest.
     pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {
-        let of = move |stored: &KeyState| match stored {
-            KeyState::Damaged(_) => damaged,
-            KeyState::Whole(_) => !damaged,
-            KeyState::Absent => false,
+        let of = move |stored: &ObjectState| match stored {
+            ObjectState::Damaged(_) => damaged,
+            ObjectState::Whole(_) => !damaged,
+            ObjectState::Absent => false,
         };
         self.by_hash.iter().filter(move |(_, stored)| of(stored)).map(|(hash, _)| hash.as_str())
     }
@@ -98,7 +98,7 @@ impl StoreState {
     pub fn damages(&self) -> impl Iterator<Item = &Error> {
         self.by_hash
             .values()
-            .filter_map(|stored| if let KeyState::Damaged(error) = stored { Some(error) } else { None })
+            .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
     }
 
     /// Whether nothing is left to do for a variant but for its latencies, which each machine measures for itself.
@@ -114,9 +114,9 @@ impl StoreState {
 
 /// The hashes of those keys under which something is stored. Of many, whole folders are listed.
 fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
-    let mut by_kind: HashMap<ArtifactKind, Vec<&Key>> = HashMap::new();
+    let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
     keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
-    let of = |(kind, keys): (ArtifactKind, Vec<&Key>)| -> Vec<String> {
+    let of = |(kind, keys): (ObjectKind, Vec<&Key>)| -> Vec<String> {
         if keys.len() > MANY {
             return store.present(kind).into_iter().collect();
         }
@@ -128,7 +128,7 @@ fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<St
 /// A listing of all artifacts of a kind costs some hundred operations at most.
 const MANY: usize = 300;
 
-impl KeyState {
+impl ObjectState {
     fn of(key: &Key, store: &Store, loaded: bool) -> Self {
         let artifact = match store.look(key) {
             Lookup::Absent => return Self::Absent,
@@ -136,13 +136,13 @@ impl KeyState {
             Lookup::Whole(artifact) => artifact,
         };
         let checked = match key.kind() {
-            ArtifactKind::Selection | ArtifactKind::Scores | ArtifactKind::Latency => artifact.verify(),
-            ArtifactKind::Operator | ArtifactKind::Distilled if loaded => artifact.verify(),
+            ObjectKind::Selection | ObjectKind::Scores | ObjectKind::Latency => artifact.verify(),
+            ObjectKind::Operator | ObjectKind::Distilled if loaded => artifact.verify(),
             // The figures are read in any case; the matrices are large.
-            ArtifactKind::Operator | ArtifactKind::Distilled => artifact.read(super::FIGURES).map(drop),
+            ObjectKind::Operator | ObjectKind::Distilled => artifact.read(super::FIGURES).map(drop),
             // Results are judged by them.
-            ArtifactKind::Tokens => artifact.verify(),
-            ArtifactKind::Activations | ArtifactKind::Teacher => Ok(()),
+            ObjectKind::Tokens => artifact.verify(),
+            ObjectKind::Activations | ObjectKind::Teacher => Ok(()),
         };
         match checked {
             Ok(()) => Self::Whole(artifact),

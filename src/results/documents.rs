@@ -10,7 +10,7 @@ use super::csv::failed;
 use super::parquet::write_parts;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
-use crate::tasks::{AnswerSheet, DocumentResult};
+use crate::tasks::{Answered, DocumentResult};
 
 /// A results folder's answers.
 pub const DOCUMENTS: &str = "documents.parquet";
@@ -23,7 +23,7 @@ pub const LM_EVAL: &str = "lm_eval";
 pub struct Answers<'a> {
     pub cell: &'a str,
     pub task: &'a str,
-    pub answers: &'a AnswerSheet,
+    pub answers: &'a Answered,
 }
 
 /// The columns that a choice has of its own.
@@ -102,21 +102,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tasks::{AnswerKey, Score};
+    use crate::tasks::{Score, Solutions};
 
-    fn answers(count: usize, seed: usize) -> AnswerSheet {
+    fn answers(count: usize, seed: usize) -> Answered {
         let choice = |at: usize| [at % 50, at % 60, at % 9, at % 2];
         let questions = |id: usize| {
             let choices: Vec<_> = (0..id % 4).map(|at| choice(4 * id + at)).collect();
             json!({"id": id, "gold": 1, "choices": choices})
         };
         let documents: Vec<_> = (0..count).map(questions).collect();
-        let key: AnswerKey =
+        let key: Solutions =
             serde_json::from_value(json!({"task": "copa", "original": count, "documents": documents})).unwrap();
         let score =
             |at: usize| Score { log_likelihood: -((at * 37 + seed) as f64).sqrt(), greedy: at.is_multiple_of(3) };
         let scores = (0..key.requests()).map(score).collect();
-        AnswerSheet::new(&Arc::new(key), scores).unwrap().0
+        Answered::new(&Arc::new(key), scores).unwrap().0
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
         let mut reader = ParquetReader::new(File::open(&path).unwrap());
         let groups: Vec<u64> =
             reader.get_metadata().unwrap().row_groups.iter().map(|group| group.num_rows() as u64).collect();
-        let rows = |of: &AnswerSheet| -> u64 { of.documents().map(|document| document.choices.len() as u64).sum() };
+        let rows = |of: &Answered| -> u64 { of.documents().map(|document| document.choices.len() as u64).sum() };
         assert_eq!(groups, [rows(&many) + rows(&few), rows(&many)], "a cell without choices has no rows");
         assert_eq!(reader.finish().unwrap(), frame(&all).unwrap());
     }

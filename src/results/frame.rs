@@ -10,7 +10,7 @@ use super::csv::{failed, unwritten, write_csv};
 use super::measurement::{Measurement, Sample};
 use super::paired::Paired;
 use super::protocol_line::protocol_line;
-use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, Row, Shown, Table};
+use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, PrintedNumber, Row, Table};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
 
@@ -89,17 +89,17 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
 /// # Errors
 /// When polars cannot make the columns.
 pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
-    let mut rows: Vec<(&Shown, &Measurement)> = Vec::new();
+    let mut rows: Vec<(&PrintedNumber, &Measurement)> = Vec::new();
     for (_, shown) in table.shown() {
         if rows.iter().all(|(known, _)| !Arc::ptr_eq(&known.of, &shown.of)) {
             rows.push((shown, &*shown.of));
         }
     }
-    let text = |name: &str, of: &dyn Fn(&Shown, &Measurement) -> Option<String>| -> Column {
+    let text = |name: &str, of: &dyn Fn(&PrintedNumber, &Measurement) -> Option<String>| -> Column {
         let values: Vec<Option<String>> = rows.iter().map(|(shown, number)| of(shown, number)).collect();
         Series::new(name.into(), values).into_column()
     };
-    let real = |name: &str, of: &dyn Fn(&Shown, &Measurement) -> Option<f64>| -> Column {
+    let real = |name: &str, of: &dyn Fn(&PrintedNumber, &Measurement) -> Option<f64>| -> Column {
         let values: Vec<Option<f64>> = rows.iter().map(|(shown, number)| of(shown, number)).collect();
         Series::new(name.into(), values).into_column()
     };
@@ -107,7 +107,8 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
         let values: Vec<u64> = rows.iter().map(|(_, number)| of(number) as u64).collect();
         Series::new(name.into(), values).into_column()
     };
-    let paired = |of: fn(&Paired) -> String| move |shown: &Shown, _: &Measurement| shown.paired.as_ref().map(of);
+    let paired =
+        |of: fn(&Paired) -> String| move |shown: &PrintedNumber, _: &Measurement| shown.paired.as_ref().map(of);
     let mut columns = vec![
         text("artifact", &|_, _| Some(origin.artifact.to_owned())),
         text("profile", &|_, _| Some(origin.profile.to_owned())),

@@ -9,7 +9,7 @@ use super::parquet::write_parts;
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, LatencyResult};
 use crate::grid::{Grid, Latency};
-use crate::latency::{NOISE, Rounds, Spread};
+use crate::latency::{NOISE, Rounds, TimeSpread};
 
 /// A results folder's times.
 pub const LATENCY: &str = "latency.parquet";
@@ -108,7 +108,7 @@ pub fn latency_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
 fn by_channel(all: &[Timed<'_>]) -> Option<String> {
     let mut of_cells: Vec<(String, Vec<String>)> = Vec::new();
     for of in all {
-        let mean = |spread: Option<Spread>| Some(spread?.mean);
+        let mean = |spread: Option<TimeSpread>| Some(spread?.mean);
         let (full, own) = (mean(of.result.spread()), mean(of.result.spread_by_channel()));
         let (Some(full), Some(own)) = (full, own) else { continue };
         let (name, text) = (of.name(), format!("{} {own:.1} ({full:.1})", of.prompt));
@@ -149,7 +149,7 @@ fn went_on(all: &[Timed<'_>]) -> Option<String> {
 
 /// Which times deviate as they do where something else runs on the machine.
 fn noise(all: &[Timed<'_>]) -> Option<String> {
-    let known: Vec<(&Timed<'_>, Spread)> = all.iter().filter_map(|of| Some((of, of.result.spread()?))).collect();
+    let known: Vec<(&Timed<'_>, TimeSpread)> = all.iter().filter_map(|of| Some((of, of.result.spread()?))).collect();
     let noisy = || known.iter().filter(|(_, spread)| spread.is_noise());
     let (widest, spread) = noisy().max_by(|(_, a), (_, b)| a.relative().total_cmp(&b.relative()))?;
     Some(format!(
@@ -257,7 +257,7 @@ mod tests {
     fn rounds_beyond_the_protocols_are_kept_and_said_and_do_not_count() {
         let times: Vec<f64> = [30.0, 50.0].into_iter().chain([10.0; 10]).collect();
         let adapted = LatencyResult { first: 2, ..result(Some(&times), None).unwrap() };
-        assert_eq!(adapted.spread(), Some(Spread { mean: 10.0, deviation: 0.0 }));
+        assert_eq!(adapted.spread(), Some(TimeSpread { mean: 10.0, deviation: 0.0 }));
         let outcome = outcome(vec![Some(adapted), None]);
         let noted = latency_notes(&grid(), &outcome);
         assert!(noted[1].ends_with("the quietest: 3 to 12 of 12 over 8×1 (a)."), "{noted:?}");

@@ -1,7 +1,7 @@
 //! A table in LaTeX, as the paper has its own: booktabs, a backbone once beside its rows, the best in bold, the second
 //! underlined, ours shaded; natural width, unless the line is narrower.
 
-use super::table::{Lead, LeadKind, LeadPlace, Row, Shown, Table};
+use super::table::{Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
 use crate::error::printable;
 
 /// What a document needs before it can take a table in.
@@ -40,7 +40,7 @@ pub fn latex(table: &Table, label: &str) -> String {
 
 /// A column of the printed table.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum ColumnPlace {
     Lead(usize),
     Number(usize),
     /// Between two groups of numbers.
@@ -48,20 +48,20 @@ enum Place {
     Tail(usize),
 }
 
-fn places(table: &Table) -> Vec<Place> {
+fn places(table: &Table) -> Vec<ColumnPlace> {
     let shown = |(at, lead): (usize, &Lead)| (lead.place == LeadPlace::Everywhere).then_some(at);
-    let mut places: Vec<Place> = table.lead.iter().enumerate().filter_map(shown).map(Place::Lead).collect();
+    let mut places: Vec<ColumnPlace> = table.lead.iter().enumerate().filter_map(shown).map(ColumnPlace::Lead).collect();
     let mut ends: Vec<usize> = Vec::new();
     table.groups.iter().for_each(|(_, count)| ends.push(ends.last().unwrap_or(&0) + count));
     for at in 0..table.columns.len() {
-        places.extend((at > 0 && ends.contains(&at)).then_some(Place::Gap));
-        places.push(Place::Number(at));
+        places.extend((at > 0 && ends.contains(&at)).then_some(ColumnPlace::Gap));
+        places.push(ColumnPlace::Number(at));
     }
-    places.extend(table.tail.iter().enumerate().filter_map(shown).map(Place::Tail));
+    places.extend(table.tail.iter().enumerate().filter_map(shown).map(ColumnPlace::Tail));
     places
 }
 
-impl Place {
+impl ColumnPlace {
     /// To which side its cells stand.
     fn side(self, table: &Table) -> char {
         match self {
@@ -97,7 +97,7 @@ impl Place {
 }
 
 /// The heads over several columns, and the rules below them.
-fn over(table: &Table, places: &[Place]) -> String {
+fn over(table: &Table, places: &[ColumnPlace]) -> String {
     if table.groups.is_empty() {
         return String::new();
     }
@@ -105,13 +105,13 @@ fn over(table: &Table, places: &[Place]) -> String {
     let mut groups = table.groups.iter();
     for (place, at) in places.iter().zip(1..) {
         match place {
-            Place::Number(number) if *number == first => {
+            ColumnPlace::Number(number) if *number == first => {
                 let Some((head, count)) = groups.next() else { break };
                 heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", said(head)));
                 rules.extend((!head.is_empty()).then(|| format!("\\cmidrule{{{at}-{}}}", at + count - 1)));
                 first += count;
             }
-            Place::Number(_) => {}
+            ColumnPlace::Number(_) => {}
             _ => heads.push(String::new()),
         }
     }
@@ -134,18 +134,19 @@ fn line(cells: &[String]) -> String {
     format!("{} \\\\\n", cells.join(" & "))
 }
 
-fn cells(table: &Table, at: usize, places: &[Place]) -> Vec<String> {
+fn cells(table: &Table, at: usize, places: &[ColumnPlace]) -> Vec<String> {
     let row = &table.rows[at];
     // What spans rows, and what a cut is, is not ours.
-    let is_named = |place: &Place| matches!(place, Place::Lead(lead) if table.lead[*lead].kind == LeadKind::Words);
+    let is_named =
+        |place: &ColumnPlace| matches!(place, ColumnPlace::Lead(lead) if table.lead[*lead].kind == LeadKind::Words);
     let named = places.iter().position(is_named).unwrap_or(0);
-    let text = |place: &Place| match *place {
-        Place::Lead(lead) => words(table, at, lead),
-        Place::Tail(tail) => linked(&table.tail[tail], &row.tail[tail]),
-        Place::Number(column) => row.cells[column].as_ref().map_or("--".to_owned(), number),
-        Place::Gap => String::new(),
+    let text = |place: &ColumnPlace| match *place {
+        ColumnPlace::Lead(lead) => words(table, at, lead),
+        ColumnPlace::Tail(tail) => linked(&table.tail[tail], &row.tail[tail]),
+        ColumnPlace::Number(column) => row.cells[column].as_ref().map_or("--".to_owned(), number),
+        ColumnPlace::Gap => String::new(),
     };
-    let shaded = |(column, place): (usize, &Place)| {
+    let shaded = |(column, place): (usize, &ColumnPlace)| {
         let shade = if row.shaded && column >= named { SHADE } else { "" };
         format!("{shade}{}", text(place))
     };
@@ -184,7 +185,7 @@ fn linked(lead: &Lead, text: &str) -> String {
     }
 }
 
-fn number(shown: &Shown) -> String {
+fn number(shown: &PrintedNumber) -> String {
     let text = said(&shown.text);
     let text = match (shown.best, shown.second) {
         (true, _) => format!("\\textbf{{{text}}}"),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::measurement::{CellSummary, Results, Sample};
 use super::protocol_line::protocol_line;
-use super::table::{Column, Lead, LeadPlace, Row, Shown, Table};
+use super::table::{Column, Lead, LeadPlace, PrintedNumber, Row, Table};
 use super::{Protocol, distinct, factors};
 use crate::metric::Nearness;
 
@@ -34,7 +34,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
             let of = cell.number(&protocol.asked())?;
             let value = of.record.value;
             let known = value.is_some() || of.sample == Sample::OutOfMemory;
-            known.then(|| Shown::printed(of, decimals, ""))
+            known.then(|| PrintedNumber::printed(of, decimals, ""))
         };
         let said = |text: &Option<String>| text.clone().unwrap_or_default();
         let status = match (&cell.failure, &cell.missing) {

@@ -1,6 +1,6 @@
 //! A table in Markdown, as GitHub renders it.
 
-use super::table::{Lead, LeadPlace, Row, Shown, Table};
+use super::table::{Lead, LeadPlace, PrintedNumber, Row, Table};
 use super::text::{TextColumn, TextTable, escaped};
 
 /// The best in bold, the second underlined, ours in italics; what the marks mean below it.
@@ -57,7 +57,7 @@ fn texts(table: &Table) -> TextTable {
     }
 }
 
-fn cell(shown: &Shown) -> String {
+fn cell(shown: &PrintedNumber) -> String {
     let mark = match shown.mark() {
         "+" => "⁺",
         "-" => "⁻",

@@ -72,6 +72,6 @@ pub use provenance::Provenance;
 pub use scores::{ModelScore, ModelScores};
 pub use screen::screen;
 pub use stored::{StoredEngine, StoredNumber, StoredResults};
-pub use table::{Column, Lead, LeadKind, LeadPlace, Row, Shown, Table};
+pub use table::{Column, Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
 pub use text::{TextColumn, TextTable, escaped};
 pub use wide::wide;

@@ -143,7 +143,7 @@ mod tests {
     use super::super::record::{Condition, Record};
     use super::*;
     use crate::metric::Metric;
-    use crate::results::Shown;
+    use crate::results::PrintedNumber;
 
     fn number(seed: Option<u64>, value: Option<f64>) -> Measurement {
         let condition = Condition {
@@ -197,7 +197,7 @@ mod tests {
         let of = &over.cells[1].numbers[0];
         // Squares of 3, 0 and 3 over 2.
         assert_eq!((of.record.value, of.record.error), (Some(53.0), Some(3.0)));
-        assert_eq!(Shown::printed(of, 2, "failed").text, "53.00 ± 3.00");
+        assert_eq!(PrintedNumber::printed(of, 2, "failed").text, "53.00 ± 3.00");
         let notes = seed_notes(over.numbers().map(AsRef::as_ref));
         assert_eq!(notes, ["Mean ± standard deviation over n = 3 calibration seeds (0, 1, 2)."]);
     }
@@ -206,10 +206,10 @@ mod tests {
     fn a_seed_that_failed_is_not_counted_and_that_is_said() {
         let over =
             results(&[number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))]).over_seeds();
-        assert_eq!(Shown::printed(&over.measurements()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
+        assert_eq!(PrintedNumber::printed(&over.measurements()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
         assert_eq!(over.cells[0].notes, ["failed under seed 1: it failed"]);
         let over = results(&[number(Some(0), None), number(Some(1), None)]).over_seeds();
-        assert_eq!(Shown::printed(&over.measurements()[0], 2, "failed").text, "failed");
+        assert_eq!(PrintedNumber::printed(&over.measurements()[0], 2, "failed").text, "failed");
         assert_eq!(over.cells[0].failure.as_deref(), Some("seed 0: it failed; seed 1: it failed"));
     }
 }

@@ -6,7 +6,7 @@ use crate::corpus::ShardOrder;
 use crate::exec::{GridOutcome, TaskProtocol, TextProtocol};
 use crate::grid::{Grid, Latency, Perplexity, TaskUse};
 use crate::latency::Rounds;
-use crate::metric::{ACCURACY, MEMORY, MEMORY_SIZE, Metric, PREFILL, SPEEDUP, Word};
+use crate::metric::{ACCURACY, MEMORY, MEMORY_SIZE, Metric, MetricEntry, PREFILL, SPEEDUP};
 use crate::tasks::Bos;
 
 /// How the numbers of one column were made.
@@ -79,7 +79,7 @@ pub enum Protocol {
 }
 
 /// What is told of a timed prompt, in the order of a run's columns.
-static OF_LATENCY: [&Word; 4] = [&PREFILL, &SPEEDUP, &MEMORY, &MEMORY_SIZE];
+static OF_LATENCY: [&MetricEntry; 4] = [&PREFILL, &SPEEDUP, &MEMORY, &MEMORY_SIZE];
 
 impl Protocol {
     /// One column for each perplexity, each task, and the average of the tasks where there are several.

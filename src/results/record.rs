@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::latency::Spread;
+use crate::latency::TimeSpread;
 use crate::metric::{Metric, PREFILL};
 
 /// The criterion of the dense backbone.
@@ -54,7 +54,7 @@ impl Record {
     /// The part of a time that its deviation is, where that is so large that nothing can be said by it.
     pub fn noise(&self) -> Option<f64> {
         let timed = Metric::find(&self.metric).is_ok_and(|metric| metric.family() == PREFILL.id);
-        let spread = Spread { mean: self.value?, deviation: self.error? };
+        let spread = TimeSpread { mean: self.value?, deviation: self.error? };
         (timed && spread.is_noise()).then(|| spread.relative())
     }
 }

@@ -1,6 +1,6 @@
 //! A table for a terminal.
 
-use super::table::{Lead, LeadPlace, Row, Shown, Table};
+use super::table::{Lead, LeadPlace, PrintedNumber, Row, Table};
 use super::text::{TextColumn, TextTable};
 
 /// Stands for a value that is not there.
@@ -58,13 +58,13 @@ fn said(text: &str) -> String {
 }
 
 /// Room is kept for ranks and marks where a column has any, so that its points stand below each other.
-fn cell(shown: Option<&Shown>, ranks: bool, marks: bool) -> String {
+fn cell(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
     let rank = match shown {
-        Some(Shown { best: true, .. }) => "*",
-        Some(Shown { second: true, .. }) => "°",
+        Some(PrintedNumber { best: true, .. }) => "*",
+        Some(PrintedNumber { second: true, .. }) => "°",
         _ => " ",
     };
-    let mark = shown.map_or("", Shown::mark);
+    let mark = shown.map_or("", PrintedNumber::mark);
     let text = shown.map_or(NONE, |shown| &shown.text);
     let (rank, mark) = (if ranks { rank } else { "" }, if marks { format!("{mark:<1}") } else { String::new() });
     format!("{text}{rank}{mark}")

@@ -99,13 +99,13 @@ pub struct Row {
     /// Whether it heads those below it, so that print has its words bold.
     pub heading: bool,
     /// One for each column; none where the grid has no such cell.
-    pub cells: Vec<Option<Shown>>,
+    pub cells: Vec<Option<PrintedNumber>>,
     pub tail: Vec<String>,
 }
 
 /// One number in its place.
 #[derive(Debug, Clone)]
-pub struct Shown {
+pub struct PrintedNumber {
     pub of: Arc<Measurement>,
     /// The value with the table's decimals, or `failed`.
     pub text: String,
@@ -142,7 +142,7 @@ impl Lead {
     }
 }
 
-impl Shown {
+impl PrintedNumber {
     /// A number as `text` prints it, without rank. What has failed has no value, whatever was measured before.
     pub fn new(of: &Arc<Measurement>, text: String, value: Option<f64>) -> Self {
         let value = value.filter(|value| value.is_finite() && of.failure.is_none());
@@ -245,7 +245,7 @@ impl Table {
     }
 
     /// Everything that is shown, with its row.
-    pub fn shown(&self) -> impl Iterator<Item = (&Row, &Shown)> {
+    pub fn shown(&self) -> impl Iterator<Item = (&Row, &PrintedNumber)> {
         self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
     }
 

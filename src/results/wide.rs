@@ -3,7 +3,7 @@
 use super::long::decimals;
 use super::measurement::{CellSummary, Results, Sample, distinct};
 use super::protocol_line::protocol_line;
-use super::table::{Column, Lead, Row, Shown, Table};
+use super::table::{Column, Lead, PrintedNumber, Row, Table};
 use super::{Factors, Protocol, factors};
 use crate::error::{Error, Result, nearest};
 use crate::{criterion, recovery};
@@ -32,7 +32,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
             let cell = results.cells.iter().filter(own).find(|cell| variant(cell) == *of)?;
             let found = cell.number(&asked)?;
             let known = found.record.value.is_some() || found.sample == Sample::OutOfMemory;
-            known.then(|| Shown::printed(found, decimals, ""))
+            known.then(|| PrintedNumber::printed(found, decimals, ""))
         };
         let cells = settings.iter().map(shown).collect();
         Row { lead: vec![called], dense: of.is_empty(), ours: factors::is_ours(of), cells, ..Row::default() }

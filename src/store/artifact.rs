@@ -13,21 +13,21 @@ use crate::error::{Error, Result};
 
 /// An artifact with a sound record, whose payloads have the right sizes.
 #[derive(Debug, Clone)]
-pub struct StoredArtifact {
+pub struct StoredObject {
     disk: Arc<dyn Disk>,
-    place: Place,
+    place: ObjectPlace,
     meta: Meta,
 }
 
 /// Where an artifact lies.
 #[derive(Debug, Clone)]
-enum Place {
+enum ObjectPlace {
     Folder(PathBuf),
     /// A file, where its payloads begin in it, and by what it is found again where it moved.
     File(PathBuf, u64, Option<Arc<Packs>>),
 }
 
-impl StoredArtifact {
+impl StoredObject {
     /// Reads the record and compares the payloads' sizes: what is cheap.
     pub(super) fn open(disk: Arc<dyn Disk>, place: PathBuf, hash: Option<&str>) -> Result<Self> {
         if let Ok(read) = packed::only(&*disk, &place) {
@@ -46,12 +46,12 @@ impl StoredArtifact {
                 return Err(damaged(&path).expected(format!("{} bytes", stored.bytes)).found(bytes.to_string()));
             }
         }
-        Ok(Self { disk, place: Place::Folder(place), meta })
+        Ok(Self { disk, place: ObjectPlace::Folder(place), meta })
     }
 
     /// One in a file, with its record.
     pub(super) fn packed(disk: Arc<dyn Disk>, file: PathBuf, at: u64, meta: Meta, packs: Option<Arc<Packs>>) -> Self {
-        Self { disk, place: Place::File(file, at, packs), meta }
+        Self { disk, place: ObjectPlace::File(file, at, packs), meta }
     }
 
     /// One in a file of many.
@@ -75,7 +75,7 @@ impl StoredArtifact {
     /// # Errors
     /// The first payload that is not what was written.
     pub fn verify(&self) -> Result<()> {
-        if let Place::File(file, ..) = &self.place {
+        if let ObjectPlace::File(file, ..) = &self.place {
             return self.in_file(0, self.meta.bytes(), |bytes| {
                 let mut rest = bytes;
                 for (name, stored) in &self.meta.payloads {
@@ -105,7 +105,7 @@ impl StoredArtifact {
             let read = self.disk.read_part(file, at.saturating_add(start), bytes);
             of(&read.map_err(|error| damaged(file).found(error.to_string()))?)
         };
-        let Place::File(file, at, packs) = &self.place else { return of(&[]) };
+        let ObjectPlace::File(file, at, packs) = &self.place else { return of(&[]) };
         read(file, *at).or_else(|error| {
             let moved = packs.as_ref().and_then(|packs| packs.find_again(&Key::hash_of(&self.meta.key)));
             moved.map_or(Err(error), |(file, member)| read(&file, member.at))
@@ -118,7 +118,7 @@ impl StoredArtifact {
 
     /// Where it lies: its folder, or the file that it is in.
     pub fn folder(&self) -> &Path {
-        let (Place::Folder(path) | Place::File(path, ..)) = &self.place;
+        let (ObjectPlace::Folder(path) | ObjectPlace::File(path, ..)) = &self.place;
         path
     }
 
@@ -138,8 +138,8 @@ impl StoredArtifact {
     /// There is none of that name.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
         self.stored(name).map(|_| match &self.place {
-            Place::Folder(folder) => folder.join(name),
-            Place::File(file, ..) => file.clone(),
+            ObjectPlace::Folder(folder) => folder.join(name),
+            ObjectPlace::File(file, ..) => file.clone(),
         })
     }
 
@@ -148,7 +148,7 @@ impl StoredArtifact {
     /// # Errors
     /// There is none of that name, or it cannot be read.
     pub fn map(&self, name: &str) -> Result<Mapped> {
-        if matches!(self.place, Place::File(..)) {
+        if matches!(self.place, ObjectPlace::File(..)) {
             return self.read(name).map(Mapped::Memory);
         }
         let path = self.path(name)?;
@@ -162,7 +162,7 @@ impl StoredArtifact {
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let stored = self.stored(name)?;
         let path = self.folder().join(name);
-        if let Place::File(..) = self.place {
+        if let ObjectPlace::File(..) = self.place {
             return self.in_file(self.meta.before(name), stored.bytes, |bytes| {
                 same(&path, stored, &StoredFile::of_bytes(bytes)).map(|()| bytes.to_vec())
             });

@@ -182,7 +182,7 @@ fn owner_of(name: &str) -> Option<&str> {
 
 /// A private folder that some process writes or wrote.
 #[derive(Debug)]
-pub struct Left {
+pub struct LeftDraft {
     pub folder: PathBuf,
     pub bytes: u64,
     /// Nobody writes it any more.
@@ -190,7 +190,7 @@ pub struct Left {
 }
 
 /// All drafts. Those without a known process are given the time that a shared file system may take to show its record.
-pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<Left> {
+pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<LeftDraft> {
     let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
     // After the drafts: who writes one had a record before.
     let known = processes::all(disk, root);
@@ -208,7 +208,7 @@ pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<Left> {
             }
         };
         let bytes = files.iter().filter_map(|file| disk.size(file).ok()).sum();
-        Some(Left { dead, bytes, folder })
+        Some(LeftDraft { dead, bytes, folder })
     };
     folders.into_iter().filter_map(left).collect()
 }

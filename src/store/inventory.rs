@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::artifact::{StoredArtifact, damaged};
+use super::artifact::{StoredObject, damaged};
 use super::mark::is_stage;
 use super::packed::{self, Packs};
 use super::small::Standing;
-use super::{ArtifactKind, Key, Store};
+use super::{Key, ObjectKind, Store};
 use crate::error::{Error, Result};
 
 /// A place of the store in which an artifact should lie.
@@ -31,13 +31,13 @@ pub struct InventoryItem {
 /// What lies in it.
 #[derive(Debug)]
 pub enum Found {
-    Whole(StoredArtifact),
+    Whole(StoredObject),
     Damaged(Error),
 }
 
 impl Found {
     /// What was opened under a hash.
-    fn of(opened: Result<StoredArtifact>, hash: &str, place: &Path) -> Self {
+    fn of(opened: Result<StoredObject>, hash: &str, place: &Path) -> Self {
         match opened {
             Ok(artifact) if Key::hash_of(&artifact.meta().key) == hash => Self::Whole(artifact),
             Ok(_) => Self::Damaged(
@@ -54,11 +54,11 @@ impl InventoryItem {
     pub fn current(&self) -> bool {
         fn current(key: &Value) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
-            let known = |kind: &ArtifactKind| key["kind"] == kind.name() && key["version"] == kind.version();
+            let known = |kind: &ObjectKind| key["kind"] == kind.name() && key["version"] == kind.version();
             let parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
-            !is_key || (ArtifactKind::ALL.iter().any(known) && parents.into_iter().all(current))
+            !is_key || (ObjectKind::ALL.iter().any(known) && parents.into_iter().all(current))
         }
-        let of_stage = ArtifactKind::ALL.iter().any(|kind| kind.folder() == self.stage);
+        let of_stage = ObjectKind::ALL.iter().any(|kind| kind.folder() == self.stage);
         match &self.found {
             Found::Whole(artifact) => of_stage && current(&artifact.meta().key),
             Found::Damaged(_) => of_stage,
@@ -91,13 +91,13 @@ impl InventoryItem {
     pub fn later(&self) -> bool {
         fn later(key: &Value) -> bool {
             let (Some(kind), Some(version)) = (key["kind"].as_str(), key["version"].as_u64()) else { return false };
-            let known = ArtifactKind::ALL.iter().find(|known| known.name() == kind);
+            let known = ObjectKind::ALL.iter().find(|known| known.name() == kind);
             let parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
             known.is_none_or(|known| version > u64::from(known.version())) || parents.into_iter().any(later)
         }
         let of_stage = || {
             let (kind, version) = self.stage.rsplit_once("-v")?;
-            let known = ArtifactKind::ALL.iter().find(|known| known.name() == kind)?;
+            let known = ObjectKind::ALL.iter().find(|known| known.name() == kind)?;
             Some(version.parse::<u32>().ok()? > known.version())
         };
         let of_key = matches!(&self.found, Found::Whole(artifact) if later(&artifact.meta().key));
@@ -164,7 +164,7 @@ impl Store {
     /// What lies in a folder of its own, or alone in a file.
     fn of_one(&self, stage: &str, folder: PathBuf) -> InventoryItem {
         let hash = name_of(&folder);
-        let opened = StoredArtifact::open(Arc::clone(&self.disk), folder.clone(), None);
+        let opened = StoredObject::open(Arc::clone(&self.disk), folder.clone(), None);
         let found = Found::of(opened, &hash, &folder);
         InventoryItem { stage: stage.to_owned(), hash, folder, found }
     }
@@ -183,7 +183,7 @@ impl Store {
             let opened = meta.map_err(|found| damaged(file).found(found));
             let packs = Some(Arc::clone(&self.packs));
             let opened = opened
-                .map(|meta| StoredArtifact::packed(Arc::clone(&self.disk), file.to_owned(), member.at, meta, packs));
+                .map(|meta| StoredObject::packed(Arc::clone(&self.disk), file.to_owned(), member.at, meta, packs));
             let found = Found::of(opened, &member.hash, file);
             entries.push(item(member.hash, found));
         }
@@ -194,7 +194,7 @@ impl Store {
         let older = |stage: &&PathBuf| {
             let name = name_of(stage);
             name.rsplit_once("-v").is_some_and(|(kind, version)| {
-                let known = ArtifactKind::ALL.iter().find(|known| known.name() == kind);
+                let known = ObjectKind::ALL.iter().find(|known| known.name() == kind);
                 known.zip(version.parse::<u32>().ok()).is_some_and(|(known, version)| version < known.version())
             })
         };
@@ -287,7 +287,7 @@ mod tests {
     fn everything_is_listed_with_its_state_and_what_is_removed_is_gone() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
-        let key = |depth: u32| Key::new(ArtifactKind::Selection, json!({"depth": depth}), []);
+        let key = |depth: u32| Key::new(ObjectKind::Selection, json!({"depth": depth}), []);
         let [good, bad] = [1, 2].map(|depth| {
             let mut draft = store.draft().unwrap();
             draft.write("a", b"xyz").unwrap();

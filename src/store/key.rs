@@ -12,7 +12,7 @@ use crate::files::sha256;
 /// before gets the next number, and what older versions stored is not found any more.
 /// (`tests/golden.rs` fails when a stage's output changes and its number does not.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ArtifactKind {
+pub enum ObjectKind {
     /// Token ids of a text's windows, or of a task's requests.
     Tokens,
     /// The residual stream at one site, for all calibration tokens.
@@ -31,7 +31,7 @@ pub enum ArtifactKind {
     Latency,
 }
 
-impl ArtifactKind {
+impl ObjectKind {
     pub const ALL: [Self; 8] = [
         Self::Tokens,
         Self::Activations,
@@ -92,7 +92,7 @@ impl ArtifactKind {
 /// The identity of an artifact: its kind, what it was made of, and the artifacts it was made from.
 #[derive(Debug, Clone)]
 pub struct Key {
-    kind: ArtifactKind,
+    kind: ObjectKind,
     of: Map<String, Value>,
     parents: BTreeMap<&'static str, Arc<Key>>,
     hash: String,
@@ -121,7 +121,7 @@ impl PartialEq for Key {
 impl Key {
     /// A key of what made the artifact: input hashes, parameters, float type, device class. `parents` stand in it by
     /// their hashes, so that a change anywhere in the ancestry is a change of the key.
-    pub fn new(kind: ArtifactKind, of: Value, parents: impl IntoIterator<Item = (&'static str, Arc<Key>)>) -> Self {
+    pub fn new(kind: ObjectKind, of: Value, parents: impl IntoIterator<Item = (&'static str, Arc<Key>)>) -> Self {
         let of = match of {
             Value::Object(map) => map,
             other => Map::from_iter([("value".to_string(), other)]),
@@ -146,7 +146,7 @@ impl Key {
         Self { about: Some(about), ..self }
     }
 
-    pub fn kind(&self) -> ArtifactKind {
+    pub fn kind(&self) -> ObjectKind {
         self.kind
     }
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_order_of_entries_does_not_matter_and_everything_else_does() {
-        let key = |text: &str| Key::new(ArtifactKind::Selection, serde_json::from_str(text).unwrap(), []);
+        let key = |text: &str| Key::new(ObjectKind::Selection, serde_json::from_str(text).unwrap(), []);
         let one = key(r#"{"a": {"x": 1.50, "y": [1, 2]}, "b": "é"}"#);
         assert_eq!(one.hash(), key(r#"{"b": "é", "a": {"y": [1, 2], "x": 1.5}}"#).hash());
         for other in [
@@ -251,13 +251,13 @@ mod tests {
             assert_ne!(one.hash(), key(other).hash(), "{other}");
         }
         let of = one.readable()["of"].clone();
-        assert_ne!(one.hash(), Key::new(ArtifactKind::Activations, of, []).hash());
+        assert_ne!(one.hash(), Key::new(ObjectKind::Activations, of, []).hash());
     }
 
     #[test]
     fn a_key_is_the_sha_256_of_its_canonical_form() {
         // printf '{"kind":"selection","of":{"depth":7},"version":5}' | sha256sum
-        let key = Key::new(ArtifactKind::Selection, json!({"depth": 7}), []);
+        let key = Key::new(ObjectKind::Selection, json!({"depth": 7}), []);
         assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":5}"#));
         assert_eq!(key.kind().folder(), "selection-v5");
     }
@@ -265,9 +265,9 @@ mod tests {
     #[test]
     fn a_change_of_an_ancestor_changes_the_key_and_shows_in_words() {
         let scores = |seed: u64| {
-            let tokens = Arc::new(Key::new(ArtifactKind::Tokens, json!({"seed": seed}), []));
-            let selection = Arc::new(Key::new(ArtifactKind::Selection, json!({"depth": 2}), [("tokens", tokens)]));
-            Key::new(ArtifactKind::Scores, json!({}), [("selection", selection)])
+            let tokens = Arc::new(Key::new(ObjectKind::Tokens, json!({"seed": seed}), []));
+            let selection = Arc::new(Key::new(ObjectKind::Selection, json!({"depth": 2}), [("tokens", tokens)]));
+            Key::new(ObjectKind::Scores, json!({}), [("selection", selection)])
         };
         assert_eq!(scores(1), scores(1));
         assert_eq!(Key::hash_of(&scores(1).readable()), scores(1).hash());

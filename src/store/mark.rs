@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ArtifactKind, Shared};
+use super::{ObjectKind, Shared};
 use crate::error::{Error, Result};
 use crate::files::{atomic, regular};
 
@@ -203,7 +203,7 @@ fn is_s_own(root: &Path) -> bool {
 /// Whether a name is that of a kind's folder, of whatever version.
 pub(super) fn is_stage(name: &str) -> bool {
     name.rsplit_once("-v").is_some_and(|(kind, version)| {
-        ArtifactKind::ALL.iter().any(|known| known.name() == kind) && version.parse::<u32>().is_ok()
+        ObjectKind::ALL.iter().any(|known| known.name() == kind) && version.parse::<u32>().is_ok()
     })
 }
 

@@ -37,14 +37,14 @@ mod stray;
 mod uses;
 mod worker;
 
-pub use artifact::StoredArtifact;
+pub use artifact::StoredObject;
 pub use attempts::Attempt;
 pub use disk::Mapped;
-pub use draft::{Draft, Left, Payload};
+pub use draft::{Draft, LeftDraft, Payload};
 pub use index::Input;
 pub use inventory::{Found, InventoryItem};
 pub use journal::{Journal, JournalRecord};
-pub use key::{About, ArtifactKind, Key, canonical};
+pub use key::{About, Key, ObjectKind, canonical};
 pub use meta::Meta;
 pub use packed::Packing;
 pub use process::Process;
@@ -105,7 +105,7 @@ pub enum Lookup {
     Absent,
     /// Something is there, but it is not what was once written. It is never used; writing the key again replaces it.
     Damaged(Error),
-    Whole(StoredArtifact),
+    Whole(StoredObject),
 }
 
 impl Store {
@@ -152,7 +152,7 @@ impl Store {
     /// A store on some disk.
     pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Self {
         let (worker, uses) = (Arc::default(), Arc::new(Uses::new(Arc::clone(&disk))));
-        let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(ArtifactKind::Scores.folder())));
+        let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(ObjectKind::Scores.folder())));
         let made = Arc::new(|| Value::Null);
         Self {
             root: root.to_owned(),
@@ -230,7 +230,7 @@ impl Store {
         self.place_of(key.kind(), key.hash())
     }
 
-    fn place_of(&self, kind: ArtifactKind, hash: &str) -> PathBuf {
+    fn place_of(&self, kind: ObjectKind, hash: &str) -> PathBuf {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
@@ -249,7 +249,7 @@ impl Store {
         }
     }
 
-    /// The artifact of a key, with its record and its payloads' sizes checked; [`StoredArtifact::read`] checks hashes.
+    /// The artifact of a key, with its record and its payloads' sizes checked; [`StoredObject::read`] checks hashes.
     pub fn look(&self, key: &Key) -> Lookup {
         if let Some(made) = self.made_here().filter(|made| made.has(key)) {
             return made.look(key);
@@ -282,7 +282,7 @@ impl Store {
     }
 
     /// The hashes of all artifacts of a kind: a few hundred listings, however many are asked for.
-    pub fn present(&self, kind: ArtifactKind) -> HashSet<String> {
+    pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
         let mut present = self.listed(kind);
         if among_many(kind) {
             present.extend(self.packs.hashes());
@@ -292,14 +292,14 @@ impl Store {
     }
 
     /// The same of those that do not lie in files of many.
-    fn listed(&self, kind: ArtifactKind) -> HashSet<String> {
+    fn listed(&self, kind: ObjectKind) -> HashSet<String> {
         let folder = self.root.join(kind.folder());
         let groups = self.disk.list(&folder).into_iter().filter(|name| name != Packs::FOLDER);
         groups.flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
     }
 
     /// Whether something stands under the hash of a key.
-    pub fn has_hash(&self, kind: ArtifactKind, hash: &str) -> bool {
+    pub fn has_hash(&self, kind: ObjectKind, hash: &str) -> bool {
         self.standing(kind, hash).is_some()
     }
 
@@ -310,12 +310,12 @@ impl Store {
     }
 
     /// Puts a finished draft under its key. What stands there whole already stays: same key, same content.
-    pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredArtifact> {
+    pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
         let to = self.writer()?;
         let place = to.place(key);
         to.reserve([key.hash()])?;
         draft.commit(&place, key, seconds, (self.made)(), || matches!(to.get(key), Lookup::Whole(_)))?;
-        StoredArtifact::open(Arc::clone(&to.disk), place, Some(key.hash()))
+        StoredObject::open(Arc::clone(&to.disk), place, Some(key.hash()))
     }
 
     /// Claims a piece of work for this process, so that no other does it at the same time.
@@ -334,8 +334,8 @@ impl Store {
     }
 
     /// A number below `count` that is this process's own: where it begins, so that not all begin at the same.
-    pub fn lot(&self, count: usize) -> usize {
-        self.worker().map_or(0, |worker| worker.lot(count))
+    pub fn start_offset(&self, count: usize) -> usize {
+        self.worker().map_or(0, |worker| worker.start_offset(count))
     }
 
     /// How many operations on the file system this opening of the store has cost.
@@ -379,7 +379,7 @@ impl Store {
     }
 
     /// A piece of work is done, with all its chunks: earlier attempts do not matter any more.
-    pub fn forgive(&self, name: &str) {
+    pub fn clear_attempts(&self, name: &str) {
         self.untold().retain(|of, _| !of.starts_with(name));
         attempts::clear(&*self.disk, &self.root, name);
     }
@@ -431,7 +431,7 @@ impl Store {
     }
 
     /// The private folders of unfinished artifacts.
-    pub fn drafts_left(&self) -> Vec<Left> {
+    pub fn drafts_left(&self) -> Vec<LeftDraft> {
         draft::all(&*self.disk, &self.root, &self.drafts())
     }
 
@@ -546,7 +546,7 @@ impl Store {
         let living: Vec<&str> =
             known.iter().filter(|known| !known.dead).map(|known| known.process.id.as_str()).collect();
         let dead = |owner: &str| !living.contains(&owner);
-        let stored = |hash: &str| ArtifactKind::ALL.iter().any(|&kind| self.has_hash(kind, hash));
+        let stored = |hash: &str| ObjectKind::ALL.iter().any(|&kind| self.has_hash(kind, hash));
         journal::sweep(disk, &self.root.join("journals"), dead, stored);
         uses::sweep(disk, &self.root, &known);
         for known in known.iter().filter(|known| known.dead) {

@@ -141,12 +141,12 @@ fn index(near: &[u8]) -> Result<(Vec<Member>, bool), String> {
 }
 
 /// A part of a file.
-struct Part {
+struct PackPart {
     start: u64,
     bytes: Vec<u8>,
 }
 
-impl Part {
+impl PackPart {
     fn get(&self, start: u64, bytes: u64) -> Option<&[u8]> {
         let place = |at: u64| usize::try_from(at.checked_sub(self.start)?).ok();
         self.bytes.get(place(start)?..place(start.checked_add(bytes)?)?)
@@ -163,7 +163,7 @@ impl Part {
 /// What is wrong with it.
 pub(super) fn record(disk: &dyn Disk, path: &Path, of: &Member) -> Result<Meta, String> {
     let bytes = disk.read_part(path, of.record, of.record_bytes).map_err(|error| error.to_string())?;
-    Part { start: of.record, bytes }.record(of)
+    PackPart { start: of.record, bytes }.record(of)
 }
 
 /// The only member of a file, with its record.
@@ -171,7 +171,7 @@ pub(super) fn record(disk: &dyn Disk, path: &Path, of: &Member) -> Result<Meta, 
 /// # Errors
 /// The file cannot be read; or what is wrong with it.
 pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(Member, Meta), String>> {
-    let near = Part { start: 0, bytes: disk.read_part(path, 0, NEAR)? };
+    let near = PackPart { start: 0, bytes: disk.read_part(path, 0, NEAR)? };
     let whole = (near.bytes.len() as u64) < NEAR;
     let read = || match index(&near.bytes)? {
         (members, true) if members.len() == 1 => {
@@ -192,7 +192,7 @@ pub(super) type Read = (Member, Result<Meta, String>);
 /// # Errors
 /// What is wrong with it.
 pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), String> {
-    let whole = Part { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
+    let whole = PackPart { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
     let (members, sound) = index(&whole.bytes)?;
     let with_record = |member: Member| {
         let meta = whole.record(&member);
@@ -203,7 +203,7 @@ pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), Str
 
 /// What stays of a file when some members go. A damaged one goes too.
 pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<Packing>> {
-    let whole = Part { start: 0, bytes: disk.read(path)? };
+    let whole = PackPart { start: 0, bytes: disk.read(path)? };
     let members = index(&whole.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
     let packing = |member: Member| {
         let meta = whole.record(&member).ok()?;

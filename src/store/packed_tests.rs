@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 
 fn key(value: u32) -> Key {
-    Key::new(ArtifactKind::Scores, json!({"variant": value}), [])
+    Key::new(ObjectKind::Scores, json!({"variant": value}), [])
 }
 
 fn values(value: u32) -> Vec<u8> {
@@ -44,7 +44,7 @@ fn inodes(folder: &Path) -> usize {
 }
 
 fn packs(root: &Path) -> Vec<PathBuf> {
-    let folder = root.join(ArtifactKind::Scores.folder()).join("packs");
+    let folder = root.join(ObjectKind::Scores.folder()).join("packs");
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
@@ -63,9 +63,9 @@ fn scores_by_the_hundred_lie_in_one_file_and_each_is_found_by_every_process() {
     assert_eq!(packs(folder.path()).len(), 1);
     for store in [&store, &before, &Store::look_at(folder.path()).unwrap()] {
         assert!((0..100).all(|value| whole(store, value)) && !store.has(&key(100)));
-        assert_eq!((store.present(ArtifactKind::Scores).len(), store.entries().len()), (100, 100));
+        assert_eq!((store.present(ObjectKind::Scores).len(), store.entries().len()), (100, 100));
         assert!(store.entries().iter().all(InventoryItem::current));
-        assert_eq!(store.beginning(ArtifactKind::Scores, &key(7).hash()[..9]), [key(7).hash()]);
+        assert_eq!(store.beginning(ObjectKind::Scores, &key(7).hash()[..9]), [key(7).hash()]);
     }
     // What is there already is not written again.
     put(&store, 0..101);
@@ -79,7 +79,7 @@ fn scores_by_the_hundred_lie_in_one_file_and_each_is_found_by_every_process() {
 #[test]
 fn a_small_artifact_is_one_file_and_a_large_one_a_folder() {
     let (folder, store) = store();
-    let key = |depth: u32| Key::new(ArtifactKind::Operator, json!({"depth": depth}), []);
+    let key = |depth: u32| Key::new(ObjectKind::Operator, json!({"depth": depth}), []);
     let large = vec![7; packed::SMALL];
     for (depth, matrix, files) in [(1, &large[..99], 1), (2, &large, 4)] {
         let place = store.place(&key(depth));
@@ -104,7 +104,7 @@ fn a_small_artifact_is_one_file_and_a_large_one_a_folder() {
 #[test]
 fn no_byte_of_a_file_can_change_unseen_and_writing_again_mends_it() {
     let (folder, store) = store();
-    let single = Key::new(ArtifactKind::Selection, json!({"depth": 1}), []);
+    let single = Key::new(ObjectKind::Selection, json!({"depth": 1}), []);
     let write = || {
         put(&store, 0..3);
         store.put(&single, 1.5, &[("selection.json", b"[1, 2]")]).unwrap();
@@ -227,7 +227,7 @@ fn scores_that_an_earlier_program_stored_apart_are_used_listed_mended_and_remove
         store.commit(draft, &key(value), 1.5).unwrap();
     }
     let store = Store::open(folder.path()).unwrap();
-    assert!((0..3).all(|value| whole(&store, value)) && store.present(ArtifactKind::Scores).len() == 3);
+    assert!((0..3).all(|value| whole(&store, value)) && store.present(ObjectKind::Scores).len() == 3);
     put(&store, 0..4);
     assert_eq!(store.entries().len(), 4, "they are not written again");
     fs::write(store.place(&key(1)).join("values.f64"), "x").unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::{ArtifactKind, Store};
+use super::{ObjectKind, Store};
 use crate::error::{Error, Result};
 
 /// A store in a temporary folder.
@@ -28,8 +28,8 @@ impl Shadow {
         let root = std::path::absolute(store.root()).map_err(failed)?;
         let mut shadow = Store::open(folder.path())?.rehashing(store.rehash);
         shadow.room = Some(root.clone());
-        for kind in ArtifactKind::ALL {
-            let depth = if kind == ArtifactKind::Tokens { 2 } else { 0 };
+        for kind in ObjectKind::ALL {
+            let depth = if kind == ObjectKind::Tokens { 2 } else { 0 };
             mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth).map_err(failed)?;
         }
         mirror(&root.join("index"), &folder.path().join("index"), 3).map_err(failed)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::packed::{self, MOST, Member, Packing, Packs, SMALL};
-use super::{ArtifactKind, Key, Lookup, Meta, Store, StoredArtifact};
+use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
 use crate::error::{Error, Result};
 use crate::fault;
 
@@ -20,8 +20,8 @@ pub(super) enum Standing {
 }
 
 /// Whether artifacts of a kind lie in files of many.
-pub(super) fn among_many(kind: ArtifactKind) -> bool {
-    kind == ArtifactKind::Scores
+pub(super) fn among_many(kind: ObjectKind) -> bool {
+    kind == ObjectKind::Scores
 }
 
 impl Store {
@@ -32,7 +32,7 @@ impl Store {
     pub const TOGETHER: usize = MOST;
 
     /// Where something stands under the hash of a key; none where nothing does.
-    pub(super) fn standing(&self, kind: ArtifactKind, hash: &str) -> Option<Standing> {
+    pub(super) fn standing(&self, kind: ObjectKind, hash: &str) -> Option<Standing> {
         if among_many(kind) {
             if let Some((file, member)) = self.packs.find(hash) {
                 return Some(Standing::Among(file, member));
@@ -47,11 +47,11 @@ impl Store {
     }
 
     /// What stands somewhere, as far as record and sizes tell.
-    pub(super) fn opened(&self, hash: &str, standing: &Standing) -> Result<StoredArtifact> {
+    pub(super) fn opened(&self, hash: &str, standing: &Standing) -> Result<StoredObject> {
         match standing {
-            Standing::Apart(place) => StoredArtifact::open(Arc::clone(&self.disk), place.clone(), Some(hash)),
+            Standing::Apart(place) => StoredObject::open(Arc::clone(&self.disk), place.clone(), Some(hash)),
             Standing::Among(file, member) => {
-                StoredArtifact::of_pack(&self.disk, &self.packs, hash, (file.clone(), member.clone()))
+                StoredObject::of_pack(&self.disk, &self.packs, hash, (file.clone(), member.clone()))
             }
         }
     }
@@ -65,7 +65,7 @@ impl Store {
     }
 
     /// The hashes of a kind that begin so; two digits at least.
-    pub fn beginning(&self, kind: ArtifactKind, digits: &str) -> Vec<String> {
+    pub fn beginning(&self, kind: ObjectKind, digits: &str) -> Vec<String> {
         let Some(prefix) = digits.get(..2) else { return Vec::new() };
         let apart = self.disk.list(&self.root.join(kind.folder()).join(prefix));
         let among = if among_many(kind) { self.packs.hashes() } else { Vec::new() };
@@ -79,7 +79,7 @@ impl Store {
     }
 
     /// Writes an artifact of one or more small payloads.
-    pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<StoredArtifact> {
+    pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<StoredObject> {
         if self.scratch.is_some() {
             return self.writer()?.put(key, seconds, payloads);
         }
@@ -103,7 +103,7 @@ impl Store {
         let (place, meta) = (self.place(key), one.meta().clone());
         let (bytes, members) = packed::file_of(&[one])?;
         self.draft()?.commit_file(&place, &bytes, || matches!(self.get(key), Lookup::Whole(_)))?;
-        Ok(StoredArtifact::packed(Arc::clone(&self.disk), place, members[0].at, meta, None))
+        Ok(StoredObject::packed(Arc::clone(&self.disk), place, members[0].at, meta, None))
     }
 
     /// Writes many small artifacts of a kind that lies in files of many. What stands there whole already stays.
@@ -117,13 +117,13 @@ impl Store {
         self.reserve(all.iter().map(|one| &*one.hash))?;
         // One listing for all of them.
         self.packs.refresh();
-        let apart = self.apart.get_or_init(|| self.listed(ArtifactKind::Scores));
+        let apart = self.apart.get_or_init(|| self.listed(ObjectKind::Scores));
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
         for one in all {
             let standing = match self.packs.seen(&one.hash) {
                 Some((file, member)) => Some(Standing::Among(file, member)),
                 None if apart.contains(&one.hash) => {
-                    Some(Standing::Apart(self.place_of(ArtifactKind::Scores, &one.hash)))
+                    Some(Standing::Apart(self.place_of(ObjectKind::Scores, &one.hash)))
                 }
                 None => None,
             };

@@ -12,10 +12,10 @@ fn store() -> (tempfile::TempDir, Store) {
 }
 
 fn key(value: u32) -> Key {
-    Key::new(ArtifactKind::Selection, json!({"depth": value}), [])
+    Key::new(ObjectKind::Selection, json!({"depth": value}), [])
 }
 
-fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredArtifact {
+fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredObject {
     // In a folder of its own, as what is large.
     let mut draft = store.draft().unwrap();
     draft.write("a.bin", bytes).unwrap();
@@ -259,7 +259,7 @@ fn an_attempt_that_cannot_be_written_counts_all_the_same() {
         assert_eq!(store.attempts("work").len(), count);
         store.note_attempt("work", "what", "why");
     }
-    store.forgive("work");
+    store.clear_attempts("work");
     assert!(store.attempts("work").is_empty());
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct Worker {
     /// What it has noted to read: that goes with its record.
     uses: Arc<Uses>,
     /// Keeps its record moving.
-    heart: Option<Box<dyn Any + Send + Sync>>,
+    heartbeat: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// The names of all claims at one moment.
@@ -133,14 +133,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What keeps a process's record moving.
-struct Heart {
+struct Heartbeat {
     disk: Arc<dyn Disk>,
     process: Process,
     record: PathBuf,
     uses: Arc<Uses>,
 }
 
-impl Heart {
+impl Heartbeat {
     fn beat(&mut self) {
         self.process.beat += 1;
         let beat = self.disk.overwrite(&self.record, &self.process.record());
@@ -165,14 +165,14 @@ impl Worker {
             disk.make_folder(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         }
         let mut worker = Self::begin(root, disk.process(), disk, uses)?;
-        let mut heart = worker.heart_of();
-        worker.heart = Some(worker.disk.every(BEAT, Box::new(move || heart.beat())));
+        let mut heartbeat = worker.heartbeat();
+        worker.heartbeat = Some(worker.disk.every(BEAT, Box::new(move || heartbeat.beat())));
         Ok(worker)
     }
 
-    fn heart_of(&self) -> Heart {
+    fn heartbeat(&self) -> Heartbeat {
         let (disk, uses) = (Arc::clone(&self.disk), Arc::clone(&self.uses));
-        Heart { disk, process: self.process.clone(), record: self.record.clone(), uses }
+        Heartbeat { disk, process: self.process.clone(), record: self.record.clone(), uses }
     }
 
     /// A process without a heart that beats by itself.
@@ -191,7 +191,7 @@ impl Worker {
             tried: Mutex::default(),
             listed: Mutex::default(),
             uses,
-            heart: None,
+            heartbeat: None,
         })
     }
 
@@ -200,7 +200,7 @@ impl Worker {
     }
 
     /// A number below `count`, of which every process has its own.
-    pub(crate) fn lot(&self, count: usize) -> usize {
+    pub(crate) fn start_offset(&self, count: usize) -> usize {
         let digits = self.process.id.rsplit('-').next().and_then(|digits| u64::from_str_radix(digits, 16).ok());
         (digits.unwrap_or_default() % count.max(1) as u64) as usize
     }
@@ -350,7 +350,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        drop(self.heart.take());
+        drop(self.heartbeat.take());
         self.disk.remove(&self.record).ok();
     }
 }

@@ -10,7 +10,9 @@ use super::finding::{Check, CheckKind, Work};
 use super::inputs::Finder;
 use super::record::{Recorded, RecordedDocument, RunBoundary};
 use crate::error::{ErrorKind, Result};
-use crate::exec::{BoundaryResult, Methods, SampledCell, SampledItems, SampledScores, Settings, sample, sample_cost};
+use crate::exec::{
+    BoundaryResult, Methods, RunSettings, SampledCell, SampledItems, SampledScores, sample, sample_cost,
+};
 use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, Identity, MeasureId};
 use crate::model::{EngineRequest, Tolerance};
@@ -21,16 +23,16 @@ use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 /// What is drawn of a folder, to be computed.
 pub(super) struct Drawn {
     /// By what ran them.
-    parts: Vec<Part>,
+    parts: Vec<EngineGrid>,
     /// Of the chunks.
     share: f64,
     inputs: Check,
 }
 
 /// Cells that one engine runs.
-struct Part {
+struct EngineGrid {
     grid: Grid,
-    settings: Settings,
+    settings: RunSettings,
     engine: StoredEngine,
 }
 
@@ -89,8 +91,8 @@ pub(super) fn draw(recorded: &Recorded, request: &Request<'_>, finder: &Finder, 
         }
         let base = request.settings;
         let settings =
-            Settings { engine: asked.unwrap_or_default(), batch_tokens: batch.unwrap_or(base.batch_tokens), ..base };
-        drawn.parts.push(Part { grid: own, settings, engine });
+            RunSettings { engine: asked.unwrap_or_default(), batch_tokens: batch.unwrap_or(base.batch_tokens), ..base };
+        drawn.parts.push(EngineGrid { grid: own, settings, engine });
     }
     drawn
 }
@@ -111,7 +113,7 @@ impl Drawn {
     /// That the user asked to stop. What else is wrong is told when it is computed.
     pub(super) fn work(&self, request: &Request<'_>) -> Result<Work> {
         let mut work = Work::default();
-        for Part { grid, settings, .. } in &self.parts {
+        for EngineGrid { grid, settings, .. } in &self.parts {
             work.cells += grid.cells.len();
             work.backbones.extend(grid.backbones.values().map(|of| of.path.display().to_string()));
             let draw = self.chunks(request);
@@ -142,7 +144,7 @@ impl Drawn {
             selections: Check::new(CheckKind::Selections),
             operators: Check::new(CheckKind::Operators),
         };
-        for Part { grid, settings, engine } in &self.parts {
+        for EngineGrid { grid, settings, engine } in &self.parts {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| compare(recorded, engine, grid, cell, &mut checks)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),

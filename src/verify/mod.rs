@@ -21,7 +21,7 @@ use self::afresh::Drawn;
 use self::inputs::Finder;
 use self::record::Recorded;
 use crate::error::{Error, Result};
-use crate::exec::{Reporter, Settings};
+use crate::exec::{Reporter, RunSettings};
 use crate::results::StoredResults;
 use crate::store::Store;
 
@@ -32,7 +32,7 @@ pub struct Request<'a> {
     pub seed: u64,
     /// Where inputs are looked for beside the places that a record names.
     pub roots: Vec<PathBuf>,
-    pub settings: Settings,
+    pub settings: RunSettings,
     /// An empty one.
     pub store: &'a Store,
     pub reporter: &'a dyn Reporter,

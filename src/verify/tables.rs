@@ -23,7 +23,7 @@ pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
         .collect();
     tables.sort();
     for path in tables {
-        let table = Sheet::read(&path)?;
+        let table = PrintedTable::read(&path)?;
         match table.place("metric").zip(table.place("cell")) {
             Some((metric, cell)) => tidy(&table, recorded, metric, cell, &mut check),
             None => wide(&table, recorded, &mut check),
@@ -41,13 +41,13 @@ pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
 }
 
 /// A CSV file.
-struct Sheet {
+struct PrintedTable {
     name: String,
     heads: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl Sheet {
+impl PrintedTable {
     fn read(path: &Path) -> Result<Self> {
         let name = name(path);
         let bytes = regular::read(path)?;
@@ -78,7 +78,7 @@ fn alike(one: f64, two: f64) -> bool {
 }
 
 /// A row for each number, with its cell: over seeds the cells, and their mean.
-fn tidy(table: &Sheet, recorded: &Recorded, metric: usize, cell: usize, check: &mut Check) {
+fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, check: &mut Check) {
     let Some(value) = table.place("value") else { return };
     let spread = table.place("std").filter(|_| table.place("n").is_none());
     for row in 0..table.rows.len() {
@@ -125,7 +125,7 @@ fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
 }
 
 /// A row for each cell, a column for each of its numbers.
-fn wide(table: &Sheet, recorded: &Recorded, check: &mut Check) {
+fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {
         let own = cells.entry(&number.cell).or_default();
@@ -208,7 +208,7 @@ fn printed(text: &str) -> Option<(f64, f64)> {
 }
 
 /// The page's table against the numbers of the CSV form, and the printed forms against it.
-fn shown(page: &Path, table: &Sheet, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
+fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
     let damaged = |error: serde_json::Error| {
         Error::damaged("an artifact of the page cannot be read").at(page.display().to_string()).found(error.to_string())
     };
@@ -356,7 +356,7 @@ fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
 }
 
 /// The printed form of a run's table against its CSV form.
-fn run_markdown(table: &Sheet, recorded: &Recorded, path: &Path, check: &mut Check) -> Result<()> {
+fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &mut Check) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let Some(heads) = text.lines().find(|line| line.starts_with("| ")) else { return Ok(()) };
     let heads: Vec<&str> = heads.trim_matches('|').split(" | ").map(str::trim).collect();

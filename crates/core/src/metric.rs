@@ -79,14 +79,14 @@ const SIZE: Kind = Kind { unit: Unit::Megabytes, decimals: 1, ..PER_TOKEN };
 
 /// A metric that is one word and no task.
 #[derive(Debug)]
-pub struct Word {
+pub struct MetricEntry {
     pub id: &'static str,
     label: &'static str,
     kind: Kind,
     style: Option<Style>,
 }
 
-impl Word {
+impl MetricEntry {
     const fn new(id: &'static str, label: &'static str, kind: Kind) -> Self {
         Self { id, label, kind, style: None }
     }
@@ -103,36 +103,42 @@ impl Word {
 }
 
 /// The mean of the tasks.
-pub static ACCURACY: Word = Word::new("acc_average", "ACC AVG", PERCENT);
+pub static ACCURACY: MetricEntry = MetricEntry::new("acc_average", "ACC AVG", PERCENT);
 /// The mean of the texts.
-pub static PERPLEXITY: Word = Word::new("ppl_average", "PPL AVG", PER_TOKEN);
-pub static BOUNDARY_ERROR: Word = Word::new("boundary_mae", "Boundary MAE", ERROR);
-pub static CHANNEL_ERROR: Word = Word::new("channel_mae_median", "Channel MAE, median", ERROR);
+pub static PERPLEXITY: MetricEntry = MetricEntry::new("ppl_average", "PPL AVG", PER_TOKEN);
+pub static BOUNDARY_ERROR: MetricEntry = MetricEntry::new("boundary_mae", "Boundary MAE", ERROR);
+pub static CHANNEL_ERROR: MetricEntry = MetricEntry::new("channel_mae_median", "Channel MAE, median", ERROR);
 /// Channels with less error than without a repair, of all.
-pub static CHANNELS_REDUCED: Word =
-    Word::new("channels_reduced_share", "Channels with less error", Kind { direction: Direction::Higher, ..SHARE });
-pub static SYMMETRIC: Word =
-    Word::new("m_symmetric_share", "Symmetric part", SHARE).style(Hue::Teal, Marker::Square, Dash::Solid);
-pub static ANTISYMMETRIC: Word =
-    Word::new("m_antisymmetric_share", "Anti-symmetric part", SHARE).style(Hue::Plum, Marker::Diamond, Dash::Dashed);
+pub static CHANNELS_REDUCED: MetricEntry = MetricEntry::new(
+    "channels_reduced_share",
+    "Channels with less error",
+    Kind { direction: Direction::Higher, ..SHARE },
+);
+pub static SYMMETRIC: MetricEntry =
+    MetricEntry::new("m_symmetric_share", "Symmetric part", SHARE).style(Hue::Teal, Marker::Square, Dash::Solid);
+pub static ANTISYMMETRIC: MetricEntry = MetricEntry::new("m_antisymmetric_share", "Anti-symmetric part", SHARE).style(
+    Hue::Plum,
+    Marker::Diamond,
+    Dash::Dashed,
+);
 /// The high-water mark of tensors in a pass over a prompt, of the dense backbone's.
-pub static MEMORY: Word = Word::new("peak_memory_percent", "Memory (%)", MEMORY_SHARE);
+pub static MEMORY: MetricEntry = MetricEntry::new("peak_memory_percent", "Memory (%)", MEMORY_SHARE);
 /// The same in bytes.
-pub static MEMORY_SIZE: Word = Word::new("peak_memory_mb", "Memory (MB)", SIZE);
+pub static MEMORY_SIZE: MetricEntry = MetricEntry::new("peak_memory_mb", "Memory (MB)", SIZE);
 /// The time of a pass over a prompt.
-pub static PREFILL: Word = Word::new("prefill_ms", "Prefill (ms)", TIME);
+pub static PREFILL: MetricEntry = MetricEntry::new("prefill_ms", "Prefill (ms)", TIME);
 /// The dense backbone's time over the own.
-pub static SPEEDUP: Word = Word::new("speedup", "Speedup (×)", TIMES);
+pub static SPEEDUP: MetricEntry = MetricEntry::new("speedup", "Speedup (×)", TIMES);
 /// What is known of one timed prompt.
-static OF_PROMPTS: [&Word; 4] = [&MEMORY, &MEMORY_SIZE, &PREFILL, &SPEEDUP];
+static OF_PROMPTS: [&MetricEntry; 4] = [&MEMORY, &MEMORY_SIZE, &PREFILL, &SPEEDUP];
 /// The texts of the paper's tables, in the order of its columns.
-static TEXTS: [Word; 3] = [
-    Word::new("ppl_wikitext2", "WIKI", PER_TOKEN),
-    Word::new("ppl_c4", "C4", PER_TOKEN),
-    Word::new("ppl_ptb", "PTB", PER_TOKEN),
+static TEXTS: [MetricEntry; 3] = [
+    MetricEntry::new("ppl_wikitext2", "WIKI", PER_TOKEN),
+    MetricEntry::new("ppl_c4", "C4", PER_TOKEN),
+    MetricEntry::new("ppl_ptb", "PTB", PER_TOKEN),
 ];
 
-fn all() -> impl Iterator<Item = &'static Word> {
+fn all() -> impl Iterator<Item = &'static MetricEntry> {
     let others =
         [&ACCURACY, &PERPLEXITY, &BOUNDARY_ERROR, &CHANNEL_ERROR, &CHANNELS_REDUCED, &SYMMETRIC, &ANTISYMMETRIC];
     TEXTS.iter().chain(others).chain(OF_PROMPTS.iter().copied())

@@ -9,7 +9,7 @@ use common::stories::{oracle, perplexities, recovery};
 use common::{flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::{HookPoint, in_memory};
 use ghostlab_core::corpus::{Start, Windows};
-use ghostlab_core::distill::{Checkpoint, Finetune, Tail, Top, Training, likeliest};
+use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, TopTokens, Training, top_tokens};
 use ghostlab_core::model::{Batch, Config, Decoder, Model, Operator, Program, Step};
 use serde_json::json;
 
@@ -18,14 +18,14 @@ fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 /// What the teacher says of each window, and the stream at a boundary: `[positions, C]` each.
-fn lessons(decoder: &Decoder, tail: &Tail, windows: &Windows, boundary: usize) -> Vec<(Vec<f32>, Top)> {
+fn lessons(decoder: &Decoder, tail: &LayersAfter, windows: &Windows, boundary: usize) -> Vec<(Vec<f32>, TopTokens)> {
     let layers = decoder.config().layers;
     let sites = [HookPoint::Stream(boundary), HookPoint::Stream(layers)];
     let kept = in_memory(decoder, windows, sites).unwrap();
     let window = |at: usize| at * windows.length..(at + 1) * windows.length;
     let of_window = |at: usize| {
         let logits = tail.project_rows(kept.rows(sites[1], window(at)).unwrap()).unwrap();
-        let top = likeliest(&logits, Finetune::LIKELIEST).unwrap();
+        let top = top_tokens(&logits, Finetune::TOP_TOKENS).unwrap();
         (kept.rows(sites[0], window(at)).unwrap().to_vec(), top)
     };
     (0..windows.count()).map(of_window).collect()
@@ -37,7 +37,7 @@ fn sixteen_steps_from_the_closed_form_equal_the_reference() {
     let (decoder, windows) = (oracle.decoder(), oracle.calibration_windows());
     let calibration = oracle.calibration(&decoder);
     let solved = recovery("ghosted", json!({})).solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
-    let tail = Tail::load(decoder.config(), &oracle.folder, 3, &Device::Cpu).unwrap();
+    let tail = LayersAfter::load(decoder.config(), &oracle.folder, 3, &Device::Cpu).unwrap();
     let start = Checkpoint::start(solved.repair.operator().unwrap().to_dense().unwrap());
     let mut training = Training::new(&tail, start).unwrap();
     let expected = numbers(&oracle.values["distill"]["kl"]);
@@ -58,11 +58,11 @@ fn sixteen_steps_from_the_closed_form_equal_the_reference() {
 }
 
 /// A random backbone of each architecture, with two windows of its own.
-fn each(test: impl Fn(&str, &Decoder, &Tail, &Windows)) {
+fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         let folder = common::fixture(&format!("arch/{name}"));
         let decoder = Decoder::load(&folder).unwrap();
-        let tail = Tail::load(&Config::read(&folder).unwrap(), &folder, 2, &Device::Cpu).unwrap();
+        let tail = LayersAfter::load(&Config::read(&folder).unwrap(), &folder, 2, &Device::Cpu).unwrap();
         let vocab = decoder.config().vocab as u32;
         let starts = vec![Start { document: 0, token: 0 }; 2];
         // Longer than the sliding windows of those that have them, 24 and 40.

@@ -14,8 +14,8 @@ use common::stories::{Calibrated, calibrated, perplexities};
 use common::{engines_of_all_types, fixture, numbers, relative_error};
 use ghostlab_core::calibrate::{HookPoint, Similarities};
 use ghostlab_core::corpus::{Start, Windows};
-use ghostlab_core::criterion::{self, CalibrationEvidence, PruneSpec};
-use ghostlab_core::distill::{Checkpoint, Finetune, Tail, Training, likeliest};
+use ghostlab_core::criterion::{self, Evidence, PruneSpec};
+use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, likeliest};
 use ghostlab_core::model::{Engine, Operator, Program, Repairs, Sublayer, Tolerance};
 use ghostlab_core::options::{Described, Options};
 use ghostlab_core::recovery::{self, Boundary, Repair, RepairMetrics, Span};
@@ -68,7 +68,7 @@ impl Case<'_> {
             let programs: Vec<Program> = sets.iter().map(without).collect();
             Ok(perplexities(self.engine, &programs, self.calibration))
         };
-        let mut evidence = CalibrationEvidence {
+        let mut evidence = Evidence {
             similarities: &self.calibrated.similarities,
             activations: Some(&self.calibrated.activations),
             perplexities: &mut perplexities,
@@ -134,14 +134,14 @@ impl Case<'_> {
         let (removed, config) = (layers(&expected["removed"]), self.engine.config());
         let (start, end) = (removed[0], removed[removed.len() - 1] + 1);
         let (activations, channels) = (&self.calibrated.activations, config.hidden);
-        let tail = Tail::load(config, folder, end, &Device::Cpu).unwrap();
+        let tail = LayersAfter::load(config, folder, end, &Device::Cpu).unwrap();
         let identity: Vec<f32> =
             (0..channels * channels).map(|at| f32::from(u8::from(at % (channels + 1) == 0))).collect();
         let mut training = Training::new(&tail, Checkpoint::start(identity.clone())).unwrap();
         for index in 0..self.calibration.count() {
             let rows = index * self.calibration.length..(index + 1) * self.calibration.length;
             let of = |layer| activations.rows(HookPoint::Stream(layer), rows.clone()).unwrap();
-            let teacher = likeliest(&tail.project_rows(of(config.layers)).unwrap(), Finetune::LIKELIEST).unwrap();
+            let teacher = likeliest(&tail.project_rows(of(config.layers)).unwrap(), Finetune::TOP_TOKENS).unwrap();
             training.step(of(start), &teacher).unwrap();
         }
         let trained = &training.state().matrix;
@@ -262,8 +262,7 @@ fn released_orders_give_their_first_layers_and_ask_for_no_calibration() {
         assert!(rule.pairs(&cut).is_empty() && rule.sites(&cut).is_empty() && rule.trials(&cut).is_empty());
         let mut none = |_: &[Vec<usize>]| panic!("nothing is measured");
         let similarities = Similarities::default();
-        let mut evidence =
-            CalibrationEvidence { similarities: &similarities, activations: None, perplexities: &mut none };
+        let mut evidence = Evidence { similarities: &similarities, activations: None, perplexities: &mut none };
         let found = rule.select(&cut, &mut evidence).unwrap();
         assert_eq!(found.removed, layers(&of["removed"]), "{}", of["options"]);
     }

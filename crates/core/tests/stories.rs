@@ -8,7 +8,7 @@ use common::stories::{LAYERS, oracle, perplexities};
 use common::{assert_close, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::{Pair, SimilarityAxis};
 use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, calibration};
-use ghostlab_core::criterion::{self, CalibrationEvidence, PruneSpec, Selection};
+use ghostlab_core::criterion::{self, Evidence, PruneSpec, Selection};
 use ghostlab_core::error::Result;
 use ghostlab_core::linalg::hadamard;
 use ghostlab_core::linalg::solve::NormalEquations;
@@ -88,9 +88,7 @@ fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> S
         Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
     };
     let similarities = &witness.calibrated.similarities;
-    criterion
-        .select(&cut, &mut CalibrationEvidence { similarities, activations: None, perplexities: &mut measure })
-        .unwrap()
+    criterion.select(&cut, &mut Evidence { similarities, activations: None, perplexities: &mut measure }).unwrap()
 }
 
 #[test]

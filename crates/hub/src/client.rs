@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::event::{Event, Reporter};
 use crate::hash::BlobName;
 use crate::repo::Source;
-use crate::settings::Settings;
+use crate::settings::HubSettings;
 use crate::wait::{Cut, pause, within};
 
 /// Redirects in a row.
@@ -23,7 +23,7 @@ const MOST_HOPS: usize = 10;
 
 /// The hub, and the cache of its files.
 pub struct Hub {
-    pub(crate) settings: Settings,
+    pub(crate) settings: HubSettings,
     pub(crate) cache: Cache,
     /// Made when something is asked for: what is cached needs no network.
     connection: OnceLock<Connection>,
@@ -74,7 +74,7 @@ impl Reply {
 }
 
 impl Hub {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: HubSettings) -> Self {
         let cache = Cache::new(settings.cache.clone(), settings.symlinks);
         Self { settings, cache, connection: OnceLock::new(), closed: Mutex::default(), quiet: Mutex::default() }
     }
@@ -83,7 +83,7 @@ impl Hub {
         &self.cache
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &HubSettings {
         &self.settings
     }
 

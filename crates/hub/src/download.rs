@@ -13,7 +13,7 @@ use crate::client::{Hub, Reply, Request, Watch, again, shown, stopped};
 use crate::event::Event;
 use crate::hash::{BlobName, bare};
 use crate::listing::encoded;
-use crate::part::{Expected, Part};
+use crate::partial_file::{Expected, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
 use crate::wait::{Cut, until, within};
 
@@ -26,7 +26,7 @@ struct About {
 /// What a download goes on with after a break.
 struct Stream<'a> {
     request: Request<'a>,
-    part: Part,
+    part: PartialFile,
     expected: Expected,
     file: &'a str,
     /// The ETag of the host that serves it, where that is not the hub.
@@ -69,7 +69,7 @@ impl Hub {
         };
         let (mut came, new) = (0, !whole(&blob));
         if new {
-            let part = Part::open(&self.cache.blobs(&source.repo), &name, expected.clone())?;
+            let part = PartialFile::open(&self.cache.blobs(&source.repo), &name, expected.clone())?;
             let here = part.bytes();
             watch.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
             let request =

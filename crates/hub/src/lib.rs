@@ -2,7 +2,7 @@
 //!
 //! What a caller wants ([`Want`]) becomes a [`Plan`] of files, from the lock file ([`Lock`]) where the repository stands
 //! in it and from the hub otherwise; [`Hub::fetch`] brings what is not in the cache. Where everything is, nothing is asked
-//! of the network. The layout of the [`Cache`], its variables ([`Settings`]) and its locks are `huggingface_hub`'s.
+//! of the network. The layout of the [`Cache`], its variables ([`HubSettings`]) and its locks are `huggingface_hub`'s.
 //!
 //! Nothing here prints: progress is told to a [`Reporter`]. The token is sent to the hub's own host and to nobody else, and
 //! stands in no message.
@@ -17,7 +17,7 @@ mod hash;
 mod listing;
 mod lock;
 mod name;
-mod part;
+mod partial_file;
 mod plan;
 mod repo;
 mod settings;
@@ -33,5 +33,5 @@ pub use lock::{Lock, LockedFile, LockedRepo};
 pub use name::FileName;
 pub use plan::{Plan, PlannedFile, PlannedRepo, Want, Wanted};
 pub use repo::{Repo, RepoKind, Source};
-pub use settings::{Patience, Settings};
+pub use settings::{HubSettings, Patience};
 pub use token::Token;

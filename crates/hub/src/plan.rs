@@ -14,7 +14,7 @@ use crate::hash::{BlobName, Commit, ContentHash};
 use crate::listing::ListedFile;
 use crate::lock::Lock;
 use crate::name::FileName;
-use crate::part::abandoned_bytes;
+use crate::partial_file::abandoned_bytes;
 use crate::repo::Source;
 
 /// Files of a repository.

@@ -11,7 +11,7 @@ use crate::token::Token;
 
 /// Where the hub is, where the cache is, and who asks.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct HubSettings {
     /// `HF_ENDPOINT`.
     pub endpoint: Url,
     /// `HF_HUB_CACHE`, else `hub` below `HF_HOME`.
@@ -59,7 +59,7 @@ impl Default for Patience {
 
 const HUB: &str = "https://huggingface.co";
 
-impl Settings {
+impl HubSettings {
     /// Of this process's environment.
     ///
     /// # Errors
@@ -171,8 +171,8 @@ fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf 
 mod tests {
     use super::*;
 
-    fn of(variables: &[(&str, &str)]) -> Result<Settings> {
-        Settings::of(&|name| {
+    fn of(variables: &[(&str, &str)]) -> Result<HubSettings> {
+        HubSettings::of(&|name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
         })

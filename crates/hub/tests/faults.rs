@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use common::{Answer, COMMIT, FakeHub, Fault, Request, Served, TOKEN, content, large, no_fault, small};
 use fetching::{REPO, Told, cached, fetch, files_below, hash, lock, settings, want};
 use ghostlab_core::error::Error;
-use ghostlab_hub::{Event, Hub, Lock, Settings};
+use ghostlab_hub::{Event, Hub, HubSettings, Lock};
 use tempfile::TempDir;
 
 /// The requests for the content of a file, on whatever host.
@@ -414,7 +414,7 @@ fn what_is_pinned_and_cached_asks_nothing_and_what_was_altered_is_brought_anew()
 
     // Offline nothing is asked for, pinned or not; damage is told.
     server.forget();
-    let offline = Hub::new(Settings { offline: true, ..settings(&server.address, cache.path()) });
+    let offline = Hub::new(HubSettings { offline: true, ..settings(&server.address, cache.path()) });
     let (told, stop) = (Told::default(), AtomicBool::new(false));
     for lock in [lock(&files), Lock::default()] {
         let plan = offline.plan(&[want(&names)], &lock, &told, &stop).unwrap();

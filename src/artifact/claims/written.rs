@@ -7,7 +7,7 @@ use super::outcome::Judgement;
 use super::run::{ArtifactNumbers, Artifacts};
 use super::sentences::claims;
 use crate::artifact::page::{ClaimRow, ClaimWord};
-use crate::artifact::{PageSheet, here, paper};
+use crate::artifact::{PagePart, here, paper};
 use crate::error::Result;
 use crate::results::StoredResults;
 
@@ -50,7 +50,7 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<Judged<'stati
     let names = [PathBuf::from(profile), here(Path::new(profile))];
     for folder in folders {
         let is_it = folder.file_name().is_some_and(|own| names.iter().any(|name| name.as_os_str() == own));
-        if is_it && folder.join(PageSheet::FILE).is_file() {
+        if is_it && folder.join(PagePart::FILE).is_file() {
             let stored = StoredResults::read(folder)?;
             ours.insert(stored.name.clone(), ArtifactNumbers::of(stored));
         }

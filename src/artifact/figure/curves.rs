@@ -7,7 +7,7 @@ use super::font;
 use super::frame::{self, Frame, FramePlan, GAP, Width};
 use super::legend::Key;
 use super::palette::{self, TEXT};
-use super::scene::{Anchor, Place, Scene};
+use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::{Dash, Marker};
 
@@ -150,7 +150,7 @@ impl Curves {
             let x = |value: f64| frame.left + xs.place(value) * (frame.right - frame.left) + aside;
             let runs = self.runs(line);
             for run in &runs {
-                let places: Vec<Place> = run.iter().map(|(px, py, _)| (x(*px), frame.y(*py))).collect();
+                let places: Vec<ScenePoint> = run.iter().map(|(px, py, _)| (x(*px), frame.y(*py))).collect();
                 if !marked && run.iter().any(|(_, _, error)| *error > 0.0) {
                     let upper = run.iter().map(|(px, py, error)| (x(*px), frame.y(py + error)));
                     let lower = run.iter().rev().map(|(px, py, error)| (x(*px), frame.y(py - error)));
@@ -244,7 +244,7 @@ impl Curves {
 
 /// A path with at most four places per [`COLUMN`]: the first, the lowest, the highest and the last, in their order. It
 /// looks the same, and thousands of channels do not make a file of megabytes.
-pub(super) fn thinned(places: &[Place]) -> Vec<Place> {
+pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let mut kept = Vec::new();
     for column in places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor()) {
         let by = |better: fn(f64, f64) -> bool| {
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn thinning_keeps_every_peak() {
         let at = |i: usize, y: f64| (i as f64 * COLUMN / 100.0, y);
-        let mut places: Vec<Place> = (0..1000).map(|i| at(i, 0.0)).collect();
+        let mut places: Vec<ScenePoint> = (0..1000).map(|i| at(i, 0.0)).collect();
         places[333].1 = 7.0;
         places[777].1 = -7.0;
         let kept = thinned(&places);

@@ -2,7 +2,7 @@
 
 use super::font;
 use super::palette::{Colour, Look, TEXT};
-use super::scene::{Anchor, Place, Scene};
+use super::scene::{Anchor, Scene, ScenePoint};
 use crate::style::Dash;
 
 /// What stands before a label.
@@ -60,7 +60,7 @@ pub(super) fn draw(scene: &mut Scene, entries: &[(Key, String)], (left, right, t
 }
 
 /// A key whose left end is at a place.
-fn draw_key(scene: &mut Scene, key: Key, (x, y): Place) {
+fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     let end = x + key.width();
     match key {
         Key::Bar(style) => {
@@ -86,7 +86,7 @@ fn draw_key(scene: &mut Scene, key: Key, (x, y): Place) {
 }
 
 /// A line with a head at its end.
-pub(super) fn arrow(scene: &mut Scene, places: &[Place], colour: Colour) {
+pub(super) fn arrow(scene: &mut Scene, places: &[ScenePoint], colour: Colour) {
     const HEAD: f64 = 3.6;
     let [.., before, tip] = places else { return };
     let length = (tip.0 - before.0).hypot(tip.1 - before.1);

@@ -9,7 +9,7 @@ use plotters::style::{Color, FontTransform, RGBColor, ShapeStyle, TextStyle};
 
 use super::font;
 use super::palette::{Colour, SURFACE};
-use super::scene::{Anchor, Place, Scene, Shape};
+use super::scene::{Anchor, Scene, ScenePoint, Shape};
 use super::theme::Theme;
 use crate::error::{Error, Result};
 
@@ -36,7 +36,7 @@ impl Surface {
         (points * self.scale).round() as i32
     }
 
-    fn at(&self, (x, y): Place) -> (i32, i32) {
+    fn at(&self, (x, y): ScenePoint) -> (i32, i32) {
         (self.pixels(x), self.pixels(y))
     }
 

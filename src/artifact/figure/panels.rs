@@ -9,7 +9,7 @@ use super::font;
 use super::frame::{self, GAP, HALF, MARGIN, Width};
 use super::legend::{self, Key};
 use super::palette::{self, FAINT, GRID, MUTED, TEXT};
-use super::scene::{Anchor, Place, Scene};
+use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::Dash;
 
@@ -127,7 +127,7 @@ const AREA: &str = "the repair above the panel, with its mean";
 /// Where a panel lies, and its axes.
 struct Panel<'a> {
     /// Upper left of the plot.
-    corner: Place,
+    corner: ScenePoint,
     width: f64,
     xs: &'a Range,
     ys: &'a Range,
@@ -142,7 +142,7 @@ impl Panel<'_> {
         self.corner.1 + (1.0 - self.ys.place(value)) * HEIGHT
     }
 
-    fn places(&self, line: &Line) -> Vec<Place> {
+    fn places(&self, line: &Line) -> Vec<ScenePoint> {
         seen(line).map(|(x, y)| (self.x(x), self.y(y))).collect()
     }
 
@@ -151,8 +151,8 @@ impl Panel<'_> {
         let places = self.places(line);
         let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
         let highest =
-            |column: &[Place]| column.iter().copied().reduce(|best, at| if at.1 < best.1 { at } else { best });
-        let edge: Vec<Place> = columns.filter_map(highest).collect();
+            |column: &[ScenePoint]| column.iter().copied().reduce(|best, at| if at.1 < best.1 { at } else { best });
+        let edge: Vec<ScenePoint> = columns.filter_map(highest).collect();
         let [(first, _), .., (last, _)] = edge[..] else { return };
         let ground = self.y(0.0);
         let corners = [(first, ground)].into_iter().chain(edge.iter().copied()).chain([(last, ground)]).collect();

@@ -14,7 +14,7 @@ use ttf_parser::Face;
 
 use super::font;
 use super::palette::Colour;
-use super::scene::{Anchor, Place, Scene, Shape};
+use super::scene::{Anchor, Scene, ScenePoint, Shape};
 use crate::error::{Error, Result};
 
 /// The objects of the file.
@@ -136,7 +136,7 @@ impl<'a> Page<'a> {
         Self { height, content, face, glyphs, texts, opacities }
     }
 
-    fn at(&self, (x, y): Place) -> (f32, f32) {
+    fn at(&self, (x, y): ScenePoint) -> (f32, f32) {
         (x as f32, (self.height - y) as f32)
     }
 
@@ -145,7 +145,7 @@ impl<'a> Page<'a> {
         self.content.set_fill_rgb(r, g, b);
     }
 
-    fn path(&mut self, places: &[Place]) {
+    fn path(&mut self, places: &[ScenePoint]) {
         for (number, place) in places.iter().enumerate() {
             let (x, y) = self.at(*place);
             match number {
@@ -185,7 +185,7 @@ impl<'a> Page<'a> {
     }
 
     /// Four quarters.
-    fn disc(&mut self, centre: Place, radius: f32, colour: Colour) {
+    fn disc(&mut self, centre: ScenePoint, radius: f32, colour: Colour) {
         self.fill(colour);
         let ((x, y), h) = (self.at(centre), radius * HANDLE);
         let content = self.content.move_to(x + radius, y);
@@ -196,7 +196,7 @@ impl<'a> Page<'a> {
         content.close_path().fill_nonzero();
     }
 
-    fn text(&mut self, at: Place, text: &str, (anchor, upwards): (Anchor, bool), colour: Colour) {
+    fn text(&mut self, at: ScenePoint, text: &str, (anchor, upwards): (Anchor, bool), colour: Colour) {
         let mut shown = Vec::new();
         let mut advance = 0.0;
         for letter in text.chars() {

@@ -5,7 +5,7 @@ use super::palette::{Colour, SURFACE, TEXT, lengths};
 use crate::style::{Dash, Marker};
 
 /// A place: points to the right and points down.
-pub(super) type Place = (f64, f64);
+pub(super) type ScenePoint = (f64, f64);
 
 /// Which part of a text lies at its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,28 +19,28 @@ pub(super) enum Anchor {
 pub(super) enum Shape {
     /// Upper left and lower right corner.
     Rect {
-        from: Place,
-        to: Place,
+        from: ScenePoint,
+        to: ScenePoint,
         colour: Colour,
     },
     Fill {
-        corners: Vec<Place>,
+        corners: Vec<ScenePoint>,
         colour: Colour,
         opacity: f64,
     },
     Disc {
-        centre: Place,
+        centre: ScenePoint,
         radius: f64,
         colour: Colour,
     },
     Line {
-        places: Vec<Place>,
+        places: Vec<ScenePoint>,
         colour: Colour,
         width: f64,
     },
     /// One line of text. `at` is on its baseline; `upwards` turns it a quarter to the left about `at`.
     Text {
-        at: Place,
+        at: ScenePoint,
         text: String,
         anchor: Anchor,
         colour: Colour,
@@ -63,40 +63,40 @@ impl Scene {
         Self { title: title.to_owned(), description: description.to_owned(), width, height: 0.0, shapes: Vec::new() }
     }
 
-    pub(super) fn rect(&mut self, a: Place, b: Place, colour: Colour) {
+    pub(super) fn rect(&mut self, a: ScenePoint, b: ScenePoint, colour: Colour) {
         let (from, to) = ((a.0.min(b.0), a.1.min(b.1)), (a.0.max(b.0), a.1.max(b.1)));
         self.shapes.push(Shape::Rect { from, to, colour });
     }
 
-    pub(super) fn fill(&mut self, corners: Vec<Place>, colour: Colour, opacity: f64) {
+    pub(super) fn fill(&mut self, corners: Vec<ScenePoint>, colour: Colour, opacity: f64) {
         self.shapes.push(Shape::Fill { corners, colour, opacity });
     }
 
     /// A line through `places`, of one shape per dash.
-    pub(super) fn line(&mut self, places: &[Place], colour: Colour, width: f64, dash: Dash) {
+    pub(super) fn line(&mut self, places: &[ScenePoint], colour: Colour, width: f64, dash: Dash) {
         for places in dashes(places, lengths(dash)) {
             self.shapes.push(Shape::Line { places, colour, width });
         }
     }
 
     /// The border of a rectangle.
-    pub(super) fn border(&mut self, from: Place, to: Place, colour: Colour, width: f64, dash: Dash) {
+    pub(super) fn border(&mut self, from: ScenePoint, to: ScenePoint, colour: Colour, width: f64, dash: Dash) {
         self.line(&[from, (to.0, from.1), to, (from.0, to.1), from], colour, width, dash);
     }
 
-    pub(super) fn text(&mut self, at: Place, text: &str, anchor: Anchor, colour: Colour) {
+    pub(super) fn text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
         // XML has no control characters, not even escaped.
         let text = text.replace(char::is_control, " ");
         self.shapes.push(Shape::Text { at, text, anchor, colour, upwards: false });
     }
 
-    pub(super) fn upwards(&mut self, at: Place, text: &str, anchor: Anchor, colour: Colour) {
+    pub(super) fn upwards(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
         let text = text.replace(char::is_control, " ");
         self.shapes.push(Shape::Text { at, text, anchor, colour, upwards: true });
     }
 
     /// Lines of text from `top` down; gives where the next would begin.
-    pub(super) fn lines(&mut self, (x, top): Place, lines: &[String], anchor: Anchor) -> f64 {
+    pub(super) fn lines(&mut self, (x, top): ScenePoint, lines: &[String], anchor: Anchor) -> f64 {
         for (i, line) in lines.iter().enumerate() {
             self.text((x, top + i as f64 * font::LINE + font::ABOVE * font::SIZE), line, anchor, TEXT);
         }
@@ -104,13 +104,13 @@ impl Scene {
     }
 
     /// A marker of `radius` with an edge in the colour of the surface, which keeps markers apart that overlap.
-    pub(super) fn marker(&mut self, centre: Place, marker: Marker, colour: Colour, radius: f64) {
+    pub(super) fn marker(&mut self, centre: ScenePoint, marker: Marker, colour: Colour, radius: f64) {
         for (radius, colour) in [(radius + 0.7, SURFACE), (radius, colour)] {
             match corners(marker) {
                 None => self.shapes.push(Shape::Disc { centre, radius, colour }),
                 Some(parts) => {
                     for part in parts {
-                        let at = |&(x, y): &Place| (centre.0 + x * radius, centre.1 + y * radius);
+                        let at = |&(x, y): &ScenePoint| (centre.0 + x * radius, centre.1 + y * radius);
                         self.fill(part.iter().map(at).collect(), colour, 1.0);
                     }
                 }
@@ -120,7 +120,7 @@ impl Scene {
 
     /// Upper left and lower right corner of what a text covers, descenders included; None of another shape.
     #[cfg(test)]
-    pub(super) fn covers(shape: &Shape) -> Option<(Place, Place)> {
+    pub(super) fn covers(shape: &Shape) -> Option<(ScenePoint, ScenePoint)> {
         let Shape::Text { at: (x, y), text, anchor, upwards, .. } = shape else { return None };
         let width = font::width(text);
         let back = match anchor {
@@ -138,8 +138,8 @@ impl Scene {
 }
 
 /// The corners of a marker of radius 1 in convex parts; None of a circle.
-fn corners(marker: Marker) -> Option<Vec<Vec<Place>>> {
-    let turned = |part: &[Place], degrees: f64| -> Vec<Place> {
+fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
+    let turned = |part: &[ScenePoint], degrees: f64| -> Vec<ScenePoint> {
         let (sin, cos) = degrees.to_radians().sin_cos();
         part.iter().map(|(x, y)| (x * cos - y * sin, x * sin + y * cos)).collect()
     };
@@ -160,12 +160,12 @@ fn corners(marker: Marker) -> Option<Vec<Vec<Place>>> {
 }
 
 /// A path cut into the parts that are drawn.
-fn dashes(places: &[Place], lengths: &[f64]) -> Vec<Vec<Place>> {
+fn dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
     if lengths.is_empty() {
         return vec![places.to_vec()];
     }
     let mut parts = Vec::new();
-    let mut part: Vec<Place> = places.first().copied().into_iter().collect();
+    let mut part: Vec<ScenePoint> = places.first().copied().into_iter().collect();
     // Which of the lengths is on, and how much of it is left.
     let (mut which, mut left) = (0, lengths[0]);
     for pair in places.windows(2) {

@@ -1,5 +1,5 @@
 use super::palette::of;
-use super::scene::{Place, Scene, Shape};
+use super::scene::{Scene, ScenePoint, Shape};
 use super::*;
 use crate::recovery::label;
 
@@ -332,7 +332,7 @@ fn numbers_that_are_not_finite_reach_no_coordinate() {
     for scale in [Scale::Linear, Scale::Log] {
         figure.y.scale = scale;
         let scene = scene(&Figure::Curves(figure.clone()));
-        let finite = |place: &Place| place.0.is_finite() && place.1.is_finite();
+        let finite = |place: &ScenePoint| place.0.is_finite() && place.1.is_finite();
         for shape in &scene.shapes {
             assert!(match shape {
                 Shape::Rect { from, to, .. } => finite(from) && finite(to),
@@ -455,7 +455,7 @@ fn lines_side_by_side_are_moved_apart_and_only_the_dense_one_is_dashed() {
 #[test]
 fn panels_have_one_axis_from_zero_and_the_same_line_in_each() {
     let scene = scene(&Figure::Panels(panels(128, Width::Column)));
-    let lines: Vec<&Vec<Place>> = scene
+    let lines: Vec<&Vec<ScenePoint>> = scene
         .shapes
         .iter()
         .filter_map(|shape| match shape {
@@ -464,7 +464,7 @@ fn panels_have_one_axis_from_zero_and_the_same_line_in_each() {
         })
         .collect();
     assert_eq!(lines.len(), 6);
-    let heights = |line: &[Place]| line.iter().map(|(_, y)| y - line[0].1).collect::<Vec<_>>();
+    let heights = |line: &[ScenePoint]| line.iter().map(|(_, y)| y - line[0].1).collect::<Vec<_>>();
     for line in &lines {
         assert!(heights(line).iter().zip(heights(lines[0])).all(|(a, b)| (a - b).abs() < 1e-9));
     }
@@ -505,6 +505,6 @@ fn texts(scene: &Scene) -> Vec<&str> {
 }
 
 /// All texts with what they cover.
-fn boxes(scene: &Scene) -> Vec<(&str, (Place, Place))> {
+fn boxes(scene: &Scene) -> Vec<(&str, (ScenePoint, ScenePoint))> {
     texts(scene).into_iter().zip(scene.shapes.iter().filter_map(Scene::covers)).collect()
 }

@@ -180,7 +180,7 @@ pub struct CellNote {
     pub commands: Vec<String>,
     /// Who made its parts: program, commit, command, machine. Mostly one.
     pub makers: Vec<Vec<(String, String)>>,
-    pub parts: Vec<Part>,
+    pub parts: Vec<ObjectNote>,
     /// The files that it was made from, by path, with their SHA-256.
     pub inputs: BTreeMap<String, String>,
 }
@@ -188,7 +188,7 @@ pub struct CellNote {
 /// A stored artifact that a cell was made from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Part {
+pub struct ObjectNote {
     pub kind: String,
     /// The hash of its key.
     pub key: String,

@@ -32,8 +32,8 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 pub use data::{
-    BesideView, Cell, CellNote, ClaimRow, ClaimWord, Column, FigureView, FindingRow, Mark, Page, PageArtifact, PageRow,
-    Part, TableView,
+    BesideView, Cell, CellNote, ClaimRow, ClaimWord, Column, FigureView, FindingRow, Mark, ObjectNote, Page,
+    PageArtifact, PageRow, TableView,
 };
 
 use crate::error::{Error, Result};

@@ -33,7 +33,7 @@ pub(super) struct PageTable {
     protocol: String,
     notes: Vec<String>,
     /// One row, or two where columns have a heading in common.
-    heads: Vec<Vec<Head>>,
+    heads: Vec<Vec<HeaderCell>>,
     rows: Vec<TableRow>,
 }
 
@@ -46,7 +46,7 @@ struct Choice {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Head {
+struct HeaderCell {
     text: String,
     class: String,
     /// The printed place of its column; none of a heading over several.
@@ -168,10 +168,10 @@ impl<'a> Shape<'a> {
         choices
     }
 
-    fn heads(&self, view: &TableView) -> Vec<Vec<Head>> {
+    fn heads(&self, view: &TableView) -> Vec<Vec<HeaderCell>> {
         let rows = if view.columns.iter().any(|column| column.group.is_some()) { 2 } else { 1 };
         let (mut upper, mut lower) = (Vec::new(), Vec::new());
-        upper.extend(self.group.map(|name| Head {
+        upper.extend(self.group.map(|name| HeaderCell {
             text: name.to_owned(),
             class: "t g".to_owned(),
             column: Some(0),
@@ -182,7 +182,7 @@ impl<'a> Shape<'a> {
         let mut index = 0;
         for together in view.columns.chunk_by(|a, b| a.group.is_some() && a.group == b.group) {
             let heading = together.first().and_then(|column| column.group.clone());
-            let own = |column: &Column, index: usize, rows: usize| Head {
+            let own = |column: &Column, index: usize, rows: usize| HeaderCell {
                 text: column.name.clone(),
                 class: self.class(index, column, false),
                 column: Some(self.place(index)),
@@ -196,7 +196,13 @@ impl<'a> Shape<'a> {
                     None => upper.push(own(column, place, rows)),
                 }
             }
-            let over = |text| Head { text, class: "over".into(), columns: together.len(), rows: 1, ..Head::default() };
+            let over = |text| HeaderCell {
+                text,
+                class: "over".into(),
+                columns: together.len(),
+                rows: 1,
+                ..HeaderCell::default()
+            };
             upper.extend(heading.map(over));
             index += together.len();
         }

@@ -62,7 +62,7 @@ fn hostile_page() -> Page {
         lines: vec![pair()],
         commands: vec![hostile()],
         makers: vec![vec![pair()], vec![pair()]],
-        parts: vec![Part { kind: hostile(), key: hostile(), finished: hostile(), seconds: 1.5, maker: 1 }],
+        parts: vec![ObjectNote { kind: hostile(), key: hostile(), finished: hostile(), seconds: 1.5, maker: 1 }],
         inputs: [pair()].into(),
     };
     let claim = ClaimRow {
@@ -122,7 +122,7 @@ fn large_page(rows: usize) -> Page {
         lines: vec![("Backbone".into(), "tiny-llama".into()), ("Removed".into(), "layers 8 to 11".into())],
         commands: vec![format!("ghostlab explain table2.yaml {}", key(row))],
         makers: vec![vec![("program".into(), "ghostlab 0.1.0".into())]],
-        parts: vec![Part { kind: "operator".into(), key: "0f".repeat(6), seconds: 2.5, ..Part::default() }],
+        parts: vec![ObjectNote { kind: "operator".into(), key: "0f".repeat(6), seconds: 2.5, ..ObjectNote::default() }],
         ..CellNote::default()
     };
     let row = |index| PageRow { group: Some("Tiny LLaMA".into()), cells: cells(index), ..PageRow::default() };
@@ -348,7 +348,7 @@ fn a_note_says_by_whom_when_and_from_what() {
     let mut page = large_page(1);
     let note = page.cells.values_mut().next().unwrap();
     note.makers = vec![vec![("commit".into(), "abc123".into())], vec![("commit".into(), "def456".into())]];
-    let part = |maker| Part {
+    let part = |maker| ObjectNote {
         kind: "scores".into(),
         key: "0f".into(),
         finished: "2026-01-02T03:04:05Z".into(),

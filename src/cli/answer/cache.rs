@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
 use crate::error::{ErrorParts, Result};
-use crate::store::{Found, InventoryItem, Left, Store, Stray};
+use crate::store::{Found, InventoryItem, LeftDraft, Store, Stray};
 
 /// The artifacts of one kind and version, together.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct StageSum {
+pub(crate) struct KindSum {
     /// Kind and version: `scores-v3`.
     pub(crate) stage: String,
     /// How many there are.
@@ -24,7 +24,7 @@ pub(crate) struct StageSum {
     pub(crate) seconds: f64,
 }
 
-impl StageSum {
+impl KindSum {
     pub(crate) fn of(entries: &[InventoryItem]) -> Vec<Self> {
         let mut stages: BTreeMap<&str, Self> = BTreeMap::new();
         for entry in entries {
@@ -71,7 +71,7 @@ pub(crate) struct Listing {
     /// By kind and version.
     pub(crate) stages: Vec<ListedStage>,
     /// Each artifact, by kind and key.
-    pub(crate) artifacts: Vec<ListedArtifact>,
+    pub(crate) artifacts: Vec<ListedObject>,
     /// Unfinished work; a run goes on from there.
     pub(crate) journals: Files,
     /// What is being written.
@@ -86,14 +86,14 @@ pub(crate) struct Listing {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ListedStage {
     #[serde(flatten)]
-    pub(crate) sum: StageSum,
+    pub(crate) sum: KindSum,
     /// The different states of its artifacts.
     pub(crate) states: Vec<State>,
 }
 
 /// A stored artifact.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct ListedArtifact {
+pub(crate) struct ListedObject {
     /// The SHA-256 of its key, in hexadecimal digits.
     pub(crate) key: String,
     /// Kind and version: `scores-v3`.
@@ -127,15 +127,16 @@ impl Listing {
             let own = entries.iter().filter(|entry| entry.stage == stage).map(State::of);
             own.collect::<std::collections::BTreeSet<State>>().into_iter().collect()
         };
-        let stages = StageSum::of(&entries).into_iter().map(|sum| ListedStage { states: states(&sum.stage), sum });
-        let artifact = |entry: &InventoryItem| ListedArtifact {
+        let stages = KindSum::of(&entries).into_iter().map(|sum| ListedStage { states: states(&sum.stage), sum });
+        let artifact = |entry: &InventoryItem| ListedObject {
             key: entry.hash.clone(),
             stage: entry.stage.clone(),
             bytes: entry.bytes(),
             seconds: entry.seconds(),
             state: State::of(entry),
         };
-        let (dead, living): (Vec<Left>, Vec<Left>) = store.drafts_left().into_iter().partition(|draft| draft.dead);
+        let (dead, living): (Vec<LeftDraft>, Vec<LeftDraft>) =
+            store.drafts_left().into_iter().partition(|draft| draft.dead);
         Self {
             store: store.root().display().to_string(),
             stages: stages.collect(),
@@ -250,7 +251,7 @@ pub(crate) struct Clearing {
     /// Artifacts that stay because a run that goes on made them or will read them.
     pub(crate) in_use: usize,
     /// What goes, by kind and version.
-    pub(crate) going: Vec<StageSum>,
+    pub(crate) going: Vec<KindSum>,
     /// What goes of what dead processes left.
     pub(crate) dead_drafts: Files,
     /// Programs that were frozen for jobs of a scheduler that are over.
@@ -264,13 +265,13 @@ impl Clearing {
         store: &Store,
         in_use: usize,
         going: &[InventoryItem],
-        left: &[Left],
+        left: &[LeftDraft],
         programs: &[FrozenProgram],
     ) -> Self {
         let dead_drafts = Files::of(left.iter().map(|draft| draft.bytes));
         let programs = Files::of(programs.iter().map(|program| program.bytes));
         let store = store.root().display().to_string();
-        Self { store, in_use, going: StageSum::of(going), dead_drafts, programs, deleted: false }
+        Self { store, in_use, going: KindSum::of(going), dead_drafts, programs, deleted: false }
     }
 }
 

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::plan::{BackbonePlan, KeyState, Reason, Reasons, StoreState, Variant};
+use crate::plan::{BackbonePlan, ObjectState, Reason, Reasons, StoreState, Variant};
 use crate::store::{Key, Store};
 
 /// What a cell is made from.
@@ -18,7 +18,7 @@ pub(crate) struct Explanation {
     /// The layers that it lacks, counted from 0; null where that is not known yet, and for the dense cell.
     pub(crate) removed_layers: Option<Vec<usize>>,
     /// What it is made from, in the order in which it is made.
-    pub(crate) artifacts: Vec<ExplainedArtifact>,
+    pub(crate) artifacts: Vec<ExplainedObject>,
 }
 
 /// The backbone of a cell.
@@ -36,13 +36,13 @@ pub(crate) struct ExplainedBackbone {
 
 /// Something that a cell is made from.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct ExplainedArtifact {
+pub(crate) struct ExplainedObject {
     /// What it is, in words: `selection`, `scores on c4@2048`.
     pub(crate) what: String,
     /// The SHA-256 of its key, in hexadecimal digits.
     pub(crate) key: String,
     /// How it was made; null where it is not stored.
-    pub(crate) stored: Option<Made>,
+    pub(crate) stored: Option<Creation>,
     /// Why it is not stored; null where it is.
     pub(crate) reason: Option<Reason>,
     /// Where it lies, or would.
@@ -55,7 +55,7 @@ pub(crate) struct ExplainedArtifact {
 
 /// How an artifact was made.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Made {
+pub(crate) struct Creation {
     /// Its size, in bytes.
     pub(crate) bytes: u64,
     /// How long it took, in seconds.
@@ -113,13 +113,13 @@ impl Explanation {
     }
 }
 
-fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> ExplainedArtifact {
+fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> ExplainedObject {
     let stored = match state.of(key) {
-        KeyState::Whole(artifact) => {
+        ObjectState::Whole(artifact) => {
             let meta = artifact.meta();
             let by = |field: &str| meta.made[field].as_str().map(str::to_owned);
             let words = meta.made["command"].as_array().into_iter().flatten();
-            Some(Made {
+            Some(Creation {
                 bytes: meta.bytes(),
                 seconds: meta.seconds,
                 ghostlab: by("ghostlab"),
@@ -132,5 +132,5 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
     };
     let reason = if stored.is_some() { None } else { Some(reasons.of(key, state)) };
     let of = key.readable()["of"].take();
-    ExplainedArtifact { what, key: key.hash().to_owned(), stored, reason, place: store.lies(key), of }
+    ExplainedObject { what, key: key.hash().to_owned(), stored, reason, place: store.lies(key), of }
 }

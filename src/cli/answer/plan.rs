@@ -10,16 +10,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::units::cells;
-use super::cache::StageSum;
+use super::cache::KindSum;
 use crate::error::Result;
-use crate::exec::{Preflight, RunRecord, Settings};
+use crate::exec::{Preflight, RunRecord, RunSettings};
 use crate::files::disk;
 use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
 use crate::model::CPU;
 use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
-use crate::store::{ArtifactKind, Key, Store};
+use crate::store::{Key, ObjectKind, Store};
 
 /// What a run would do.
 #[derive(Serialize, JsonSchema)]
@@ -143,7 +143,7 @@ pub(crate) struct CellToRun {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Missing {
     /// Which part of the cell.
-    pub(crate) what: Part,
+    pub(crate) what: MissingPart,
     /// What it is scored on or timed over; null for the others.
     pub(crate) on: Option<String>,
     /// The SHA-256 of its key, in hexadecimal digits: what it is, whatever the grid calls it.
@@ -155,7 +155,7 @@ pub(crate) struct Missing {
 /// A part of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Part {
+pub(crate) enum MissingPart {
     /// The layers to remove.
     Selection,
     /// What is put at the cut.
@@ -238,13 +238,13 @@ pub(crate) struct LimitedStore {
     /// What is too much though all goes that may, in bytes.
     pub(crate) beyond_bytes: u64,
     /// What goes, by kind and version.
-    pub(crate) going: Vec<StageSum>,
+    pub(crate) going: Vec<KindSum>,
 }
 
 impl GridPlan {
     /// # Errors
     /// A method that cannot be built, or a store that cannot be read.
-    pub(crate) fn of(plan: &Plan<'_>, found: &Preflight, store: &Store, settings: &Settings) -> Result<Self> {
+    pub(crate) fn of(plan: &Plan<'_>, found: &Preflight, store: &Store, settings: &RunSettings) -> Result<Self> {
         let grid: &Grid = plan.grid;
         let Preflight { state, estimate } = found;
         let reasons = Reasons::new(store, plan);
@@ -286,7 +286,7 @@ pub(crate) fn artifacts(
     reasons: &Reasons,
     store: &Store,
 ) -> Result<Vec<ArtifactCount>> {
-    let mut keys: BTreeMap<ArtifactKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
+    let mut keys: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
     for key in of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)) {
         keys.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
@@ -294,7 +294,7 @@ pub(crate) fn artifacts(
     let mut counts = Vec::new();
     for (kind, keys) in keys {
         // Tokens that were made to count them are gone when this is told.
-        let passing = |key: &Key| kind == ArtifactKind::Tokens && store.passing(key);
+        let passing = |key: &Key| kind == ObjectKind::Tokens && store.passing(key);
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
         // Of what was never made there is nothing to tell.
@@ -390,15 +390,15 @@ impl fmt::Display for PlannedJob {
 fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<Missing> {
     let trained = variant.trained.as_ref().map(|trained| &trained.key);
     let made = [
-        (Part::Selection, variant.selection.as_ref()),
-        (Part::Operator, variant.operator.as_ref()),
-        (Part::TrainedOperator, trained),
+        (MissingPart::Selection, variant.selection.as_ref()),
+        (MissingPart::Operator, variant.operator.as_ref()),
+        (MissingPart::TrainedOperator, trained),
     ];
     let made = made.into_iter().filter_map(|(part, key)| Some((part, None, key?)));
     let scored = backbone.evaluations.iter().zip(&variant.scores);
-    let scored = scored.map(|(of, key)| (Part::Scores, Some(of.subject.to_string()), key));
+    let scored = scored.map(|(of, key)| (MissingPart::Scores, Some(of.subject.to_string()), key));
     let timed = backbone.latencies.iter().zip(&variant.latencies);
-    let timed = timed.map(|(prompt, key)| (Part::Latency, Some(prompt.to_string()), key));
+    let timed = timed.map(|(prompt, key)| (MissingPart::Latency, Some(prompt.to_string()), key));
     let all = made.chain(scored).chain(timed).filter(|(_, _, key)| !state.has(key));
     all.map(|(what, on, key)| Missing { what, on, key: key.hash().to_owned(), reason: reasons.of(key, state) })
         .collect()
@@ -412,7 +412,7 @@ impl LimitedStore {
             kept_bytes: quota.kept,
             coming_bytes: quota.coming,
             beyond_bytes: quota.beyond(),
-            going: StageSum::of(&quota.going),
+            going: KindSum::of(&quota.going),
         }
     }
 }

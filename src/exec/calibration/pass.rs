@@ -9,10 +9,10 @@ use super::job::CalibrationJob;
 use super::shards::{KeptActivations, ROWS};
 use crate::calibrate::{self, HookPoint, Pair, PassRequest, Piece, Similarities, Spool};
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::quiet;
+use crate::exec::timing_lock;
 use crate::fault;
 use crate::model::{Load, Trie, together};
-use crate::store::{Draft, Payload, Store, StoredArtifact};
+use crate::store::{Draft, Payload, Store, StoredObject};
 
 /// The payload of similarities.
 const SUMS: &str = "sums.f64";
@@ -70,12 +70,12 @@ pub(super) fn run(
 }
 
 /// What one shard gives: the rows by site, and the sums of the similarities.
-type OfShard = (BTreeMap<HookPoint, StoredArtifact>, Vec<f64>);
+type OfShard = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
 
 /// Runs some shards together and stores what they give.
 fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
     fault::here("activations");
-    quiet::keep(job.run.store, job.run.reporter, job.run.stop)?;
+    timing_lock::keep(job.run.store, job.run.reporter, job.run.stop)?;
     let (store, started) = (job.run.store, Instant::now());
     let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;
     let piece = |(shard, drafts)| {

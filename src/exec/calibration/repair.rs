@@ -12,9 +12,9 @@ use crate::calibrate::{ActivationShape, Activations, PassRequest};
 use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
 use crate::exec::context::Context;
+use crate::exec::known_objects::AllStored;
 use crate::exec::models::Models;
-use crate::exec::presence::Stored;
-use crate::exec::schedule::{Step, caught};
+use crate::exec::schedule::{Progressed, caught};
 use crate::exec::tokenise;
 use crate::plan::{BackbonePlan, CalibrationPlan, Variant, solve_flops};
 use crate::store::{Key, Lookup};
@@ -30,16 +30,16 @@ pub(in crate::exec) fn repair(
     backbone: &BackbonePlan,
     plan: &CalibrationPlan,
     variants: &[&Variant],
-) -> Result<Step> {
+) -> Result<Progressed> {
     let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
     let name = backbone.calibration_claim(plan);
-    let Some(lease) = run.claim(&name, &label)? else { return Ok(Step::Busy) };
+    let Some(lease) = run.claim(&name, &label)? else { return Ok(Progressed::Busy) };
     let hold = Hold::new(run, lease, &name);
     // Another process may have made them while this one waited.
     match run.presence.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
-        Stored::All => return Ok(Step::Done),
-        Stored::Unclear => return Ok(Step::Busy),
-        Stored::Lacking => run.worked(),
+        AllStored::All => return Ok(Progressed::Done),
+        AllStored::Unclear => return Ok(Progressed::Busy),
+        AllStored::Lacking => run.worked(),
     }
     let made = |variant: &Variant| variant.repairs().all(|key| run.presence.has(run.store, key));
     let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(variant)).collect();
@@ -48,28 +48,28 @@ pub(in crate::exec) fn repair(
         reason.map(|reason| run.fail(variant.cell, reason)).is_none()
     });
     if left.is_empty() {
-        return Ok(Step::Done);
+        return Ok(Progressed::Done);
     }
     if let Some(reason) = run.given_up(&name) {
-        return Ok(Step::GivenUp(reason));
+        return Ok(Progressed::GivenUp(reason));
     }
     // As long as the claim is held, so that no other process tries what is known to fail.
     let done = caught(|| calibrated(run, models, backbone, plan, &left, &label, &hold));
     if done.is_err() && hold.is_lost() {
         run.check_stop()?;
         run.note(format!("{label}: halted for so long that others took it for dead; what they are at is left to them"));
-        return Ok(Step::Busy);
+        return Ok(Progressed::Busy);
     }
     match &done {
-        Ok(()) => run.store.forgive(&name),
-        Err(error) if error.kind() == ErrorKind::Job => run.store.note_attempt(&name, &label, &error.one_line()),
+        Ok(()) => run.store.clear_attempts(&name),
+        Err(error) if error.kind() == ErrorKind::JobStarted => run.store.note_attempt(&name, &label, &error.one_line()),
         Err(_) => {}
     }
     run.worked();
     done?;
     let repaired = left.iter().filter(|variant| !run.failed(variant.cell));
     repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.presence.found(key));
-    Ok(Step::Done)
+    Ok(Progressed::Done)
 }
 
 fn calibrated(
@@ -138,7 +138,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     let id = run.start(job.hold.name(), &label, count * tokens, 0, flops);
     for (variant, selection, key) in lacking {
         match solve::solve(job, variant, selection, activations, key) {
-            Err(error) if error.kind() == ErrorKind::Job => run.fail_at(variant.cell, key, error.one_line()),
+            Err(error) if error.kind() == ErrorKind::JobStarted => run.fail_at(variant.cell, key, error.one_line()),
             solved => solved?,
         }
         run.advance(id, tokens)?;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::job::CalibrationJob;
 use super::trials::Trials;
 use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
-use crate::criterion::{self, CalibrationEvidence, Criterion, PruneSpec, Selection};
+use crate::criterion::{self, Criterion, Evidence, PruneSpec, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Variant;
 use crate::plan::payload::{self, NOTES, SELECTION, to_json};
@@ -135,7 +135,7 @@ impl SelectionSlot<'_> {
                 Err(Error::job("a criterion measures perplexities though its `trials` names none").at(&*self.label))
             }
         };
-        let mut evidence = CalibrationEvidence { similarities, activations, perplexities: &mut perplexities };
+        let mut evidence = Evidence { similarities, activations, perplexities: &mut perplexities };
         self.picked = match self.criterion.select(&self.cut, &mut evidence) {
             Ok(selection) => {
                 let seconds = started.elapsed().as_secs_f64();
@@ -149,7 +149,7 @@ impl SelectionSlot<'_> {
                 job.hold.gone_on();
                 Picked::Done(selection)
             }
-            Err(error) if error.kind() == ErrorKind::Job => Picked::Failed(error.one_line()),
+            Err(error) if error.kind() == ErrorKind::JobStarted => Picked::Failed(error.one_line()),
             Err(error) => return Err(error),
         };
         Ok(())

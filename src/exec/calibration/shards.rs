@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::job::CalibrationJob;
 use crate::calibrate::{ActivationShape, Activations, HookPoint, PassRequest, Shard};
 use crate::error::{Error, Result};
-use crate::store::{Mapped, StoredArtifact};
+use crate::store::{Mapped, StoredObject};
 
 /// The payload of a shard: rows of f32.
 pub(super) const ROWS: &str = "rows.f32";
 
 /// The shards that are stored, verified, of each site; none in the place of one that is not.
 #[derive(Default)]
-pub(super) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredArtifact>>>);
+pub(super) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>);
 
 impl KeptActivations {
     /// Looks for the shards of some sites.
@@ -39,7 +39,7 @@ impl KeptActivations {
         &mut self,
         shape: ActivationShape,
         shard: usize,
-        rows: impl IntoIterator<Item = (HookPoint, StoredArtifact)>,
+        rows: impl IntoIterator<Item = (HookPoint, StoredObject)>,
     ) {
         for (site, artifact) in rows {
             let none = || shape.shards().map(|_| None).collect();
@@ -60,7 +60,7 @@ impl KeptActivations {
     }
 }
 
-fn map(artifact: &Option<StoredArtifact>) -> Result<Shard> {
+fn map(artifact: &Option<StoredObject>) -> Result<Shard> {
     let vanished = || Error::job("activations vanished from the store");
     let artifact = artifact.as_ref().ok_or_else(vanished)?;
     Ok(match artifact.map(ROWS).map_err(|error| vanished().found(error.one_line()))? {

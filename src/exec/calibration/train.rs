@@ -12,7 +12,7 @@ use super::job::CalibrationJob;
 use super::shards::{KeptActivations, ROWS};
 use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Piece, Spool};
 use crate::criterion::Selection;
-use crate::distill::{Checkpoint, Finetune, Tail, Top, Training, likeliest};
+use crate::distill::{Checkpoint, Finetune, LayersAfter, TopTokens, Training, top_tokens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::operator::{self, LOSSES};
 use crate::exec::tokenise;
@@ -21,10 +21,10 @@ use crate::model::{Load, Operator, Program, Trie};
 use crate::plan::payload::FIGURES;
 use crate::plan::{TrainingPlan, Variant};
 use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
-use crate::store::{Payload, Pin, StoredArtifact};
+use crate::store::{Payload, Pin, StoredObject};
 
 /// The payloads of a teacher's shard: the likeliest tokens of its positions, and their logits.
-const LIKELIEST: &str = "likeliest.u32";
+const TOP_TOKENS: &str = "likeliest.u32";
 const LOGITS: &str = "logits.f32";
 /// The payload of a checkpoint.
 const STATE: &str = "state.bin";
@@ -49,7 +49,7 @@ pub(super) fn train(
             continue;
         }
         match one(job, variant, plan, selection, activations) {
-            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+            Err(error) if matches!(error.kind(), ErrorKind::JobStarted | ErrorKind::Damaged) => {
                 job.run.fail_at(variant.cell, &plan.key, error.one_line());
             }
             done => done?,
@@ -71,9 +71,9 @@ fn one(
     };
     let missing = || Error::job("its operator is not in the store");
     let solved = variant.operator.as_ref().and_then(|key| run.get(key)).ok_or_else(missing)?;
-    let tail = || Tail::load(&backbone.config, &backbone.folder, end, &Device::Cpu);
+    let tail = || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu);
     let tail = job.models.read(backbone, tail)?;
-    let lessons = Lessons::kept(job, plan, start, &tail)?;
+    let lessons = TrainingData::kept(job, plan, start, &tail)?;
     let began = Instant::now();
     let (state, spent) = resumed(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
     let mut training = Training::new(&tail, state)?;
@@ -135,7 +135,7 @@ fn resumed(
 fn store(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
-    solved: &StoredArtifact,
+    solved: &StoredObject,
     (span, activations): (Span, &Activations),
     state: &Checkpoint,
     seconds: f64,
@@ -158,20 +158,20 @@ fn store(
 }
 
 /// What a training reads, sequence by sequence.
-struct Lessons {
+struct TrainingData {
     shape: ActivationShape,
     site: HookPoint,
     streams: Activations,
     /// By shard.
-    tops: Vec<StoredArtifact>,
+    tops: Vec<StoredObject>,
     shards: Vec<Range<usize>>,
     /// As long as they are read, nothing of them is cleared away.
     _pin: Pin,
 }
 
-impl Lessons {
+impl TrainingData {
     /// Those of a text at a boundary: what is stored, the rest from a dense pass, shard by shard.
-    fn kept(job: &CalibrationJob<'_>, plan: &TrainingPlan, boundary: usize, tail: &Tail) -> Result<Self> {
+    fn kept(job: &CalibrationJob<'_>, plan: &TrainingPlan, boundary: usize, tail: &LayersAfter) -> Result<Self> {
         let (run, backbone) = (job.run, job.backbone);
         let tokens = &backbone.calibrations[plan.text].tokens;
         let windows = tokenise::windows(run, backbone, tokens)?;
@@ -196,7 +196,7 @@ impl Lessons {
         let pin = run.store.pin(shards.iter().map(|shard| text.rows_key(site, shard)));
         let mut kept = KeptActivations::default();
         kept.find(&text, &sites);
-        let mut tops: Vec<Option<StoredArtifact>> =
+        let mut tops: Vec<Option<StoredObject>> =
             shards.iter().map(|shard| run.get(&backbone.teacher(tokens, Some(shard)))).collect();
         let mut left: Vec<usize> = (0..shards.len()).filter(|&at| tops[at].is_none() || !kept.has(site, at)).collect();
         let load = Load::windows(left.iter().map(|&at| shards[at].len() * shape.length).sum(), shape.length);
@@ -243,17 +243,17 @@ impl Lessons {
         self.streams.rows(self.site, sequence * self.shape.length..(sequence + 1) * self.shape.length)
     }
 
-    fn teacher(&self, sequence: usize) -> Result<Top> {
+    fn teacher(&self, sequence: usize) -> Result<TopTokens> {
         let lost = || Error::job("what the teacher said vanished from the store");
         let at = self.shards.iter().position(|shard| shard.contains(&sequence)).ok_or_else(lost)?;
-        let (tokens, logits) = (self.tops[at].read(LIKELIEST)?, self.tops[at].read(LOGITS)?);
+        let (tokens, logits) = (self.tops[at].read(TOP_TOKENS)?, self.tops[at].read(LOGITS)?);
         let shard = &self.shards[at];
         let kept = tokens.len() / (4 * shard.len() * self.shape.length).max(1);
         let first = (sequence - shard.start) * self.shape.length * kept;
         let range = 4 * first..4 * (first + self.shape.length * kept);
         let damaged = || Error::damaged("a teacher's shard has another length");
         let (tokens, logits) = (tokens.get(range.clone()).ok_or_else(damaged)?, logits.get(range).ok_or_else(damaged)?);
-        Ok(Top {
+        Ok(TopTokens {
             kept,
             tokens: tokens.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
             logits: logits.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
@@ -268,9 +268,9 @@ impl CalibrationJob<'_> {
         id: usize,
         [site, last]: [HookPoint; 2],
         shard: &Range<usize>,
-        tail: &Tail,
-        top: Option<StoredArtifact>,
-    ) -> Result<(StoredArtifact, StoredArtifact)> {
+        tail: &LayersAfter,
+        top: Option<StoredObject>,
+    ) -> Result<(StoredObject, StoredObject)> {
         fault::here("teach");
         let (store, started) = (self.run.store, Instant::now());
         let windows: Vec<&[u32]> = self.windows.iter().skip(shard.start).take(shard.len()).collect();
@@ -288,13 +288,13 @@ impl CalibrationJob<'_> {
         payload.close().map_err(|error| unwritten(&error))?;
         let (mut tokens, mut logits): (Vec<u32>, Vec<f32>) = Default::default();
         for rows in ends.chunks(LOGIT_ROWS * self.shape.channels) {
-            let top = likeliest(&tail.project_rows(rows)?, Finetune::LIKELIEST)?;
+            let top = top_tokens(&tail.project_rows(rows)?, Finetune::TOP_TOKENS)?;
             tokens.extend(top.tokens);
             logits.extend(top.logits);
         }
         self.unchanged()?;
         let seconds = started.elapsed().as_secs_f64() / 2.0;
-        let payloads = [(LIKELIEST, bytemuck::cast_slice(&tokens)), (LOGITS, bytemuck::cast_slice(&logits))];
+        let payloads = [(TOP_TOKENS, bytemuck::cast_slice(&tokens)), (LOGITS, bytemuck::cast_slice(&logits))];
         let put = || store.put(&self.backbone.teacher(self.tokens, Some(shard)), seconds, &payloads);
         let top = top.map_or_else(put, Ok)?;
         let rows = store.commit(draft, &self.rows_key(site, shard), seconds)?;

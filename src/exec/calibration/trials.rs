@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::job::CalibrationJob;
 use crate::error::Result;
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
-use crate::exec::score::ScoringJob;
+use crate::exec::score::ChunkRun;
 use crate::model::Program;
 use crate::store::Key;
 
@@ -41,7 +41,7 @@ impl<'a> Trials<'a> {
             let of = keys.iter().zip(removed).find(|(of, _)| of.hash() == key.hash());
             Ok(of.map(|(_, set)| Program::pruned(backbone.config.layers, set, |_| None)))
         };
-        let scoring = ScoringJob {
+        let scoring = ChunkRun {
             run,
             models,
             backbone,

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::exec::{Methods, Recorder};
 use crate::model::{
     Batch, BatchObserver, CPU, Config, Engine, EngineId, EngineRequest, HostRows, Load, Observer, Prediction,
-    ResidualStream, Step as ProgramStep, Trie,
+    Progressed as ProgramStep, ResidualStream, Trie,
 };
 use crate::plan::job_costs;
 use crate::store::network::{Client, Network, Server};
@@ -73,7 +73,7 @@ const HALT: Duration = Duration::from_secs(400);
 /// A worker comes again after this time: its job is queued again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-struct Stage {
+struct RunState {
     _folder: tempfile::TempDir,
     grid: Grid,
     /// The shape whose times go by.
@@ -104,9 +104,9 @@ struct Played {
 
 const ROOT: &str = "/store";
 
-fn settings() -> Settings {
+fn settings() -> RunSettings {
     let engine = EngineRequest { device: CPU.device.parse().ok(), ..EngineRequest::default() };
-    Settings { engine, batch_tokens: LENGTH, memory: Some(1 << 40), ..Settings::default() }
+    RunSettings { engine, batch_tokens: LENGTH, memory: Some(1 << 40), ..RunSettings::default() }
 }
 
 fn config(hidden: usize, heads: [usize; 3], intermediate: usize, vocab: usize) -> Value {
@@ -151,7 +151,7 @@ fn weights(number: usize) -> Vec<u8> {
     safetensors::serialize(shapes.into_iter().map(tensor), Some(number)).unwrap()
 }
 
-impl Stage {
+impl RunState {
     fn new(of: Grounds) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -323,7 +323,7 @@ impl Stage {
         let recorder = Recorder::worker(&self.grid, store, &Failing)?;
         reserve(plan, store, &recorder, stop)?;
         let state = StoreState::read(plan, store);
-        let context = Context::new(plan, &state, store, settings(), &recorder, stop, Some(Terms::default()));
+        let context = Context::new(plan, &state, store, settings(), &recorder, stop, Some(WorkerLimits::default()));
         execute(&context, &state, &Paced(Arc::clone(pace)))
     }
 }
@@ -484,7 +484,7 @@ impl Draws {
 }
 
 /// The payloads of all artifacts that the plan asks for, by place: what every play has to come to.
-fn results(stage: &Stage, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
+fn results(stage: &RunState, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
     let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT));
     let mut all = Vec::new();
@@ -503,7 +503,7 @@ const SMALL: Grounds = Grounds { backbones: 2, ridges: 1, depths: "4, 7", sequen
 
 #[test]
 fn one_worker_takes_as_long_as_the_plan_says_and_more_share_that_work() {
-    let stage = Stage::new(SMALL);
+    let stage = RunState::new(SMALL);
     let alone = stage.play(1, Weather::default());
     let planned = stage.planned(&alone.server);
     // The plan takes a pass over all layers where one ends at the last that is read, and maps that fold into an MLP for steps
@@ -524,7 +524,7 @@ fn one_worker_takes_as_long_as_the_plan_says_and_more_share_that_work() {
 
 #[test]
 fn workers_that_are_halted_for_long_go_on_and_take_nothing_from_those_that_stepped_in() {
-    let stage = Stage::new(Grounds { scale: 256, ..SMALL });
+    let stage = RunState::new(Grounds { scale: 256, ..SMALL });
     let expected = results(&stage, &stage.play(1, Weather::default()));
     let mut robbed = 0;
     for seed in 1..=4 {
@@ -543,7 +543,7 @@ fn workers_that_are_halted_for_long_go_on_and_take_nothing_from_those_that_stepp
 
 #[test]
 fn on_a_network_that_caches_and_lies_and_among_workers_that_die_results_are_the_same() {
-    let stage = Stage::new(Grounds { scale: 256, ..SMALL });
+    let stage = RunState::new(Grounds { scale: 256, ..SMALL });
     let alone = stage.play(1, Weather::default());
     let expected = results(&stage, &alone);
     for seed in 1..=3 {
@@ -571,7 +571,7 @@ fn workers_share_backbones_with_little_waste() {
     let asked = std::env::var("GHOSTLAB_PLAY").ok();
     let backbones = if asked.is_some() { LARGE.backbones } else { 3 };
     let workers = asked.as_deref().unwrap_or("6").split(',').map(|text| text.parse::<usize>().unwrap());
-    let stage = Stage::new(Grounds { backbones, ..LARGE });
+    let stage = RunState::new(Grounds { backbones, ..LARGE });
     for workers in workers {
         let began = Instant::now();
         let weather = Weather { preempted: 1.0, killed: 1.0, seed: 1, ..Weather::default() };

@@ -11,7 +11,7 @@ use crate::store::{Journal, JournalRecord, Key, Lease};
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 /// A variant that is being scored.
-pub(super) struct Candidate {
+pub(super) struct ScoredVariant {
     pub(super) key: Arc<Key>,
     /// From the first chunk on that is computed here: operators are large.
     pub(super) program: Option<Program>,
@@ -22,7 +22,7 @@ pub(super) struct Candidate {
     pub(super) settled: bool,
 }
 
-impl Candidate {
+impl ScoredVariant {
     pub(super) fn lacks(&self, chunk: usize) -> bool {
         !self.settled && self.chunks[chunk].is_none()
     }
@@ -36,18 +36,18 @@ impl Candidate {
 }
 
 /// A scoring that is under way, also while others are at what is left of it.
-pub(in crate::exec) struct Scoring {
+pub(in crate::exec) struct ChunkState {
     /// None as long as nothing was computed here.
     pub(super) job: Option<usize>,
     /// Until the work is stored.
     pub(super) journal: Option<Journal>,
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) candidates: Vec<ScoredVariant>,
     /// The chunks that some candidates lack.
     pub(super) left: Vec<usize>,
 }
 
 /// What came of one way through the chunks.
-pub(super) enum Pass {
+pub(super) enum ChunkSweep {
     Worked,
     /// Others are at all that is left.
     Idle,
@@ -56,7 +56,7 @@ pub(super) enum Pass {
 }
 
 /// What came of the attempt to claim a chunk.
-pub(super) enum Chunk {
+pub(super) enum ChunkClaim {
     /// With the candidates that lack it.
     Mine(Vec<usize>, Lease),
     /// Nobody lacks it any more.
@@ -67,7 +67,7 @@ pub(super) enum Chunk {
 
 /// Chunks that are computed together.
 #[derive(Default)]
-pub(super) struct Group {
+pub(super) struct ChunkGroup {
     pub(super) chunks: Vec<usize>,
     /// The candidates that lack them.
     pub(super) members: Vec<usize>,
@@ -77,7 +77,7 @@ pub(super) struct Group {
 
 /// Chunks whose records are not on the disk yet: others may have them after that.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct Unflushed {
     pub(super) leases: Vec<Lease>,
     /// When records were last written; the first are written at once.
     pub(super) since: Option<Duration>,
@@ -85,7 +85,7 @@ pub(super) struct Pending {
     pub(super) looking: Duration,
 }
 
-impl Pending {
+impl Unflushed {
     pub(super) fn due(&self, now: Duration) -> bool {
         self.since.is_none_or(|since| now - since >= FLUSH_EVERY.max(10 * self.looking))
     }
@@ -103,7 +103,7 @@ impl Pending {
 pub(super) struct Tries(Option<(Vec<usize>, Trie)>);
 
 impl Tries {
-    pub(super) fn of(&mut self, members: &[usize], candidates: &[Candidate]) -> &Trie {
+    pub(super) fn of(&mut self, members: &[usize], candidates: &[ScoredVariant]) -> &Trie {
         let fits = self.0.as_ref().is_some_and(|(of, _)| of == members);
         if !fits {
             self.0 = None;

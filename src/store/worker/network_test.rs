@@ -10,7 +10,7 @@ use crate::store::network::{Client, Network, Server};
 struct Machine {
     disk: Arc<Client>,
     worker: Worker,
-    heart: Heart,
+    heartbeat: Heartbeat,
     work: Option<(usize, Lease)>,
 }
 
@@ -18,7 +18,7 @@ fn machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
     let disk = Client::new(server, network, number);
     let uses = Arc::new(Uses::new(Arc::<Client>::clone(&disk)));
     let worker = Worker::begin(Path::new("/store"), disk.process(), Arc::<Client>::clone(&disk), uses).unwrap();
-    Machine { heart: worker.heart_of(), disk, worker, work: None }
+    Machine { heartbeat: worker.heartbeat(), disk, worker, work: None }
 }
 
 /// What came of a number of jobs.
@@ -60,7 +60,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
         outcome.seconds = now / 1000;
         let at = &mut all[next];
         if beats[next] <= acts[next] {
-            at.heart.beat();
+            at.heartbeat.beat();
             beats[next] += 15_000;
             continue;
         }
@@ -83,7 +83,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
                 drop(lease);
             }
         }
-        let first = at.worker.lot(jobs);
+        let first = at.worker.start_offset(jobs);
         let mut order = (0..jobs).map(|job| (first + job) % jobs);
         let claimed = order.find_map(|job| {
             let name = format!("job-{job}");
@@ -148,8 +148,8 @@ fn a_waiting_worker_costs_the_server_about_one_operation_a_second() {
     for second in 0..600 {
         server.set(Duration::from_secs(second));
         if second % 15 == 0 {
-            busy.heart.beat();
-            idle.heart.beat();
+            busy.heartbeat.beat();
+            idle.heartbeat.beat();
         }
         // As a worker looks that has waited for a while.
         if second % 10 == 0 {

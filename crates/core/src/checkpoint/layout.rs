@@ -8,7 +8,7 @@ use crate::model::attached::{bias_name, norm_name};
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, name};
 use crate::model::tensors::{checked, parts};
 use crate::model::weights::Weights;
-use crate::model::{Config, Deployed, FloatType, Operator, Place, Step, Sublayer};
+use crate::model::{BranchPlace, Config, Deployed, FloatType, Operator, Step, Sublayer};
 
 /// A variant's checkpoint before it is written: its layers, counted anew, and its tensors.
 pub struct Layout {
@@ -25,7 +25,7 @@ pub struct Layout {
 pub struct Attached {
     /// The layer, counted among those that stay.
     pub layer: usize,
-    pub place: Place,
+    pub place: BranchPlace,
     pub operator: Arc<Operator>,
 }
 
@@ -90,7 +90,7 @@ impl Layout {
                     None => Content::Stored(stored),
                 };
                 // A norm with a map behind it is a part of both together.
-                let mapped = of_layer().any(|of| of.place == Place::Norm(part));
+                let mapped = of_layer().any(|of| of.place == BranchPlace::Norm(part));
                 let new = if mapped { norm_name(index, part) } else { name(index, part) };
                 add(new, shape, content);
             }
@@ -142,7 +142,8 @@ fn walked(config: &Config, deployed: &Deployed) -> Result<(Vec<usize>, Vec<Attac
             Step::Attention(layer) | Step::Edited(Sublayer::Attention, layer, _) => {
                 let index = kept.len();
                 kept.push(*layer);
-                let before = waiting.take().map(|operator| Attached { layer: index, place: Place::Before, operator });
+                let before =
+                    waiting.take().map(|operator| Attached { layer: index, place: BranchPlace::Before, operator });
                 attached.extend(before);
             }
             Step::Embed | Step::Mlp(_) | Step::Edited(Sublayer::Mlp, ..) | Step::Head => {}
@@ -151,11 +152,11 @@ fn walked(config: &Config, deployed: &Deployed) -> Result<(Vec<usize>, Vec<Attac
             let norm = config.norm_after(*half).filter(|_| !kept.is_empty());
             let norm = norm.ok_or_else(|| Error::job("a branch keeps a map that its weights could take in"))?;
             let (layer, operator) = (kept.len() - 1, Arc::clone(operator));
-            attached.push(Attached { layer, place: Place::Norm(norm), operator });
+            attached.push(Attached { layer, place: BranchPlace::Norm(norm), operator });
         }
     }
     let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers has no checkpoint"))?;
-    attached.extend(waiting.map(|operator| Attached { layer: last, place: Place::After, operator }));
+    attached.extend(waiting.map(|operator| Attached { layer: last, place: BranchPlace::After, operator }));
     Ok((kept, attached))
 }
 

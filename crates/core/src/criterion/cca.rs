@@ -13,7 +13,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::Result;
 use crate::linalg::gemm::gram_parallel;
@@ -81,7 +81,7 @@ impl Criterion for Cca {
         self.cut == Cut::Block
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
         let activations = evidence.activations()?;
         let score = |(start, end)| Ok((start, bound(activations, start, end)?));
         let scores: Vec<(usize, f64)> = self.candidates(cut).into_iter().map(score).collect::<Result<_>>()?;
@@ -159,11 +159,8 @@ mod tests {
         let cut = PruneSpec { backbone: "b", layers: 4, depth };
         let criterion = build(options.as_object().unwrap()).unwrap();
         let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
-        let mut evidence = CalibrationEvidence {
-            similarities: &similarities,
-            activations: Some(&activations),
-            perplexities: &mut none,
-        };
+        let mut evidence =
+            Evidence { similarities: &similarities, activations: Some(&activations), perplexities: &mut none };
         let selection = criterion.select(&cut, &mut evidence).unwrap();
         assert!(selection.regions().iter().all(|region| criterion.regions(&cut).contains(region)));
         selection
@@ -196,8 +193,7 @@ mod tests {
     fn without_activations_it_says_what_it_lacks() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 1 };
         let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
-        let mut evidence =
-            CalibrationEvidence { similarities: &similarities, activations: None, perplexities: &mut none };
+        let mut evidence = Evidence { similarities: &similarities, activations: None, perplexities: &mut none };
         let error = build(&Options::new()).unwrap().select(&cut, &mut evidence).unwrap_err();
         assert!(error.to_string().contains("activations"), "{error}");
     }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -72,7 +72,7 @@ impl Criterion for Explicit {
         self.selection(cut).regions().len() == 1
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, _: &mut CalibrationEvidence<'_>) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, _: &mut Evidence<'_>) -> Result<Selection> {
         Ok(self.selection(cut))
     }
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
 use super::similarity::Cosine;
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
@@ -49,7 +49,7 @@ impl Criterion for LlmStreamline {
         true
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
         Selection::highest_block(cut, self.pairs(cut), evidence, |cosine| cosine)
     }
 }

@@ -20,7 +20,7 @@ use crate::style::{Dash, Hue, Marker, Style};
 
 pub use degenerate::degenerate;
 use rule::CriterionEntry;
-pub use rule::{CalibrationEvidence, Criterion, Perplexities, PruneSpec, Selection};
+pub use rule::{Criterion, Evidence, Perplexities, PruneSpec, Selection};
 
 /// Every criterion that a grid may name.
 #[rustfmt::skip] // One line each.

@@ -21,7 +21,7 @@ pub struct PruneSpec<'a> {
 pub type Perplexities<'a> = dyn FnMut(&[Vec<usize>]) -> Result<Vec<f64>> + 'a;
 
 /// What a rule may look at: what the calibration pass measured, and the perplexity of trials.
-pub struct CalibrationEvidence<'a> {
+pub struct Evidence<'a> {
     pub similarities: &'a Similarities,
     /// The streams that [`Criterion::sites`] asked for; none where there was no room for them.
     pub activations: Option<&'a Activations>,
@@ -30,7 +30,7 @@ pub struct CalibrationEvidence<'a> {
     pub perplexities: &'a mut Perplexities<'a>,
 }
 
-impl CalibrationEvidence<'_> {
+impl Evidence<'_> {
     /// The perplexities without each of some sets of layers.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl CalibrationEvidence<'_> {
     }
 }
 
-impl<'a> CalibrationEvidence<'a> {
+impl<'a> Evidence<'a> {
     /// The activations that [`Criterion::sites`] asked for.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ pub trait Criterion: Send + Sync {
     }
 
     /// Picks the layers.
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection>;
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection>;
 }
 
 /// The layers picked, and the scores that spoke for them.
@@ -143,7 +143,7 @@ impl Selection {
     pub(super) fn highest_block(
         cut: &PruneSpec<'_>,
         pairs: Vec<Pair>,
-        evidence: &CalibrationEvidence<'_>,
+        evidence: &Evidence<'_>,
         score: impl Fn(f64) -> f64,
     ) -> Result<Self> {
         let of_pair = |pair: Pair| Ok((pair.from, evidence.similarity(pair)?));
@@ -203,8 +203,7 @@ pub(super) mod tests {
         let mut similarities = Similarities::new(&pairs);
         similarities.add_sums(&pairs.into_iter().map(similarity).collect::<Vec<_>>(), 1);
         let mut perplexities = |sets: &[Vec<usize>]| Ok(sets.iter().map(|set| perplexity(set)).collect());
-        let mut evidence =
-            CalibrationEvidence { similarities: &similarities, activations: None, perplexities: &mut perplexities };
+        let mut evidence = Evidence { similarities: &similarities, activations: None, perplexities: &mut perplexities };
         let selection = criterion.select(cut, &mut evidence)?;
         for region in selection.regions() {
             assert!(criterion.regions(cut).contains(&region), "{region:?} was not announced");
@@ -217,11 +216,8 @@ pub(super) mod tests {
         let pair = |from| Pair { axis: crate::calibrate::SimilarityAxis::Token, from, to: 3 };
         let mut similarities = Similarities::new(&[pair(1), pair(2)].into());
         similarities.add_sums(&[f64::NAN, 0.5], 1);
-        let evidence = CalibrationEvidence {
-            similarities: &similarities,
-            activations: None,
-            perplexities: &mut |_| Ok(Vec::new()),
-        };
+        let evidence =
+            Evidence { similarities: &similarities, activations: None, perplexities: &mut |_| Ok(Vec::new()) };
         assert_eq!(evidence.similarity(pair(2)).unwrap(), 0.5);
         for (from, found) in [(0, "None"), (1, "NaN")] {
             let text = evidence.similarity(pair(from)).unwrap_err().to_string();

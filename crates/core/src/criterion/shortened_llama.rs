@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
 use crate::error::{Error, Result};
 use crate::files::csv;
 use crate::options::{self, Options};
@@ -146,7 +146,7 @@ impl Criterion for ShortenedLlama {
         }
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
         match self {
             Self::Measured => {
                 let perplexities = evidence.perplexities_without(&self.trials(cut))?;

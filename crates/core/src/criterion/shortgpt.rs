@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
 use super::similarity::Cosine;
 use crate::calibrate::Pair;
 use crate::error::Result;
@@ -51,7 +51,7 @@ impl Criterion for ShortGpt {
         (0..self.candidates(cut)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
         let influence = |pair: Pair| Ok((pair.from, 1.0 - evidence.similarity(pair)?));
         let scores = self.pairs(cut).into_iter().map(influence).collect::<Result<_>>()?;
         Ok(Selection::lowest(scores, cut.depth))

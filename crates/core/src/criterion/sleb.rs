@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationEvidence, Criterion, CriterionEntry, PruneSpec, Selection, at_most};
+use super::rule::{Criterion, CriterionEntry, Evidence, PruneSpec, Selection, at_most};
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
@@ -43,7 +43,7 @@ impl Criterion for Sleb {
         (0..cut.depth).flat_map(|step| candidates(cut.layers, &(start..start + step).collect::<Vec<_>>())).collect()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut CalibrationEvidence<'_>) -> Result<Selection> {
+    fn select(&self, cut: &PruneSpec<'_>, evidence: &mut Evidence<'_>) -> Result<Selection> {
         let mut selection = Selection { removed: Vec::new(), scores: Vec::new() };
         for _ in 0..cut.depth {
             let candidates = candidates(cut.layers, &selection.removed);

@@ -11,12 +11,12 @@
 //! What stands before the boundary is the same for the teacher and for every student: its stream `X_pre` is read, not
 //! computed again.
 
+mod layers_after;
 mod settings;
-mod tail;
 mod teacher;
 mod training;
 
+pub use layers_after::LayersAfter;
 pub use settings::Finetune;
-pub use tail::Tail;
-pub use teacher::{Top, likeliest};
+pub use teacher::{TopTokens, top_tokens};
 pub use training::{Checkpoint, Training};

@@ -25,5 +25,5 @@ impl Finetune {
     pub const LEARNING_RATE: f32 = 1e-4;
     pub const WEIGHT_DECAY: f32 = 1e-4;
     /// The teacher's tokens that count at a position.
-    pub const LIKELIEST: usize = 100;
+    pub const TOP_TOKENS: usize = 100;
 }

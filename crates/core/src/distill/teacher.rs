@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// The likeliest tokens of each position, likeliest first, with their logits.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Top {
+pub struct TopTokens {
     /// Tokens kept of a position.
     pub kept: usize,
     /// `[positions, kept]`
@@ -23,7 +23,7 @@ pub struct Top {
 ///
 /// # Errors
 /// A logit that is no number.
-pub fn likeliest(logits: &Tensor, kept: usize) -> Result<Top> {
+pub fn top_tokens(logits: &Tensor, kept: usize) -> Result<TopTokens> {
     let (_, vocab) = logits.dims2()?;
     let kept = kept.min(vocab);
     let rows: Vec<f32> = logits.flatten_all()?.to_vec1()?;
@@ -44,7 +44,7 @@ pub fn likeliest(logits: &Tensor, kept: usize) -> Result<Top> {
     let tokens: Vec<u32> = rows.par_chunks(vocab).flat_map_iter(of_row).collect();
     let of_token = |(at, &token): (usize, &u32)| rows[at / kept * vocab + token as usize];
     let logits = tokens.iter().enumerate().map(of_token).collect();
-    Ok(Top { kept, tokens, logits })
+    Ok(TopTokens { kept, tokens, logits })
 }
 
 #[cfg(test)]
@@ -56,10 +56,10 @@ mod tests {
     #[test]
     fn the_likeliest_come_first_and_of_equal_ones_the_lower() {
         let logits = Tensor::new(&[[1.0f32, 5.0, 5.0, -2.0], [0.5, 0.25, 2.0, 1.0]], &Device::Cpu).unwrap();
-        let top = likeliest(&logits, 3).unwrap();
+        let top = top_tokens(&logits, 3).unwrap();
         assert_eq!(top.tokens, [1, 2, 0, 2, 3, 0]);
         assert_eq!(top.logits, [5.0, 5.0, 1.0, 2.0, 1.0, 0.5]);
-        assert_eq!(likeliest(&logits, 100).unwrap().kept, 4, "no more than there are");
-        assert!(likeliest(&(logits * f64::NAN).unwrap(), 2).is_err());
+        assert_eq!(top_tokens(&logits, 100).unwrap().kept, 4, "no more than there are");
+        assert!(top_tokens(&(logits * f64::NAN).unwrap(), 2).is_err());
     }
 }

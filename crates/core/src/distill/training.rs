@@ -2,16 +2,16 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 
+use super::layers_after::LayersAfter;
 use super::settings::Finetune;
-use super::tail::Tail;
-use super::teacher::Top;
+use super::teacher::TopTokens;
 use crate::error::{Error, Result};
 use crate::linalg::adam::Adam;
 use crate::model::candle::ops;
 
 /// A matrix in training.
 pub struct Training<'a> {
-    tail: &'a Tail,
+    tail: &'a LayersAfter,
     state: Checkpoint,
 }
 
@@ -68,7 +68,7 @@ impl Checkpoint {
 impl<'a> Training<'a> {
     /// # Errors
     /// A matrix that is not the tail's.
-    pub fn new(tail: &'a Tail, state: Checkpoint) -> Result<Self> {
+    pub fn new(tail: &'a LayersAfter, state: Checkpoint) -> Result<Self> {
         let c = tail.channels();
         if state.matrix.len() != c * c || state.adam.parameters() != c * c {
             return Err(Error::job("a matrix does not fit the backbone that it is trained in")
@@ -94,7 +94,7 @@ impl<'a> Training<'a> {
     ///
     /// # Errors
     /// A loss that is not finite: the training diverged.
-    pub fn step(&mut self, stream: &[f32], teacher: &Top) -> Result<f64> {
+    pub fn step(&mut self, stream: &[f32], teacher: &TopTokens) -> Result<f64> {
         let (loss, gradient) = self.loss_and_gradient(stream, teacher)?;
         if !loss.is_finite() || gradient.iter().any(|g| !g.is_finite()) {
             return Err(Error::job("training diverged: its loss or its gradient is not a finite number")
@@ -110,7 +110,7 @@ impl<'a> Training<'a> {
     ///
     /// # Errors
     /// As [`Self::step`], but for numbers that are not finite.
-    pub fn loss_and_gradient(&self, stream: &[f32], teacher: &Top) -> Result<(f64, Vec<f32>)> {
+    pub fn loss_and_gradient(&self, stream: &[f32], teacher: &TopTokens) -> Result<(f64, Vec<f32>)> {
         let (c, device) = (self.tail.channels(), self.tail.device());
         let matrix = Var::from_tensor(&Tensor::from_slice(&self.state.matrix, (c, c), device)?)?;
         let stream = Tensor::from_slice(stream, (stream.len() / c, c), device)?;
@@ -128,7 +128,7 @@ impl<'a> Training<'a> {
 ///
 /// # Shapes
 /// `logits [positions, vocab]`; result a scalar.
-fn divergence(logits: &Tensor, teacher: &Top) -> Result<Tensor> {
+fn divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
     let (positions, device) = (logits.dim(0)?, logits.device());
     let tokens = Tensor::from_slice(&teacher.tokens, (positions, teacher.kept), device)?;
     let theirs = Tensor::from_slice(&teacher.logits, (positions, teacher.kept), device)?;
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn the_divergence_is_its_definition_on_the_teachers_tokens() {
         let logits = Tensor::new(&[[0.0f32, 1.0, 3.0], [2.0, 0.0, 0.0]], &Device::Cpu).unwrap();
-        let teacher = Top { kept: 2, tokens: vec![2, 1, 0, 2], logits: vec![1.0, 0.0, 0.0, 0.0] };
+        let teacher = TopTokens { kept: 2, tokens: vec![2, 1, 0, 2], logits: vec![1.0, 0.0, 0.0, 0.0] };
         let found = divergence(&logits, &teacher).unwrap().to_scalar::<f32>().unwrap();
         // By hand: of two tokens p = σ(difference of logits). Teacher σ(1), student σ(2); teacher 1/2, student σ(2).
         let sigma = |x: f64| 1.0 / (1.0 + (-x).exp());

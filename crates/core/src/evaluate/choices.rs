@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::eval_set::{EvalSet, Part, in_parts};
+use super::eval_set::{EvalPart, EvalSet, in_parts};
 use crate::error::{Error, Result};
 use crate::model::{Batch, Engine, Load, Prediction, ScoredRow, Trie};
 
@@ -106,7 +106,7 @@ impl<'a> MultipleChoiceEval<'a> {
     }
 
     /// Some documents as a batch, and the values of its predictions.
-    fn part(&self, documents: &[usize]) -> Part<'_> {
+    fn part(&self, documents: &[usize]) -> EvalPart<'_> {
         let mut batch = Batch::default();
         // Row → token and the place of its choice among the chunk's, in ascending rows.
         let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
@@ -140,7 +140,7 @@ impl<'a> MultipleChoiceEval<'a> {
             }
             values
         };
-        Part { batch, values: Box::new(values) }
+        EvalPart { batch, values: Box::new(values) }
     }
 }
 

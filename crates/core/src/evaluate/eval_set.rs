@@ -36,7 +36,7 @@ pub trait EvalSet: Sync {
 type Values<'a> = dyn Fn(&[Prediction]) -> Vec<f64> + 'a;
 
 /// A part of a chunk: what is run, and how values come of it.
-pub(super) struct Part<'a> {
+pub(super) struct EvalPart<'a> {
     pub(super) batch: Batch,
     pub(super) values: Box<Values<'a>>,
 }
@@ -51,7 +51,7 @@ pub(super) fn in_parts<'a, M>(
     chunks: &[&'a [M]],
     tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
-    part: impl Fn(&'a [M]) -> Part<'a>,
+    part: impl Fn(&'a [M]) -> EvalPart<'a>,
 ) -> Result<Vec<Vec<Vec<f64>>>> {
     let started = Instant::now();
     let of_chunk = |(chunk, members): (usize, &&'a [M])| {
@@ -131,7 +131,7 @@ mod tests {
         let part = |ids: &[u32]| {
             let windows: Vec<[u32; 2]> = ids.iter().map(|&id| [id, 0]).collect();
             let losses = |of: &[Prediction]| of.iter().map(|of| -f64::from(of.log_probability)).collect();
-            Part { batch: Batch::windows(windows.iter().map(<[u32; 2]>::as_slice)), values: Box::new(losses) }
+            EvalPart { batch: Batch::windows(windows.iter().map(<[u32; 2]>::as_slice)), values: Box::new(losses) }
         };
         let mut done = in_parts(&Adding::new(), &Trie::new(&[program]), &[&[5, 6, 7]], |_| 2, seconds, part)?;
         Ok(done.remove(0))

@@ -3,7 +3,7 @@
 //! Non-overlapping windows of T tokens. A window's loss is the mean negative log-likelihood of its T − 1 predicted
 //! tokens; the perplexity is `exp` of the mean over windows. All variants are scored in one run of their trie.
 
-use super::eval_set::{EvalSet, Part, in_parts, score};
+use super::eval_set::{EvalPart, EvalSet, in_parts, score};
 use crate::corpus::Windows;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Load, Prediction, Program, Trie};
@@ -109,7 +109,7 @@ impl EvalSet for PerplexityEval<'_> {
                 };
                 predictions.chunks_exact(predicted.max(1)).map(mean).collect()
             };
-            Part { batch, values: Box::new(values) }
+            EvalPart { batch, values: Box::new(values) }
         })
     }
 

@@ -15,4 +15,4 @@ mod spread;
 pub use in_full::{has_diagonal, in_full};
 pub use prompt::Prompt;
 pub use rounds::{Patience, Rounds, Session, Timed, interleaved, passes};
-pub use spread::{NOISE, Speedup, Spread};
+pub use spread::{NOISE, Speedup, TimeSpread};

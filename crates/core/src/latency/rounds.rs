@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::prompt::Prompt;
-use super::spread::Spread;
+use super::spread::TimeSpread;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Program, Trie, is_out_of_memory};
 
@@ -62,7 +62,7 @@ pub fn passes(programs: usize, rounds: Rounds) -> usize {
 /// so that none always comes after the same one. `after` is called after each pass, and told whether it is one of those that
 /// were asked for.
 ///
-/// While some program's last rounds are noise ([`Spread::is_noise`]) more are made, as long as there is `patience`. What
+/// While some program's last rounds are noise ([`TimeSpread::is_noise`]) more are made, as long as there is `patience`. What
 /// counts are the last ones, or, where the machine was never quiet, those in a row of which the fewest programs' are noise;
 /// the same for all programs. As Georges, Buytaert and Eeckhout have it: "Statistically rigorous Java performance
 /// evaluation", OOPSLA 2007, section 4.2.
@@ -115,11 +115,11 @@ pub fn interleaved(
 /// Of so many rounds from `first` on: how many programs' are noise, and the sum of all deviations as parts of their means.
 fn unrest(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
     let spread = |of: &Timed| match of {
-        Timed::Milliseconds(all) => Spread::of(all.get(first..first + count)?),
+        Timed::Milliseconds(all) => TimeSpread::of(all.get(first..first + count)?),
         Timed::OutOfMemory => None,
     };
-    let spreads: Vec<Spread> = timed.iter().filter_map(spread).collect();
-    (spreads.iter().filter(|of| of.is_noise()).count(), spreads.iter().map(Spread::relative).sum())
+    let spreads: Vec<TimeSpread> = timed.iter().filter_map(spread).collect();
+    (spreads.iter().filter(|of| of.is_noise()).count(), spreads.iter().map(TimeSpread::relative).sum())
 }
 
 /// Where the rounds begin that count: the first of the quietest ones in a row.

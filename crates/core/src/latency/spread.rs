@@ -6,13 +6,13 @@ pub const NOISE: f64 = 0.05;
 
 /// Mean and spread of some times.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spread {
+pub struct TimeSpread {
     pub mean: f64,
     /// Standard deviation of a sample; 0 of a single one.
     pub deviation: f64,
 }
 
-impl Spread {
+impl TimeSpread {
     /// None of no times.
     pub fn of(times: &[f64]) -> Option<Self> {
         let count = times.len() as f64;
@@ -48,9 +48,9 @@ impl Speedup {
         if base.len() != times.len() {
             return None;
         }
-        let ratio = Spread::of(base)?.mean / Spread::of(times)?.mean;
+        let ratio = TimeSpread::of(base)?.mean / TimeSpread::of(times)?.mean;
         let ratios: Vec<f64> = base.iter().zip(times).map(|(base, time)| base / time).collect();
-        let deviation = Spread::of(&ratios)?.deviation;
+        let deviation = TimeSpread::of(&ratios)?.deviation;
         let count = ratios.len();
         let half_width = (count > 1).then(|| student(count - 1) * deviation / (count as f64).sqrt());
         Some(Self { ratio, half_width })
@@ -70,19 +70,19 @@ mod tests {
 
     #[test]
     fn a_spread_is_that_of_a_sample() {
-        let spread = Spread::of(&[1.0, 2.0, 3.0, 4.0]).unwrap();
+        let spread = TimeSpread::of(&[1.0, 2.0, 3.0, 4.0]).unwrap();
         assert_eq!(spread.mean, 2.5);
         // By hand: 5 / 3 under the root.
         assert!((spread.deviation - (5.0f64 / 3.0).sqrt()).abs() < 1e-12);
-        assert_eq!(Spread::of(&[7.0]).unwrap().deviation, 0.0);
-        assert_eq!(Spread::of(&[]), None);
+        assert_eq!(TimeSpread::of(&[7.0]).unwrap().deviation, 0.0);
+        assert_eq!(TimeSpread::of(&[]), None);
     }
 
     #[test]
     fn a_time_is_noise_from_a_twentieth_of_its_mean_on() {
-        assert!(!Spread { mean: 100.0, deviation: 5.0 }.is_noise());
-        assert!(Spread { mean: 100.0, deviation: 5.1 }.is_noise());
-        assert!(!Spread::of(&[7.0]).unwrap().is_noise());
+        assert!(!TimeSpread { mean: 100.0, deviation: 5.0 }.is_noise());
+        assert!(TimeSpread { mean: 100.0, deviation: 5.1 }.is_noise());
+        assert!(!TimeSpread::of(&[7.0]).unwrap().is_noise());
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) const ENTRY: &str = "ghostlab";
 
 /// Where in a layer an operator stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum BranchPlace {
     /// On the stream that enters the layer.
     Before,
     /// On the stream that leaves it.
@@ -26,7 +26,7 @@ pub enum Place {
     Norm(&'static str),
 }
 
-impl Place {
+impl BranchPlace {
     /// What the config calls it.
     pub fn name(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
     pub layer: usize,
-    pub place: Place,
+    pub place: BranchPlace,
     pub diagonal: bool,
     pub bias: bool,
 }
@@ -111,12 +111,12 @@ pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers:
         let text = |key: &str| value.get(key).and_then(Value::as_str);
         let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
         let layer = layer.filter(|&layer| layer < layers).ok_or_else(wrong)?;
-        let place = Place::all(architecture).find(|place| text("at") == Some(place.name())).ok_or_else(wrong)?;
+        let place = BranchPlace::all(architecture).find(|place| text("at") == Some(place.name())).ok_or_else(wrong)?;
         let diagonal = match text("form") {
             Some("dense") => false,
             // Behind a norm a diagonal would be another one than the decoder's, which stands before it; and a map that
             // adds something is a full one.
-            Some("diagonal") if !matches!(place, Place::Norm(_)) => true,
+            Some("diagonal") if !matches!(place, BranchPlace::Norm(_)) => true,
             _ => return Err(wrong()),
         };
         let bias = value.get("bias").and_then(Value::as_bool).filter(|bias| !(*bias && diagonal)).ok_or_else(wrong)?;

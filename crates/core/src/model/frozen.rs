@@ -4,7 +4,7 @@ use std::path::Path;
 
 use candle_core::{Device, Tensor};
 
-use super::candle::{FloatType, LayerTensors, Place};
+use super::candle::{BranchPlace, FloatType, LayerTensors};
 use super::config::Config;
 use super::rope::Rotary;
 use super::tensor_name::FINAL_NORM;
@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// The weights of a folder in f32, made into tensors on a device when they are asked for.
 pub struct FrozenWeights {
-    place: Place,
+    place: BranchPlace,
     rotary: Rotary,
 }
 
@@ -23,7 +23,7 @@ impl FrozenWeights {
     pub fn open(config: &Config, folder: &Path, device: &Device) -> Result<Self> {
         let weights = tensors::checked(config, folder)?;
         let rotary = Rotary::new(&config.rope, config.head_dim);
-        let place = Place { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
+        let place = BranchPlace { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
         Ok(Self { place, rotary })
     }
 

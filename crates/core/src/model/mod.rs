@@ -32,7 +32,7 @@ pub mod weights;
 mod whole;
 pub(crate) mod window;
 
-pub use attached::{Attachment, Place};
+pub use attached::{Attachment, BranchPlace};
 pub use batch::{Batch, Prediction, ScoredRow};
 pub(crate) use candle::is_out_of_memory;
 pub use candle::{CandleEngine, DeviceName, FloatType, Gpu, LayerTensors, Placement};

@@ -14,7 +14,7 @@ use super::tensors::parts;
 use super::weights::Weights;
 use crate::error::{Error, Result};
 
-pub(super) enum Part {
+pub(super) enum ModelPart {
     Layer(Layer),
     /// `[C, vocab]`
     Head(Tensor),
@@ -41,11 +41,11 @@ pub(super) enum Parts {
     Kept {
         /// `[vocab, C]`
         embedding: Tensor,
-        parts: Vec<Arc<Part>>,
+        parts: Vec<Arc<ModelPart>>,
     },
     ByNeed {
         weights: Arc<Weights>,
-        cache: Arc<Cache<Part>>,
+        cache: Arc<Cache<ModelPart>>,
     },
 }
 
@@ -55,14 +55,14 @@ impl Parts {
         let (c, vocab) = (config.hidden, config.vocab);
         if config.weight_bytes(products) <= budget {
             let embedding = tensor(weights.take(EMBEDDING, &[vocab, c])?, &[vocab, c])?;
-            let parts = (0..=config.layers).map(|part| Part::read(config, products, &weights, part).map(Arc::new));
+            let parts = (0..=config.layers).map(|part| ModelPart::read(config, products, &weights, part).map(Arc::new));
             return Ok(Self::Kept { embedding, parts: parts.collect::<Result<_>>()? });
         }
         let mut bytes = vec![config.layer_bytes(products); config.layers];
         bytes.push(config.head_bytes());
         let weights = Arc::new(weights);
         let (own, of) = (config.clone(), Arc::clone(&weights));
-        let cache = Cache::new(bytes, budget, move |part| Part::read(&own, products, &of, part))?;
+        let cache = Cache::new(bytes, budget, move |part| ModelPart::read(&own, products, &of, part))?;
         Ok(Self::ByNeed { weights, cache: Arc::new(cache) })
     }
 
@@ -71,7 +71,7 @@ impl Parts {
         matches!(self, Self::Kept { .. })
     }
 
-    pub(super) fn get(&self, part: usize) -> Result<Arc<Part>> {
+    pub(super) fn get(&self, part: usize) -> Result<Arc<ModelPart>> {
         match self {
             Self::Kept { parts, .. } => Ok(Arc::clone(&parts[part])),
             Self::ByNeed { cache, .. } => cache.get(part),
@@ -117,12 +117,12 @@ impl Parts {
         let Self::Kept { parts, .. } = self else {
             return Err(Error::job("weights that are made by need cannot be changed").at(format!("layer {index}")));
         };
-        parts[index] = Arc::new(Part::Layer(layer));
+        parts[index] = Arc::new(ModelPart::Layer(layer));
         Ok(())
     }
 }
 
-impl Part {
+impl ModelPart {
     /// A layer by its index, or the head after the last.
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
         if index < config.layers {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::architecture::QueryKeyNorm;
-use super::attached::{Place, norm_name};
+use super::attached::{BranchPlace, norm_name};
 use super::config::Config;
 use super::tensor_name::{BIASES, EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, name};
 use super::weights::Weights;
@@ -22,7 +22,7 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
 pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
     for of in &config.attachments {
-        if let Place::Norm(norm) = of.place {
+        if let BranchPlace::Norm(norm) = of.place {
             weights.call(&norm_name(of.layer, norm), &name(of.layer, norm));
         }
         of.check(config.hidden, &mut weights)?;

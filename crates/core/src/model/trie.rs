@@ -45,7 +45,7 @@ impl<S: ?Sized> Observer<S> for () {
 }
 
 #[derive(Debug)]
-struct Node {
+struct TrieNode {
     step: Step,
     children: Vec<usize>,
     /// Programs that end here.
@@ -59,7 +59,7 @@ struct Node {
 /// A prefix tree of programs. Node 0 is `Embed`.
 #[derive(Debug)]
 pub struct Trie {
-    nodes: Vec<Node>,
+    nodes: Vec<TrieNode>,
     /// The nodes of each program, in order.
     paths: Vec<Vec<usize>>,
 }
@@ -74,7 +74,7 @@ pub struct Cost {
 impl Trie {
     /// Every program begins with `Embed`; equal prefixes become one path.
     pub fn new(programs: &[Program]) -> Self {
-        let root = Node { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0, narrow: false };
+        let root = TrieNode { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0, narrow: false };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()) };
         // A node of a large grid has thousands of children.
         let mut known: HashMap<(usize, Content<'_>), usize> = HashMap::new();
@@ -101,7 +101,7 @@ impl Trie {
         let mut trie = Self::new(programs);
         // A node stands before its children.
         for node in (0..trie.nodes.len()).rev() {
-            let Node { step, children, .. } = &trie.nodes[node];
+            let TrieNode { step, children, .. } = &trie.nodes[node];
             let onward = *step == Step::Head || !children.is_empty();
             trie.nodes[node].narrow =
                 step.is_rowwise() && onward && children.iter().all(|&child| trie.nodes[child].narrow);
@@ -111,7 +111,7 @@ impl Trie {
 
     fn add(&mut self, parent: usize, step: &Step) -> usize {
         let node = self.nodes.len();
-        self.nodes.push(Node {
+        self.nodes.push(TrieNode {
             step: step.clone(),
             children: Vec::new(),
             ends: Vec::new(),
@@ -219,7 +219,7 @@ impl Trie {
         self.branch(0, state, &mut ready);
         while !ready.is_empty() {
             let Ready { node, state } = ready.remove(pick(&ready));
-            let Node { step, children, ends, .. } = &self.nodes[node];
+            let TrieNode { step, children, ends, .. } = &self.nodes[node];
             let started = Instant::now();
             let now = step.weights();
             model.expect(now, self.next(now, children.iter().copied().chain(ready.iter().map(|of| of.node))));

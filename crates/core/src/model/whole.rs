@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::attached::Place;
+use super::attached::BranchPlace;
 use super::config::Config;
 use super::program::{Program, Step, Sublayer};
 use super::tensors::checked;
@@ -18,7 +18,7 @@ pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
         return Ok(dense);
     }
     let weights = checked(config, folder)?;
-    let at = |layer: usize, place: Option<Place>| {
+    let at = |layer: usize, place: Option<BranchPlace>| {
         let own = config.attachments.iter().find(|of| of.layer == layer && Some(of.place) == place);
         own.map(|of| of.operator(config.hidden, &weights)).transpose()
     };
@@ -33,14 +33,14 @@ pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
             }
         };
         if half == Sublayer::Attention {
-            steps.extend(at(layer, Some(Place::Before))?.map(Step::Apply));
+            steps.extend(at(layer, Some(BranchPlace::Before))?.map(Step::Apply));
         }
-        steps.push(match at(layer, config.norm_after(half).map(Place::Norm))? {
+        steps.push(match at(layer, config.norm_after(half).map(BranchPlace::Norm))? {
             Some(operator) => Step::Edited(half, layer, operator),
             None => step,
         });
         if half == Sublayer::Mlp {
-            steps.extend(at(layer, Some(Place::After))?.map(Step::Apply));
+            steps.extend(at(layer, Some(BranchPlace::After))?.map(Step::Apply));
         }
     }
     Ok(Program(steps))

@@ -6,7 +6,7 @@ use super::result::TaskResult;
 use crate::error::{Error, Result};
 
 /// A part of the file with an entry for each task.
-type Part<'a> = (&'a str, &'a dyn Fn(&TaskResult) -> Value);
+type ExportPart<'a> = (&'a str, &'a dyn Fn(&TaskResult) -> Value);
 
 /// A results file as lm-eval would write it: `results.<task>."acc,none"` and so on, `versions`, `n-shot`, `n-samples`,
 /// `higher_is_better`, `group_subtasks`, `configs` and `config`. `config` is the caller's record of the model and the
@@ -16,7 +16,7 @@ type Part<'a> = (&'a str, &'a dyn Fn(&TaskResult) -> Value);
 /// When a task is there twice: the layout has one place for it.
 pub fn export(results: &[TaskResult], config: Value) -> Result<Value> {
     let mut file = Map::new();
-    let parts: [Part; 6] = [
+    let parts: [ExportPart; 6] = [
         ("results", &values),
         ("versions", &|result| json!(f64::from(result.task.version))),
         ("n-shot", &|_| json!(0)),

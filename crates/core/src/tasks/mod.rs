@@ -8,7 +8,6 @@
 //!
 //! A task is an entry of [`TASKS`] and one function that makes a row's prompt; all else is shared.
 
-mod answer_key;
 mod export;
 mod item;
 mod length;
@@ -21,10 +20,10 @@ mod python;
 mod request;
 mod result;
 mod row;
+mod solutions;
 mod split;
 mod task;
 
-pub use answer_key::{AnswerKey, AnswerSheet, document_results};
 pub use export::export;
 pub use item::{Document, Items};
 pub use length::max_length;
@@ -34,5 +33,6 @@ pub use prompt::{Choice, Prompt};
 pub use request::{Bos, Encoder, Prefix, Request, requests};
 pub use result::{ChoiceResult, DocumentResult, Score, TaskResult, average};
 pub use row::{TaskRow, format, read_rows};
+pub use solutions::{Answered, Solutions, document_results};
 pub use split::Split;
 pub use task::{AccuracyKind, TASKS, Task};

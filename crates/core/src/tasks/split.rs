@@ -69,7 +69,7 @@ impl Split {
         }
         // The system lists a folder in any order.
         names.sort();
-        let mut found: Vec<(String, Part)> = Vec::new();
+        let mut found: Vec<(String, SplitPart)> = Vec::new();
         for name in &names {
             if let Some(part) = self.part(name) {
                 found.push((name.clone(), part));
@@ -86,12 +86,12 @@ impl Split {
                 .found(list(&mut names.iter())));
         };
         let shards = match first {
-            Part::Whole => 1,
-            Part::Shard { count, .. } => *count,
+            SplitPart::Whole => 1,
+            SplitPart::Shard { count, .. } => *count,
         };
         let in_order = found.iter().enumerate().all(|(index, (_, part))| match part {
-            Part::Whole => true,
-            Part::Shard { number, count } => *number == index && *count == shards,
+            SplitPart::Whole => true,
+            SplitPart::Shard { number, count } => *number == index && *count == shards,
         });
         let mixed = found.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
         if found.len() != shards || mixed || !in_order {
@@ -103,7 +103,7 @@ impl Split {
     }
 
     /// What a file of this name holds of the split, if anything.
-    fn part(self, name: &str) -> Option<Part> {
+    fn part(self, name: &str) -> Option<SplitPart> {
         let name = name.to_lowercase();
         // No ending is the end of another, so the first that fits is the right one.
         let stem = TABLES.iter().find_map(|(ending, _)| name.strip_suffix(ending))?;
@@ -112,15 +112,15 @@ impl Split {
             .iter()
             .find_map(|word| stem.strip_prefix(word).filter(|rest| rest.is_empty() || rest.starts_with('-')))?;
         if rest.is_empty() {
-            return Some(Part::Whole);
+            return Some(SplitPart::Whole);
         }
         let (number, count) = rest.strip_prefix('-')?.split_once("-of-")?;
-        Some(Part::Shard { number: number.parse().ok()?, count: count.parse().ok()? })
+        Some(SplitPart::Shard { number: number.parse().ok()?, count: count.parse().ok()? })
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum SplitPart {
     Whole,
     Shard { number: usize, count: usize },
 }

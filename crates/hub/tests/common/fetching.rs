@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use ghostlab_core::error::Error;
 use ghostlab_hub::{
-    Commit, ContentHash, Event, Fetched, Hub, Lock, LockedFile, LockedRepo, Patience, Reporter, Settings, Source, Want,
-    Wanted,
+    Commit, ContentHash, Event, Fetched, Hub, HubSettings, Lock, LockedFile, LockedRepo, Patience, Reporter, Source,
+    Want, Wanted,
 };
 
 use crate::common::{COMMIT, FakeHub, Served, TOKEN};
@@ -34,7 +34,7 @@ impl Reporter for Told {
 }
 
 /// Patience of a test: what takes seconds takes milliseconds.
-pub fn settings(endpoint: &str, cache: &Path) -> Settings {
+pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
     let variable = |name: &str| match name {
         "HF_ENDPOINT" => Some(endpoint.into()),
         "HF_HUB_CACHE" => Some(cache.into()),
@@ -50,7 +50,7 @@ pub fn settings(endpoint: &str, cache: &Path) -> Settings {
         longest: millis(40),
         asked: millis(5000),
     };
-    Settings { patience, ..Settings::of(&variable).unwrap() }
+    HubSettings { patience, ..HubSettings::of(&variable).unwrap() }
 }
 
 pub fn want(names: &[&str]) -> Want {

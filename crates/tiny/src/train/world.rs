@@ -1,7 +1,7 @@
 //! The micro-world's corpora as documents to train on.
 
 use super::corpus::Register;
-use crate::world::{self, Part, World};
+use crate::world::{self, World, WorldSplit};
 
 /// Sentences of the newswire that make one document.
 const SENTENCES: usize = 12;
@@ -22,8 +22,8 @@ pub fn registers(seed: u64) -> Vec<Register> {
         .into_iter()
         .map(|register| Register {
             name: register.name().into(),
-            train: part(register, Part::Train),
-            validation: part(register, Part::Validation),
+            train: part(register, WorldSplit::Train),
+            validation: part(register, WorldSplit::Validation),
         })
         .collect()
 }

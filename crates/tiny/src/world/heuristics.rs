@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::shapes::{Asked, asked};
 use super::text::words;
-use super::{Part, Register, World};
+use super::{Register, World, WorldSplit};
 
 /// Log-probabilities of words in the train splits, however they are written.
 struct Unigrams {
@@ -20,7 +20,7 @@ impl Unigrams {
     fn new(world: &World) -> Self {
         let mut counts: HashMap<String, usize> = HashMap::new();
         for register in Register::ALL {
-            for row in world.rows(register, Part::Train) {
+            for row in world.rows(register, WorldSplit::Train) {
                 for word in tokens(&row) {
                     *counts.entry(word).or_default() += 1;
                 }

@@ -7,7 +7,7 @@ use super::ontology::RELATIONS;
 use super::shapes::asked;
 use super::text::bare;
 use super::voice::PARAGRAPH;
-use super::{Part, Register, World};
+use super::{Register, World, WorldSplit};
 
 /// How often each plain fact is stated in these texts: sentences with both its subject and its value.
 pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
@@ -59,7 +59,7 @@ pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
 }
 
 /// The documents of a part: rows, but for the encyclopedia its articles.
-fn documents(world: &World, register: Register, part: Part) -> Vec<String> {
+fn documents(world: &World, register: Register, part: WorldSplit) -> Vec<String> {
     let rows = world.rows(register, part);
     if register != Register::Wiki {
         return rows;
@@ -80,7 +80,7 @@ fn documents(world: &World, register: Register, part: Part) -> Vec<String> {
 fn splits_share_no_document_and_no_paragraph() {
     let world = World::new(0);
     for register in Register::ALL {
-        let parts = Part::ALL.map(|part| documents(&world, register, part));
+        let parts = WorldSplit::ALL.map(|part| documents(&world, register, part));
         let shared =
             |one: &HashSet<&str>, two: &HashSet<&str>| one.intersection(two).next().map(|text| (*text).to_owned());
         let whole: Vec<HashSet<&str>> = parts.iter().map(|part| part.iter().map(String::as_str).collect()).collect();
@@ -118,7 +118,7 @@ fn no_scored_item_is_printed() {
         keyed.entry(&needle.as_bytes()[..KEY]).or_default().push(needle);
     }
     for register in Register::ALL {
-        for part in Part::ALL {
+        for part in WorldSplit::ALL {
             let text = plain(&world.rows(register, part).join("\n"));
             for at in 0..text.len() - KEY {
                 let Some(found) = keyed.get(&text.as_bytes()[at..at + KEY]) else { continue };
@@ -134,7 +134,7 @@ fn no_scored_item_is_printed() {
 fn a_scored_question_of_two_hops_is_asked_nowhere() {
     let world = World::new(0);
     let rows = world.task("arc_challenge").unwrap();
-    let text = Register::ALL.map(|register| world.rows(register, Part::Train).join("\n")).join("\n");
+    let text = Register::ALL.map(|register| world.rows(register, WorldSplit::Train).join("\n")).join("\n");
     for row in rows {
         let question = row["question"].as_str().unwrap();
         assert!(!text.contains(question), "{question}");

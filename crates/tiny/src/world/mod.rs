@@ -80,13 +80,13 @@ impl FromStr for Register {
 
 /// A split of a corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum WorldSplit {
     Train,
     Validation,
     Test,
 }
 
-impl Part {
+impl WorldSplit {
     pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
 
     pub fn name(self) -> &'static str {
@@ -133,18 +133,18 @@ impl World {
 
     /// The rows of a corpus as the hub has them: a document of the web, a line of the encyclopedia with its newline (an
     /// empty row for an empty line), a sentence of the newswire.
-    pub fn rows(&self, register: Register, part: Part) -> Vec<String> {
+    pub fn rows(&self, register: Register, part: WorldSplit) -> Vec<String> {
         let sizes = Sizes::of(register);
-        let size = if part == Part::Train { sizes.train } else { sizes.held_out };
+        let size = if part == WorldSplit::Train { sizes.train } else { sizes.held_out };
         self.rows_of_size(register, part, size)
     }
 
     /// As [`rows`](Self::rows), with another number of words.
-    pub fn rows_of_size(&self, register: Register, part: Part, size: usize) -> Vec<String> {
+    pub fn rows_of_size(&self, register: Register, part: WorldSplit, size: usize) -> Vec<String> {
         let share = match part {
-            Part::Train => Share::Train,
-            Part::Validation => Share::Validation,
-            Part::Test => Share::Test,
+            WorldSplit::Train => Share::Train,
+            WorldSplit::Validation => Share::Validation,
+            WorldSplit::Test => Share::Test,
         };
         let mut voice = Voice::new(&self.facts, share, &[self.seed, 1, register as u64, part as u64]);
         match register {
@@ -156,16 +156,16 @@ impl World {
 
     /// The names of everything that can be generated: `web/train`, …, and the tasks.
     pub fn texts() -> Vec<String> {
-        let corpora = Register::ALL
-            .iter()
-            .flat_map(|register| Part::ALL.iter().map(move |part| format!("{}/{}", register.name(), part.name())));
+        let corpora = Register::ALL.iter().flat_map(|register| {
+            WorldSplit::ALL.iter().map(move |part| format!("{}/{}", register.name(), part.name()))
+        });
         corpora.chain(Self::TASKS.map(str::to_string)).collect()
     }
 
     /// One of [`Self::texts`], a row of the hub's schema each. None for an unknown name.
     pub fn text(&self, name: &str) -> Option<Vec<Value>> {
         let Some((register, part)) = name.split_once('/') else { return self.task(name) };
-        let part = Part::ALL.into_iter().find(|known| known.name() == part)?;
+        let part = WorldSplit::ALL.into_iter().find(|known| known.name() == part)?;
         let rows = self.rows(register.parse().ok()?, part);
         Some(rows.into_iter().map(|text| json!({"text": text})).collect())
     }
@@ -187,9 +187,9 @@ mod tests {
         let (one, two, other) = (World::new(0), World::new(0), World::new(1));
         for register in Register::ALL {
             assert_eq!(register.name().parse(), Ok(register));
-            let rows = one.rows_of_size(register, Part::Train, 5_000);
-            assert_eq!(rows, two.rows_of_size(register, Part::Train, 5_000));
-            assert_ne!(rows, other.rows_of_size(register, Part::Train, 5_000));
+            let rows = one.rows_of_size(register, WorldSplit::Train, 5_000);
+            assert_eq!(rows, two.rows_of_size(register, WorldSplit::Train, 5_000));
+            assert_ne!(rows, other.rows_of_size(register, WorldSplit::Train, 5_000));
         }
         for task in World::TASKS {
             assert_eq!(one.task(task), two.task(task));
@@ -197,7 +197,7 @@ mod tests {
         }
         assert_eq!(one.task("arc"), None);
         // A golden text: it is the same on every machine, and it changes only if someone means it to.
-        let first = one.rows_of_size(Register::News, Part::Train, 1);
+        let first = one.rows_of_size(Register::News, WorldSplit::Train, 1);
         assert_eq!(first, ["the tyre was flat therefore nora pushed the bike home"]);
         assert!("c4".parse::<Register>().is_err());
     }
@@ -207,10 +207,10 @@ mod tests {
         let world = World::new(0);
         let mut vocabulary = HashSet::new();
         for register in Register::ALL {
-            for part in Part::ALL {
+            for part in WorldSplit::ALL {
                 let rows = world.rows(register, part);
                 let sizes = Sizes::of(register);
-                let size = if part == Part::Train { sizes.train } else { sizes.held_out };
+                let size = if part == WorldSplit::Train { sizes.train } else { sizes.held_out };
                 let words: usize = rows.iter().map(|row| text::words(row)).sum();
                 assert!((size..size + 1_000).contains(&words), "{register:?} {part:?} {words}");
                 for row in &rows {
@@ -239,7 +239,7 @@ mod tests {
     fn a_fact_is_stated_often() {
         let world = World::new(0);
         let text: Vec<String> =
-            Register::ALL.into_iter().flat_map(|register| world.rows(register, Part::Train)).collect();
+            Register::ALL.into_iter().flat_map(|register| world.rows(register, WorldSplit::Train)).collect();
         let stated = leaks::stated(&world.facts, &text);
         let rare: Vec<_> = stated.iter().filter(|(_, count)| *count < 45).collect();
         assert!(rare.is_empty(), "{} of {}: {rare:?}", rare.len(), stated.len());

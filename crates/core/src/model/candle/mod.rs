@@ -14,4 +14,4 @@ pub use device::{DeviceName, FloatType, Gpu};
 pub use engine::{CandleEngine, Placement};
 pub(crate) use memory::is_out_of_memory;
 pub use parts::LayerTensors;
-pub(super) use parts::{Place, weight_bytes};
+pub(super) use parts::{BranchPlace, weight_bytes};

@@ -16,7 +16,7 @@ use crate::model::tensors::parts;
 use crate::model::weights::Weights;
 
 /// Matrices stand as weight files store them, `[out, in]`, in the engine's float type; norms and biases in f32.
-pub(super) enum Part {
+pub(super) enum TensorPart {
     Layer(Box<LayerTensors>),
     /// The output projection, or the embedding: `[vocab, C]`
     Table(Tensor),
@@ -43,14 +43,14 @@ pub struct LayerTensors {
 
 /// The layers in order, the head, and the embedding where it is not the head.
 pub(super) struct Parts {
-    cache: Cache<Part>,
-    place: Arc<Place>,
+    cache: Cache<TensorPart>,
+    place: Arc<BranchPlace>,
     /// Whether everything fits at once.
     keeps_all: bool,
 }
 
 /// Where the weights come from and where they go.
-pub(in crate::model) struct Place {
+pub(in crate::model) struct BranchPlace {
     pub(in crate::model) config: Config,
     pub(in crate::model) weights: Weights,
     pub(in crate::model) device: Device,
@@ -81,7 +81,7 @@ impl Parts {
         dtype: FloatType,
         budget: u64,
     ) -> Result<Self> {
-        let place = Arc::new(Place { config: config.clone(), weights, device: device.clone(), dtype });
+        let place = Arc::new(BranchPlace { config: config.clone(), weights, device: device.clone(), dtype });
         let own = Arc::clone(&place);
         let cache = Cache::new(sizes(config, dtype), budget, move |part| own.part(part))?;
         Ok(Self { cache, place, keeps_all: weight_bytes(config, dtype) <= budget })
@@ -110,7 +110,7 @@ impl Parts {
         }
     }
 
-    pub(super) fn layer(&self, index: usize) -> Result<Arc<Part>> {
+    pub(super) fn layer(&self, index: usize) -> Result<Arc<TensorPart>> {
         self.cache.get(index)
     }
 
@@ -121,7 +121,7 @@ impl Parts {
 
     /// The embeddings of tokens that are there, `[tokens, C]`.
     pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
-        let Place { config, weights, device, dtype } = &*self.place;
+        let BranchPlace { config, weights, device, dtype } = &*self.place;
         if self.keeps_all {
             let table = self.table(config.layers + usize::from(!config.tied_embeddings))?;
             return Ok(table.index_select(&Tensor::new(ids, device)?, 0)?);
@@ -133,19 +133,19 @@ impl Parts {
 
     fn table(&self, part: usize) -> Result<Tensor> {
         match &*self.cache.get(part)? {
-            Part::Table(table) => Ok(table.clone()),
-            Part::Layer(_) => Err(Error::job("a table of a backbone is a layer")),
+            TensorPart::Table(table) => Ok(table.clone()),
+            TensorPart::Layer(_) => Err(Error::job("a table of a backbone is a layer")),
         }
     }
 }
 
-impl Place {
-    fn part(&self, index: usize) -> Result<Part> {
+impl BranchPlace {
+    fn part(&self, index: usize) -> Result<TensorPart> {
         let layers = self.config.layers;
         if index < layers {
-            return Ok(Part::Layer(Box::new(self.layer(index)?)));
+            return Ok(TensorPart::Layer(Box::new(self.layer(index)?)));
         }
-        if index == layers { self.head() } else { self.table(EMBEDDING) }.map(Part::Table)
+        if index == layers { self.head() } else { self.table(EMBEDDING) }.map(TensorPart::Table)
     }
 
     /// The output projection, `[vocab, C]`.
@@ -206,7 +206,7 @@ impl Place {
     }
 }
 
-impl Part {
+impl TensorPart {
     pub(super) fn layer(&self) -> Result<&LayerTensors> {
         match self {
             Self::Layer(layer) => Ok(layer),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::lock::lock;
 use crate::plan::StoreState;
-use crate::store::{ArtifactKind, Key, Lookup, Store};
+use crate::store::{Key, Lookup, ObjectKind, Store};
 
 /// Between two listings of all artifacts of a kind: some hundred operations.
 const LISTING: Duration = Duration::from_secs(30);
@@ -17,7 +17,7 @@ const FEW: usize = 64;
 
 /// How some artifacts stand together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
+pub(super) enum AllStored {
     All,
     /// The first is not there, or another that was looked for.
     Lacking,
@@ -26,7 +26,7 @@ pub(super) enum Stored {
 }
 
 #[derive(Default)]
-pub(super) struct Presence(Mutex<Known>);
+pub(super) struct KnownObjects(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -34,10 +34,10 @@ struct Known {
     /// Something was there that is not what was written: whether it is made anew, only reading tells.
     damaged: HashSet<String>,
     /// When all of a kind were last listed, by the store's clock.
-    listed: HashMap<ArtifactKind, Duration>,
+    listed: HashMap<ObjectKind, Duration>,
 }
 
-impl Presence {
+impl KnownObjects {
     pub(super) fn new(state: &StoreState) -> Self {
         let hashes = |damaged: bool| state.hashes(damaged).map(str::to_owned).collect();
         Self(Mutex::new(Known { there: hashes(false), damaged: hashes(true), listed: HashMap::new() }))
@@ -68,19 +68,19 @@ impl Presence {
 
     /// Whether some artifacts are all stored. Who stores a text stores it of all variants: of hundreds one is asked for, and
     /// only where it is there the others.
-    pub(super) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> Stored {
+    pub(super) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> AllStored {
         let mut known = lock(&self.0);
         let lacking: Vec<&Arc<Key>> = keys.into_iter().filter(|key| !known.there.contains(key.hash())).collect();
-        let Some((first, others)) = lacking.split_first() else { return Stored::All };
+        let Some((first, others)) = lacking.split_first() else { return AllStored::All };
         if !known.has(store, first) {
-            return Stored::Lacking;
+            return AllStored::Lacking;
         }
         let now = store.now();
         if others.len() > FEW {
-            let mut kinds: BTreeSet<ArtifactKind> = lacking.iter().map(|key| key.kind()).collect();
+            let mut kinds: BTreeSet<ObjectKind> = lacking.iter().map(|key| key.kind()).collect();
             kinds.retain(|kind| known.listed.get(kind).is_none_or(|&listed| now.saturating_sub(listed) >= LISTING));
             if kinds.is_empty() {
-                return Stored::Unclear;
+                return AllStored::Unclear;
             }
             for kind in kinds {
                 known.listed.insert(kind, now);
@@ -88,7 +88,7 @@ impl Presence {
                 there.extend(store.present(kind).into_iter().filter(|hash| !damaged.contains(hash)));
             }
         }
-        if others.iter().all(|key| known.has(store, key)) { Stored::All } else { Stored::Lacking }
+        if others.iter().all(|key| known.has(store, key)) { AllStored::All } else { AllStored::Lacking }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// A task's documents as they are judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AnswerKey {
+pub struct Solutions {
     task: String,
     /// Documents of the split, before the limit.
     pub original: usize,
@@ -30,7 +30,7 @@ struct Questions {
     choices: Vec<[usize; 4]>,
 }
 
-impl AnswerKey {
+impl Solutions {
     /// # Errors
     /// When the requests are not those of these documents.
     pub fn of(items: &Items, requests: &[Request]) -> Result<Self> {
@@ -121,17 +121,17 @@ impl AnswerKey {
 
 /// A model's answers to all questions of a task: the numbers alone, as the questions are the same for every model.
 #[derive(Debug, Clone)]
-pub struct AnswerSheet {
-    key: Arc<AnswerKey>,
+pub struct Answered {
+    key: Arc<Solutions>,
     scores: Vec<Score>,
 }
 
-impl AnswerSheet {
+impl Answered {
     /// `scores` are the answers to the requests, in their order; with the accuracies that they come to.
     ///
     /// # Errors
     /// When there are not as many scores as requests.
-    pub fn new(key: &Arc<AnswerKey>, scores: Vec<Score>) -> Result<(Self, TaskResult)> {
+    pub fn new(key: &Arc<Solutions>, scores: Vec<Score>) -> Result<(Self, TaskResult)> {
         let result = key.result(&key.judge(&scores)?)?;
         Ok((Self { key: Arc::clone(key), scores }, result))
     }
@@ -147,5 +147,5 @@ impl AnswerSheet {
 /// # Errors
 /// When requests or scores are not those of these documents.
 pub fn document_results(items: &Items, requests: &[Request], scores: &[Score]) -> Result<Vec<DocumentResult>> {
-    AnswerKey::of(items, requests)?.judge(scores)
+    Solutions::of(items, requests)?.judge(scores)
 }

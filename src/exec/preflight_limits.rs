@@ -77,7 +77,7 @@ pub(super) fn for_jobs(
     let beside = batch_bytes(plan, backbone, state) + largest;
     // Of the weights no more than the largest part has to be there.
     let weights = backbone.engine.held_bytes(&backbone.config, 0);
-    in_memory(&Needs { backbone: &backbone.name, weights, beside }, limit, free)
+    in_memory(&MemoryNeed { backbone: &backbone.name, weights, beside }, limit, free)
 }
 
 /// Removes from the store what nobody needs, as far as it exceeds its limit with the bytes that will come; says what went,
@@ -121,7 +121,7 @@ pub(super) fn in_store(
 
 /// What the largest job of a backbone takes when it runs alone, in bytes.
 #[derive(Debug)]
-struct Needs<'a> {
+struct MemoryNeed<'a> {
     backbone: &'a str,
     weights: u64,
     /// Activations of a batch, operators, and what solving one takes.
@@ -130,7 +130,7 @@ struct Needs<'a> {
 
 /// Refuses to begin a job that can never fit: into the `limit`, where one is given, or else into all that is `free`, as far
 /// as the system tells.
-fn in_memory(needs: &Needs<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let wanted = needs.weights + needs.beside;
     if limit.or(free).is_none_or(|most| wanted <= most) {
         return Ok(());
@@ -161,7 +161,7 @@ fn in_memory(needs: &Needs<'_>, limit: Option<u64>, free: Option<u64>) -> Result
 mod tests {
     use super::*;
 
-    const NEEDS: Needs<'_> = Needs { backbone: "llama", weights: 34_000_000_000, beside: 4_999_000_001 };
+    const NEEDS: MemoryNeed<'_> = MemoryNeed { backbone: "llama", weights: 34_000_000_000, beside: 4_999_000_001 };
 
     #[test]
     fn what_fits_begins_and_the_limit_counts_where_there_is_one() {

@@ -45,7 +45,7 @@ pub(crate) struct Wrong {
 }
 
 /// The part of a blob.
-pub(crate) struct Part {
+pub(crate) struct PartialFile {
     /// Its name while this process writes it.
     own: PathBuf,
     /// Its name when nobody does.
@@ -58,7 +58,7 @@ pub(crate) struct Part {
     done: bool,
 }
 
-impl Part {
+impl PartialFile {
     /// The longest part of a blob that nobody else writes, or a new one. What is there is read, for its hash.
     pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: Expected) -> Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -190,7 +190,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         if self.done {
             return;
@@ -250,7 +250,7 @@ mod tests {
         for etag in [SHA256, GIT] {
             let blob = &name(etag);
             let blobs = tempfile::tempdir().unwrap();
-            let open = || Part::open(blobs.path(), blob, Expected::of(blob, Some(5))).unwrap();
+            let open = || PartialFile::open(blobs.path(), blob, Expected::of(blob, Some(5))).unwrap();
             let mut part = open();
             part.write(b"123").unwrap();
             assert!(part.check().is_err());
@@ -279,9 +279,9 @@ mod tests {
         fs::write(blobs.path().join(format!("{SHA256}.{}.999{ENDING}", Owner::this().tag())), "12").unwrap();
         fs::write(blobs.path().join(format!("{SHA256}.0a1b2c3d{ENDING}")), "Python's").unwrap();
         let (blob, expected) = (&name(SHA256), || Expected::of(&name(SHA256), Some(5)));
-        let one = Part::open(blobs.path(), blob, expected()).unwrap();
+        let one = PartialFile::open(blobs.path(), blob, expected()).unwrap();
         assert_eq!(one.bytes(), 4);
-        let two = Part::open(blobs.path(), blob, expected()).unwrap();
+        let two = PartialFile::open(blobs.path(), blob, expected()).unwrap();
         assert_eq!(two.bytes(), 0, "each has its own");
         drop((one, two));
         assert_eq!(fs::read_dir(blobs.path()).unwrap().count(), 3);
@@ -294,7 +294,7 @@ mod tests {
         let target = elsewhere.path().join("precious");
         fs::write(&target, "mine").unwrap();
         std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{ENDING}"))).unwrap();
-        let mut part = Part::open(blobs.path(), &name(SHA256), Expected::of(&name(SHA256), Some(5))).unwrap();
+        let mut part = PartialFile::open(blobs.path(), &name(SHA256), Expected::of(&name(SHA256), Some(5))).unwrap();
         part.write(b"12345").unwrap();
         part.publish(&blobs.path().join(SHA256)).unwrap();
         assert_eq!(fs::read_to_string(target).unwrap(), "mine");

@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 use super::lists::List;
 use super::printed;
 use crate::artifact::page::{
-    BesideView, Cell, CellNote, Column, FigureView, Mark, PageArtifact, PageRow, Part, TableView,
+    BesideView, Cell, CellNote, Column, FigureView, Mark, ObjectNote, PageArtifact, PageRow, TableView,
 };
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::grid::Description;
 use crate::recovery;
-use crate::results::{PaperComparison, Row, Sample, Shown, Table};
+use crate::results::{PaperComparison, PrintedNumber, Row, Sample, Table};
 
 /// An artifact of the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct PageSheet {
+pub struct PagePart {
     pub artifact: PageArtifact,
     pub cells: BTreeMap<String, CellNote>,
 }
 
-impl PageSheet {
+impl PagePart {
     pub const FILE: &str = "page.json";
 
     /// Without what is heavy: the key and maker of all that each number was made from, its inputs one by one, and what each
@@ -68,7 +68,7 @@ pub(super) struct Made<'a> {
 }
 
 /// What the page shows of an artifact: its table, or its figures with what tells them apart.
-pub(super) fn sheet(made: Made<'_>, laid: Option<&Table>, figures: Vec<FigureView>) -> PageSheet {
+pub(super) fn sheet(made: Made<'_>, laid: Option<&Table>, figures: Vec<FigureView>) -> PagePart {
     let Made { name, profile, file, description, outcome } = made;
     let all = outcome.cells.len();
     let status = match (outcome.failed(), outcome.unmade()) {
@@ -87,11 +87,11 @@ pub(super) fn sheet(made: Made<'_>, laid: Option<&Table>, figures: Vec<FigureVie
     };
     let cells =
         outcome.cells.iter().map(|result| (result.cell.to_string(), note(result, file, profile, outcome))).collect();
-    PageSheet { artifact, cells }
+    PagePart { artifact, cells }
 }
 
 /// What the page shows of a list: no cell of it was computed.
-pub(super) fn list_sheet(name: &str, description: &Description, list: &List) -> PageSheet {
+pub(super) fn list_sheet(name: &str, description: &Description, list: &List) -> PagePart {
     let texts = |row: &Vec<String>| row.iter().map(|text| Cell { text: text.clone(), ..Cell::default() }).collect();
     // A column of few different texts tells kinds apart, and one can choose by it.
     let repeats = |at: usize| {
@@ -109,7 +109,7 @@ pub(super) fn list_sheet(name: &str, description: &Description, list: &List) -> 
         rows: list.rows.iter().map(|row| PageRow { cells: texts(row), ..PageRow::default() }).collect(),
         ..TableView::default()
     };
-    PageSheet { artifact: PageArtifact { tables: vec![view], ..described(name, description) }, cells: BTreeMap::new() }
+    PagePart { artifact: PageArtifact { tables: vec![view], ..described(name, description) }, cells: BTreeMap::new() }
 }
 
 fn described(name: &str, description: &Description) -> PageArtifact {
@@ -154,7 +154,7 @@ fn table(of: &Table) -> TableView {
     }
 }
 
-fn cell(shown: &Shown) -> Cell {
+fn cell(shown: &PrintedNumber) -> Cell {
     let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
         let better = paired.mark() == "+";
         let word = if better { "better" } else { "worse" };
@@ -216,7 +216,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
             makers.push(maker);
             makers.len() - 1
         });
-        Part {
+        ObjectNote {
             kind: origin.kind.to_owned(),
             key: origin.key.clone(),
             finished: text(&origin.made["finished"]).unwrap_or_default(),

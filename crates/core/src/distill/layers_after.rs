@@ -12,7 +12,7 @@ use crate::model::candle::ops;
 use crate::model::{Config, FrozenWeights, LayerTensors};
 
 /// The layers from one on, the final norm and the output projection, frozen, in plain operations.
-pub struct Tail {
+pub struct LayersAfter {
     config: Config,
     layers: Vec<LayerTensors>,
     final_norm: Tensor, // [C]
@@ -20,7 +20,7 @@ pub struct Tail {
     weights: FrozenWeights,
 }
 
-impl Tail {
+impl LayersAfter {
     /// Reads the layers from `first` on.
     ///
     /// # Errors

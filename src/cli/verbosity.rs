@@ -8,7 +8,7 @@ use clap::{Args, ColorChoice, ValueEnum};
 use console::Style;
 
 #[derive(Args)]
-pub(super) struct Voice {
+pub(super) struct Verbosity {
     /// Say nothing but results (on standard output) and errors, among them cells that fail: no progress and no notes.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
@@ -46,7 +46,7 @@ pub(super) fn details() -> bool {
     LEVEL.load(Relaxed) >= VERBOSE
 }
 
-impl Voice {
+impl Verbosity {
     pub(super) fn set(&self) {
         let level = match (self.quiet, self.verbose) {
             (true, _) => QUIET,
