@@ -44,5 +44,5 @@ pub use files::{TableShape, run_files, write_run};
 pub use folder::{Published, ResultsFolder, here};
 pub use identity::{Seen, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
-pub use pipeline::{Executor, Gated, MadeArtifact, Runner, artifact_files, gated, list, make};
+pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, gated, list, make};
 pub use recorded::NOT_RECORDED;

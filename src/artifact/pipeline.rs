@@ -80,7 +80,7 @@ impl Runner<'_> {
 
 /// An artifact that is made.
 #[derive(Debug)]
-pub struct MadeArtifact {
+pub struct ArtifactOutcome {
     /// Its table; none for a figure.
     pub table: Option<Table>,
     /// How its numbers stand to the paper's, a line each; empty where the paper has none for these backbones.
@@ -119,7 +119,7 @@ pub fn make(
     gated: &Gated,
     target: &ResultsFolder,
     executor: &dyn Executor,
-) -> Result<MadeArtifact> {
+) -> Result<ArtifactOutcome> {
     let started = SystemTime::now();
     target.check(&artifact_files(artifact, grid))?;
     let description = &artifact.description;
@@ -178,7 +178,7 @@ pub fn make(
     let failed = outcome.cells.iter().filter(|result| tried(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
     let (failed, unmade) = (outcome.failed(), outcome.unmade());
-    Ok(MadeArtifact { table, beside, files, recorded, misses, unknown, failures, failed, unmade })
+    Ok(ArtifactOutcome { table, beside, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
 /// The files that an artifact may leave, by name, as far as they are known before.

@@ -9,7 +9,7 @@ use polars::prelude::{ParquetReader, SerReader};
 use tempfile::TempDir;
 
 use super::page_part::PagePart;
-use super::{Artifact, Executor, Gated, MadeArtifact, ResultsFolder, make};
+use super::{Artifact, ArtifactOutcome, Executor, Gated, ResultsFolder, make};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TextProtocol};
 use crate::grid::{Cell, Grid};
@@ -112,7 +112,7 @@ impl Bench {
         ResultsFolder::new(&self.root.path().join("results"), description.unwrap())
     }
 
-    fn make(&self, overrides: &[&str], gated: bool, executor: &dyn Executor) -> (Result<MadeArtifact>, PathBuf) {
+    fn make(&self, overrides: &[&str], gated: bool, executor: &dyn Executor) -> (Result<ArtifactOutcome>, PathBuf) {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
         let (target, grid) = (self.target(&overrides), self.grid(&overrides));
         let dense = self.artifact.gate(&grid, None, &overrides).unwrap();

@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::units::{bytes, seconds};
-use super::voice;
+use super::verbosity;
 use crate::clock::utc;
 use crate::error::printable;
 use crate::hub::{Event, Reporter};

@@ -76,7 +76,7 @@ struct Arguments {
     #[command(flatten)]
     form: answer::Form,
     #[command(flatten)]
-    voice: verbosity::Verbosity,
+    verbosity: verbosity::Verbosity,
     #[command(subcommand)]
     command: Command,
 }
@@ -206,7 +206,7 @@ fn execute(words: &[OsString]) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    arguments.voice.set();
+    arguments.verbosity.set();
     arguments.form.set();
     TextLimit::set(arguments.text.bytes());
     let result = match arguments.command {

@@ -9,7 +9,7 @@ use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressS
 
 use serde::Serialize;
 
-use super::{units, voice};
+use super::{units, verbosity};
 use crate::clock::utc;
 use crate::error::printable;
 use crate::exec::{Event, JobStarted, Reporter, TimeLeft};

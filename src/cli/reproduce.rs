@@ -15,7 +15,7 @@ use super::units::{self, columns, seconds};
 use super::work::{Work, artifact_folder, not_over_a_later_one, noted};
 use super::{fetch, out, progress, report, stop};
 use crate::artifact::claims;
-use crate::artifact::{self, Artifact, GateFailure, MadeArtifact, ResultsFolder, Runner};
+use crate::artifact::{self, Artifact, ArtifactOutcome, GateFailure, ResultsFolder, Runner};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{RunRecord, RunSettings};
@@ -288,7 +288,7 @@ fn made_one(
         not_over_a_later_one(file, submission, &target, &grid)?;
     }
     let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
-    let MadeArtifact { table, beside, files, recorded, misses, unknown, failures, failed, unmade } = made;
+    let ArtifactOutcome { table, beside, files, recorded, misses, unknown, failures, failed, unmade } = made;
     if let Some(view) = table.filter(|_| !quiet) {
         println!("{}", screen(&view, out::width()));
         print!("{beside}");

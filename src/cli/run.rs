@@ -11,7 +11,7 @@ use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::units::cells;
 use super::work::{self, noted};
-use super::{home, out, plan, progress, stop, voice};
+use super::{home, out, plan, progress, stop, verbosity};
 use crate::artifact::{self, Executor, Runner, TableShape};
 use crate::cluster::Submission;
 use crate::error::Result;

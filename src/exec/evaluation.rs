@@ -6,7 +6,7 @@ use super::context::Context;
 use super::models::Models;
 use super::programs::Programs;
 use super::schedule::Progressed;
-use super::score::{ChunkRun, Scoring};
+use super::score::{ChunkRun, ChunkState};
 use super::tokenise;
 use super::tokens::Text;
 use crate::error::{ErrorKind, Result};
@@ -15,7 +15,7 @@ use crate::plan::{BackbonePlan, Variant};
 use crate::store::Key;
 
 /// A scoring to which a process comes back after others were at it.
-pub(super) type Kept = Option<(Text, Scoring)>;
+pub(super) type Kept = Option<(Text, ChunkState)>;
 
 /// Scores some variants on the evaluation at `place`. One without a program fails alone. What is `kept` is gone on with.
 ///
@@ -75,7 +75,7 @@ fn program(
     for variant in variants.iter().filter(|variant| variant.scores.iter().any(|of| of.hash() == key.hash())) {
         match programs.of(run, backbone, variant) {
             Ok(program) => found = Some(program),
-            Err(error) if matches!(error.kind(), ErrorKind::JobStarted | ErrorKind::Damaged) => {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 run.fail(variant.cell, error.one_line());
             }
             Err(error) => return Err(error),

@@ -169,7 +169,7 @@ fn candidates(
     for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
         let program = match programs.of(run, backbone, variant) {
             Ok(program) => deployed(&program, &backbone.config).program,
-            Err(error) if matches!(error.kind(), ErrorKind::JobStarted | ErrorKind::Damaged) => {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 run.fail(variant.cell, error.one_line());
                 continue;
             }

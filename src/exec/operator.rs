@@ -62,7 +62,7 @@ pub(super) fn payload(boundary: usize, operator: &Operator) -> Result<(String, V
 /// The payload of what is known of the boundaries.
 ///
 /// # Errors
-/// Kind `JobStarted`: figures that are not finite.
+/// Kind `Job`: figures that are not finite.
 pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     let figures = to_json(&results)?;
     // JSON has no word for a number that is none: it would not come back.

@@ -15,7 +15,7 @@ use crate::store::{Key, Lookup, Store, StoredObject};
 /// The program of a variant, from the store.
 ///
 /// # Errors
-/// Kinds `JobStarted` and `Damaged`: what the variant lacks.
+/// Kinds `Job` and `Damaged`: what the variant lacks.
 pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
     let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
         return whole(&backbone.config, &backbone.folder);
@@ -51,7 +51,7 @@ impl Programs {
     /// The program of a variant whose selection and operators are stored.
     ///
     /// # Errors
-    /// Kinds `JobStarted` and `Damaged`: what the variant lacks.
+    /// Kinds `Job` and `Damaged`: what the variant lacks.
     pub(super) fn of(&self, run: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
             return self.whole(run, backbone);

@@ -13,7 +13,7 @@ use super::outcome::GridOutcome;
 use super::preflight::{Preflight, Where, preflight};
 use super::preflight_limits;
 use super::programs::Programs;
-use super::schedule::{self, Limits, Progressed, Task, TaskHooks};
+use super::schedule::{self, Limits, Progressed, Scheduled, TaskHooks};
 use super::settings::RunSettings;
 use super::share::{SeatClaim, WorkerLimits};
 use super::stored::scored;
@@ -226,7 +226,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
     let sizes: Vec<u64> = backbones().map(held).collect();
     let models = &Models::new(&context.plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
-    let mut tasks: Vec<Task<'_>> = Vec::new();
+    let mut tasks: Vec<Scheduled<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         let batch = batch_bytes(context.plan, backbone, state);
         let mut repairs = Vec::new();
@@ -250,7 +250,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 }
                 Ok(step)
             };
-            tasks.push(Task { after: Vec::new(), model, bytes, run: Box::new(work) });
+            tasks.push(Scheduled { after: Vec::new(), model, bytes, run: Box::new(work) });
         }
         for (place, evaluation) in backbone.evaluations.iter().enumerate() {
             let own = unscored(backbone, place, state);
@@ -291,7 +291,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 context.look_complete(&own);
                 Ok(step)
             };
-            tasks.push(Task { after: repairs.clone(), model, bytes, run: Box::new(work) });
+            tasks.push(Scheduled { after: repairs.clone(), model, bytes, run: Box::new(work) });
         }
     }
     let limits = Limits { tasks: context.settings.jobs, memory };
@@ -342,8 +342,8 @@ fn timings<'a>(
     models: &'a Models<'a>,
     programs: &'a Programs,
     state: &'a StoreState,
-) -> Vec<Task<'a>> {
-    let mut tasks: Vec<Task<'_>> = Vec::new();
+) -> Vec<Scheduled<'a>> {
+    let mut tasks: Vec<Scheduled<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         for place in 0..backbone.latencies.len() {
             if backbone.variants.iter().all(|variant| state.has(&variant.latencies[place])) {
@@ -360,7 +360,7 @@ fn timings<'a>(
                 Ok(step)
             };
             // What does not fit is a result of its own.
-            tasks.push(Task { after: Vec::new(), model, bytes: 0, run: Box::new(work) });
+            tasks.push(Scheduled { after: Vec::new(), model, bytes: 0, run: Box::new(work) });
         }
     }
     tasks
@@ -391,7 +391,7 @@ pub(super) fn attempt(
         match error.kind() {
             ErrorKind::Missing => return Err(error),
             // It is noted, and whoever comes to it next sees whether it may be tried again.
-            ErrorKind::JobStarted if context.terms.is_some() => {
+            ErrorKind::Job if context.terms.is_some() => {
                 context.note(error.one_line());
                 return Ok(Progressed::Busy);
             }

@@ -192,7 +192,7 @@ fn scores(
     for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
         match programs.of(context, backbone, variant) {
             Ok(program) => members.push((variant.cell, program)),
-            Err(error) if matches!(error.kind(), ErrorKind::JobStarted | ErrorKind::Damaged) => {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 context.fail(variant.cell, error.one_line());
             }
             Err(error) => return Err(error),

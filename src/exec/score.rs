@@ -268,7 +268,7 @@ impl ChunkRun<'_> {
         let held: Vec<(usize, &Lease)> = chunks.iter().copied().zip(&leases).collect();
         let result = caught(|| self.record(&held, &members, tokens, journal, candidates, tries));
         if let Err(error) = &result
-            && error.kind() == ErrorKind::JobStarted
+            && error.kind() == ErrorKind::Job
         {
             let note =
                 |chunk: &usize| self.run.store.note_attempt(&self.chunk_name(*chunk), self.label, &error.one_line());

@@ -62,7 +62,7 @@ pub(in crate::exec) fn repair(
     }
     match &done {
         Ok(()) => run.store.clear_attempts(&name),
-        Err(error) if error.kind() == ErrorKind::JobStarted => run.store.note_attempt(&name, &label, &error.one_line()),
+        Err(error) if error.kind() == ErrorKind::Job => run.store.note_attempt(&name, &label, &error.one_line()),
         Err(_) => {}
     }
     run.worked();
@@ -138,7 +138,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     let id = run.start(job.hold.name(), &label, count * tokens, 0, flops);
     for (variant, selection, key) in lacking {
         match solve::solve(job, variant, selection, activations, key) {
-            Err(error) if error.kind() == ErrorKind::JobStarted => run.fail_at(variant.cell, key, error.one_line()),
+            Err(error) if error.kind() == ErrorKind::Job => run.fail_at(variant.cell, key, error.one_line()),
             solved => solved?,
         }
         run.advance(id, tokens)?;

@@ -149,7 +149,7 @@ impl SelectionSlot<'_> {
                 job.hold.gone_on();
                 Picked::Done(selection)
             }
-            Err(error) if error.kind() == ErrorKind::JobStarted => Picked::Failed(error.one_line()),
+            Err(error) if error.kind() == ErrorKind::Job => Picked::Failed(error.one_line()),
             Err(error) => return Err(error),
         };
         Ok(())

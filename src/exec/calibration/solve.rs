@@ -23,7 +23,7 @@ pub(super) fn recovery_of(cell: &Cell) -> Result<Box<dyn Recovery>> {
 /// Solves a variant's operators and stores them.
 ///
 /// # Errors
-/// Kind `JobStarted`: the cell cannot be repaired, and why.
+/// Kind `Job`: the cell cannot be repaired, and why.
 pub(super) fn solve(
     job: &CalibrationJob<'_>,
     variant: &Variant,

@@ -49,7 +49,7 @@ pub(super) fn train(
             continue;
         }
         match one(job, variant, plan, selection, activations) {
-            Err(error) if matches!(error.kind(), ErrorKind::JobStarted | ErrorKind::Damaged) => {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 job.run.fail_at(variant.cell, &plan.key, error.one_line());
             }
             done => done?,
