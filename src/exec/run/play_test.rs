@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::exec::{Methods, Recorder};
 use crate::model::{
     Batch, BatchObserver, CPU, Config, Engine, EngineId, EngineRequest, HostRows, Load, Observer, Prediction,
-    Progressed as ProgramStep, ResidualStream, Trie,
+    ResidualStream, Step as ProgramStep, Trie,
 };
 use crate::plan::job_costs;
 use crate::store::network::{Client, Network, Server};
