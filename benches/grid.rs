@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ghostlab::exec::{self, Methods, RunSettings};
 use ghostlab::grid::{Cell, Grid};
-use ghostlab::store::Store;
+use ghostlab_store::Store;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

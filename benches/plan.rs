@@ -14,7 +14,7 @@ use ghostlab::exec::{Methods, RunSettings, prepare};
 use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
 use ghostlab::plan::{Estimate, Plan, Reason, Reasons, StoreState};
-use ghostlab::store::{Key, Lookup, ObjectKind, Store};
+use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 use serde_json::json;
 
 #[global_allocator]

@@ -19,7 +19,7 @@ use ghostlab::exec::{self, Methods, RunSettings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
 use ghostlab::model::{Batch, Decoder, Engine, Prediction, Program, Trie};
-use ghostlab::store::Store;
+use ghostlab_store::Store;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 

@@ -10,7 +10,7 @@
 //! | 3 | [`results`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`identity`], [`grid`] |
-//! | 0 | [`store`], `fault`, [`heap`], [`machine`], [`clock`], [`installed`], [`hub`], `ghostlab_core` |
+//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, checkpoint, corpus, criterion, distill, error, evaluate, files, latency, linalg, metric, model, options,
@@ -25,7 +25,6 @@ pub mod clock;
 pub mod cluster;
 pub mod exec;
 pub mod export;
-mod fault;
 pub mod grid;
 pub mod heap;
 pub mod identity;
@@ -34,5 +33,4 @@ pub mod machine;
 pub mod plan;
 pub mod results;
 pub mod starter;
-pub mod store;
 pub mod verify;

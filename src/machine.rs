@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock;
+use crate::files::owner;
 use crate::model::{DeviceName, Gpu};
 
 /// What of the machine can change a number or a time.
@@ -42,7 +43,7 @@ impl Machine {
 /// it makes it fast. `device` is what computes there: of two GPUs each is another machine.
 pub fn identity(device: DeviceName) -> Value {
     let Machine { cpu, threads, .. } = Machine::this();
-    json!({"host": host(), "cpu": cpu, "gpu": of_device(device, device.gpu()), "threads": threads})
+    json!({"host": owner::host(), "cpu": cpu, "gpu": of_device(device, device.gpu()), "threads": threads})
 }
 
 /// What tells one GPU from another: its place, its model and its own number. Null for the CPU.
@@ -75,12 +76,6 @@ fn gpus(folder: &Path) -> Vec<String> {
     let mut folders: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     folders.sort();
     folders.iter().filter_map(|gpu| field(gpu.join("information"), "Model")).collect()
-}
-
-/// The machine's name; empty where it has none.
-pub fn host() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
-    name.map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 
 /// What the scheduler calls the job that this process is, as its commands take it: `45_1`, a task of an array, or `46`; none

@@ -89,7 +89,7 @@ fn log_likelihoods_equal_the_harness() {
 fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     use ghostlab::exec::{self, Methods, RunSettings};
     use ghostlab::grid::Grid;
-    use ghostlab::store::Store;
+    use ghostlab_store::Store;
     let Some(folder) = shared("oracles/lm_eval") else { return };
     let world = tempfile::tempdir().unwrap();
     std::fs::write(world.path().join("text.txt"), "The dog likes to run in the park. ".repeat(50)).unwrap();

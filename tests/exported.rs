@@ -21,7 +21,7 @@ use ghostlab::exec::{Methods, RunSettings, stored_program};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use ghostlab::plan::Plan;
-use ghostlab::store::Store;
+use ghostlab_store::Store;
 use tempfile::TempDir;
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];

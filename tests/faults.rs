@@ -1,7 +1,7 @@
 //! What can go wrong beside a run, and what comes of it: damage of every payload, no room, no right, file systems without
 //! links, kills and panics at chosen moments, signals, inputs that change or are no files, what the dead left.
 //!
-//! Each sort is a table; an entry is a line. `GHOSTLAB_FAULT` (see `src/fault.rs`) hits a chosen moment.
+//! Each sort is a table; an entry is a line. `GHOSTLAB_FAULT` (see `crates/store/src/fault.rs`) hits a chosen moment.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
 
 mod common;

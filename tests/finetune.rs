@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::world::{World, table};
-use ghostlab::store::{Found, ObjectKind, Store};
+use ghostlab_store::{Found, ObjectKind, Store};
 
 const STEPS: usize = 40;
 

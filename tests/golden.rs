@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::world::World;
 use common::{fixture, json};
-use ghostlab::store::{Found, ObjectKind, Store};
+use ghostlab_store::{Found, ObjectKind, Store};
 use serde_json::{Value, json};
 
 /// Larger than what another instruction set rounds otherwise, smaller than a change of meaning. (Half of the weights off by
@@ -143,7 +143,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
             assert!(
                 same,
                 "the output of `{}` has changed, its version has not, nor has that of what it is made from: raise it in \
-                 src/store/key.rs, then run this test with GHOSTLAB_BLESS=1 to renew tests/fixtures/golden.json; first {:?}",
+                 crates/store/src/key.rs, then run this test with GHOSTLAB_BLESS=1 to renew tests/fixtures/golden.json; first {:?}",
                 kind.name(),
                 changed.first()
             );

@@ -13,7 +13,7 @@ use ghostlab::grid::Grid;
 use ghostlab::identity::{Aspect, Identity, aspects};
 use ghostlab::model::EngineRequest;
 use ghostlab::plan::{Estimate, Plan, StoreState, job_costs};
-use ghostlab::store::Store;
+use ghostlab_store::Store;
 use serde_json::Value;
 
 /// What one number is and what its work is called.
@@ -251,7 +251,7 @@ fn what_is_stored_says_what_it_is() {
     let store = Store::look_at(&world.path("data/store")).unwrap();
     let mut kinds = BTreeSet::new();
     for entry in store.entries() {
-        let ghostlab::store::Found::Whole(artifact) = &entry.found else { panic!("{entry:?}") };
+        let ghostlab_store::Found::Whole(artifact) = &entry.found else { panic!("{entry:?}") };
         let about = artifact.meta().about();
         if about.is_null() {
             continue;

@@ -15,8 +15,8 @@ use ghostlab::exec::{Methods, RunSettings};
 use ghostlab::grid::{Calibration, Cell, Grid, Method};
 use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
-use ghostlab::store::{Key, ObjectKind, Store};
 use ghostlab::{criterion, recovery};
+use ghostlab_store::{Key, ObjectKind, Store};
 use serde_json::{Map, Value, json};
 
 /// So many digits tell keys apart.

@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use common::world::{World, table};
 use ghostlab::exec::timing_claim;
-use ghostlab::store::{ClaimResult, Store};
+use ghostlab_store::{ClaimResult, Store};
 use polars::prelude::{ParquetReader, SerReader};
 
 /// A world whose grid times one prompt beside its perplexity.

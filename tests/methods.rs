@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::world::{World, records, table};
-use ghostlab::store::{Found, InventoryItem, Store};
+use ghostlab_store::{Found, InventoryItem, Store};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -328,9 +328,9 @@ fn linearpatch_asks_the_criterion_and_not_the_layers_for_its_sequences() {
     assert_eq!(perplexity(listed, "3", "2"), all, "one block that the grid lists");
     assert_ne!(perplexity("shortgpt", "1", "2"), perplexity("shortgpt", "1", "8"));
     assert_eq!(perplexity("llm-streamline", "1", "2"), perplexity("llm-streamline", "1", "8"));
-    let store = ghostlab::store::Store::look_at(&world.path("data/store")).unwrap();
+    let store = ghostlab_store::Store::look_at(&world.path("data/store")).unwrap();
     let solved = store.entries().into_iter().filter_map(|entry| match entry.found {
-        ghostlab::store::Found::Whole(artifact) => {
+        ghostlab_store::Found::Whole(artifact) => {
             let key = artifact.meta().key.clone();
             (key["kind"] == "operator")
                 .then(|| (key["of"]["selection"]["of"]["criterion"].to_string(), key["of"]["sequences"].to_string()))
@@ -451,7 +451,7 @@ fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
     let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
     let perplexities = |cells: &[Cell], settings: RunSettings| -> Vec<f64> {
         let folder = TempDir::new().unwrap();
-        let store = ghostlab::store::Store::open(folder.path()).unwrap();
+        let store = ghostlab_store::Store::open(folder.path()).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
         let outcome = run(&grid, settings, &store, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
         outcome.cells.iter().map(|result| result.perplexity[0].unwrap()).collect()

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use common::checkout;
 use common::world::World;
-use ghostlab::store::{InventoryItem, Store};
+use ghostlab_store::{InventoryItem, Store};
 
 /// Bytes and number of what is stored of one kind.
 fn stored(world: &World, kind: &str) -> (u64, usize) {

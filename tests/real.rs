@@ -12,7 +12,7 @@ use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
 use ghostlab::exec::{self, Methods, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{EngineName, EngineRequest};
-use ghostlab::store::Store;
+use ghostlab_store::Store;
 
 /// As in the program: with the system's allocator the grid takes longer.
 #[global_allocator]

@@ -8,7 +8,7 @@ use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::world::World;
-use ghostlab::store::{Found, InventoryItem, Store};
+use ghostlab_store::{Found, InventoryItem, Store};
 use serde_json::Value;
 
 /// The events of a run that was told to print them.
@@ -41,7 +41,7 @@ fn started(world: &World, more: &[&str]) -> Child {
 const KILLS: &str = "draft:1 commit:1 record:1 commit:3 draft:6 commit:8 record:10 commit:20 \
                      score:1 journal:1 score:1 journal:1 score:1 commit:2";
 
-/// Runs the grid until it is killed at a place of `src/fault.rs`.
+/// Runs the grid until it is killed at a place of `crates/store/src/fault.rs`.
 fn killed_at(world: &World, place: &str) {
     let mut command = world.command(&["run", "grid.yaml"]);
     let output = command.env("GHOSTLAB_FAULT", format!("kill@{place}")).output().unwrap();

@@ -15,7 +15,7 @@ use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};
 use ghostlab::results::collect;
 use ghostlab::significance::binomial_above_chance;
-use ghostlab::store::Store;
+use ghostlab_store::Store;
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
 /// Two answers, or four.

@@ -20,8 +20,8 @@ use ghostlab::error::Error;
 use ghostlab::exec::Methods;
 use ghostlab::grid::Grid;
 use ghostlab::model::{Config, Decoder, check_weights};
-use ghostlab::store::{Journal, JournalRecord, Key, Lookup, ObjectKind, Store};
 use ghostlab::tasks::{Items, TASKS, Task, TaskRow};
+use ghostlab_store::{Journal, JournalRecord, Key, Lookup, ObjectKind, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

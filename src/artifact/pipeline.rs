@@ -28,7 +28,7 @@ use crate::results::{
     Measurement, Origin, Provenance, Results, Table, collect, drawn_frame, engine_notes, latency_notes, latex,
     markdown, tidy_frame, write_csv, write_frame,
 };
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// Who runs a grid.
 pub trait Executor {

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::files::regular;
-use crate::machine;
+use crate::files::{owner, regular};
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
 
 /// Files of a results folder that a repository does not keep: each choice of each document, the error of each channel, and
@@ -129,7 +128,7 @@ pub(super) fn impersonal(folder: &Path) -> Result<()> {
     let words = [std::env::consts::OS, std::env::consts::ARCH, "localhost", "ghostlab"];
     let private = |text: &String| text.len() >= 5 && !words.contains(&text.as_str());
     let mut tells: Vec<String> = folders.into_iter().flatten().map(|path| path.display().to_string()).collect();
-    tells.push(machine::host());
+    tells.push(owner::host());
     tells.retain(private);
     let texts = ["json", "csv", "md", "tex", "svg"];
     let listing = std::fs::read_dir(folder).map_err(|error| Error::io("list", folder, &error))?;

@@ -24,7 +24,7 @@ use crate::identity::ComputeId;
 use crate::model::EngineRequest;
 use crate::plan::{KeepSet, Plan, engines_of};
 use crate::quantity::Days;
-use crate::store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
+use ghostlab_store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {

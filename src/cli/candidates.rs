@@ -15,7 +15,7 @@ use crate::cluster::Submission;
 use crate::exec::Methods;
 use crate::grid::{EntryKind, Grid, Registry, names_around};
 use crate::results::StoredResults;
-use crate::store::{ObjectKind, Store};
+use ghostlab_store::{ObjectKind, Store};
 
 /// The words of the line that is completed, without the one under the cursor.
 static LINE: OnceLock<Vec<OsString>> = OnceLock::new();

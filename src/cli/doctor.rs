@@ -20,7 +20,7 @@ use crate::grid::{AxisChoice, Grid, InputList, Need};
 use crate::hub::{Hub, HubSettings, Plan};
 use crate::machine::{self, Machine};
 use crate::model::{DeviceName, Gpu};
-use crate::store::Store;
+use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {

@@ -14,7 +14,7 @@ use super::units::{bytes, seconds};
 use crate::error::{Error, Result};
 use crate::exec::RunSettings;
 use crate::plan::{Plan, Reason, Reasons, StoreState};
-use crate::store::Key;
+use ghostlab_store::Key;
 
 #[derive(Args)]
 pub(super) struct Arguments {

@@ -22,7 +22,7 @@ use crate::files::sha256;
 use crate::grid::{AxisChoice, Grid, InputList, Need};
 use crate::hub::{Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Source, Want, Wanted};
 use crate::installed;
-use crate::store::Store;
+use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {

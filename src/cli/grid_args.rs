@@ -18,7 +18,7 @@ use crate::grid::Grid;
 use crate::installed;
 use crate::model::{DeviceName, EngineName, EngineRequest, FloatType};
 use crate::quantity::{Gigabytes, MOST_RETRIES};
-use crate::store::Store;
+use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct GridArgs {

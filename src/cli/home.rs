@@ -11,7 +11,7 @@ use crate::files::output::Input;
 use crate::grid::Grid;
 use crate::installed;
 use crate::machine;
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// The variable that names the store.
 const STORE: &str = "GHOSTLAB_STORE";

@@ -21,7 +21,7 @@ use crate::exec::{self, Where};
 use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::plan::{Plan, Reason};
-use crate::store::Store;
+use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {

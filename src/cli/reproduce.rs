@@ -24,7 +24,7 @@ use crate::grid::Grid;
 use crate::model::EngineRequest;
 use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
 use crate::results::{Provenance, screen};
-use crate::store::Store;
+use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {

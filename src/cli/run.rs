@@ -19,7 +19,7 @@ use crate::exec::{CellResult, GridOutcome, RunSettings};
 use crate::files::output::apart;
 use crate::grid::{Cell, Grid, Over};
 use crate::plan::{Plan, Reasons, StoreState};
-use crate::store::Store;
+use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use super::answer::done::{BegunStore, shown};
 use super::answer::{self, Answer};
 use crate::error::Result;
-use crate::store::{Shared, Store};
+use ghostlab_store::{Shared, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {

@@ -21,7 +21,7 @@ use crate::exec::{self, RunSettings, Where};
 use crate::grid::Grid;
 use crate::model::{CPU, EngineRequest};
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
-use crate::store::{ClaimResult, Shadow, Store};
+use ghostlab_store::{ClaimResult, Shadow, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {

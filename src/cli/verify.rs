@@ -15,8 +15,8 @@ use crate::exec::RunSettings;
 use crate::files::regular;
 use crate::hub;
 use crate::installed;
-use crate::store::Store;
 use crate::verify::{self, Check, FolderCheck, Request, Verification, Work};
+use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {

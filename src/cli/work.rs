@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::grid::Grid;
 use crate::model::EngineRequest;
 use crate::results::{By, Provenance, RunDescription};
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// A grid, and what belongs to it where it is an artifact's.
 pub(super) struct Work {

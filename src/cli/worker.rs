@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, Worked, WorkerLimits};
 use crate::grid::Grid;
 use crate::quantity::MOST_SECONDS;
-use crate::store::Store;
+use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {

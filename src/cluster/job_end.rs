@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::files::atomic::{is_temporary, write_atomically};
-use crate::files::regular;
+use crate::files::{owner, regular};
 use crate::machine;
-use crate::store::Shared;
+use ghostlab_store::Shared;
 
 /// A scheduler's job that ended without its work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -49,7 +49,7 @@ impl JobEnd {
             Some((exit_code, reason)) => {
                 let log = folder.join(Self::LOGS).join(format!("{job}.log"));
                 let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-                Self { job, exit_code, reason, log, host: machine::host(), time }.put(&path)
+                Self { job, exit_code, reason, log, host: owner::host(), time }.put(&path)
             }
         };
         // Where it cannot be written down the log has it.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// The copy's name in its folder.
 const NAME: &str = "ghostlab";

@@ -13,12 +13,12 @@ use super::program::FrozenProgram;
 use super::queue::{NotTaken, Queue};
 use crate::error::{Error, Result};
 use crate::exec::Methods;
-use crate::fault;
 use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use crate::grid::Grid;
 use crate::plan::Inputs;
-use crate::store::{Shared, Store};
+use ghostlab_store::fault;
+use ghostlab_store::{Shared, Store};
 
 /// A grid that was submitted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::program::{FrozenProgram, since};
 use super::queue::Queue;
 use super::submission::Submission;
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// For so long a job that is out of the queue may be queued again, and who freezes a program may take to submit it.
 const QUIET: Duration = Duration::from_secs(24 * 3600);

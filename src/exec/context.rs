@@ -15,7 +15,7 @@ use super::timing_lock;
 use super::wait::{self, Pause};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, StoreState, Subject, Variant};
-use crate::store::{ClaimResult, Key, Lease, Lookup, Store, StoredObject};
+use ghostlab_store::{ClaimResult, Key, Lease, Lookup, Store, StoredObject};
 
 /// A run at work.
 pub(super) struct Context<'a> {

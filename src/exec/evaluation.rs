@@ -12,7 +12,7 @@ use super::tokens::Text;
 use crate::error::{ErrorKind, Result};
 use crate::model::Program;
 use crate::plan::{BackbonePlan, Variant};
-use crate::store::Key;
+use ghostlab_store::Key;
 
 /// A scoring to which a process comes back after others were at it.
 pub(super) type Kept = Option<(Text, ChunkState)>;

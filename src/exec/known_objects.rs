@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::lock::lock;
 use crate::plan::StoreState;
-use crate::store::{Key, Lookup, ObjectKind, Store};
+use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 
 /// Between two listings of all artifacts of a kind: some hundred operations.
 const LISTING: Duration = Duration::from_secs(30);

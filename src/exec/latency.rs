@@ -19,7 +19,7 @@ use crate::latency::{
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::plan::payload::{LATENCY, to_json};
 use crate::plan::{BackbonePlan, Plan, Variant};
-use crate::store::{Key, Lookup};
+use ghostlab_store::{Key, Lookup};
 
 /// What a variant took over one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::model::{Operator, Program, Repairs, Sublayer};
 use crate::plan::payload::{FIGURES, from_json, to_json};
 use crate::recovery::RepairMetrics;
-use crate::store::StoredObject;
+use ghostlab_store::StoredObject;
 
 /// Where a repair stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

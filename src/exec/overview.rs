@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::record::{RunRecord, RunState};
 use crate::plan::{Outline, OutlineProgress};
-use crate::store::{Attempt, ObjectKind, Store};
+use ghostlab_store::{Attempt, ObjectKind, Store};
 
 /// How a store's runs stand.
 #[derive(Debug, Clone, Serialize, JsonSchema)]

@@ -10,7 +10,7 @@ use super::settings::RunSettings;
 use crate::error::Result;
 use crate::machine;
 use crate::plan::{BackbonePlan, Estimate, Plan, Quota, StoreState};
-use crate::store::{InventoryItem, Store};
+use ghostlab_store::{InventoryItem, Store};
 
 /// Where a plan is going to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::plan::{
     BackbonePlan, CalibrationPlan, Estimate, Plan, Quota, StoreState, batch_bytes, repair_bytes, score_bytes,
     unrepaired, unscored,
 };
-use crate::store::{InventoryItem, Store};
+use ghostlab_store::{InventoryItem, Store};
 
 /// Refuses to begin what the store's disk has no room for, once the bytes that `goes` stands for have gone.
 ///

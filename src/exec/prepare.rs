@@ -10,7 +10,7 @@ use crate::grid::Grid;
 use crate::model::check_weights;
 use crate::plan::{BackbonePlan, Plan, Subject};
 use crate::recovery;
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// Checks every backbone and sees that all tokens are stored.
 ///

@@ -10,7 +10,7 @@ use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::model::{Program, whole};
 use crate::plan::{BackbonePlan, Variant, payload};
-use crate::store::{Key, Lookup, Store, StoredObject};
+use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// The program of a variant, from the store.
 ///

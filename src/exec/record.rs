@@ -13,10 +13,11 @@ use super::event::{Event, Reporter};
 use super::lock::lock;
 use super::time_left::TimeLeft;
 use crate::error::{Error, Result};
+use crate::files::owner;
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::{CPU, DeviceName};
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// How a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -176,7 +177,7 @@ impl<'a> Recorder<'a> {
             engine: None,
             machine: Some(machine::identity(DeviceName::Cpu).to_string()),
             worker: results.is_none(),
-            host: machine::host(),
+            host: owner::host(),
             scheduler_job: machine::scheduler_job(),
             plan: None,
         };

@@ -24,7 +24,7 @@ use crate::plan::{
     BackbonePlan, JobCost, JobPlace, Outline, Plan, StoreState, Variant, batch_bytes, job_costs, repair_bytes,
     score_bytes, unrepaired, unscored, warnings, weights_budget,
 };
-use crate::store::{Attempt, Key, Store};
+use ghostlab_store::{Attempt, Key, Store};
 
 /// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
 ///

@@ -27,8 +27,8 @@ use crate::plan::payload::selection;
 use crate::plan::{
     BackbonePlan, Evaluation, JobCost, JobPlace, Plan, Subject, Variant, job_costs, unrepaired, weights_budget,
 };
-use crate::store::Store;
 use crate::tasks::{AccuracyKind, Answered, DocumentResult, Score, Solutions};
+use ghostlab_store::Store;
 
 /// A cell of which a part was computed.
 #[derive(Debug)]

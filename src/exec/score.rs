@@ -17,11 +17,11 @@ use super::schedule::{Progressed, caught};
 use super::timing_lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
-use crate::fault;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
 use crate::plan::payload::{VALUES, value_bytes, values};
-use crate::store::{ClaimResult, Journal, JournalRecord, Key, Lease, ObjectKind};
+use ghostlab_store::fault;
+use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease, ObjectKind};
 
 /// Variants of one backbone on one text or task.
 pub(super) struct ChunkRun<'a> {

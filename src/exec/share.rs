@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::lock::lock;
 use crate::plan::Plan;
-use crate::store::{Attempt, ClaimResult, Lease, Store};
+use ghostlab_store::{Attempt, ClaimResult, Lease, Store};
 
 /// The terms on which a worker works.
 #[derive(Debug, Clone, Copy, Default)]

@@ -17,8 +17,8 @@ use crate::evaluate::perplexity::Losses;
 use crate::machine;
 use crate::plan::payload::{LATENCY, from_json, selection, selection_notes, values};
 use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
-use crate::store::{Key, Lookup, Store, StoredObject};
 use crate::tasks::{Answered, Score, Solutions};
+use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {
     /// Reads what is stored of a plan. A cell with a reason has failed; another one that lacks something is not made yet.

@@ -6,13 +6,12 @@ use std::sync::atomic::AtomicBool;
 use super::event::Reporter;
 use super::wait;
 use crate::error::Result;
-use crate::files::sha256;
-use crate::machine;
-use crate::store::{Lease, Store};
+use crate::files::{owner, sha256};
+use ghostlab_store::{Lease, Store};
 
 /// The claim of who measures times on this machine. Whatever its threads: two that time at once would time each other.
 pub fn timing_claim() -> &'static str {
-    static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(machine::host())));
+    static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
     &NAME
 }
 

@@ -20,8 +20,8 @@ use crate::files::limit::TextLimit;
 use crate::grid::{Calibration, TaskUse};
 use crate::machine;
 use crate::plan::{BackbonePlan, Plan, Subject};
-use crate::store::{Key, Lookup, Store, StoredObject};
 use crate::tasks::{self, DocumentLimit, Items, Task};
+use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// Something to tokenise for one backbone.
 struct Wanted<'a> {

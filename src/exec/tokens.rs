@@ -10,8 +10,8 @@ use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
 use crate::evaluate::{EvalSet, perplexity};
 use crate::model::Load;
 use crate::plan::payload::{LOAD, from_json, load_bytes, to_json};
-use crate::store::{Key, Store, StoredObject};
 use crate::tasks::{Items, Request, Solutions};
+use ghostlab_store::{Key, Store, StoredObject};
 
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";

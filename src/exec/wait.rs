@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::event::{Event, Reporter};
 use crate::error::{Error, Result};
-use crate::store::{ClaimResult, Lease, Store};
+use ghostlab_store::{ClaimResult, Lease, Store};
 
 /// # Errors
 /// The user asked to stop.

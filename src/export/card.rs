@@ -20,7 +20,7 @@ use crate::machine;
 use crate::model::{BranchPlace, Deployed, FloatType, Operator, Sublayer};
 use crate::plan::BackbonePlan;
 use crate::recovery;
-use crate::store::About;
+use ghostlab_store::About;
 
 const TEMPLATE: &str = include_str!("card.md");
 

@@ -10,12 +10,12 @@ use serde_json::{Map, Value, json};
 use crate::checkpoint::{self, INDEX, Layout, MODELING, trimmed};
 use crate::error::{Error, Result};
 use crate::exec::CellResult;
-use crate::fault;
 use crate::files::atomic::write_atomically;
 use crate::files::output::{Manifest, OutputFolder};
 use crate::files::{disk, regular};
 use crate::machine;
 use crate::model::{Config, FloatType};
+use ghostlab_store::fault;
 
 /// The record of what a folder was made from.
 pub const MARK: &str = "ghostlab.json";

@@ -21,7 +21,7 @@ use crate::grid::{Cell, Grid};
 use crate::model::deployed;
 use crate::plan::Plan;
 use crate::results::{collect, long, markdown};
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// Writes the checkpoints of cells.
 pub struct Exporter<'a> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Identity;
 use crate::files::sha256;
-use crate::store;
+use ghostlab_store::canonical;
 
 /// Of each of these variants of one backbone a hash over all of them, as they are unlike that one. What is changed in all of
 /// them alike changes none of these.
@@ -33,7 +33,7 @@ fn parts(of: &Identity) -> Parts {
 
 fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
     match serde_json::to_value(part) {
-        Ok(Value::Object(map)) => Some(map.into_iter().map(|(name, value)| (name, store::canonical(&value))).collect()),
+        Ok(Value::Object(map)) => Some(map.into_iter().map(|(name, value)| (name, canonical(&value))).collect()),
         _ => None,
     }
 }

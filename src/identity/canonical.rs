@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::store;
+use ghostlab_store::canonical;
 
 /// A JSON value by its canonical text: without spaces, keys sorted, floats in their shortest form.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,7 +15,7 @@ pub struct Canonical(String);
 
 impl Canonical {
     pub fn of(value: &Value) -> Self {
-        Self(store::canonical(value))
+        Self(canonical(value))
     }
 
     pub fn value(&self) -> Value {

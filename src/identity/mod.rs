@@ -18,7 +18,7 @@ pub use canonical::Canonical;
 
 use crate::corpus::ShardOrder;
 use crate::model::{self, EngineRequest};
-use crate::store::About;
+use ghostlab_store::About;
 
 /// What a number is, but for which metric of it. Without a measure it is a variant; without a cut the whole backbone.
 /// Parts that many share are shared.

@@ -20,8 +20,8 @@ use crate::identity::{
 use crate::latency::Rounds;
 use crate::model::EngineChoice;
 use crate::recovery;
-use crate::store::{Key, ObjectKind};
 use crate::tasks::{self, Task};
+use ghostlab_store::{Key, ObjectKind};
 
 /// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
 pub(super) struct Contents<'a> {

@@ -13,7 +13,7 @@ use crate::latency::{self, Rounds};
 use crate::model::trie::Cost;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::recovery::{self, Span};
-use crate::store::{ObjectKind, Store};
+use ghostlab_store::{ObjectKind, Store};
 
 /// What a grid costs, and what is left of that.
 #[derive(Debug, Clone, Copy, Default)]
@@ -116,7 +116,7 @@ pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreSta
 /// Bytes of the largest batch of a backbone. Branches of a trie keep a few streams, and so do comparisons of a stream with
 /// those some layers before.
 pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> u64 {
-    let bytes = |tokens: &crate::store::Key, streams: usize| {
+    let bytes = |tokens: &ghostlab_store::Key, streams: usize| {
         let all = load(state, tokens).map_or(usize::MAX, |load| load.tokens);
         let length = load(state, tokens).map_or(0, |load| load.length);
         backbone.config.batch_bytes(plan.batch_tokens.max(length).min(all), streams)
@@ -305,7 +305,7 @@ fn of_backbone(
     Ok(total)
 }
 
-fn load(state: &StoreState, tokens: &crate::store::Key) -> Option<Load> {
+fn load(state: &StoreState, tokens: &ghostlab_store::Key) -> Option<Load> {
     debug_assert_eq!(tokens.kind(), ObjectKind::Tokens);
     match state.of(tokens) {
         ObjectState::Whole(artifact) => payload::load(artifact).ok(),

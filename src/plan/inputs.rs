@@ -11,8 +11,8 @@ use crate::files::regular;
 use crate::grid::{Backbone, Corpus, Grid, TaskUse};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
-use crate::store::{Input, Store};
 use crate::tasks::{DocumentLimit, Task, read_rows};
+use ghostlab_store::{Input, Store};
 
 /// SHA-256 of each input file of a grid.
 pub struct Inputs {

@@ -8,7 +8,7 @@ use super::recipe::{PAIRS, SEQUENCES, SITE, TRAINED, TRIAL};
 use super::{BackbonePlan, Plan};
 use crate::identity::ComputeId;
 use crate::model::CPU;
-use crate::store::{Found, InventoryItem, Key, Store};
+use ghostlab_store::{Found, InventoryItem, Key, Store};
 
 /// The hashes of the artifacts that some plans use, and of all that these are made from.
 #[derive(Debug, Default)]

@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::EngineRequest;
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// Every artifact that a grid asks for.
 pub struct Plan<'g> {

@@ -12,7 +12,7 @@ use super::cost::{JobPlace, job_costs};
 use super::{BackbonePlan, Plan, StoreState, Variant};
 use crate::error::Result;
 use crate::files::sha256;
-use crate::store::{Key, ObjectKind, Store};
+use ghostlab_store::{Key, ObjectKind, Store};
 
 /// The artifacts, cells and jobs of a plan. Latencies are left out: each machine has its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::model::Load;
-use crate::store::StoredObject;
+use ghostlab_store::StoredObject;
 
 /// Of a selection: the layers and scores.
 pub const SELECTION: &str = "selection.json";

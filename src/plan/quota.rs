@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{KeepSet, Plan};
-use crate::store::{InventoryItem, Store};
+use ghostlab_store::{InventoryItem, Store};
 
 /// How a store stands to a limit.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl Quota {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Key, ObjectKind};
+    use ghostlab_store::{Key, ObjectKind};
     use serde_json::json;
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{ObjectState, Plan, StoreState};
 use crate::identity::{Aspect, Canonical, Difference, Leaves, differs};
-use crate::store::{Found, InventoryItem, Key, ObjectKind, Store};
+use ghostlab_store::{Found, InventoryItem, Key, ObjectKind, Store};
 
 /// Why an artifact is not there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]

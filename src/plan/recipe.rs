@@ -19,7 +19,7 @@ use crate::identity::{CalibrationId, CutId, Identity, MeasureId, RepairId, besid
 use crate::machine;
 use crate::model::{CPU, Config, EngineChoice, EngineRequest, Load};
 use crate::recovery;
-use crate::store::{CALIBRATING, Key, ObjectKind};
+use ghostlab_store::{CALIBRATING, Key, ObjectKind};
 
 /// Everything that a backbone's cells need.
 pub struct BackbonePlan {

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::{Plan, Variant};
 use crate::criterion::Selection;
 use crate::error::Error;
-use crate::store::{Key, Lookup, ObjectKind, Store, StoredObject};
+use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 /// How a key stands in the store.
 #[derive(Debug)]

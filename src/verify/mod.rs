@@ -23,7 +23,7 @@ use self::record::Recorded;
 use crate::error::{Error, Result};
 use crate::exec::{Reporter, RunSettings};
 use crate::results::StoredResults;
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// What is to be checked, and with what.
 pub struct Request<'a> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
 use crate::error::{ErrorParts, Result};
-use crate::store::{Found, InventoryItem, LeftDraft, Store, Stray};
+use ghostlab_store::{Found, InventoryItem, LeftDraft, Store, Stray};
 
 /// The artifacts of one kind and version, together.
 #[derive(Serialize, JsonSchema)]

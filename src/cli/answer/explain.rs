@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::plan::{BackbonePlan, ObjectState, Reason, Reasons, StoreState, Variant};
-use crate::store::{Key, Store};
+use ghostlab_store::{Key, Store};
 
 /// What a cell is made from.
 #[derive(Serialize, JsonSchema)]

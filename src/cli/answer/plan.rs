@@ -19,7 +19,7 @@ use crate::linalg::gemm;
 use crate::machine;
 use crate::model::CPU;
 use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
-use crate::store::{Key, ObjectKind, Store};
+use ghostlab_store::{Key, ObjectKind, Store};
 
 /// What a run would do.
 #[derive(Serialize, JsonSchema)]

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::cluster::{JobEnd, Queue, QueuedJob, Submission};
 use crate::exec::Overview;
-use crate::store::Store;
+use ghostlab_store::Store;
 
 /// How everything stands that works on a store.
 #[derive(Debug, Serialize, JsonSchema)]

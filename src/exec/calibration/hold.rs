@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::error::{Error, Result};
 use crate::exec::context::Context;
-use crate::store::Lease;
+use ghostlab_store::Lease;
 
 pub(in crate::exec) struct Hold<'a> {
     run: &'a Context<'a>,

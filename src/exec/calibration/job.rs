@@ -12,7 +12,7 @@ use crate::exec::context::Context;
 use crate::exec::models::Models;
 use crate::model::Engine;
 use crate::plan::BackbonePlan;
-use crate::store::Key;
+use ghostlab_store::Key;
 
 /// One calibration of one backbone.
 pub(super) struct CalibrationJob<'a> {

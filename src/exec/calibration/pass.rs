@@ -10,9 +10,9 @@ use super::shards::{KeptActivations, ROWS};
 use crate::calibrate::{self, HookPoint, Pair, PassRequest, Piece, Similarities, Spool};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::timing_lock;
-use crate::fault;
 use crate::model::{Load, Trie, together};
-use crate::store::{Draft, Payload, Store, StoredObject};
+use ghostlab_store::fault;
+use ghostlab_store::{Draft, Payload, Store, StoredObject};
 
 /// The payload of similarities.
 const SUMS: &str = "sums.f64";

@@ -17,7 +17,7 @@ use crate::exec::models::Models;
 use crate::exec::schedule::{Progressed, caught};
 use crate::exec::tokenise;
 use crate::plan::{BackbonePlan, CalibrationPlan, Variant, solve_flops};
-use crate::store::{Key, Lookup};
+use ghostlab_store::{Key, Lookup};
 
 /// Makes the selections and operators of some variants of one calibration that are not stored. What one variant suffers
 /// from fails it alone.

@@ -11,7 +11,7 @@ use crate::criterion::{self, Criterion, Evidence, PruneSpec, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Variant;
 use crate::plan::payload::{self, NOTES, SELECTION, to_json};
-use crate::store::Key;
+use ghostlab_store::Key;
 
 /// The selections of some variants, each picked once.
 pub(super) struct Selections<'a> {

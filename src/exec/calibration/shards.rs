@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::job::CalibrationJob;
 use crate::calibrate::{ActivationShape, Activations, HookPoint, PassRequest, Shard};
 use crate::error::{Error, Result};
-use crate::store::{Mapped, StoredObject};
+use ghostlab_store::{Mapped, StoredObject};
 
 /// The payload of a shard: rows of f32.
 pub(super) const ROWS: &str = "rows.f32";

@@ -11,7 +11,7 @@ use crate::grid::Cell;
 use crate::plan::Variant;
 use crate::plan::payload::FIGURES;
 use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
-use crate::store::Key;
+use ghostlab_store::Key;
 
 /// The recovery of a cell that is not the dense one.
 pub(super) fn recovery_of(cell: &Cell) -> Result<Box<dyn Recovery>> {

@@ -16,12 +16,12 @@ use crate::distill::{Checkpoint, Finetune, LayersAfter, TopTokens, Training, top
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::operator::{self, LOSSES};
 use crate::exec::tokenise;
-use crate::fault;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::plan::payload::FIGURES;
 use crate::plan::{TrainingPlan, Variant};
 use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
-use crate::store::{Payload, Pin, StoredObject};
+use ghostlab_store::fault;
+use ghostlab_store::{Payload, Pin, StoredObject};
 
 /// The payloads of a teacher's shard: the likeliest tokens of its positions, and their logits.
 const TOP_TOKENS: &str = "likeliest.u32";

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::exec::score::ChunkRun;
 use crate::model::Program;
-use crate::store::Key;
+use ghostlab_store::Key;
 
 /// Scores trials, each once: two rules, or two depths, may ask for the same.
 pub(super) struct Trials<'a> {

@@ -23,8 +23,11 @@ use crate::model::{
     ResidualStream, Step as ProgramStep, Trie,
 };
 use crate::plan::job_costs;
-use crate::store::network::{Client, Network, Server};
-use crate::store::played_time::Time;
+
+#[path = "../../../crates/store/tests/simulated/mod.rs"]
+mod simulated;
+use simulated::network::{Client, Network, Server};
+use simulated::played_time::Time;
 
 /// Tokens of a played window.
 const LENGTH: usize = 8;
@@ -489,7 +492,7 @@ fn results(stage: &RunState, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT));
     let mut all = Vec::new();
     for key in plan.variants().flat_map(|(_, variant)| variant.keys()) {
-        let crate::store::Lookup::Whole(artifact) = store.get(key) else { panic!("not whole: {}", key.short()) };
+        let ghostlab_store::Lookup::Whole(artifact) = store.get(key) else { panic!("not whole: {}", key.short()) };
         for name in artifact.payloads().filter(|name| !name.ends_with(".json")) {
             all.push((Path::new(key.hash()).join(name), artifact.read(name).unwrap()));
         }

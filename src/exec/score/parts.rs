@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::model::{Program, Trie};
-use crate::store::{Journal, JournalRecord, Key, Lease};
+use ghostlab_store::{Journal, JournalRecord, Key, Lease};
 
 /// At most this much work is lost when a run is killed, beside the chunk it is at.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);

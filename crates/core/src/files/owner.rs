@@ -56,6 +56,12 @@ impl Owner {
     }
 }
 
+/// The machine's name; empty where it has none.
+pub fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
+    name.map(|name| name.trim().to_owned()).unwrap_or_default()
+}
+
 fn short(system: Option<&str>) -> String {
     sha256::of_bytes(system.unwrap_or_default())[..12].to_string()
 }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ObjectKind, Shared};
-use crate::error::{Error, Result};
-use crate::files::{atomic, regular};
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::{atomic, regular};
 
 /// The mark's name.
 pub(super) const MARK: &str = "store.json";

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::owner::Owner;
-use crate::files::sha256;
+use ghostlab_core::files::owner::Owner;
+use ghostlab_core::files::sha256;
 
 /// What a process says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,7 +15,8 @@ pub struct Process {
     pub id: String,
     #[serde(flatten)]
     pub owner: Owner,
-    pub(super) beat: u64,
+    /// How often it has said that it lives.
+    pub beat: u64,
 }
 
 impl Process {

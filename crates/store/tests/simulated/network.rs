@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::disk::{Disk, Mapped};
 use super::played_time::Time;
-use super::process::Process;
-use crate::files::atomic::PATIENCE;
-use crate::files::owner::Owner;
+use ghostlab_core::files::atomic::PATIENCE;
+use ghostlab_core::files::owner::Owner;
+use ghostlab_store::{Disk, Mapped, Process};
 
 /// A file's bytes, and the time of its last change.
 type File = Arc<Mutex<(Vec<u8>, Duration)>>;

@@ -1,4 +1,4 @@
-//! Floor 0: artifacts stored under the hash of what made them (design §9).
+//! Objects stored under the hash of what made them (docs/design.md §9).
 //!
 //! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` holds `meta.json` and payload files; where they are small, `<sha256>` is one
 //! file, and those that are made by the hundred (scores) share files in `packs/`. An artifact is written to a
@@ -14,24 +14,24 @@ mod artifact;
 mod attempts;
 mod disk;
 mod draft;
+pub mod fault;
 mod index;
 mod inventory;
 mod journal;
 mod key;
 mod mark;
 mod meta;
-#[cfg(test)]
-pub(crate) mod network;
 mod packed;
 #[cfg(test)]
 mod packed_tests;
-#[cfg(test)]
-pub(crate) mod played_time;
 mod process;
 mod processes;
 mod scratch;
 mod shadow;
 mod shared;
+#[cfg(test)]
+#[path = "../tests/simulated/mod.rs"]
+mod simulated;
 mod small;
 mod stray;
 mod uses;
@@ -39,7 +39,7 @@ mod worker;
 
 pub use artifact::StoredObject;
 pub use attempts::Attempt;
-pub use disk::Mapped;
+pub use disk::{Disk, Mapped};
 pub use draft::{Draft, LeftDraft, Payload};
 pub use index::Input;
 pub use inventory::{Found, InventoryItem};
@@ -65,8 +65,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::{Error, Result};
-use disk::{Disk, SystemDisk};
+#[cfg(test)]
+extern crate self as ghostlab_store;
+
+use disk::SystemDisk;
+use ghostlab_core::error::{Error, Result};
 use mark::Mark;
 use packed::Packs;
 use scratch::Scratch;
@@ -149,8 +152,8 @@ impl Store {
         Ok(Self { scratch: Some(Arc::default()), begun, ..Self::on(Arc::new(disk), root) })
     }
 
-    /// A store on some disk.
-    pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Self {
+    /// A store on some disk: the system's, or one that a test plays.
+    pub fn on(disk: Arc<dyn Disk>, root: &Path) -> Self {
         let (worker, uses) = (Arc::default(), Arc::new(Uses::new(Arc::clone(&disk))));
         let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(ObjectKind::Scores.folder())));
         let made = Arc::new(|| Value::Null);
@@ -601,12 +604,12 @@ impl Store {
     }
 
     /// A time that only grows.
-    pub(crate) fn now(&self) -> Duration {
+    pub fn now(&self) -> Duration {
         self.disk.now()
     }
 
     /// Lets some time go by, less where `stop` is set meanwhile.
-    pub(crate) fn sleep(&self, time: Duration, stop: &AtomicBool) {
+    pub fn sleep(&self, time: Duration, stop: &AtomicBool) {
         self.disk.sleep(time, stop);
     }
 }

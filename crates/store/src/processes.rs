@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::Disk;
 use super::process::Process;
-use crate::files::atomic::PATIENCE;
+use ghostlab_core::files::atomic::PATIENCE;
 
 /// What a process says of itself in its record.
 pub(super) fn read(disk: &dyn Disk, path: &Path) -> Option<Process> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::files::sha256;
+use ghostlab_core::files::sha256;
 
 /// What an artifact is. Each kind has the version of the stage that makes it: a stage that gives other bytes than
 /// before gets the next number, and what older versions stored is not found any more.

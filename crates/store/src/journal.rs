@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::disk::Disk;
 use super::process::Process;
-use crate::error::{Error, Result};
 use crate::fault;
-use crate::files::sha256;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::sha256;
 
 /// What one chunk gave for one artifact that is being made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -188,7 +188,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::store::disk::SystemDisk;
+    use crate::disk::SystemDisk;
 
     fn disk() -> Arc<dyn Disk> {
         Arc::new(SystemDisk::default())

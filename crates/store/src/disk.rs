@@ -17,10 +17,10 @@ use memmap2::Mmap;
 
 use super::process::Process;
 use super::shared::Shared;
-use crate::files::{atomic, regular};
+use ghostlab_core::files::{atomic, regular};
 
 /// A file system with a clock, as far as a store needs one.
-pub(crate) trait Disk: fmt::Debug + Send + Sync {
+pub trait Disk: fmt::Debug + Send + Sync {
     /// # Errors
     /// There is none, or it cannot be read.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {

@@ -15,9 +15,9 @@ use super::key::Key;
 use super::meta::{META, Meta, StoredFile};
 use super::process::Process;
 use super::processes;
-use crate::error::{Error, Result};
 use crate::fault;
-use crate::files::atomic::PATIENCE;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::atomic::PATIENCE;
 
 /// A private folder; it is removed unless it is committed.
 pub struct Draft {

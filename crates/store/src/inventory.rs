@@ -14,7 +14,7 @@ use super::mark::is_stage;
 use super::packed::{self, Packs};
 use super::small::Standing;
 use super::{Key, ObjectKind, Store};
-use crate::error::{Error, Result};
+use ghostlab_core::error::{Error, Result};
 
 /// A place of the store in which an artifact should lie.
 #[derive(Debug)]

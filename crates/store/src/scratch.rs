@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use tempfile::TempDir;
 
 use super::Store;
-use crate::error::{Error, Result};
+use ghostlab_core::error::{Error, Result};
 
 /// Begun when the first thing is made.
 #[derive(Default)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::packed::{self, MOST, Member, Packing, Packs, SMALL};
 use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
-use crate::error::{Error, Result};
 use crate::fault;
+use ghostlab_core::error::{Error, Result};
 
 /// Where an artifact stands.
 pub(super) enum Standing {
@@ -155,7 +155,7 @@ impl Store {
     /// Writes a file of many into a folder of such files; its path.
     fn put_pack(&self, folder: &Path, members: &[Packing]) -> Result<PathBuf> {
         let (bytes, index) = packed::file_of(members)?;
-        let place = folder.join(crate::files::sha256::of_bytes(&bytes));
+        let place = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));
         // A folder or a pipe in its place is nothing that was written.
         self.draft()?.commit_file(&place, &bytes, || self.disk.size(&place).is_ok())?;
         if folder == self.packs.folder() {

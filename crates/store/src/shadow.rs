@@ -8,7 +8,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::{ObjectKind, Store};
-use crate::error::{Error, Result};
+use ghostlab_core::error::{Error, Result};
 
 /// A store in a temporary folder.
 pub struct Shadow {

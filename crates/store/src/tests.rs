@@ -115,7 +115,7 @@ fn an_abandoned_draft_leaves_nothing_behind() {
 
 fn aged(path: &Path) {
     let file = fs::File::open(path).unwrap();
-    file.set_modified(std::time::SystemTime::now() - crate::files::atomic::PATIENCE * 2).unwrap();
+    file.set_modified(std::time::SystemTime::now() - ghostlab_core::files::atomic::PATIENCE * 2).unwrap();
 }
 
 /// A record of a process as it would lie here, with a draft.
@@ -134,7 +134,7 @@ fn plant(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
 #[test]
 fn the_drafts_of_the_dead_are_swept_and_those_of_the_living_stay() {
     let (folder, store) = store();
-    let here = crate::files::owner::Owner::this().system.unwrap();
+    let here = ghostlab_core::files::owner::Owner::this().system.unwrap();
     let draft = store.draft().unwrap();
     let (_, killed) = plant(folder.path(), "99999999-0123456789ab", &here, 99_999_999);
     let (record, far) = plant(folder.path(), "5-0123456789ab", "another boot", 5);

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Store;
-use crate::error::{Error, Result};
-use crate::files::regular;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::regular;
 
 /// Something that is no file in the place of one, or no folder.
 #[derive(Debug)]

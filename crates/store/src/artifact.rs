@@ -9,7 +9,7 @@ use super::disk::{Disk, Mapped};
 use super::key::Key;
 use super::meta::{META, Meta, StoredFile};
 use super::packed::{self, Member, Packs};
-use crate::error::{Error, Result};
+use ghostlab_core::error::{Error, Result};
 
 /// An artifact with a sound record, whose payloads have the right sizes.
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disk::Disk;
 use super::process::Process;
-use crate::machine;
+use ghostlab_core::files::owner;
 
 /// One attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ impl Attempt {
     pub(super) fn failed(process: &str, what: &str, reason: &str) -> Self {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let [what, reason, process] = [what, reason, process].map(str::to_owned);
-        Self { what, reason, died: false, process, host: machine::host(), time }
+        Self { what, reason, died: false, process, host: owner::host(), time }
     }
 
     /// Of a process whose claim was found without it.

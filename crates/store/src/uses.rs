@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::disk::Disk;
 use super::process::Process;
 use super::processes::Known;
-use crate::error::{Error, Result};
-use crate::files::atomic::PATIENCE;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::atomic::PATIENCE;
 
 /// What this process has noted.
 pub(super) struct Uses {

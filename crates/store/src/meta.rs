@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::disk::Disk;
 use super::key::{ABOUT, canonical};
-use crate::files::sha256;
+use ghostlab_core::files::sha256;
 
 pub(super) const META: &str = "meta.json";
 

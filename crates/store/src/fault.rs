@@ -1,4 +1,4 @@
-//! Floor 0: faults on purpose, so that tests can see what comes of a crash at a chosen moment or of a file system without
+//! Faults on purpose, so that tests can see what comes of a crash at a chosen moment or of a file system without
 //! links. `GHOSTLAB_FAULT` lists them: `no-links`, `kill@commit:3` (the third time that place is passed),
 //! `panic@score:1`, `stop@score:2` (as Ctrl-Z does), `slow@score:200` (milliseconds more, each time). Each is something that may happen anyway; none makes the program take or store anything else.
 
@@ -15,13 +15,13 @@ fn asked() -> &'static Vec<String> {
 }
 
 /// Whether a lasting fault is asked for.
-pub(crate) fn set(name: &str) -> bool {
+pub fn set(name: &str) -> bool {
     asked().iter().any(|word| word == name)
 }
 
 /// A place at which the program may be killed, stopped, or panic.
 #[allow(clippy::panic, reason = "that is what was asked for")]
-pub(crate) fn here(place: &str) {
+pub fn here(place: &str) {
     if asked().is_empty() {
         return;
     }

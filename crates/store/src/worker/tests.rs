@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::files::atomic::PATIENCE;
-use crate::files::owner::Owner;
-use crate::store::disk::{Disk, SystemDisk};
-use crate::store::process::Process;
-use crate::store::processes::all;
-use crate::store::uses::Uses;
-use crate::store::worker::{CALIBRATING, ClaimResult, Lease, Worker, attempts, lock};
+use crate::disk::{Disk, SystemDisk};
+use crate::process::Process;
+use crate::processes::all;
+use crate::uses::Uses;
+use crate::worker::{CALIBRATING, ClaimResult, Lease, Worker, attempts, lock};
+use ghostlab_core::files::atomic::PATIENCE;
+use ghostlab_core::files::owner::Owner;
 
 fn started(root: &Path) -> Worker {
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk::default());

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use super::disk::Disk;
 use super::key::canonical;
-use crate::error::{Error, Result};
-use crate::files::stamp::{Stamp, grain};
-use crate::files::{regular, sha256};
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::stamp::{Stamp, grain};
+use ghostlab_core::files::{regular, sha256};
 
 /// Smaller files are read anew each time.
 const LARGE: u64 = 1 << 20;
@@ -180,7 +180,7 @@ fn remember(disk: &dyn Disk, place: &Path, stamp: &Stamp, sha256: &str) -> std::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::disk::SystemDisk;
+    use crate::disk::SystemDisk;
     use std::fs;
     use std::time::{Duration, SystemTime};
 

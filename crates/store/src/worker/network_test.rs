@@ -1,10 +1,10 @@
-//! Claims on a file system over the network ([`crate::store::network`]), played in a time of its own: what others make, rename
+//! Claims on a file system over the network ([`crate::simulated::network`]), played in a time of its own: what others make, rename
 //! or remove shows late; links are made and said to have failed; clocks differ. Nothing may be wrong or lost; work may be
 //! done twice, and is counted. (A lock that lets everybody in changes nothing: none is asked.)
 #![allow(clippy::disallowed_macros, reason = "figures for docs/cluster.md")]
 
 use super::*;
-use crate::store::network::{Client, Network, Server};
+use crate::simulated::network::{Client, Network, Server};
 
 /// A worker on a machine of its own.
 struct Machine {

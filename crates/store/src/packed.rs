@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::Disk;
 use super::meta::{Meta, StoredFile};
-use crate::error::{Error, Result};
-use crate::files::sha256;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::sha256;
 
 /// An artifact of so many bytes is small.
 pub(super) const SMALL: usize = 1 << 20;

@@ -18,9 +18,9 @@ use super::disk::{Disk, is_taken};
 use super::process::Process;
 use super::processes::{self, Known};
 use super::uses::Uses;
-use crate::error::{Error, Result};
 use crate::fault;
-use crate::files::atomic::PATIENCE;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::atomic::PATIENCE;
 
 /// Between two beats. (Tests do not wait so long for one.)
 pub(super) const BEAT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
