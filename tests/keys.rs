@@ -14,9 +14,10 @@ use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
 use ghostlab::exec::{Methods, RunSettings};
 use ghostlab::grid::{Calibration, Cell, Grid, Method};
 use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
+use ghostlab::plan::kinds;
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
 use ghostlab::{criterion, recovery};
-use ghostlab_store::{Key, ObjectKind, Store};
+use ghostlab_store::{Key, Store};
 use serde_json::{Map, Value, json};
 
 /// So many digits tell keys apart.
@@ -90,7 +91,7 @@ fn variant(of: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
     for key in of.keys() {
         let hash = match key.kind() {
-            ObjectKind::Latency => of_latency(key),
+            kinds::LATENCY => of_latency(key),
             _ => short(key),
         };
         let name = key.kind().name();
@@ -137,7 +138,7 @@ fn members(of: &BackbonePlan, batch_tokens: usize) -> Value {
 /// Everything that a grid's work is called, by backbone and cell.
 fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::look_at(folder.path()).unwrap();
+    let store = Store::look_at(folder.path(), kinds::WORDS).unwrap();
     let grid = Grid::load(grid, profile, &[], &Methods).unwrap();
     let [engine, device, dtype] = engine;
     // Whatever suits this machine best: keys name what computes.
@@ -216,7 +217,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     let path = fixture("keys.json");
     let bless = std::env::var_os("GHOSTLAB_BLESS").is_some();
     let stages: Map<String, Value> =
-        ObjectKind::ALL.into_iter().map(|kind| (kind.name().to_owned(), json!(kind.version()))).collect();
+        kinds::ALL.into_iter().map(|kind| (kind.name().to_owned(), json!(kind.version()))).collect();
     let pinned = if bless { json!(stages) } else { json(&path)["stages"].take() };
     PINNED.set(pinned).unwrap();
     let world = World::large();

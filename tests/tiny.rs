@@ -13,6 +13,7 @@ use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
 use ghostlab::exec::{self, CellResult, Event, GridOutcome, Methods, Reporter, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};
+use ghostlab::plan::kinds;
 use ghostlab::results::collect;
 use ghostlab::significance::binomial_above_chance;
 use ghostlab_store::Store;
@@ -52,7 +53,7 @@ fn outcome() -> &'static GridOutcome {
     static MADE: OnceLock<GridOutcome> = OnceLock::new();
     MADE.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
+        let store = Store::open(folder.path(), kinds::WORDS).unwrap();
         exec::run(&grid(), RunSettings::default(), &store, &Silent, &AtomicBool::new(false)).unwrap()
     })
 }

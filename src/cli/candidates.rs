@@ -14,8 +14,9 @@ use crate::artifact::{self, Artifact};
 use crate::cluster::Submission;
 use crate::exec::Methods;
 use crate::grid::{EntryKind, Grid, Registry, names_around};
+use crate::plan::kinds;
 use crate::results::StoredResults;
-use ghostlab_store::{ObjectKind, Store};
+use ghostlab_store::Store;
 
 /// The words of the line that is completed, without the one under the cursor.
 static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
@@ -201,8 +202,8 @@ pub(super) fn keys() -> ArgValueCompleter {
         };
         let store = said().and_then(|said| one::<PathBuf>(&said, "store"));
         let Some(root) = StoreArgs::of(store).root() else { return Vec::new() };
-        let Ok(store) = Store::look_at(&root) else { return Vec::new() };
-        beginning(current, ObjectKind::ALL.iter().flat_map(|&kind| store.beginning(kind, typed)))
+        let Ok(store) = Store::look_at(&root, kinds::WORDS) else { return Vec::new() };
+        beginning(current, kinds::ALL.iter().flat_map(|&kind| store.beginning(kind, typed)))
     })
 }
 

@@ -19,9 +19,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
+use crate::plan::kinds;
 use crate::plan::payload::{VALUES, value_bytes, values};
 use ghostlab_store::fault;
-use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease, ObjectKind};
+use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease};
 
 /// Variants of one backbone on one text or task.
 pub(super) struct ChunkRun<'a> {
@@ -147,7 +148,7 @@ impl ChunkRun<'_> {
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
-                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(ObjectKind::Scores, hash);
+                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(kinds::SCORES, hash);
                     store.retire(journal, stored);
                     store.clear_attempts(&self.journal);
                 }

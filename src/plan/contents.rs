@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::inputs::{BackboneFiles, Inputs};
+use super::kinds;
 use crate::corpus::{self, EVALUATION_SEED};
 use crate::criterion::{self, PruneSpec};
 use crate::distill::Finetune;
@@ -21,7 +22,7 @@ use crate::latency::Rounds;
 use crate::model::EngineChoice;
 use crate::recovery;
 use crate::tasks::{self, Task};
-use ghostlab_store::{Key, ObjectKind};
+use ghostlab_store::Key;
 
 /// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
 pub(super) struct Contents<'a> {
@@ -79,7 +80,7 @@ impl<'a> Contents<'a> {
         if let Some(shards) = shards {
             of["shards"] = json!(shards);
         }
-        Key::new(ObjectKind::Tokens, of, []).named(corpus)
+        Key::new(kinds::TOKENS, of, []).named(corpus)
     }
 
     /// A calibration, and the key of its windows.
@@ -129,7 +130,7 @@ impl<'a> Contents<'a> {
             prefix: prefix.as_ref().map(Canonical::of),
             batch: self.batch_tokens,
         };
-        Ok((measure, Key::new(ObjectKind::Tokens, of, []).named(&used.name)))
+        Ok((measure, Key::new(kinds::TOKENS, of, []).named(&used.name)))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::kinds;
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant, payload};
 use crate::calibrate::ActivationShape;
 use crate::criterion::{self, Criterion, PruneSpec};
@@ -164,11 +165,11 @@ fn inodes(kind: ObjectKind, backbone: &BackbonePlan) -> u64 {
     // As many regions of a cut as there may well be.
     let small = 4 * matrix_bytes(backbone) <= Store::SMALL;
     match kind {
-        ObjectKind::Scores => 0,
-        ObjectKind::Selection | ObjectKind::Latency => 2,
-        ObjectKind::Operator | ObjectKind::Distilled if small => 2,
-        ObjectKind::Operator | ObjectKind::Distilled | ObjectKind::Activations | ObjectKind::Teacher => 6,
-        ObjectKind::Tokens => 7,
+        kinds::SCORES => 0,
+        kinds::SELECTION | kinds::LATENCY => 2,
+        kinds::OPERATOR | kinds::DISTILLED if small => 2,
+        kinds::TOKENS => 7,
+        _ => 6,
     }
 }
 
@@ -258,7 +259,7 @@ fn of_backbone(
                     total.disk += (4 * config.hidden + 8 * Finetune::TOP_TOKENS) as u64 * tokens as u64;
                     let shape =
                         ActivationShape { sequences: text.sequences, length: text.length, channels: config.hidden };
-                    total.inodes += 2 * shape.shard_count() as u64 * inodes(ObjectKind::Teacher, backbone);
+                    total.inodes += 2 * shape.shard_count() as u64 * inodes(kinds::TEACHER, backbone);
                 }
             }
         }
@@ -279,7 +280,7 @@ fn of_backbone(
         let Calibration { sequences, length, .. } = calibration.calibration;
         let shape = ActivationShape { sequences, length, channels: config.hidden };
         let shards = shape.shard_count() as u64;
-        total.inodes += (kept + spooled) as u64 * shards * inodes(ObjectKind::Activations, backbone);
+        total.inodes += (kept + spooled) as u64 * shards * inodes(kinds::ACTIVATIONS, backbone);
         mapped = mapped.max(kept as u64 * site_bytes);
         total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
     }
@@ -294,7 +295,7 @@ fn of_backbone(
         .collect();
     total.inodes += lacking.iter().map(|(kind, _)| inodes(*kind, backbone)).sum::<u64>();
     // The folders of kinds, and that of the files of many.
-    total.inodes += if lacking.is_empty() { 0 } else { ObjectKind::ALL.len() as u64 + 1 };
+    total.inodes += if lacking.is_empty() { 0 } else { kinds::ALL.len() as u64 + 1 };
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
         // Four matrices in f64 are the most that solving holds, beside the activations that it maps.
@@ -306,7 +307,7 @@ fn of_backbone(
 }
 
 fn load(state: &StoreState, tokens: &ghostlab_store::Key) -> Option<Load> {
-    debug_assert_eq!(tokens.kind(), ObjectKind::Tokens);
+    debug_assert_eq!(tokens.kind(), kinds::TOKENS);
     match state.of(tokens) {
         ObjectState::Whole(artifact) => payload::load(artifact).ok(),
         _ => None,

@@ -5,6 +5,7 @@ mod contents;
 mod cost;
 mod inputs;
 mod kept;
+pub mod kinds;
 mod outline;
 pub mod payload;
 mod quota;

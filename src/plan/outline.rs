@@ -9,10 +9,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cost::{JobPlace, job_costs};
+use super::kinds;
 use super::{BackbonePlan, Plan, StoreState, Variant};
 use crate::error::Result;
 use crate::files::sha256;
-use ghostlab_store::{Key, ObjectKind, Store};
+use ghostlab_store::{Key, Store};
 
 /// The artifacts, cells and jobs of a plan. Latencies are left out: each machine has its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -143,7 +144,7 @@ impl Outline {
     /// What of it is stored. That it is whole is seen by whoever uses it.
     pub fn progress(&self, store: &Store) -> OutlineProgress {
         let present: BTreeMap<&str, HashSet<String>> =
-            ObjectKind::ALL.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
+            kinds::ALL.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
         let has = |&place: &usize| {
             let (kind, hash) = &self.artifacts[place];
             present.get(kind.as_str()).is_some_and(|hashes| hashes.contains(hash))

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::contents::{self, Contents};
 use super::inputs::Inputs;
+use super::kinds;
 use crate::calibrate::{HookPoint, Pair};
 use crate::criterion::{self, PruneSpec};
 use crate::distill::Finetune;
@@ -19,7 +20,7 @@ use crate::identity::{CalibrationId, CutId, Identity, MeasureId, RepairId, besid
 use crate::machine;
 use crate::model::{CPU, Config, EngineChoice, EngineRequest, Load};
 use crate::recovery;
-use ghostlab_store::{CALIBRATING, Key, ObjectKind};
+use ghostlab_store::Key;
 
 /// Everything that a backbone's cells need.
 pub struct BackbonePlan {
@@ -242,7 +243,7 @@ impl BackbonePlan {
             }
             let operator = variant.repair().map(|key| ("operator", Arc::clone(key)));
             let what = Arc::new(variant.identity.measured(measure));
-            Arc::new(Key::new(ObjectKind::Latency, of, operator).named(&self.name).about(&what))
+            Arc::new(Key::new(kinds::LATENCY, of, operator).named(&self.name).about(&what))
         };
         let others = beside(&self.variants.iter().map(|variant| &*variant.identity).collect::<Vec<_>>());
         let timed = |(variant, others): (&Variant, String)| {
@@ -262,7 +263,7 @@ impl BackbonePlan {
                 let parents = operator.map(|operator| ("operator", Arc::clone(operator)));
                 let parents = parents.into_iter().chain([("tokens", Arc::clone(&evaluation.tokens))]);
                 let what = Arc::new(identity.measured(&evaluation.measure));
-                Arc::new(Key::new(ObjectKind::Scores, of.clone(), parents).named(&self.name).about(&what))
+                Arc::new(Key::new(kinds::SCORES, of.clone(), parents).named(&self.name).about(&what))
             };
             self.evaluations.iter().map(key).collect()
         };
@@ -345,7 +346,7 @@ impl BackbonePlan {
         let activations = looks.then(|| ("activations", self.pass(tokens)));
         let scores = (!rule.trials(&cut).is_empty()).then(|| ("scores", self.whole(tokens, batch_tokens)));
         let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
-        Ok(Key::new(ObjectKind::Selection, of, parents).named(&self.name))
+        Ok(Key::new(kinds::SELECTION, of, parents).named(&self.name))
     }
 
     /// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
@@ -355,7 +356,7 @@ impl BackbonePlan {
             "recovery": recovery, "recovery_version": version, "options": options.value(), "sequences": fitted,
         });
         let activations = Arc::new(self.pass(&calibration.tokens));
-        Key::new(ObjectKind::Operator, of, [("selection", Arc::clone(selection)), ("activations", activations)])
+        Key::new(kinds::OPERATOR, of, [("selection", Arc::clone(selection)), ("activations", activations)])
     }
 
     /// A trained operator's key has the operator that the training begins with, and its text.
@@ -387,7 +388,7 @@ impl BackbonePlan {
         let pass = self.pass(&self.calibrations[place].tokens);
         let parents =
             [("operator", Arc::clone(operator)), ("teacher", Arc::new(teacher)), ("activations", Arc::new(pass))];
-        let key = Arc::new(Key::new(ObjectKind::Distilled, of, parents).about(identity));
+        let key = Arc::new(Key::new(kinds::DISTILLED, of, parents).about(identity));
         Ok(Some(TrainingPlan { text: place, finetune, key }))
     }
 
@@ -399,12 +400,12 @@ impl BackbonePlan {
         if let Some(sequences) = sequences {
             of[SEQUENCES] = json!([sequences.start, sequences.end]);
         }
-        Key::new(ObjectKind::Teacher, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
+        Key::new(kinds::TEACHER, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
     }
 
     /// A training after so many steps: what it goes on from when it was killed.
     pub fn checkpoint(&self, trained: &Arc<Key>, steps: usize) -> Key {
-        Key::new(ObjectKind::Distilled, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
+        Key::new(kinds::DISTILLED, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
     }
 
     fn cut(&self, depth: usize) -> PruneSpec<'_> {
@@ -431,20 +432,20 @@ impl BackbonePlan {
     /// The scores of the bare backbone on a calibration's tokens. In the keys of selections it stands for those of all
     /// trials, of which it is not known before which there will be.
     fn whole(&self, tokens: &Arc<Key>, batch_tokens: usize) -> Key {
-        Key::new(ObjectKind::Scores, self.dense(batch_tokens), [("tokens", Arc::clone(tokens))]).named(&self.name)
+        Key::new(kinds::SCORES, self.dense(batch_tokens), [("tokens", Arc::clone(tokens))]).named(&self.name)
     }
 
     /// The scores of the bare backbone without some layers, on a calibration's tokens.
     pub fn trial(&self, tokens: &Arc<Key>, removed: &[usize], batch_tokens: usize) -> Key {
         let mut of = self.dense(batch_tokens);
         of[TRIAL] = json!(removed);
-        Key::new(ObjectKind::Scores, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
+        Key::new(kinds::SCORES, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
     }
 
     /// A calibration pass. In the keys of selections and operators it stands for the activations at all sites: which of
     /// them are read is known only when the layers are chosen.
     fn pass(&self, tokens: &Arc<Key>) -> Key {
-        Key::new(ObjectKind::Activations, self.on_engine(), [("tokens", Arc::clone(tokens))]).named(&self.name)
+        Key::new(kinds::ACTIVATIONS, self.on_engine(), [("tokens", Arc::clone(tokens))]).named(&self.name)
     }
 
     /// The residual stream at one site over some sequences of a calibration's tokens.
@@ -461,7 +462,7 @@ impl BackbonePlan {
         let mut of = self.on_engine();
         of[SEQUENCES] = json!([sequences.start, sequences.end]);
         of[what] = of_what;
-        Key::new(ObjectKind::Activations, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
+        Key::new(kinds::ACTIVATIONS, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
     }
 
     /// The name of the journal, and of the claims, of what is scored on some tokens.
@@ -472,7 +473,11 @@ impl BackbonePlan {
     /// What a process claims that makes this backbone's repairs on one calibration.
     pub fn calibration_claim(&self, plan: &CalibrationPlan) -> String {
         let engine = other_engine(self.engine);
-        format!("{CALIBRATING}{}", sha256::of_bytes(format!("{} {}{engine}", self.content, plan.tokens.hash())))
+        format!(
+            "{}{}",
+            kinds::CALIBRATING,
+            sha256::of_bytes(format!("{} {}{engine}", self.content, plan.tokens.hash()))
+        )
     }
 
     /// The claim of what the whole backbone predicts for some sequences of a text, for all that train on it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::kinds;
 use super::{Plan, Variant};
 use crate::criterion::Selection;
 use crate::error::Error;
@@ -34,7 +35,7 @@ impl StoreState {
 
     /// The same as if no latency were stored: they are measured anew.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
-        Self::of_keys(plan, store, &|key| key.kind() != ObjectKind::Latency)
+        Self::of_keys(plan, store, &|key| key.kind() != kinds::LATENCY)
     }
 
     fn of_keys(plan: &Plan<'_>, store: &Store, asked: &dyn Fn(&Key) -> bool) -> Self {
@@ -136,13 +137,13 @@ impl ObjectState {
             Lookup::Whole(artifact) => artifact,
         };
         let checked = match key.kind() {
-            ObjectKind::Selection | ObjectKind::Scores | ObjectKind::Latency => artifact.verify(),
-            ObjectKind::Operator | ObjectKind::Distilled if loaded => artifact.verify(),
+            kinds::SELECTION | kinds::SCORES | kinds::LATENCY => artifact.verify(),
+            kinds::OPERATOR | kinds::DISTILLED if loaded => artifact.verify(),
             // The figures are read in any case; the matrices are large.
-            ObjectKind::Operator | ObjectKind::Distilled => artifact.read(super::FIGURES).map(drop),
+            kinds::OPERATOR | kinds::DISTILLED => artifact.read(super::FIGURES).map(drop),
             // Results are judged by them.
-            ObjectKind::Tokens => artifact.verify(),
-            ObjectKind::Activations | ObjectKind::Teacher => Ok(()),
+            kinds::TOKENS => artifact.verify(),
+            _ => Ok(()),
         };
         match checked {
             Ok(()) => Self::Whole(artifact),

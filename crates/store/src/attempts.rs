@@ -2,7 +2,7 @@
 //! may, and `ghostlab status` tells why it is not done.
 //!
 //! An attempt is a file of its own, put in place whole: nobody changes what another wrote. It lies below the name of the
-//! claim under which the work was done, or below the hash of the artifact that could not be made.
+//! claim under which the work was done, or below the hash of the object that could not be made.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -231,7 +231,7 @@ impl Disk for SystemDisk {
     fn map(&self, path: &Path) -> io::Result<Mapped> {
         self.count(1);
         let file = regular::file(path)?;
-        // SAFETY: artifacts are never changed in place, only replaced by a rename: the mapped file stays as it is.
+        // SAFETY: objects are never changed in place, only replaced by a rename: the mapped file stays as it is.
         Ok(Mapped::File(unsafe { Mmap::map(&file) }?))
     }
 

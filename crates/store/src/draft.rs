@@ -1,4 +1,4 @@
-//! An artifact that is being written: a private folder that becomes visible in one step.
+//! An object that is being written: a private folder that becomes visible in one step.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -170,7 +170,7 @@ impl Payload {
     }
 }
 
-/// Whose a folder among the drafts is, by its name: `PROCESS.NUMBER` while an artifact is written, `PROCESS.NUMBER.old` for what
+/// Whose a folder among the drafts is, by its name: `PROCESS.NUMBER` while an object is written, `PROCESS.NUMBER.old` for what
 /// stood in its place, `PROCESS.HASH.gone` for what is taken away. Of other names nobody's.
 fn owner_of(name: &str) -> Option<&str> {
     let (owner, rest) = name.split_once('.')?;

@@ -9,14 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::artifact::{StoredObject, damaged};
-use super::mark::is_stage;
+use super::object::{StoredObject, damaged};
 use super::packed::{self, Packs};
 use super::small::Standing;
-use super::{Key, ObjectKind, Store};
+use super::{Key, Store, StoreWords};
 use ghostlab_core::error::{Error, Result};
 
-/// A place of the store in which an artifact should lie.
+/// A place of the store in which an object should lie.
 #[derive(Debug)]
 pub struct InventoryItem {
     /// `scores-v1`; versions that this program does not write are listed too.
@@ -26,6 +25,7 @@ pub struct InventoryItem {
     /// Its folder, or the file that it is in.
     pub folder: PathBuf,
     pub found: Found,
+    words: StoreWords,
 }
 
 /// What lies in it.
@@ -39,7 +39,7 @@ impl Found {
     /// What was opened under a hash.
     fn of(opened: Result<StoredObject>, hash: &str, place: &Path) -> Self {
         match opened {
-            Ok(artifact) if Key::hash_of(&artifact.meta().key) == hash => Self::Whole(artifact),
+            Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Whole(object),
             Ok(_) => Self::Damaged(
                 Error::damaged("a stored artifact has another key than it lies under").at(place.display().to_string()),
             ),
@@ -52,15 +52,16 @@ impl InventoryItem {
     /// Whether a program of this version can still use it: its stage, and those of all that it was made from, are as they
     /// were.
     pub fn current(&self) -> bool {
-        fn current(key: &Value) -> bool {
+        fn current(key: &Value, words: StoreWords) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
-            let known = |kind: &ObjectKind| key["kind"] == kind.name() && key["version"] == kind.version();
+            let known =
+                || words.kinds.iter().any(|kind| key["kind"] == kind.name() && key["version"] == kind.version());
             let parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
-            !is_key || (ObjectKind::ALL.iter().any(known) && parents.into_iter().all(current))
+            !is_key || (known() && parents.into_iter().all(|parent| current(parent, words)))
         }
-        let of_stage = ObjectKind::ALL.iter().any(|kind| kind.folder() == self.stage);
+        let of_stage = self.words.kinds.iter().any(|kind| kind.folder() == self.stage);
         match &self.found {
-            Found::Whole(artifact) => of_stage && current(&artifact.meta().key),
+            Found::Whole(object) => of_stage && current(&object.meta().key, self.words),
             Found::Damaged(_) => of_stage,
         }
     }
@@ -72,36 +73,31 @@ impl InventoryItem {
 
     /// The hash that its key would have without some fields of its own; none where it lacks one of them.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
-        let Found::Whole(artifact) = &self.found else { return None };
-        let mut key = artifact.meta().key.clone();
+        let Found::Whole(object) = &self.found else { return None };
+        let mut key = object.meta().key.clone();
         let of = key["of"].as_object_mut()?;
         fields.iter().try_for_each(|field| of.remove(*field).map(drop))?;
         Some(Key::hash_of(&key))
     }
 
-    /// The hash of an artifact that it was made from, by its name in the key.
+    /// The hash of an object that it was made from, by its name in the key.
     pub fn parent(&self, name: &str) -> Option<String> {
-        let Found::Whole(artifact) = &self.found else { return None };
-        let parent = artifact.meta().key["of"].get(name)?;
+        let Found::Whole(object) = &self.found else { return None };
+        let parent = object.meta().key["of"].get(name)?;
         parent.get("kind").is_some().then(|| Key::hash_of(parent))
     }
 
     /// Whether a later program than this one made it: its stage, or that of something that it was made from, has a later
     /// version than this program knows, or is none of those that it knows.
     pub fn later(&self) -> bool {
-        fn later(key: &Value) -> bool {
+        fn later(key: &Value, words: StoreWords) -> bool {
             let (Some(kind), Some(version)) = (key["kind"].as_str(), key["version"].as_u64()) else { return false };
-            let known = ObjectKind::ALL.iter().find(|known| known.name() == kind);
-            let parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
-            known.is_none_or(|known| version > u64::from(known.version())) || parents.into_iter().any(later)
+            let mut parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
+            words.kind(kind).is_none_or(|known| version > u64::from(known.version()))
+                || parents.any(|parent| later(parent, words))
         }
-        let of_stage = || {
-            let (kind, version) = self.stage.rsplit_once("-v")?;
-            let known = ObjectKind::ALL.iter().find(|known| known.name() == kind)?;
-            Some(version.parse::<u32>().ok()? > known.version())
-        };
-        let of_key = matches!(&self.found, Found::Whole(artifact) if later(&artifact.meta().key));
-        of_key || of_stage().unwrap_or(true)
+        let of_key = matches!(&self.found, Found::Whole(object) if later(&object.meta().key, self.words));
+        of_key || self.words.of_folder(&self.stage).is_none_or(|(known, version)| version > known.version())
     }
 
     /// Whether it lies in a file of many.
@@ -112,7 +108,7 @@ impl InventoryItem {
     /// Bytes of its payloads.
     pub fn bytes(&self) -> u64 {
         match &self.found {
-            Found::Whole(artifact) => artifact.meta().bytes(),
+            Found::Whole(object) => object.meta().bytes(),
             // Of a file of many its own are not known any more.
             Found::Damaged(_) if self.among_many() => 0,
             Found::Damaged(_) => bytes_below(&self.folder),
@@ -122,7 +118,7 @@ impl InventoryItem {
     /// What it took to make, in seconds; 0 where that is not known any more.
     pub fn seconds(&self) -> f64 {
         match &self.found {
-            Found::Whole(artifact) => artifact.meta().seconds,
+            Found::Whole(object) => object.meta().seconds,
             Found::Damaged(_) => 0.0,
         }
     }
@@ -135,12 +131,12 @@ impl InventoryItem {
 }
 
 impl Store {
-    /// Every artifact of every stage and version, by stage and hash; payloads are checked for their sizes only.
+    /// Every object of every stage and version, by stage and hash; payloads are checked for their sizes only.
     pub fn entries(&self) -> Vec<InventoryItem> {
         let mut entries = Vec::new();
         for stage in self.folders(&self.root) {
             let name = name_of(&stage);
-            if !is_stage(&name) {
+            if self.words.of_folder(&name).is_none() {
                 continue;
             }
             for group in self.folders(&stage) {
@@ -166,13 +162,16 @@ impl Store {
         let hash = name_of(&folder);
         let opened = StoredObject::open(Arc::clone(&self.disk), folder.clone(), None);
         let found = Found::of(opened, &hash, &folder);
-        InventoryItem { stage: stage.to_owned(), hash, folder, found }
+        self.item(stage, hash, folder, found)
+    }
+
+    fn item(&self, stage: &str, hash: String, folder: PathBuf, found: Found) -> InventoryItem {
+        InventoryItem { stage: stage.to_owned(), hash, folder, found, words: self.words }
     }
 
     /// What lies in a file of many. Where the file itself is damaged, it stands for those that are not told any more.
     fn of_many(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
-        let item =
-            |hash: String, found| InventoryItem { stage: stage.to_owned(), hash, folder: file.to_owned(), found };
+        let item = |hash: String, found| self.item(stage, hash, file.to_owned(), found);
         let whole = packed::all(&*self.disk, file);
         if let Err(found) = whole.as_ref().map_err(Clone::clone).and_then(|(_, sound)| {
             if *sound { Ok(()) } else { Err("a line of its list is not what was written".to_owned()) }
@@ -189,14 +188,10 @@ impl Store {
         }
     }
 
-    /// How many artifacts lie in the folders of earlier stages: listings and the first lines of files of many, nothing more.
+    /// How many objects lie in the folders of earlier stages: listings and the first lines of files of many, nothing more.
     pub fn of_older_stages(&self) -> usize {
         let older = |stage: &&PathBuf| {
-            let name = name_of(stage);
-            name.rsplit_once("-v").is_some_and(|(kind, version)| {
-                let known = ObjectKind::ALL.iter().find(|known| known.name() == kind);
-                known.zip(version.parse::<u32>().ok()).is_some_and(|(known, version)| version < known.version())
-            })
+            self.words.of_folder(&name_of(stage)).is_some_and(|(known, version)| version < known.version())
         };
         let many = |stage: &Path| {
             let packs = Packs::new(Arc::clone(&self.disk), stage);
@@ -210,7 +205,7 @@ impl Store {
         self.folders(&self.root).iter().filter(older).map(|stage| apart(stage) + many(stage)).sum()
     }
 
-    /// Removes artifacts: first out of sight, then from the disk.
+    /// Removes objects: first out of sight, then from the disk.
     ///
     /// # Errors
     /// The store cannot be written to.
@@ -281,13 +276,14 @@ fn bytes_below(folder: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{SELECTION, WORDS};
     use serde_json::json;
 
     #[test]
     fn everything_is_listed_with_its_state_and_what_is_removed_is_gone() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
-        let key = |depth: u32| Key::new(ObjectKind::Selection, json!({"depth": depth}), []);
+        let store = Store::open(folder.path(), WORDS).unwrap();
+        let key = |depth: u32| Key::new(SELECTION, json!({"depth": depth}), []);
         let [good, bad] = [1, 2].map(|depth| {
             let mut draft = store.draft().unwrap();
             draft.write("a", b"xyz").unwrap();

@@ -17,11 +17,11 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 
-/// What one chunk gave for one artifact that is being made.
+/// What one chunk gave for one object that is being made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalRecord {
-    /// The hash of the artifact's key.
+    /// The hash of the object's key.
     pub key: String,
     pub chunk: usize,
     /// Every bit of every number.

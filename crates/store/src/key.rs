@@ -1,4 +1,4 @@
-//! Keys: what made an artifact, in canonical JSON, and its SHA-256.
+//! Keys: what made an object, in canonical JSON, and its SHA-256.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,88 +8,58 @@ use serde_json::{Map, Value, json};
 
 use ghostlab_core::files::sha256;
 
-/// What an artifact is. Each kind has the version of the stage that makes it: a stage that gives other bytes than
-/// before gets the next number, and what older versions stored is not found any more.
-/// (`tests/golden.rs` fails when a stage's output changes and its number does not.)
+/// What an object is, with the version of the stage that makes it: a stage that gives other bytes than before gets the next
+/// number, and what older versions stored is not found any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ObjectKind {
-    /// Token ids of a text's windows, or of a task's requests.
-    Tokens,
-    /// The residual stream at one site, for all calibration tokens.
-    Activations,
-    /// The layers that a criterion picked, with its scores.
-    Selection,
-    /// A variant's operators with their figures.
-    Operator,
-    /// What a variant scored on one text or task.
-    Scores,
-    /// The likeliest tokens that a whole backbone predicts, for some sequences.
-    Teacher,
-    /// A variant's operator after its training.
-    Distilled,
-    /// How long a variant took over one prompt, on one machine.
-    Latency,
+pub struct ObjectKind {
+    name: &'static str,
+    version: u32,
 }
 
 impl ObjectKind {
-    pub const ALL: [Self; 8] = [
-        Self::Tokens,
-        Self::Activations,
-        Self::Selection,
-        Self::Operator,
-        Self::Scores,
-        Self::Teacher,
-        Self::Distilled,
-        Self::Latency,
-    ];
+    pub const fn new(name: &'static str, version: u32) -> Self {
+        Self { name, version }
+    }
 
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Tokens => "tokens",
-            Self::Activations => "activations",
-            Self::Selection => "selection",
-            Self::Operator => "operator",
-            Self::Scores => "scores",
-            Self::Teacher => "teacher",
-            Self::Distilled => "distilled",
-            Self::Latency => "latency",
-        }
+        self.name
     }
 
     /// The version of the stage that makes it.
     pub fn version(self) -> u32 {
-        match self {
-            // Each is one more than before, without a change of its own: keys name a backbone by what its forward pass reads, a
-            // task by what is read of the backbone's files, a method by its version.
-            Self::Distilled => 2,
-            // 2, for teachers: as with scores' 4.
-            Self::Teacher => 3,
-            // 2, for latencies: a tied table counts once where it is one, and operators in f32. 4: rounds go on until they are
-            // quiet, and ten of them count.
-            Self::Latency => 4,
-            // 2, for operators: keys name the activations, and have every option filled in. 3: what is solved on how many
-            // sequences is what the key says, also where many layers happen to be one block.
-            Self::Operator => 4,
-            // 2, for scores: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in
-            // half precision candle rounds no logits.
-            Self::Scores => 5,
-            // 2, for tokens: keys say the format that a file is read as. 3: windows say the bytes that they predict.
-            Self::Tokens => 4,
-            // 3, for selections: keys name what the criterion looked at, and have every option filled in. 4: the bound of `cca`
-            // counts no rounding as a direction.
-            Self::Selection => 5,
-            // 3, for activations: as with scores. 4: a shard each.
-            Self::Activations => 5,
-        }
+        self.version
     }
 
     /// The store's folder of this kind.
     pub fn folder(self) -> String {
-        format!("{}-v{}", self.name(), self.version())
+        format!("{}-v{}", self.name, self.version)
     }
 }
 
-/// The identity of an artifact: its kind, what it was made of, and the artifacts it was made from.
+/// What a store is told by the program that opens it: it knows no stage itself.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreWords {
+    /// Every kind of object that is stored.
+    pub kinds: &'static [ObjectKind],
+    /// The kind that is made by the hundred: many share a file.
+    pub packed: ObjectKind,
+    /// Whether a process that dies with this claim was at work that may have killed it: then its death is an attempt.
+    pub counts_death: fn(claim: &str) -> bool,
+}
+
+impl StoreWords {
+    pub(super) fn kind(self, name: &str) -> Option<ObjectKind> {
+        self.kinds.iter().copied().find(|kind| kind.name == name)
+    }
+
+    /// The kind and the version of a kind's folder, of whatever version.
+    pub(super) fn of_folder(self, name: &str) -> Option<(ObjectKind, u32)> {
+        let (kind, version) = name.rsplit_once("-v")?;
+        Some((self.kind(kind)?, version.parse().ok()?))
+    }
+}
+
+/// The identity of an object: its kind, what it was made of, and the objects it was made from.
 #[derive(Debug, Clone)]
 pub struct Key {
     kind: ObjectKind,
@@ -103,7 +73,7 @@ pub struct Key {
     about: Option<Arc<dyn About>>,
 }
 
-/// What an artifact is to whoever makes it, for its record.
+/// What an object is to whoever makes it, for its record.
 pub trait About: fmt::Debug + Send + Sync {
     fn json(&self) -> Value;
 }
@@ -111,7 +81,7 @@ pub trait About: fmt::Debug + Send + Sync {
 /// The entry of a record that holds it.
 pub(super) const ABOUT: &str = "identity";
 
-/// Equal keys, equal artifacts.
+/// Equal keys, equal objects.
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         self.hash == other.hash
@@ -119,7 +89,7 @@ impl PartialEq for Key {
 }
 
 impl Key {
-    /// A key of what made the artifact: input hashes, parameters, float type, device class. `parents` stand in it by
+    /// A key of what made the object: input hashes, parameters, float type, device class. `parents` stand in it by
     /// their hashes, so that a change anywhere in the ancestry is a change of the key.
     pub fn new(kind: ObjectKind, of: Value, parents: impl IntoIterator<Item = (&'static str, Arc<Key>)>) -> Self {
         let of = match of {
@@ -170,7 +140,7 @@ impl Key {
         readable
     }
 
-    /// The artifacts that it is made from.
+    /// The objects that it is made from.
     pub fn parents(&self) -> impl Iterator<Item = (&'static str, &Arc<Key>)> {
         self.parents.iter().map(|(name, parent)| (*name, parent))
     }
@@ -237,10 +207,11 @@ fn write(value: &Value, text: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{ACTIVATIONS, SCORES, SELECTION, TOKENS};
 
     #[test]
     fn the_order_of_entries_does_not_matter_and_everything_else_does() {
-        let key = |text: &str| Key::new(ObjectKind::Selection, serde_json::from_str(text).unwrap(), []);
+        let key = |text: &str| Key::new(SELECTION, serde_json::from_str(text).unwrap(), []);
         let one = key(r#"{"a": {"x": 1.50, "y": [1, 2]}, "b": "é"}"#);
         assert_eq!(one.hash(), key(r#"{"b": "é", "a": {"y": [1, 2], "x": 1.5}}"#).hash());
         for other in [
@@ -251,13 +222,13 @@ mod tests {
             assert_ne!(one.hash(), key(other).hash(), "{other}");
         }
         let of = one.readable()["of"].clone();
-        assert_ne!(one.hash(), Key::new(ObjectKind::Activations, of, []).hash());
+        assert_ne!(one.hash(), Key::new(ACTIVATIONS, of, []).hash());
     }
 
     #[test]
     fn a_key_is_the_sha_256_of_its_canonical_form() {
         // printf '{"kind":"selection","of":{"depth":7},"version":5}' | sha256sum
-        let key = Key::new(ObjectKind::Selection, json!({"depth": 7}), []);
+        let key = Key::new(SELECTION, json!({"depth": 7}), []);
         assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":5}"#));
         assert_eq!(key.kind().folder(), "selection-v5");
     }
@@ -265,9 +236,9 @@ mod tests {
     #[test]
     fn a_change_of_an_ancestor_changes_the_key_and_shows_in_words() {
         let scores = |seed: u64| {
-            let tokens = Arc::new(Key::new(ObjectKind::Tokens, json!({"seed": seed}), []));
-            let selection = Arc::new(Key::new(ObjectKind::Selection, json!({"depth": 2}), [("tokens", tokens)]));
-            Key::new(ObjectKind::Scores, json!({}), [("selection", selection)])
+            let tokens = Arc::new(Key::new(TOKENS, json!({"seed": seed}), []));
+            let selection = Arc::new(Key::new(SELECTION, json!({"depth": 2}), [("tokens", tokens)]));
+            Key::new(SCORES, json!({}), [("selection", selection)])
         };
         assert_eq!(scores(1), scores(1));
         assert_eq!(Key::hash_of(&scores(1).readable()), scores(1).hash());

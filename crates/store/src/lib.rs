@@ -1,16 +1,15 @@
 //! Objects stored under the hash of what made them (docs/design.md §9).
 //!
 //! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` holds `meta.json` and payload files; where they are small, `<sha256>` is one
-//! file, and those that are made by the hundred (scores) share files in `packs/`. An artifact is written to a
+//! file, and those that are made by the hundred (scores) share files in `packs/`. An object is written to a
 //! private folder and renamed into its place, so that it is whole or not there; a reader checks the hash of every
-//! payload that it uses. Keys hold contents and settings, never a path, a name or a time. Beside the artifacts lie the
+//! payload that it uses. Keys hold contents and settings, never a path, a name or a time. Beside the objects lie the
 //! journals of unfinished work (`journals/`), what living processes have claimed and read (`claims/`, `uses/`,
 //! `processes/`), what was tried in vain (`attempts/`), private folders (`drafts/`), remembered hashes of large inputs
 //! (`index/`), records of runs (`runs/`), outlines of what they do (`plans/`), what was handed to a scheduler
 //! (`submissions/`) and the programs that its jobs run (`programs/`). `store.json` marks it: a folder without it is
 //! somebody's own, and nothing of it is touched.
 
-mod artifact;
 mod attempts;
 mod disk;
 mod draft;
@@ -21,6 +20,7 @@ mod journal;
 mod key;
 mod mark;
 mod meta;
+mod object;
 mod packed;
 #[cfg(test)]
 mod packed_tests;
@@ -37,22 +37,22 @@ mod stray;
 mod uses;
 mod worker;
 
-pub use artifact::StoredObject;
 pub use attempts::Attempt;
 pub use disk::{Disk, Mapped};
 pub use draft::{Draft, LeftDraft, Payload};
 pub use index::Input;
 pub use inventory::{Found, InventoryItem};
 pub use journal::{Journal, JournalRecord};
-pub use key::{About, Key, ObjectKind, canonical};
+pub use key::{About, Key, ObjectKind, StoreWords, canonical};
 pub use meta::Meta;
+pub use object::StoredObject;
 pub use packed::Packing;
 pub use process::Process;
 pub use shadow::Shadow;
 pub use shared::Shared;
 pub use stray::Stray;
 pub use uses::Pin;
-pub use worker::{CALIBRATING, ClaimResult, Lease};
+pub use worker::{ClaimResult, Lease};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::ErrorKind;
@@ -73,26 +73,26 @@ use ghostlab_core::error::{Error, Result};
 use mark::Mark;
 use packed::Packs;
 use scratch::Scratch;
-use small::among_many;
 use uses::Uses;
 use worker::Worker;
 
-/// A folder of artifacts.
+/// A folder of objects.
 #[derive(Clone)]
 pub struct Store {
     root: PathBuf,
+    words: StoreWords,
     /// A folder of the disk that is to have room for it, where that is not its own.
     room: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
     uses: Arc<Uses>,
-    /// Artifacts that lie in files of many.
+    /// Objects that lie in files of many.
     packs: Arc<Packs>,
     /// Those of the same kind that do not: programs before this one put each apart.
     apart: Arc<OnceLock<HashSet<String>>>,
     /// Hash every input anew.
     rehash: bool,
-    /// What every artifact's record says of who made it.
+    /// What every object's record says of who made it.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Attempts that could not be written: this process at least does not try for ever.
     untold: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
@@ -118,22 +118,22 @@ impl Store {
     /// # Errors
     /// Exit code 3: the folder is somebody's own, cannot be made or written to, or a newer program has written it. Exit code
     /// 5: `store.json` is damaged.
-    pub fn open(root: &Path) -> Result<Self> {
+    pub fn open(root: &Path, words: StoreWords) -> Result<Self> {
         let refused = |error: &std::io::Error| {
             Error::missing("the store cannot be written to")
                 .at(root.display().to_string())
                 .found(error.to_string())
                 .hint("name another folder with --store")
         };
-        let mark = match Mark::read(root)? {
+        let mark = match Mark::read(root, words)? {
             Some(mark) => mark,
             None => {
                 Mark::new(Shared::Umask).begin(root).map_err(|error| refused(&error))?;
                 // Another process may have begun it at the same moment, and otherwise.
-                Mark::read(root)?.unwrap_or(Mark::new(Shared::Umask))
+                Mark::read(root, words)?.unwrap_or(Mark::new(Shared::Umask))
             }
         };
-        let store = Self::on(Arc::new(SystemDisk::new(mark.shared)), root);
+        let store = Self::on(Arc::new(SystemDisk::new(mark.shared)), root, words);
         store.disk.make_folder(&store.drafts()).map_err(|error| refused(&error))?;
         tempfile::tempfile_in(store.drafts()).map_err(|error| refused(&error))?;
         store.sweep();
@@ -145,20 +145,21 @@ impl Store {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn look_at(root: &Path) -> Result<Self> {
-        let mark = Mark::read(root)?;
+    pub fn look_at(root: &Path, words: StoreWords) -> Result<Self> {
+        let mark = Mark::read(root, words)?;
         let disk = SystemDisk::new(mark.map(|mark| mark.shared).unwrap_or_default());
         let begun = mark.is_some();
-        Ok(Self { scratch: Some(Arc::default()), begun, ..Self::on(Arc::new(disk), root) })
+        Ok(Self { scratch: Some(Arc::default()), begun, ..Self::on(Arc::new(disk), root, words) })
     }
 
     /// A store on some disk: the system's, or one that a test plays.
-    pub fn on(disk: Arc<dyn Disk>, root: &Path) -> Self {
+    pub fn on(disk: Arc<dyn Disk>, root: &Path, words: StoreWords) -> Self {
         let (worker, uses) = (Arc::default(), Arc::new(Uses::new(Arc::clone(&disk))));
-        let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(ObjectKind::Scores.folder())));
+        let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(words.packed.folder())));
         let made = Arc::new(|| Value::Null);
         Self {
             root: root.to_owned(),
+            words,
             room: None,
             worker,
             disk,
@@ -183,9 +184,9 @@ impl Store {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn init(root: &Path, shared: Option<Shared>) -> Result<Shared> {
+    pub fn init(root: &Path, words: StoreWords, shared: Option<Shared>) -> Result<Shared> {
         let failed = |error: std::io::Error| Error::io("write", &root.join(mark::MARK), &error);
-        let before = Mark::read(root)?;
+        let before = Mark::read(root, words)?;
         let shared = shared.or(before.map(|mark| mark.shared)).unwrap_or_default();
         match before {
             None => Mark::new(shared).begin(root).map_err(failed)?,
@@ -201,8 +202,8 @@ impl Store {
     ///
     /// # Errors
     /// Exit code 3: the folder holds something else, or cannot be written to.
-    pub fn mend(root: &Path) -> Result<bool> {
-        Mark::mend(root)
+    pub fn mend(root: &Path, words: StoreWords) -> Result<bool> {
+        Mark::mend(root, words)
     }
 
     /// Whether every input is to be hashed anew, whatever is remembered of it.
@@ -212,7 +213,7 @@ impl Store {
         self
     }
 
-    /// What the record of every artifact is to say of who made it, asked for when it is written.
+    /// What the record of every object is to say of who made it, asked for when it is written.
     #[must_use]
     pub fn signed(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.made = Arc::new(made);
@@ -223,12 +224,12 @@ impl Store {
         &self.root
     }
 
-    /// Where unfinished artifacts are written.
+    /// Where unfinished objects are written.
     fn drafts(&self) -> PathBuf {
         self.root.join("drafts")
     }
 
-    /// Where a key's artifact lies, or would, that is not in a file of many.
+    /// Where a key's object lies, or would, that is not in a file of many.
     fn place(&self, key: &Key) -> PathBuf {
         self.place_of(key.kind(), key.hash())
     }
@@ -237,29 +238,29 @@ impl Store {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
-    /// The artifact of a key, with every payload's hash checked.
+    /// The object of a key, with every payload's hash checked.
     pub fn get(&self, key: &Key) -> Lookup {
         if self.worker.get().is_some() {
             // Where that cannot be noted, clearing up beside this process may take it away: it is made anew then.
             self.reserve([key.hash()]).ok();
         }
         match self.look(key) {
-            Lookup::Whole(artifact) => match artifact.verify() {
-                Ok(()) => Lookup::Whole(artifact),
+            Lookup::Whole(object) => match object.verify() {
+                Ok(()) => Lookup::Whole(object),
                 Err(error) => Lookup::Damaged(error),
             },
             other => other,
         }
     }
 
-    /// The artifact of a key, with its record and its payloads' sizes checked; [`StoredObject::read`] checks hashes.
+    /// The object of a key, with its record and its payloads' sizes checked; [`StoredObject::read`] checks hashes.
     pub fn look(&self, key: &Key) -> Lookup {
         if let Some(made) = self.made_here().filter(|made| made.has(key)) {
             return made.look(key);
         }
         let Some(standing) = self.standing(key.kind(), key.hash()) else { return Lookup::Absent };
         match self.opened(key.hash(), &standing) {
-            Ok(artifact) => Lookup::Whole(artifact),
+            Ok(object) => Lookup::Whole(object),
             Err(error) => Lookup::Damaged(error),
         }
     }
@@ -281,13 +282,13 @@ impl Store {
 
     /// Where what is made is kept: here, or beside a store that is only read.
     fn writer(&self) -> Result<&Self> {
-        self.scratch.as_deref().map_or(Ok(self), Scratch::store)
+        self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.store(self.words))
     }
 
-    /// The hashes of all artifacts of a kind: a few hundred listings, however many are asked for.
+    /// The hashes of all objects of a kind: a few hundred listings, however many are asked for.
     pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
         let mut present = self.listed(kind);
-        if among_many(kind) {
+        if self.among_many(kind) {
             present.extend(self.packs.hashes());
         }
         present.extend(self.made_here().into_iter().flat_map(|made| made.present(kind)));
@@ -306,7 +307,7 @@ impl Store {
         self.standing(kind, hash).is_some()
     }
 
-    /// A private folder for the payloads of a new artifact; nothing is visible before [`Store::commit`].
+    /// A private folder for the payloads of a new object; nothing is visible before [`Store::commit`].
     pub fn draft(&self) -> Result<Draft> {
         let to = self.writer()?;
         Draft::new(Arc::clone(&to.disk), &to.drafts(), to.worker()?.id())
@@ -399,7 +400,7 @@ impl Store {
         to.uses.note(&to.root, to.worker()?.id(), hashes)
     }
 
-    /// Keeps some artifacts from [`Self::discard_unused`] by other parts of this process.
+    /// Keeps some objects from [`Self::discard_unused`] by other parts of this process.
     #[must_use]
     pub fn pin(&self, keys: impl IntoIterator<Item = Key>) -> Pin {
         self.uses.pin(keys.into_iter().map(|key| key.hash().to_owned()).collect())
@@ -433,7 +434,7 @@ impl Store {
         Ok(uses::of(&*self.disk, &self.root, &others))
     }
 
-    /// The private folders of unfinished artifacts.
+    /// The private folders of unfinished objects.
     pub fn drafts_left(&self) -> Vec<LeftDraft> {
         draft::all(&*self.disk, &self.root, &self.drafts())
     }
@@ -528,7 +529,7 @@ impl Store {
         }
         if self.worker.get().is_none() {
             // Of two threads that come here together, one's worker is dropped again.
-            let worker = Worker::start(&self.root, Arc::clone(&self.disk), Arc::clone(&self.uses))?;
+            let worker = Worker::start(&self.root, self.words, Arc::clone(&self.disk), Arc::clone(&self.uses))?;
             self.worker.set(worker).ok();
         }
         self.worker.get().ok_or_else(|| Error::job("the store has no worker"))
@@ -542,14 +543,14 @@ impl Store {
         }
         let disk = &*self.disk;
         let known = processes::all(disk, &self.root);
-        worker::sweep_claims(disk, &self.root, &known);
+        worker::sweep_claims(disk, &self.root, self.words, &known);
         for left in self.drafts_left().iter().filter(|left| left.dead) {
             disk.remove_folder(&left.folder).ok();
         }
         let living: Vec<&str> =
             known.iter().filter(|known| !known.dead).map(|known| known.process.id.as_str()).collect();
         let dead = |owner: &str| !living.contains(&owner);
-        let stored = |hash: &str| ObjectKind::ALL.iter().any(|&kind| self.has_hash(kind, hash));
+        let stored = |hash: &str| self.words.kinds.iter().any(|&kind| self.has_hash(kind, hash));
         journal::sweep(disk, &self.root.join("journals"), dead, stored);
         uses::sweep(disk, &self.root, &known);
         for known in known.iter().filter(|known| known.dead) {

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ObjectKind, Shared};
+use super::{Shared, StoreWords};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::{atomic, regular};
 
@@ -21,7 +21,7 @@ const FORMAT: u64 = 1;
 /// No mark is longer; a longer file is somebody else's.
 const LONGEST: u64 = 1 << 16;
 
-/// The folders of a store beside its artifacts'.
+/// The folders of a store beside its objects'.
 const FOLDERS: [&str; 11] = [
     "attempts",
     "claims",
@@ -58,7 +58,7 @@ impl Mark {
     /// # Errors
     /// Exit code 3: a folder of somebody's own, a file, or what a newer program has written. Exit code 5: the mark is
     /// damaged.
-    pub(super) fn read(root: &Path) -> Result<Option<Self>> {
+    pub(super) fn read(root: &Path, words: StoreWords) -> Result<Option<Self>> {
         let path = root.join(MARK);
         let damaged = |found: String| {
             Error::damaged("the file that marks the store is damaged")
@@ -72,7 +72,7 @@ impl Mark {
         match read {
             Ok(_) => {}
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
-                return if is_free(root)? { Ok(None) } else { Err(no_store(root, "no `store.json`")) };
+                return if is_free(root)? { Ok(None) } else { Err(no_store(root, words, "no `store.json`")) };
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged(error.to_string())),
             Err(error) => {
@@ -86,10 +86,10 @@ impl Mark {
             Ok(value) => value,
             // Cut off, emptied, or with other bytes in it.
             Err(_) if text.len() as u64 <= LONGEST => return Err(damaged(shown(&text))),
-            Err(_) => return Err(no_store(root, "a `store.json` of something else")),
+            Err(_) => return Err(no_store(root, words, "a `store.json` of something else")),
         };
         let Some(format) = value["format"].as_u64() else {
-            return Err(no_store(root, "a `store.json` of something else"));
+            return Err(no_store(root, words, "a `store.json` of something else"));
         };
         if format != FORMAT {
             return Err(Error::missing("the store was written by another version of this program")
@@ -139,15 +139,15 @@ impl Mark {
     ///
     /// # Errors
     /// Exit code 3: the folder holds something else, or cannot be written to.
-    pub(super) fn mend(root: &Path) -> Result<bool> {
+    pub(super) fn mend(root: &Path, words: StoreWords) -> Result<bool> {
         let path = root.join(MARK);
-        match Self::read(root) {
+        match Self::read(root, words) {
             Ok(_) => return Ok(false),
-            Err(error) if error.exit_code() == 5 || (!path.exists() && is_s_own(root)) => {}
+            Err(error) if error.exit_code() == 5 || (!path.exists() && is_s_own(root, words)) => {}
             Err(error) => return Err(error),
         }
-        if !is_s_own(root) {
-            return Err(no_store(root, "a `store.json` that cannot be read"));
+        if !is_s_own(root, words) {
+            return Err(no_store(root, words, "a `store.json` that cannot be read"));
         }
         let failed = |error: std::io::Error| Error::io("write", &path, &error);
         if path.is_dir() {
@@ -195,19 +195,12 @@ fn is_free(root: &Path) -> Result<bool> {
 }
 
 /// Whether all that lies in a folder is what a store has, and something does.
-fn is_s_own(root: &Path) -> bool {
-    let own = |name: &String| name == MARK || FOLDERS.contains(&name.as_str()) || is_stage(name);
+fn is_s_own(root: &Path, words: StoreWords) -> bool {
+    let own = |name: &String| name == MARK || FOLDERS.contains(&name.as_str()) || words.of_folder(name).is_some();
     names(root).is_ok_and(|names| !names.is_empty() && names.iter().all(own))
 }
 
-/// Whether a name is that of a kind's folder, of whatever version.
-pub(super) fn is_stage(name: &str) -> bool {
-    name.rsplit_once("-v").is_some_and(|(kind, version)| {
-        ObjectKind::ALL.iter().any(|known| known.name() == kind) && version.parse::<u32>().is_ok()
-    })
-}
-
-fn no_store(root: &Path, lacks: &str) -> Error {
+fn no_store(root: &Path, words: StoreWords, lacks: &str) -> Error {
     /// So many names are told.
     const TOLD: usize = 3;
     let names = names(root).unwrap_or_default();
@@ -218,7 +211,7 @@ fn no_store(root: &Path, lacks: &str) -> Error {
         .at(root.display().to_string())
         .expected("a store, which `store.json` marks, or an empty folder to begin one in")
         .found(format!("{lacks}; {}{more}", told.join(", ")));
-    if is_s_own(root) {
+    if is_s_own(root, words) {
         return error.hint(
             "nothing was written or removed; where it is a store that lost its `store.json`, \
              `ghostlab cache verify --repair --store FOLDER` writes it anew",
@@ -230,19 +223,20 @@ fn no_store(root: &Path, lacks: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::WORDS;
 
     #[test]
     fn a_mark_is_read_back_and_older_programs_understand_it() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Mark::read(&folder.path().join("none")).unwrap(), None);
-        assert_eq!(Mark::read(folder.path()).unwrap(), None, "an empty folder is free");
+        assert_eq!(Mark::read(folder.path(), WORDS).unwrap(), None, "an empty folder is free");
         for shared in [Shared::Umask, Shared::Group, Shared::All] {
             let root = folder.path().join(shared.to_string());
             Mark::new(shared).begin(&root).unwrap();
-            assert_eq!(Mark::read(&root).unwrap(), Some(Mark::new(shared)));
+            assert_eq!(Mark::read(&root, WORDS).unwrap(), Some(Mark::new(shared)));
             // Whoever comes second changes nothing.
             Mark::new(Shared::Umask).begin(&root).unwrap();
-            assert_eq!(Mark::read(&root).unwrap(), Some(Mark::new(shared)));
+            assert_eq!(Mark::read(&root, WORDS).unwrap(), Some(Mark::new(shared)));
             let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();
             assert_eq!(value["format"], 1, "all that older programs ask for");
         }
@@ -254,7 +248,7 @@ mod tests {
         let root = folder.path();
         let told = |text: &str| {
             fs::write(root.join(MARK), text).unwrap();
-            let error = Mark::read(root).unwrap_err();
+            let error = Mark::read(root, WORDS).unwrap_err();
             (error.exit_code(), error.to_string())
         };
         for text in ["", "{", "{\"format\":1", "\0\0\0", "{\"format\":1,\"shared\":\"gruop\"}"] {
@@ -264,7 +258,7 @@ mod tests {
         for text in ["{}", "[1]", "{\"users\": []}"] {
             let (code, said) = told(text);
             assert!(code == 3 && said.contains("no store"), "{text:?}: {said}");
-            assert!(Mark::mend(root).is_err(), "somebody's own is not written over: {text:?}");
+            assert!(Mark::mend(root, WORDS).is_err(), "somebody's own is not written over: {text:?}");
         }
         let (code, said) = told("{\"format\": 2}");
         assert!(code == 3 && said.contains("another version"), "{said}");
@@ -278,16 +272,16 @@ mod tests {
         fs::create_dir(root.join("scores-v3")).unwrap();
         fs::write(root.join(MARK), "{\"form").unwrap();
         fs::write(root.join("letter.txt"), "mine").unwrap();
-        assert!(Mark::mend(root).is_err());
+        assert!(Mark::mend(root, WORDS).is_err());
         fs::remove_file(root.join("letter.txt")).unwrap();
-        assert!(Mark::mend(root).unwrap());
-        assert!(!Mark::mend(root).unwrap(), "once is enough");
+        assert!(Mark::mend(root, WORDS).unwrap());
+        assert!(!Mark::mend(root, WORDS).unwrap(), "once is enough");
         fs::remove_file(root.join(MARK)).unwrap();
-        assert!(Mark::read(root).unwrap_err().to_string().contains("--repair"));
-        assert!(Mark::mend(root).unwrap(), "a lost one too");
+        assert!(Mark::read(root, WORDS).unwrap_err().to_string().contains("--repair"));
+        assert!(Mark::mend(root, WORDS).unwrap(), "a lost one too");
         fs::remove_file(root.join(MARK)).unwrap();
         fs::create_dir(root.join(MARK)).unwrap();
-        assert!(Mark::mend(root).unwrap(), "and a folder in its place");
-        assert_eq!(Mark::read(root).unwrap(), Some(Mark::new(Shared::Umask)));
+        assert!(Mark::mend(root, WORDS).unwrap(), "and a folder in its place");
+        assert_eq!(Mark::read(root, WORDS).unwrap(), Some(Mark::new(Shared::Umask)));
     }
 }

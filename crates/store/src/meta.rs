@@ -1,4 +1,4 @@
-//! The record of a stored artifact: its key, who made it, and of which bytes its payloads are.
+//! The record of a stored object: its key, who made it, and of which bytes its payloads are.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(super) const META: &str = "meta.json";
 pub struct Meta {
     /// The key in words, and what was made.
     pub key: Value,
-    /// How long the artifact took to make.
+    /// How long the object took to make.
     pub seconds: f64,
     /// Who made it: program, commit, command line, machine.
     pub made: Value,

@@ -1,10 +1,10 @@
-//! Small artifacts in one file: one, or many that were made together. A file system that counts files, and a server that is
+//! Small objects in one file: one, or many that were made together. A file system that counts files, and a server that is
 //! asked for each, have to do with few.
 //!
 //! The file: a line that says how many they are, a line of fixed length for each (the hash of its key, and where it stands), the
-//! payloads of each one after another, and their records, which are what `meta.json` holds of an artifact in a folder of
+//! payloads of each one after another, and their records, which are what `meta.json` holds of an object in a folder of
 //! its own. Lines, records and payloads have checks of their own: what is damaged is named, and all else is used. The payloads
-//! of one artifact stand at the same place whoever writes its file.
+//! of one object stand at the same place whoever writes its file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -16,7 +16,7 @@ use super::meta::{Meta, StoredFile};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 
-/// An artifact of so many bytes is small.
+/// An object of so many bytes is small.
 pub(super) const SMALL: usize = 1 << 20;
 
 /// So many go into a file at most: all their lines are read at once.
@@ -63,7 +63,7 @@ impl Member {
     }
 }
 
-/// An artifact on its way into a file.
+/// An object on its way into a file.
 pub struct Packing {
     pub(super) hash: String,
     meta: Meta,
@@ -213,7 +213,7 @@ pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Resu
     Ok(members.into_iter().filter(|member| !hashes.contains(&&*member.hash)).filter_map(packing).collect())
 }
 
-/// The files of a kind of artifact that hold many, as far as they were seen.
+/// The files of a kind of object that hold many, as far as they were seen.
 #[derive(Debug)]
 pub(super) struct Packs {
     disk: Arc<dyn Disk>,

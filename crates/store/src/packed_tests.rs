@@ -1,14 +1,15 @@
-//! Small artifacts in one file: found whole, damage named, and nothing of an older store lost.
+//! Small objects in one file: found whole, damage named, and nothing of an older store lost.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::json;
 
+use super::tests::{OPERATOR, SCORES, SELECTION, WORDS};
 use super::*;
 
 fn key(value: u32) -> Key {
-    Key::new(ObjectKind::Scores, json!({"variant": value}), [])
+    Key::new(SCORES, json!({"variant": value}), [])
 }
 
 fn values(value: u32) -> Vec<u8> {
@@ -17,7 +18,7 @@ fn values(value: u32) -> Vec<u8> {
 
 fn store() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), WORDS).unwrap();
     (folder, store)
 }
 
@@ -28,9 +29,9 @@ fn put(store: &Store, which: impl IntoIterator<Item = u32>) {
 
 fn whole(store: &Store, value: u32) -> bool {
     match store.get(&key(value)) {
-        Lookup::Whole(artifact) => {
-            assert_eq!(artifact.read("values.f64").unwrap(), values(value));
-            assert_eq!(artifact.read("a").unwrap(), b"x");
+        Lookup::Whole(object) => {
+            assert_eq!(object.read("values.f64").unwrap(), values(value));
+            assert_eq!(object.read("a").unwrap(), b"x");
             true
         }
         Lookup::Absent | Lookup::Damaged(_) => false,
@@ -44,28 +45,28 @@ fn inodes(folder: &Path) -> usize {
 }
 
 fn packs(root: &Path) -> Vec<PathBuf> {
-    let folder = root.join(ObjectKind::Scores.folder()).join("packs");
+    let folder = root.join(SCORES.folder()).join("packs");
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 /// Damaged ones of all that the store lists.
 fn damaged(store: &Store) -> usize {
-    let sound = |found: &Found| matches!(found, Found::Whole(artifact) if artifact.verify().is_ok());
+    let sound = |found: &Found| matches!(found, Found::Whole(object) if object.verify().is_ok());
     store.entries().iter().filter(|entry| !sound(&entry.found)).count()
 }
 
 #[test]
 fn scores_by_the_hundred_lie_in_one_file_and_each_is_found_by_every_process() {
     let (folder, store) = store();
-    let before = Store::look_at(folder.path()).unwrap();
+    let before = Store::look_at(folder.path(), WORDS).unwrap();
     assert!(!before.has(&key(0)), "it has looked before anything was there");
     put(&store, 0..100);
     assert_eq!(packs(folder.path()).len(), 1);
-    for store in [&store, &before, &Store::look_at(folder.path()).unwrap()] {
+    for store in [&store, &before, &Store::look_at(folder.path(), WORDS).unwrap()] {
         assert!((0..100).all(|value| whole(store, value)) && !store.has(&key(100)));
-        assert_eq!((store.present(ObjectKind::Scores).len(), store.entries().len()), (100, 100));
+        assert_eq!((store.present(SCORES).len(), store.entries().len()), (100, 100));
         assert!(store.entries().iter().all(InventoryItem::current));
-        assert_eq!(store.beginning(ObjectKind::Scores, &key(7).hash()[..9]), [key(7).hash()]);
+        assert_eq!(store.beginning(SCORES, &key(7).hash()[..9]), [key(7).hash()]);
     }
     // What is there already is not written again.
     put(&store, 0..101);
@@ -77,22 +78,22 @@ fn scores_by_the_hundred_lie_in_one_file_and_each_is_found_by_every_process() {
 }
 
 #[test]
-fn a_small_artifact_is_one_file_and_a_large_one_a_folder() {
+fn a_small_object_is_one_file_and_a_large_one_a_folder() {
     let (folder, store) = store();
-    let key = |depth: u32| Key::new(ObjectKind::Operator, json!({"depth": depth}), []);
+    let key = |depth: u32| Key::new(OPERATOR, json!({"depth": depth}), []);
     let large = vec![7; packed::SMALL];
     for (depth, matrix, files) in [(1, &large[..99], 1), (2, &large, 4)] {
         let place = store.place(&key(depth));
         let stored = store.put(&key(depth), 1.5, &[("matrix", matrix), ("figures", b"{}")]).unwrap();
         assert_eq!(1 + inodes(&place), files);
         let Lookup::Whole(found) = store.get(&key(depth)) else { panic!("not found") };
-        for artifact in [stored, found] {
-            assert_eq!(artifact.read("matrix").unwrap(), matrix);
+        for object in [stored, found] {
+            assert_eq!(object.read("matrix").unwrap(), matrix);
             assert_eq!(
-                (artifact.read("figures").unwrap(), artifact.meta().bytes()),
+                (object.read("figures").unwrap(), object.meta().bytes()),
                 (b"{}".to_vec(), matrix.len() as u64 + 2)
             );
-            assert_eq!(artifact.payloads().collect::<Vec<_>>(), ["figures", "matrix"]);
+            assert_eq!(object.payloads().collect::<Vec<_>>(), ["figures", "matrix"]);
         }
     }
     store.discard(&key(1)).unwrap();
@@ -104,7 +105,7 @@ fn a_small_artifact_is_one_file_and_a_large_one_a_folder() {
 #[test]
 fn no_byte_of_a_file_can_change_unseen_and_writing_again_mends_it() {
     let (folder, store) = store();
-    let single = Key::new(ObjectKind::Selection, json!({"depth": 1}), []);
+    let single = Key::new(SELECTION, json!({"depth": 1}), []);
     let write = || {
         put(&store, 0..3);
         store.put(&single, 1.5, &[("selection.json", b"[1, 2]")]).unwrap();
@@ -112,7 +113,7 @@ fn no_byte_of_a_file_can_change_unseen_and_writing_again_mends_it() {
     write();
     for place in [packs(folder.path()).remove(0), store.place(&single)] {
         let sound = fs::read(&place).unwrap();
-        let looked = || Store::look_at(folder.path()).unwrap();
+        let looked = || Store::look_at(folder.path(), WORDS).unwrap();
         let spoilt = |bytes: &[u8]| {
             fs::write(&place, bytes).unwrap();
             let store = looked();
@@ -168,7 +169,7 @@ fn all_that_a_cut_file_lost_is_written_again_and_stays() {
     let lost = (0..8).filter(|&value| !whole(&store, value)).count();
     assert!(lost > 3, "{lost} of two files");
     put(&store, 0..8);
-    for store in [&store, &Store::look_at(folder.path()).unwrap()] {
+    for store in [&store, &Store::look_at(folder.path(), WORDS).unwrap()] {
         assert!((0..8).all(|value| whole(store, value)));
         assert_eq!((damaged(store), store.entries().len()), (0, 8));
     }
@@ -183,14 +184,14 @@ fn what_cannot_be_read_of_a_file_of_many_is_removed_and_the_rest_stays() {
     // In the second line of its list.
     bytes[25 + 133 + 3] ^= 1;
     fs::write(&file, bytes).unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), WORDS).unwrap();
     let bad: Vec<InventoryItem> =
         store.entries().into_iter().filter(|entry| matches!(entry.found, Found::Damaged(_))).collect();
     assert_eq!(bad.len(), 1);
     store.remove_all(&bad).unwrap();
     assert_eq!((damaged(&store), store.entries().len()), (0, 4));
     fs::write(&packs(folder.path())[0], "none").unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), WORDS).unwrap();
     store.remove_all(&store.entries()).unwrap();
     assert!(store.entries().is_empty() && packs(folder.path()).is_empty());
 }
@@ -199,7 +200,7 @@ fn what_cannot_be_read_of_a_file_of_many_is_removed_and_the_rest_stays() {
 fn some_of_a_file_go_and_who_reads_the_others_is_not_disturbed() {
     let (folder, store) = store();
     put(&store, 0..10);
-    let reader = Store::look_at(folder.path()).unwrap();
+    let reader = Store::look_at(folder.path(), WORDS).unwrap();
     let Lookup::Whole(held) = reader.look(&key(3)) else { panic!("not found") };
     let going = |entry: &InventoryItem| [1, 2].iter().any(|&value| key(value).hash() == entry.hash);
     let entries = store.entries();
@@ -226,8 +227,8 @@ fn scores_that_an_earlier_program_stored_apart_are_used_listed_mended_and_remove
         draft.write("a", b"x").unwrap();
         store.commit(draft, &key(value), 1.5).unwrap();
     }
-    let store = Store::open(folder.path()).unwrap();
-    assert!((0..3).all(|value| whole(&store, value)) && store.present(ObjectKind::Scores).len() == 3);
+    let store = Store::open(folder.path(), WORDS).unwrap();
+    assert!((0..3).all(|value| whole(&store, value)) && store.present(SCORES).len() == 3);
     put(&store, 0..4);
     assert_eq!(store.entries().len(), 4, "they are not written again");
     fs::write(store.place(&key(1)).join("values.f64"), "x").unwrap();

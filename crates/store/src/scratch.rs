@@ -4,7 +4,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tempfile::TempDir;
 
-use super::Store;
+use super::{Store, StoreWords};
 use ghostlab_core::error::{Error, Result};
 
 /// Begun when the first thing is made.
@@ -25,12 +25,12 @@ impl Scratch {
     ///
     /// # Errors
     /// The system's folder for temporary files cannot be written to.
-    pub(super) fn store(&self) -> Result<&Store> {
+    pub(super) fn store(&self, words: StoreWords) -> Result<&Store> {
         let _one_at_a_time = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
         if self.made.get().is_none() {
             let folder = tempfile::Builder::new().prefix("ghostlab-").tempdir();
             let folder = folder.map_err(|error| Error::io("create a folder beside", &std::env::temp_dir(), &error))?;
-            let store = Store::open(folder.path())?;
+            let store = Store::open(folder.path(), words)?;
             self.made.set((store, folder)).ok();
         }
         self.made().ok_or_else(|| Error::job("a folder for temporary files vanished"))

@@ -17,19 +17,19 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// Of a store, which may not be there yet. Its artifacts and remembered hashes are links; tokens, which a preflight
-    /// makes, are links one by one.
+    /// Of a store, which may not be there yet. Its objects and remembered hashes are links; of the kinds that are
+    /// `made` in the shadow, links one by one.
     ///
     /// # Errors
     /// No room for temporary files.
-    pub fn of(store: &Store) -> Result<Self> {
+    pub fn of(store: &Store, made: &[ObjectKind]) -> Result<Self> {
         let failed = |error: io::Error| Error::io("write", &std::env::temp_dir(), &error);
         let folder = tempfile::tempdir().map_err(failed)?;
         let root = std::path::absolute(store.root()).map_err(failed)?;
-        let mut shadow = Store::open(folder.path())?.rehashing(store.rehash);
+        let mut shadow = Store::open(folder.path(), store.words)?.rehashing(store.rehash);
         shadow.room = Some(root.clone());
-        for kind in ObjectKind::ALL {
-            let depth = if kind == ObjectKind::Tokens { 2 } else { 0 };
+        for kind in store.words.kinds {
+            let depth = if made.contains(kind) { 2 } else { 0 };
             mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth).map_err(failed)?;
         }
         mirror(&root.join("index"), &folder.path().join("index"), 3).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Small artifacts in the store: each in a file of its own under its key, and those that are made by the hundred in files of
+//! Small objects in the store: each in a file of its own under its key, and those that are made by the hundred in files of
 //! many.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
 
-/// Where an artifact stands.
+/// Where an object stands.
 pub(super) enum Standing {
     /// Under its key: a folder, or a file.
     Apart(PathBuf),
@@ -19,21 +19,21 @@ pub(super) enum Standing {
     Among(PathBuf, Member),
 }
 
-/// Whether artifacts of a kind lie in files of many.
-pub(super) fn among_many(kind: ObjectKind) -> bool {
-    kind == ObjectKind::Scores
-}
-
 impl Store {
-    /// An artifact of so many bytes of payloads is a file and no folder.
+    /// An object of so many bytes of payloads is a file and no folder.
     pub const SMALL: u64 = SMALL as u64;
 
     /// So many scores share a file at most.
     pub const TOGETHER: usize = MOST;
 
+    /// Whether objects of a kind lie in files of many.
+    pub(super) fn among_many(&self, kind: ObjectKind) -> bool {
+        kind == self.words.packed
+    }
+
     /// Where something stands under the hash of a key; none where nothing does.
     pub(super) fn standing(&self, kind: ObjectKind, hash: &str) -> Option<Standing> {
-        if among_many(kind) {
+        if self.among_many(kind) {
             if let Some((file, member)) = self.packs.find(hash) {
                 return Some(Standing::Among(file, member));
             }
@@ -56,7 +56,7 @@ impl Store {
         }
     }
 
-    /// Where a key's artifact lies, or would: a folder, or the file that it is in.
+    /// Where a key's object lies, or would: a folder, or the file that it is in.
     pub fn lies(&self, key: &Key) -> PathBuf {
         match self.standing(key.kind(), key.hash()) {
             Some(Standing::Among(file, _)) => file,
@@ -68,17 +68,17 @@ impl Store {
     pub fn beginning(&self, kind: ObjectKind, digits: &str) -> Vec<String> {
         let Some(prefix) = digits.get(..2) else { return Vec::new() };
         let apart = self.disk.list(&self.root.join(kind.folder()).join(prefix));
-        let among = if among_many(kind) { self.packs.hashes() } else { Vec::new() };
+        let among = if self.among_many(kind) { self.packs.hashes() } else { Vec::new() };
         apart.into_iter().chain(among).filter(|hash| hash.starts_with(digits)).collect()
     }
 
-    /// An artifact for [`Self::put_all`].
+    /// An object for [`Self::put_all`].
     pub fn packing(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Packing {
         let made = (self.made)();
         Packing::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, made, payloads })
     }
 
-    /// Writes an artifact of one or more small payloads.
+    /// Writes an object of one or more small payloads.
     pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<StoredObject> {
         if self.scratch.is_some() {
             return self.writer()?.put(key, seconds, payloads);
@@ -91,10 +91,10 @@ impl Store {
             return self.commit(draft, key, seconds);
         }
         let one = self.packing(key, seconds, payloads);
-        if among_many(key.kind()) {
+        if self.among_many(key.kind()) {
             self.put_all(vec![one])?;
             return match self.look(key) {
-                Lookup::Whole(artifact) => Ok(artifact),
+                Lookup::Whole(object) => Ok(object),
                 Lookup::Damaged(error) => Err(error),
                 Lookup::Absent => Err(Error::job("what was stored is not there").at(key.short().to_owned())),
             };
@@ -106,7 +106,7 @@ impl Store {
         Ok(StoredObject::packed(Arc::clone(&self.disk), place, members[0].at, meta, None))
     }
 
-    /// Writes many small artifacts of a kind that lies in files of many. What stands there whole already stays.
+    /// Writes many small objects of a kind that lies in files of many. What stands there whole already stays.
     ///
     /// # Errors
     /// The store cannot be written to.
@@ -117,14 +117,12 @@ impl Store {
         self.reserve(all.iter().map(|one| &*one.hash))?;
         // One listing for all of them.
         self.packs.refresh();
-        let apart = self.apart.get_or_init(|| self.listed(ObjectKind::Scores));
+        let apart = self.apart.get_or_init(|| self.listed(self.words.packed));
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
         for one in all {
             let standing = match self.packs.seen(&one.hash) {
                 Some((file, member)) => Some(Standing::Among(file, member)),
-                None if apart.contains(&one.hash) => {
-                    Some(Standing::Apart(self.place_of(ObjectKind::Scores, &one.hash)))
-                }
+                None if apart.contains(&one.hash) => Some(Standing::Apart(self.place_of(self.words.packed, &one.hash))),
                 None => None,
             };
             let whole = |standing: &Standing| self.opened(&one.hash, standing).and_then(|there| there.verify()).is_ok();

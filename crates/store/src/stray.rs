@@ -23,7 +23,7 @@ const OF_FILES: [&str; 6] = ["claims", "index", "plans", "processes", "runs", "u
 const OF_FOLDERS: [&str; 2] = ["attempts", "journals"];
 
 impl Store {
-    /// All that is no file where one should lie, beside the artifacts.
+    /// All that is no file where one should lie, beside the objects.
     pub fn strays(&self) -> Vec<Stray> {
         let mut strays = Vec::new();
         for name in OF_FILES {

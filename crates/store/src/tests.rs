@@ -5,14 +5,25 @@ use std::fs;
 use super::*;
 use serde_json::json;
 
+pub(crate) const TOKENS: ObjectKind = ObjectKind::new("tokens", 4);
+pub(crate) const ACTIVATIONS: ObjectKind = ObjectKind::new("activations", 5);
+pub(crate) const SELECTION: ObjectKind = ObjectKind::new("selection", 5);
+pub(crate) const OPERATOR: ObjectKind = ObjectKind::new("operator", 4);
+pub(crate) const SCORES: ObjectKind = ObjectKind::new("scores", 5);
+pub(crate) const WORDS: StoreWords = StoreWords {
+    kinds: &[TOKENS, ACTIVATIONS, SELECTION, OPERATOR, SCORES],
+    packed: SCORES,
+    counts_death: |claim| claim.starts_with("compute-"),
+};
+
 fn store() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), WORDS).unwrap();
     (folder, store)
 }
 
 fn key(value: u32) -> Key {
-    Key::new(ObjectKind::Selection, json!({"depth": value}), [])
+    Key::new(SELECTION, json!({"depth": value}), [])
 }
 
 fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredObject {
@@ -33,10 +44,10 @@ fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
         journal.flush().unwrap();
     };
     journal(key(7).hash());
-    drop(Store::open(folder.path()).unwrap());
+    drop(Store::open(folder.path(), WORDS).unwrap());
     assert!(place.exists(), "it holds work that is not stored");
     write(&store, &key(7), b"done");
-    drop(Store::open(folder.path()).unwrap());
+    drop(Store::open(folder.path(), WORDS).unwrap());
     assert!(!place.exists());
 }
 
@@ -46,9 +57,9 @@ fn what_was_written_is_found_again_and_nothing_else_is() {
     let store = store.signed(|| json!({"commit": "c"}));
     assert!(matches!(store.get(&key(7)), Lookup::Absent));
     write(&store, &key(7), b"hello");
-    let Lookup::Whole(artifact) = store.get(&key(7)) else { panic!("not found") };
-    assert_eq!(artifact.read("a.bin").unwrap(), b"hello");
-    let meta = artifact.meta();
+    let Lookup::Whole(object) = store.get(&key(7)) else { panic!("not found") };
+    assert_eq!(object.read("a.bin").unwrap(), b"hello");
+    let meta = object.meta();
     assert_eq!((meta.seconds, &meta.key, meta.bytes()), (1.5, &key(7).readable(), 5));
     assert_eq!(meta.made["commit"], "c");
     assert!(matches!(store.get(&key(8)), Lookup::Absent));
@@ -80,7 +91,7 @@ fn every_kind_of_damage_is_named_and_writing_again_mends_it() {
 #[test]
 fn of_two_that_write_the_same_the_first_stays_and_nobody_fails() {
     let (folder, store) = store();
-    let other = Store::open(folder.path()).unwrap();
+    let other = Store::open(folder.path(), WORDS).unwrap();
     let (mut one, mut two) = (store.draft().unwrap(), other.draft().unwrap());
     one.write("a.bin", b"hello").unwrap();
     two.write("a.bin", b"hello").unwrap();
@@ -91,7 +102,7 @@ fn of_two_that_write_the_same_the_first_stays_and_nobody_fails() {
 }
 
 #[test]
-fn many_damaged_artifacts_are_mended_at_the_same_time() {
+fn many_damaged_objects_are_mended_at_the_same_time() {
     use rayon::prelude::*;
     let (_folder, store) = store();
     let spoil = |key: &Key| fs::write(store.place(key).join("a.bin"), b"hellx").unwrap();
@@ -143,14 +154,14 @@ fn the_drafts_of_the_dead_are_swept_and_those_of_the_living_stay() {
     fs::create_dir(&nobodys).unwrap();
     let count = || fs::read_dir(folder.path().join("drafts")).unwrap().count();
     assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
-    Store::open(folder.path()).unwrap();
+    Store::open(folder.path(), WORDS).unwrap();
     assert!(!killed.exists(), "the system knows that it is dead");
     assert!(far.exists() && nobodys.exists() && record.exists(), "in doubt they live");
     assert_eq!(count(), 3);
     aged(&record);
     aged(&nobodys);
     assert_eq!(store.drafts_left().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
-    Store::open(folder.path()).unwrap();
+    Store::open(folder.path(), WORDS).unwrap();
     assert!(!far.exists() && !nobodys.exists() && !record.exists(), "after all patience they do not");
     assert_eq!(count(), 1);
     drop(draft);
@@ -159,12 +170,12 @@ fn the_drafts_of_the_dead_are_swept_and_those_of_the_living_stay() {
 #[test]
 fn what_a_living_process_uses_is_known_and_nothing_of_the_dead() {
     let (folder, store) = store();
-    let other = Store::open(folder.path()).unwrap();
+    let other = Store::open(folder.path(), WORDS).unwrap();
     write(&store, &key(1), b"made");
     other.reserve(["x"]).unwrap();
     other.reserve(["x", "y"]).unwrap();
     let all: BTreeSet<String> = [key(1).hash(), "x", "y"].map(str::to_string).into();
-    assert_eq!(Store::look_at(folder.path()).unwrap().reserved(), all);
+    assert_eq!(Store::look_at(folder.path(), WORDS).unwrap().reserved(), all);
     drop(other);
     assert_eq!(store.reserved(), [key(1).hash().to_string()].into());
     drop(store);
@@ -176,14 +187,13 @@ fn what_a_living_process_uses_is_known_and_nothing_of_the_dead() {
 fn what_is_stored_is_as_readable_as_the_user_s_other_files() {
     use std::os::unix::fs::PermissionsExt;
     let (folder, store) = store();
-    let artifact = write(&store, &key(1), b"hello");
+    let object = write(&store, &key(1), b"hello");
     let plain = folder.path().join("plain");
     fs::create_dir(&plain).unwrap();
     fs::write(plain.join("file"), "").unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
-    assert_eq!(mode(artifact.folder()), mode(&plain));
-    for file in [artifact.path("a.bin").unwrap(), artifact.folder().join("meta.json"), folder.path().join("store.json")]
-    {
+    assert_eq!(mode(object.folder()), mode(&plain));
+    for file in [object.path("a.bin").unwrap(), object.folder().join("meta.json"), folder.path().join("store.json")] {
         assert_eq!(mode(&file), mode(&plain.join("file")), "{}", file.display());
     }
 }
@@ -194,8 +204,8 @@ fn a_record_that_lost_an_entry_is_damaged_although_it_is_json() {
     let mut draft = store.draft().unwrap();
     draft.write("a.bin", b"one").unwrap();
     draft.write("b.bin", b"two").unwrap();
-    let artifact = store.commit(draft, &key(1), 1.5).unwrap();
-    let meta = artifact.folder().join("meta.json");
+    let object = store.commit(draft, &key(1), 1.5).unwrap();
+    let meta = object.folder().join("meta.json");
     let text = fs::read(&meta).unwrap();
     type Change = fn(&mut Value);
     let changes: [Change; 4] = [
@@ -220,7 +230,7 @@ fn a_folder_that_cannot_be_made_is_said() {
     let (folder, _) = store();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = Store::open(&file).err().unwrap();
+    let error = Store::open(&file, WORDS).err().unwrap();
     assert_eq!(error.exit_code(), 3);
     assert!(error.to_string().contains("--store"), "{error}");
 }
@@ -229,14 +239,14 @@ fn a_folder_that_cannot_be_made_is_said() {
 fn a_store_of_a_newer_program_is_refused() {
     let (folder, _) = store();
     fs::write(folder.path().join("store.json"), r#"{"format": 2}"#).unwrap();
-    let error = Store::open(folder.path()).err().unwrap();
+    let error = Store::open(folder.path(), WORDS).err().unwrap();
     assert!(error.to_string().contains("another version") && error.exit_code() == 3, "{error}");
 }
 
 #[test]
 fn what_is_cleared_away_is_nobody_else_s() {
     let (folder, store) = store();
-    let other = Store::open(folder.path()).unwrap();
+    let other = Store::open(folder.path(), WORDS).unwrap();
     let keys: Vec<Key> = (1..=4).map(key).collect();
     keys.iter().for_each(|key| drop(write(&store, key, b"rows")));
     other.reserve([keys[0].hash()]).unwrap();

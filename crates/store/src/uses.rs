@@ -20,7 +20,7 @@ pub(super) struct Uses {
 /// Hashes of what parts of this process rely on, and how many do.
 type Pinned = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// As long as it is there, another part of this process that clears up leaves some artifacts alone.
+/// As long as it is there, another part of this process that clears up leaves some objects alone.
 pub struct Pin {
     hashes: Vec<String>,
     pinned: Pinned,

@@ -1,6 +1,6 @@
 //! A process at work on a store: its heartbeat, and what it has claimed.
 //!
-//! Nothing depends on leases to be right: artifacts are content-addressed, and two processes that make the same one
+//! Nothing depends on leases to be right: objects are content-addressed, and two processes that make the same one
 //! make the same bytes. They only keep two processes from doing the same work twice. A claim is a hard link to the
 //! process's own record, so that it appears whole; where the file system has no links it is a copy, and where it cannot
 //! be made at all, work may be done twice and nothing stops.
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use super::StoreWords;
 use super::attempts::{self, Attempt};
 use super::disk::{Disk, is_taken};
 use super::process::Process;
@@ -44,6 +45,7 @@ const LISTING: Duration = Duration::from_millis(200);
 /// This process at work on a store, from its first claim or draft to its end.
 pub(crate) struct Worker {
     disk: Arc<dyn Disk>,
+    words: StoreWords,
     process: Process,
     record: PathBuf,
     processes: PathBuf,
@@ -160,11 +162,11 @@ fn revive(disk: &dyn Disk, record: &Path, process: &Process, uses: &Uses) {
 }
 
 impl Worker {
-    pub(super) fn start(root: &Path, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
+    pub(super) fn start(root: &Path, words: StoreWords, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
         for folder in ["processes", "claims"].map(|name| root.join(name)) {
             disk.make_folder(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         }
-        let mut worker = Self::begin(root, disk.process(), disk, uses)?;
+        let mut worker = Self::begin(root, words, disk.process(), disk, uses)?;
         let mut heartbeat = worker.heartbeat();
         worker.heartbeat = Some(worker.disk.every(BEAT, Box::new(move || heartbeat.beat())));
         Ok(worker)
@@ -176,12 +178,13 @@ impl Worker {
     }
 
     /// A process without a heart that beats by itself.
-    fn begin(root: &Path, process: Process, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
+    fn begin(root: &Path, words: StoreWords, process: Process, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
         let (processes, claims) = (root.join("processes"), root.join("claims"));
         let record = processes.join(format!("{}.json", process.id));
         disk.create(&record, &process.record()).map_err(|error| Error::io("write", &record, &error))?;
         Ok(Self {
             disk,
+            words,
             process,
             record,
             processes,
@@ -230,7 +233,7 @@ impl Worker {
                 Some(process) if self.alive(&process) => return theirs(process),
                 Some(dead) => {
                     if self.break_up(&path, Some(&dead)) {
-                        died(&*self.disk, &self.claims, name, &dead);
+                        died(&*self.disk, &self.claims, self.words, name, &dead);
                     }
                 }
                 // Gone meanwhile: the next attempt may succeed.
@@ -356,7 +359,7 @@ impl Drop for Worker {
 }
 
 /// Removes the claims of processes that are dead, or gone without a trace, and what is no claim at all.
-pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, known: &[Known]) {
+pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, known: &[Known]) {
     let claims = root.join("claims");
     for name in disk.list(&claims) {
         let path = claims.join(&name);
@@ -365,19 +368,14 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, known: &[Known]) {
         let dead = of.map_or(process.owner.lives() == Some(false), |known| known.dead);
         // Of several that sweep, one removes it.
         if dead && disk.remove(&path).is_ok() {
-            died(disk, &claims, &name, &process);
+            died(disk, &claims, words, &name, &process);
         }
     }
 }
 
-/// What a claim that is held while something is computed begins with a hash or this word: of other claims it says nothing
-/// that their owner died.
-pub const CALIBRATING: &str = "calibrate-";
-
-/// Notes that a process died at the work that it had claimed.
-fn died(disk: &dyn Disk, claims: &Path, name: &str, process: &Process) {
-    let chunk = name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64);
-    if let Some(root) = claims.parent().filter(|_| chunk || name.starts_with(CALIBRATING)) {
+/// Notes that a process died at the work that it had claimed, where that says anything.
+fn died(disk: &dyn Disk, claims: &Path, words: StoreWords, name: &str, process: &Process) {
+    if let Some(root) = claims.parent().filter(|_| (words.counts_death)(name)) {
         // Where that cannot be written, the work may be tried once more than it should.
         attempts::note(disk, root, name, &Attempt::of_the_dead(process)).ok();
     }

@@ -18,6 +18,7 @@ use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
 use crate::model::CPU;
+use crate::plan::kinds;
 use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
 use ghostlab_store::{Key, ObjectKind, Store};
 
@@ -286,15 +287,15 @@ pub(crate) fn artifacts(
     reasons: &Reasons,
     store: &Store,
 ) -> Result<Vec<ArtifactCount>> {
-    let mut keys: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
+    let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
     for key in of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)) {
-        keys.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
+        by_kind.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
     }
     let mut counts = Vec::new();
-    for (kind, keys) in keys {
+    for (kind, keys) in kinds::ALL.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
         // Tokens that were made to count them are gone when this is told.
-        let passing = |key: &Key| kind == ObjectKind::Tokens && store.passing(key);
+        let passing = |key: &Key| kind == kinds::TOKENS && store.passing(key);
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
         // Of what was never made there is nothing to tell.

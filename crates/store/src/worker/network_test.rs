@@ -5,6 +5,7 @@
 
 use super::*;
 use crate::simulated::network::{Client, Network, Server};
+use crate::tests::WORDS;
 
 /// A worker on a machine of its own.
 struct Machine {
@@ -17,7 +18,7 @@ struct Machine {
 fn machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
     let disk = Client::new(server, network, number);
     let uses = Arc::new(Uses::new(Arc::<Client>::clone(&disk)));
-    let worker = Worker::begin(Path::new("/store"), disk.process(), Arc::<Client>::clone(&disk), uses).unwrap();
+    let worker = Worker::begin(Path::new("/store"), WORDS, disk.process(), Arc::<Client>::clone(&disk), uses).unwrap();
     Machine { heartbeat: worker.heartbeat(), disk, worker, work: None }
 }
 
@@ -74,7 +75,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
                 let Machine { worker, .. } = std::mem::replace(at, fresh);
                 std::mem::forget(worker);
             } else {
-                // As artifacts are: written under a private name, and renamed.
+                // As objects are: written under a private name, and renamed.
                 let draft = PathBuf::from(format!("/store/drafts/{}.{job}", at.worker.id()));
                 at.disk.create(&draft, &bytes(job)).unwrap();
                 // Its answer may get lost.

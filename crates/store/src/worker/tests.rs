@@ -8,14 +8,15 @@ use std::time::{Duration, SystemTime};
 use crate::disk::{Disk, SystemDisk};
 use crate::process::Process;
 use crate::processes::all;
+use crate::tests::WORDS;
 use crate::uses::Uses;
-use crate::worker::{CALIBRATING, ClaimResult, Lease, Worker, attempts, lock};
+use crate::worker::{ClaimResult, Lease, Worker, attempts, lock};
 use ghostlab_core::files::atomic::PATIENCE;
 use ghostlab_core::files::owner::Owner;
 
 fn started(root: &Path) -> Worker {
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk::default());
-    Worker::start(root, Arc::clone(&disk), Arc::new(Uses::new(disk))).unwrap()
+    Worker::start(root, WORDS, Arc::clone(&disk), Arc::new(Uses::new(disk))).unwrap()
 }
 
 fn workers() -> (tempfile::TempDir, Worker, Worker) {
@@ -151,15 +152,15 @@ fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
 #[test]
 fn who_wakes_takes_back_that_it_is_said_to_have_died() {
     let (folder, one, two) = workers();
-    let name = format!("{CALIBRATING}a");
-    let ClaimResult::Mine(lease) = one.claim(&name) else { panic!("not free") };
+    let name = "compute-a";
+    let ClaimResult::Mine(lease) = one.claim(name) else { panic!("not free") };
     // As a process of another machine that has stood still for long.
     let far =
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
     fs::write(&one.record, far.record()).unwrap();
     two.seen.lock().unwrap().insert(far.id.clone(), (0, two.disk.now() - PATIENCE * 2));
-    let ClaimResult::Mine(_theirs) = two.claim(&name) else { panic!("it waits for ever") };
-    let deaths = || attempts::of(&SystemDisk::default(), folder.path(), &name).len();
+    let ClaimResult::Mine(_theirs) = two.claim(name) else { panic!("it waits for ever") };
+    let deaths = || attempts::of(&SystemDisk::default(), folder.path(), name).len();
     assert_eq!(deaths(), 1);
     drop(lease);
     assert_eq!(deaths(), 0);

@@ -1,4 +1,4 @@
-//! A stored artifact: its record and its payloads, in a folder of its own or in a file.
+//! A stored object: its record and its payloads, in a folder of its own or in a file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::meta::{META, Meta, StoredFile};
 use super::packed::{self, Member, Packs};
 use ghostlab_core::error::{Error, Result};
 
-/// An artifact with a sound record, whose payloads have the right sizes.
+/// An object with a sound record, whose payloads have the right sizes.
 #[derive(Debug, Clone)]
 pub struct StoredObject {
     disk: Arc<dyn Disk>,
@@ -19,7 +19,7 @@ pub struct StoredObject {
     meta: Meta,
 }
 
-/// Where an artifact lies.
+/// Where an object lies.
 #[derive(Debug, Clone)]
 enum ObjectPlace {
     Folder(PathBuf),
