@@ -19,7 +19,7 @@ pub(super) const LINE: f64 = 10.0;
 pub(super) const ABOVE: f64 = 0.76;
 
 /// plotters' size is the height of a line and not of the em; DejaVu Sans has (1901 + 483) / 2048 of it.
-pub(super) const LINE_PER_EM: f64 = 2384.0 / 2048.0;
+const LINE_PER_EM: f64 = 2384.0 / 2048.0;
 
 /// plotters gives whole pixels; a width is measured at this many to the em.
 const FINE: f64 = 1000.0;

@@ -8,8 +8,8 @@
 //! | 5, accuracy against depth | [`Curves`] |
 //! | none: a value under each seed of the calibration | [`Dots`] |
 //!
-//! A figure becomes a `scene` of shapes in points, and plotters draws that scene twice, as SVG and as a bitmap, and
-//! `pdf` writes it a third time: all have the same proportions. Text has 8 points at the printed width. A method has the same look in every figure
+//! A figure becomes a `scene` of shapes in points, which is written as SVG and PDF and which plotters draws as a bitmap: all
+//! have the same proportions. Text has 8 points at the printed width. A method has the same look in every figure
 //! ([`palette`]). The SVG follows the reader's light or dark theme and has a title and a description for those who hear
 //! it. Numbers that are not finite are missing numbers. The same data gives the same bytes.
 //!
@@ -44,7 +44,6 @@ mod font;
 mod frame;
 mod layers;
 mod legend;
-mod paint;
 pub mod palette;
 mod panels;
 mod pdf;
@@ -97,7 +96,7 @@ impl Figure {
     /// When the data is empty or does not fit together; when the drawing itself fails.
     pub fn draw(&self, theme: Theme) -> Result<Drawing> {
         let scene = self.scene()?;
-        Ok(Drawing { svg: svg::svg(&scene)?, pdf: pdf::pdf(&scene)?, png: png::png(&scene, theme)? })
+        Ok(Drawing { svg: svg::svg(&scene), pdf: pdf::pdf(&scene)?, png: png::png(&scene, theme)? })
     }
 
     fn scene(&self) -> Result<scene::Scene> {

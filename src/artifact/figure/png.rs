@@ -1,11 +1,15 @@
 //! The PNG of a scene: drawn twice as fine as it is written, since plotters' bitmap has rough edges.
+//!
+//! Only plotters' drawing floor is used. Its charts lay out in whole pixels and leave labels to overlap; here the places
+//! are computed in points (`frame`), and the bitmap is given fine pixels.
 
-use plotters::prelude::BitMapBackend;
+use plotters::prelude::{BitMapBackend, DrawingBackend};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{Color, FontTransform, RGBColor, ShapeStyle, TextStyle};
 
 use super::font;
-use super::paint::{Surface, paint};
-use super::palette::SURFACE;
-use super::scene::Scene;
+use super::palette::{Colour, SURFACE};
+use super::scene::{Anchor, Scene, ScenePoint, Shape};
 use super::theme::Theme;
 use crate::error::{Error, Result};
 
@@ -17,32 +21,83 @@ const METRES_PER_INCH: f64 = 0.0254;
 /// Pixels drawn for one written, in each direction.
 const FINER: usize = 2;
 
+/// Pixels drawn for a point.
+const SCALE: f64 = DPI / POINTS_PER_INCH * FINER as f64;
+
+/// Whole pixels drawn for a length in points.
+fn pixels(points: f64) -> i32 {
+    (points * SCALE).round() as i32
+}
+
+fn at((x, y): ScenePoint) -> (i32, i32) {
+    (pixels(x), pixels(y))
+}
+
 /// The PNG of a scene in a theme, of 300 dots per inch.
 ///
 /// # Errors
 /// When plotters or the encoder fails.
 pub(super) fn png(scene: &Scene, theme: Theme) -> Result<Vec<u8>> {
-    let surface = Surface {
-        scale: DPI / POINTS_PER_INCH * FINER as f64,
-        theme,
-        per_em: font::LINE_PER_EM,
-        // plotters' ab_glyph draws the baseline in the middle of the size.
-        baseline: 0.5,
-        strokes: true,
-        ground: true,
-    };
     // Whole pixels of the written image.
-    let whole = |pixels: u32| (pixels as usize).div_ceil(FINER);
-    let (width, height) = surface.size(scene);
-    let (width, height) = (whole(width), whole(height));
+    let whole = |points: f64| (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER);
+    let (width, height) = (whole(scene.width), whole(scene.height));
     let (fine_width, fine_height) = (width * FINER, height * FINER);
-    // The ground, to the last pixel: the size is rounded up.
     let mut fine = SURFACE.rgb(theme).repeat(fine_width * fine_height);
-    let size = (fine_width as u32, fine_height as u32);
-    paint(scene, &mut BitMapBackend::with_buffer(&mut fine, size), surface)?;
+    let mut bitmap = BitMapBackend::with_buffer(&mut fine, (fine_width as u32, fine_height as u32));
+    let painted = scene.shapes.iter().try_for_each(|shape| paint(shape, &mut bitmap, theme));
+    painted.map_err(|error| Error::job("a figure could not be drawn").at(scene.title.as_str()).found(error))?;
+    drop(bitmap);
     encode(&halved(&fine, width, height), width as u32, height as u32).map_err(|error| {
         Error::job("a figure could not be written as PNG").at(scene.title.as_str()).found(error.to_string())
     })
+}
+
+/// # Errors
+/// What plotters says.
+fn paint(shape: &Shape, bitmap: &mut BitMapBackend<'_>, theme: Theme) -> Result<(), String> {
+    let rgb = |colour: Colour| {
+        let [r, g, b] = colour.rgb(theme);
+        RGBColor(r, g, b)
+    };
+    let ink = |colour: Colour, opacity: f64, width: f64| {
+        let stroke_width = pixels(width).max(1).unsigned_abs();
+        ShapeStyle { color: rgb(colour).mix(opacity), filled: true, stroke_width }
+    };
+    match shape {
+        Shape::Rect { from, to, colour } => bitmap.draw_rect(at(*from), at(*to), &ink(*colour, 1.0, 1.0), true),
+        Shape::Fill { corners, colour, opacity } => {
+            bitmap.fill_polygon(corners.iter().map(|c| at(*c)), &ink(*colour, *opacity, 1.0))
+        }
+        Shape::Disc { centre, radius, colour } => {
+            bitmap.draw_circle(at(*centre), pixels(*radius).unsigned_abs(), &ink(*colour, 1.0, 1.0), true)
+        }
+        // Stroke by stroke, with round joints: plotters fills the outline of a thick path, which leaves holes where a path
+        // crosses itself.
+        Shape::Line { places, colour, width } => {
+            let ink = ink(*colour, 1.0, *width);
+            places.windows(2).enumerate().try_for_each(|(i, pair)| {
+                bitmap.draw_line(at(pair[0]), at(pair[1]), &ink)?;
+                let joint = i > 0 && ink.stroke_width > 2;
+                if joint { bitmap.draw_circle(at(pair[0]), ink.stroke_width / 2, &ink, true) } else { Ok(()) }
+            })
+        }
+        Shape::Text { at: place, text, anchor, colour, upwards } => {
+            let h_pos = match anchor {
+                Anchor::Start => HPos::Left,
+                Anchor::Middle => HPos::Center,
+                Anchor::End => HPos::Right,
+            };
+            let font = font::sized(font::SIZE * SCALE);
+            // plotters' ab_glyph draws the baseline in the middle of the size: the anchor that puts it where it belongs.
+            let back = (font.get_size() * 0.5).round() as i32;
+            let turn = if *upwards { FontTransform::Rotate270 } else { FontTransform::None };
+            let colour = rgb(*colour);
+            let style = TextStyle::from(font.transform(turn)).color(&colour).pos(Pos::new(h_pos, VPos::Top));
+            let (x, y) = at(*place);
+            bitmap.draw_text(text, &style, if *upwards { (x - back, y) } else { (x, y - back) })
+        }
+    }
+    .map_err(|error| error.to_string())
 }
 
 /// The mean of each square of pixels.
