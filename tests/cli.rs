@@ -629,7 +629,7 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     let error = run(&grid, RunSettings::default(), &store, &recorder, &stop).unwrap_err();
     recorder.end(&error);
     let record = RunRecord::all(&store).into_iter().next().unwrap();
-    assert_eq!(record.stage, Stage::Interrupted);
+    assert_eq!(record.stage, RunState::Interrupted);
     // The dense cell and those of depth 1 were complete; of depth 2 the first evaluation came to its end.
     assert_eq!((record.complete, record.cells), (5, 9));
     assert_eq!((record.scored, record.scores), (5 * 3 + 4, 9 * 3));

@@ -15,7 +15,7 @@ use common::{engines_of_all_types, fixture, numbers, relative_error};
 use ghostlab_core::calibrate::{HookPoint, Similarities};
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::criterion::{self, Evidence, PruneSpec};
-use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, likeliest};
+use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens};
 use ghostlab_core::model::{Engine, Operator, Program, Repairs, Sublayer, Tolerance};
 use ghostlab_core::options::{Described, Options};
 use ghostlab_core::recovery::{self, Boundary, Repair, RepairMetrics, Span};
@@ -141,7 +141,7 @@ impl Case<'_> {
         for index in 0..self.calibration.count() {
             let rows = index * self.calibration.length..(index + 1) * self.calibration.length;
             let of = |layer| activations.rows(HookPoint::Stream(layer), rows.clone()).unwrap();
-            let teacher = likeliest(&tail.project_rows(of(config.layers)).unwrap(), Finetune::TOP_TOKENS).unwrap();
+            let teacher = top_tokens(&tail.project_rows(of(config.layers)).unwrap(), Finetune::TOP_TOKENS).unwrap();
             training.step(of(start), &teacher).unwrap();
         }
         let trained = &training.state().matrix;
