@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn a_mark_is_read_back_and_older_programs_understand_it() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Mark::read(&folder.path().join("none")).unwrap(), None);
+        assert_eq!(Mark::read(&folder.path().join("none"), WORDS).unwrap(), None);
         assert_eq!(Mark::read(folder.path(), WORDS).unwrap(), None, "an empty folder is free");
         for shared in [Shared::Umask, Shared::Group, Shared::All] {
             let root = folder.path().join(shared.to_string());
