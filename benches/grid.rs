@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ghostlab::exec::{self, Methods, RunSettings};
 use ghostlab::grid::{Cell, Grid};
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::Store;
 
 #[global_allocator]
@@ -28,7 +28,7 @@ fn main() {
     let seconds = |cells: &[Cell]| {
         // A store of its own: nothing is taken from an earlier round.
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), kinds::WORDS).unwrap();
+        let store = Store::open(folder.path(), stage::WORDS).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
         let started = Instant::now();
         let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();

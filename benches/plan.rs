@@ -13,8 +13,8 @@ use std::time::Instant;
 use ghostlab::exec::{Methods, RunSettings, prepare};
 use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
-use ghostlab::plan::kinds;
 use ghostlab::plan::{Estimate, Plan, Reason, Reasons, StoreState};
+use ghostlab::stage;
 use ghostlab_store::{Key, Lookup, Store};
 use serde_json::json;
 
@@ -51,7 +51,7 @@ fn planning() {
         recoveries.concat()
     );
     fs::write(path("grid.yaml"), grid).unwrap();
-    let store = Store::open(&path("store"), kinds::WORDS).unwrap();
+    let store = Store::open(&path("store"), stage::WORDS).unwrap();
     for round in 1..=3 {
         let started = Instant::now();
         let grid = Grid::load(&path("grid.yaml"), None, &[], &Methods).unwrap();
@@ -77,9 +77,9 @@ fn planning() {
 fn small_artifacts() {
     const COUNT: usize = 500;
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(&folder.path().join("store"), kinds::WORDS).unwrap();
+    let store = Store::open(&folder.path().join("store"), stage::WORDS).unwrap();
     let bytes = vec![7u8; 4096];
-    let key = |i: usize| Key::new(kinds::SCORES, json!({"i": i}), []);
+    let key = |i: usize| Key::new(stage::scores::KIND, json!({"i": i}), []);
     for round in 0..2 {
         let started = Instant::now();
         for i in 0..COUNT {

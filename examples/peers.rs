@@ -19,7 +19,7 @@ use ghostlab::exec::{self, Methods, RunSettings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
 use ghostlab::model::{Batch, Decoder, Engine, Prediction, Program, Trie};
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::Store;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -159,7 +159,7 @@ fn cells(grid: &Path) -> Result<()> {
     let grid = Grid::load(grid, None, &[], &Methods)?;
     rounds(|line| {
         let (how, store) = line.split_once(' ').unwrap_or((line, ""));
-        let store = Store::open(Path::new(store), kinds::WORDS)?;
+        let store = Store::open(Path::new(store), stage::WORDS)?;
         let started = Instant::now();
         let run = |cells: &[Cell]| {
             let some = Grid { cells: cells.to_vec(), ..grid.clone() };

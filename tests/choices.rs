@@ -89,7 +89,7 @@ fn log_likelihoods_equal_the_harness() {
 fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     use ghostlab::exec::{self, Methods, RunSettings};
     use ghostlab::grid::Grid;
-    use ghostlab::plan::kinds;
+    use ghostlab::stage;
     use ghostlab_store::Store;
     let Some(folder) = shared("oracles/lm_eval") else { return };
     let world = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     );
     std::fs::write(world.path().join("grid.yaml"), grid).unwrap();
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
-    let store = Store::open(&world.path().join("store"), kinds::WORDS).unwrap();
+    let store = Store::open(&world.path().join("store"), stage::WORDS).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &stop).unwrap();
     assert_eq!(outcome.failed(), 0);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::world::{World, table, tokenizer};
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use serde_json::{Value, json};
 
 #[test]
@@ -300,7 +300,7 @@ fn a_run_that_is_asked_to_stop_says_so() {
     use ghostlab::grid::Grid;
     let world = World::new();
     let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
-    let store = ghostlab_store::Store::open(&world.path("store"), kinds::WORDS).unwrap();
+    let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
     let error = run(&grid, RunSettings::default(), &store, &(), &std::sync::atomic::AtomicBool::new(true)).unwrap_err();
     assert_eq!(error.exit_code(), 130);
 }
@@ -620,7 +620,7 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     }
     let world = World::new();
     with_tasks(&world);
-    let store = ghostlab_store::Store::open(&world.path("store"), kinds::WORDS).unwrap();
+    let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
     let load = |overrides: &[String]| Grid::load(&world.path("grid.yaml"), None, overrides, &Methods).unwrap();
     run(&load(&["depth=1".to_owned()]), RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
     let (grid, stop) = (load(&[]), AtomicBool::new(false));

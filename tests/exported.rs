@@ -21,7 +21,7 @@ use ghostlab::exec::{Methods, RunSettings, stored_program};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use ghostlab::plan::Plan;
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::Store;
 use tempfile::TempDir;
 
@@ -114,7 +114,7 @@ fn transformers_gives_our_logits_for_every_recovery_and_architecture() {
     );
     ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
-    let store = Store::open(&world.path().join("data/store"), kinds::WORDS).unwrap();
+    let store = Store::open(&world.path().join("data/store"), stage::WORDS).unwrap();
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
@@ -183,7 +183,7 @@ fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
     std::fs::write(world.path().join("grid.yaml"), text).unwrap();
     ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[], &Methods).unwrap();
-    let store = Store::open(&world.path().join("data/store"), kinds::WORDS).unwrap();
+    let store = Store::open(&world.path().join("data/store"), stage::WORDS).unwrap();
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let folders: Vec<String> = std::fs::read_dir(world.path().join("out"))

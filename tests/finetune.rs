@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::world::{World, table};
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::{Found, ObjectKind, Store};
 
 const STEPS: usize = 40;
@@ -30,7 +30,7 @@ fn tuned(name: &str) -> String {
 /// The payloads of what is stored of one kind, but for what a clock wrote.
 fn stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
-    for entry in Store::look_at(&world.path("data/store"), kinds::WORDS).unwrap().entries() {
+    for entry in Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries() {
         let Found::Whole(artifact) = entry.found else { panic!("damaged") };
         if artifact.meta().key["kind"] != kind.name() {
             continue;
@@ -58,7 +58,7 @@ fn the_methods_of_a_boundary_read_one_pass_and_stand_beside_the_untrained() {
     let passes = log.lines().filter(|line| line.contains("read train") && line.contains("done in")).count();
     assert_eq!(passes, 1, "{log}");
     assert!(log.contains(&format!("step {STEPS} of {STEPS}, loss")), "{log}");
-    let losses: Vec<Vec<f64>> = stored(&world, kinds::DISTILLED)
+    let losses: Vec<Vec<f64>> = stored(&world, stage::distilled::KIND)
         .into_iter()
         .filter(|(name, _)| name.ends_with("losses.f64"))
         .map(|(_, bytes)| bytemuck::pod_collect_to_vec::<u8, f64>(&bytes))
@@ -121,13 +121,13 @@ fn a_training_that_was_killed_goes_on_and_ends_in_the_same_bytes() {
     whole.runs(&[]);
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
-    assert!(!stored(&killed, kinds::DISTILLED).is_empty(), "a checkpoint is left");
+    assert!(!stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint is left");
     // Nor does clearing up take it away.
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.runs(&[]);
     // A checkpoint every two of forty steps; the 26th had begun.
     assert!(log.contains("goes on after step 24 of 40"), "{log}");
-    assert_eq!(stored(&killed, kinds::DISTILLED), stored(&whole, kinds::DISTILLED));
+    assert_eq!(stored(&killed, stage::distilled::KIND), stored(&whole, stage::distilled::KIND));
     assert_eq!(killed.tables(), whole.tables());
 }
 

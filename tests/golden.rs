@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::world::World;
 use common::{fixture, json};
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 
@@ -100,12 +100,12 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
         "--set",
         "recovery=[{name: ghosted, finetune: {sequences: 4, length: 32}}]",
     ]);
-    let store = Store::look_at(&world.path("data/store"), kinds::WORDS).unwrap();
+    let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
     let mut outputs: BTreeMap<&str, Outputs> = BTreeMap::new();
     for entry in store.entries() {
         let Found::Whole(artifact) = entry.found else { panic!("damaged") };
         let key = &artifact.meta().key;
-        let kind = kinds::ALL.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
+        let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let of_kind = outputs.entry(kind.name()).or_default();
         stages(key, &mut of_kind.stages);
         // Of two tokens that are all but equally likely either may come first.
@@ -131,7 +131,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
     let outputs = outputs();
     let mut renewed = serde_json::Map::new();
     // What a machine took is never the same twice.
-    for kind in kinds::ALL.into_iter().filter(|kind| *kind != kinds::LATENCY) {
+    for kind in stage::KINDS.into_iter().filter(|kind| *kind != stage::latency::KIND) {
         let Outputs { values, stages } = &outputs[kind.name()];
         let stored = &golden[kind.name()];
         let changed: Vec<&String> = values

@@ -12,8 +12,8 @@ use ghostlab::exec::{Methods, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::identity::{Aspect, Identity, aspects};
 use ghostlab::model::EngineRequest;
-use ghostlab::plan::kinds;
 use ghostlab::plan::{Estimate, Plan, StoreState, job_costs};
+use ghostlab::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 
@@ -41,10 +41,10 @@ fn named(setting: &Setting) -> Vec<Named> {
         }
     }
     let grid = Grid::load(&setting.world.path("grid.yaml"), None, &overrides, &Methods).unwrap();
-    let store = Store::look_at(&setting.world.path("data/store"), kinds::WORDS).unwrap();
+    let store = Store::look_at(&setting.world.path("data/store"), stage::WORDS).unwrap();
     let plan = Plan::new(&grid, &store, request, RunSettings::default().batch_tokens).unwrap();
     let (backbone, variant) = plan.variants().last().unwrap();
-    let calibrating = backbone.calibration_claim(&backbone.calibrations[variant.calibration.unwrap()]);
+    let calibrating = backbone.calibrations[variant.calibration.unwrap()].claim(backbone);
     let measures = backbone.evaluations.iter().map(|of| (&of.measure, Some(of.journal.clone())));
     let measures = measures.chain(variant.prompts.iter().map(|of| (of, None)));
     let keys = variant.scores.iter().chain(&variant.latencies);
@@ -209,7 +209,7 @@ fn calibrations_that_differ_in_what_operators_are_solved_on_are_one_pass() {
         // Tokens are there: without them nothing is known of costs.
         world.runs(&[]);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
-        let store = Store::look_at(&world.path("data/store"), kinds::WORDS).unwrap();
+        let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
         let plan = Plan::new(&grid, &store, EngineRequest::default(), RunSettings::default().batch_tokens).unwrap();
         look(&plan, &StoreState::read(&plan, &store))
     };
@@ -249,7 +249,7 @@ fn an_identity_is_read_back_as_it_was_written() {
 fn what_is_stored_says_what_it_is() {
     let world = World::new();
     world.runs(&["--set", "depth=1"]);
-    let store = Store::look_at(&world.path("data/store"), kinds::WORDS).unwrap();
+    let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
     let mut kinds = BTreeSet::new();
     for entry in store.entries() {
         let ghostlab_store::Found::Whole(artifact) = &entry.found else { panic!("{entry:?}") };

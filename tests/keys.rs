@@ -14,8 +14,9 @@ use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
 use ghostlab::exec::{Methods, RunSettings};
 use ghostlab::grid::{Calibration, Cell, Grid, Method};
 use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
-use ghostlab::plan::kinds;
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
+use ghostlab::stage;
+use ghostlab::stage::{activations, distilled, scores, teacher};
 use ghostlab::{criterion, recovery};
 use ghostlab_store::{Key, Store};
 use serde_json::{Map, Value, json};
@@ -91,7 +92,7 @@ fn variant(of: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
     for key in of.keys() {
         let hash = match key.kind() {
-            kinds::LATENCY => of_latency(key),
+            stage::latency::KIND => of_latency(key),
             _ => short(key),
         };
         let name = key.kind().name();
@@ -105,7 +106,8 @@ fn variant(of: &Variant) -> Value {
 }
 
 /// Keys that only a run asks for: of one site or some pairs of a pass, of a trial, of a teacher's shard, of a checkpoint.
-fn members(of: &BackbonePlan, batch_tokens: usize) -> Value {
+fn members(of: &BackbonePlan) -> Value {
+    let keyed = of.keyed();
     let pair = |axis, from, to| Pair { axis, from, to };
     let pairs = BTreeSet::from([
         pair(SimilarityAxis::ChannelSeries, 0, 2),
@@ -118,27 +120,27 @@ fn members(of: &BackbonePlan, batch_tokens: usize) -> Value {
         let name = text(&plan.calibration);
         let members = json!({
             "tokens": short(tokens),
-            "claim": named(tokens, of.calibration_claim(plan)),
-            "stream": key(of.activations(tokens, HookPoint::Stream(2), &(0..4))),
-            "middle": key(of.activations(tokens, HookPoint::Middle(2), &(4..8))),
-            "similarities": key(of.similarities(tokens, &pairs, &(0..4))),
-            "trial": key(of.trial(tokens, &[0, 2], batch_tokens)),
-            "trials": named(tokens, of.journal(tokens, batch_tokens)),
-            "teacher": key(of.teacher(tokens, Some(&(0..4)))),
+            "claim": named(tokens, plan.claim(of)),
+            "stream": key(activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
+            "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
+            "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
+            "trial": key(scores::trial(keyed, tokens, &[0, 2])),
+            "trials": named(tokens, scores::journal(keyed, tokens)),
+            "teacher": key(teacher::shard(keyed, tokens, &(0..4))),
         });
         (name, members)
     });
     let trained = of.variants.iter().filter_map(|variant| variant.trained.as_ref()).next();
     json!({
         "calibrations": calibrations.collect::<Map<_, _>>(),
-        "checkpoint": trained.map(|plan| short(&of.checkpoint(&plan.key, 7))),
+        "checkpoint": trained.map(|plan| short(&distilled::checkpoint(&plan.key, 7))),
     })
 }
 
 /// Everything that a grid's work is called, by backbone and cell.
 fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::look_at(folder.path(), kinds::WORDS).unwrap();
+    let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
     let grid = Grid::load(grid, profile, &[], &Methods).unwrap();
     let [engine, device, dtype] = engine;
     // Whatever suits this machine best: keys name what computes.
@@ -161,7 +163,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
         let cells = backbone.variants.iter().map(|of| (cell(&grid.cells[of.cell]), variant(of)));
         let names = json!({
             "evaluations": evaluations.collect::<Map<_, _>>(),
-            "members": members(backbone, batch_tokens),
+            "members": members(backbone),
             "cells": cells.collect::<Map<_, _>>(),
         });
         backbones.insert(backbone.name.clone(), names);
@@ -217,7 +219,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     let path = fixture("keys.json");
     let bless = std::env::var_os("GHOSTLAB_BLESS").is_some();
     let stages: Map<String, Value> =
-        kinds::ALL.into_iter().map(|kind| (kind.name().to_owned(), json!(kind.version()))).collect();
+        stage::KINDS.into_iter().map(|kind| (kind.name().to_owned(), json!(kind.version()))).collect();
     let pinned = if bless { json!(stages) } else { json(&path)["stages"].take() };
     PINNED.set(pinned).unwrap();
     let world = World::large();

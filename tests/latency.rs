@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use common::world::{World, table};
 use ghostlab::exec::timing_claim;
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::{ClaimResult, Store};
 use polars::prelude::{ParquetReader, SerReader};
 
@@ -147,7 +147,7 @@ fn times_that_an_earlier_program_kept_in_another_form_are_told_and_left_and_neve
 #[test]
 fn nothing_else_computes_on_a_machine_while_times_are_measured_there() {
     let world = World::new();
-    let store = Store::open(&world.path("data/store"), kinds::WORDS).unwrap();
+    let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
     let ClaimResult::Mine(timing) = store.claim(timing_claim()).unwrap() else { panic!("nobody else is here") };
     let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);

@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::world::{World, records, table};
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::{Found, InventoryItem, Store};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -275,7 +275,7 @@ fn only_methods_that_read_the_operator_s_sequences_depend_on_their_number() {
 fn a_key_names_the_versions_of_all_that_it_is_made_from() {
     let world = World::new();
     world.runs(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
-    let stored = Store::look_at(&world.path("data/store"), kinds::WORDS).unwrap().entries();
+    let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let made_from = |kind: &str, of: &str| {
         let key = |entry: &InventoryItem| match &entry.found {
             Found::Whole(artifact) => artifact.meta().key.clone(),
@@ -329,7 +329,7 @@ fn linearpatch_asks_the_criterion_and_not_the_layers_for_its_sequences() {
     assert_eq!(perplexity(listed, "3", "2"), all, "one block that the grid lists");
     assert_ne!(perplexity("shortgpt", "1", "2"), perplexity("shortgpt", "1", "8"));
     assert_eq!(perplexity("llm-streamline", "1", "2"), perplexity("llm-streamline", "1", "8"));
-    let store = ghostlab_store::Store::look_at(&world.path("data/store"), kinds::WORDS).unwrap();
+    let store = ghostlab_store::Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
     let solved = store.entries().into_iter().filter_map(|entry| match entry.found {
         ghostlab_store::Found::Whole(artifact) => {
             let key = artifact.meta().key.clone();
@@ -452,7 +452,7 @@ fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
     let grid = Grid::load(&world.path("grid.yaml"), None, &[], &Methods).unwrap();
     let perplexities = |cells: &[Cell], settings: RunSettings| -> Vec<f64> {
         let folder = TempDir::new().unwrap();
-        let store = ghostlab_store::Store::open(folder.path(), kinds::WORDS).unwrap();
+        let store = ghostlab_store::Store::open(folder.path(), stage::WORDS).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
         let outcome = run(&grid, settings, &store, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
         outcome.cells.iter().map(|result| result.perplexity[0].unwrap()).collect()

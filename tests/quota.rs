@@ -7,12 +7,12 @@ use std::path::Path;
 
 use common::checkout;
 use common::world::World;
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::{InventoryItem, Store};
 
 /// Bytes and number of what is stored of one kind.
 fn stored(world: &World, kind: &str) -> (u64, usize) {
-    let entries = Store::look_at(&world.path("data/store"), kinds::WORDS).unwrap().entries();
+    let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let own = || entries.iter().filter(|entry| entry.stage.starts_with(&format!("{kind}-v")));
     (own().map(InventoryItem::bytes).sum(), own().count())
 }

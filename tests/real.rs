@@ -12,7 +12,7 @@ use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
 use ghostlab::exec::{self, Methods, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{EngineName, EngineRequest};
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::Store;
 
 /// As in the program: with the system's allocator the grid takes longer.
@@ -68,7 +68,7 @@ fn equals_the_reference(settings: RunSettings) {
     ];
     let grid = Grid::load(&grid, None, &overrides, &Methods).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path(), kinds::WORDS).unwrap();
+    let store = Store::open(folder.path(), stage::WORDS).unwrap();
     let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
     assert_eq!(outcome.cells.len(), 9);
     let asked = settings.engine.engine.map_or("cpu", EngineName::name);

@@ -8,7 +8,7 @@ use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::world::World;
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab_store::{Found, InventoryItem, Store};
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ fn a_calibration_pass_that_was_killed_goes_on_with_the_next_shard() {
     let whole = events(&undisturbed.run(&["--events"]));
     // The sums are what is stored last of a shard, here as the sixth artifact.
     killed_at(&world, "commit:7");
-    let stored = Store::look_at(&world.path("data/store"), kinds::WORDS).unwrap().entries();
+    let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let sums =
         |entry: &InventoryItem| matches!(&entry.found, Found::Whole(of) if of.payloads().any(|of| of == "sums.f64"));
     assert!(stored.iter().any(sums), "no shard was stored");

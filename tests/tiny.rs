@@ -13,9 +13,9 @@ use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
 use ghostlab::exec::{self, CellResult, Event, GridOutcome, Methods, Reporter, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};
-use ghostlab::plan::kinds;
 use ghostlab::results::collect;
 use ghostlab::significance::binomial_above_chance;
+use ghostlab::stage;
 use ghostlab_store::Store;
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
@@ -53,7 +53,7 @@ fn outcome() -> &'static GridOutcome {
     static MADE: OnceLock<GridOutcome> = OnceLock::new();
     MADE.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), kinds::WORDS).unwrap();
+        let store = Store::open(folder.path(), stage::WORDS).unwrap();
         exec::run(&grid(), RunSettings::default(), &store, &Silent, &AtomicBool::new(false)).unwrap()
     })
 }

@@ -20,7 +20,7 @@ use ghostlab::error::Error;
 use ghostlab::exec::Methods;
 use ghostlab::grid::Grid;
 use ghostlab::model::{Config, Decoder, check_weights};
-use ghostlab::plan::kinds;
+use ghostlab::stage;
 use ghostlab::tasks::{Items, TASKS, Task, TaskRow};
 use ghostlab_store::{Journal, JournalRecord, Key, Lookup, Store};
 use serde_json::{Value, json};
@@ -380,8 +380,8 @@ fn race(data: &[u8]) {
 const PAYLOADS: [(&str, &[u8]); 2] = [("a.json", b"[1, 2]"), ("values.f64", b"12345678")];
 
 fn stored(folder: &Path) -> (Store, Key, PathBuf) {
-    let store = Store::open(folder, kinds::WORDS).unwrap();
-    let key = Key::new(kinds::OPERATOR, json!({"of": 1}), []);
+    let store = Store::open(folder, stage::WORDS).unwrap();
+    let key = Key::new(stage::operator::KIND, json!({"of": 1}), []);
     let mut draft = store.draft().unwrap();
     PAYLOADS.iter().for_each(|(name, bytes)| draft.write(name, bytes).unwrap());
     let artifact = store.commit(draft, &key, 0.5).unwrap();
@@ -408,8 +408,8 @@ fn meta(data: &[u8]) {
 
 /// Scores of two in one file, which is given back.
 fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
-    let store = Store::open(folder, kinds::WORDS).unwrap();
-    let keys = [1, 2].map(|of| Key::new(kinds::SCORES, json!({"of": of}), []));
+    let store = Store::open(folder, stage::WORDS).unwrap();
+    let keys = [1, 2].map(|of| Key::new(stage::scores::KIND, json!({"of": of}), []));
     store.put_all(keys.iter().map(|key| store.packing(key, 0.5, &PAYLOADS)).collect()).unwrap();
     let file = store.lies(&keys[0]);
     (keys, file)
@@ -425,7 +425,7 @@ fn pack(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (keys, path) = packed(folder.path());
     fs::write(path, data).unwrap();
-    let store = Store::look_at(folder.path(), kinds::WORDS).unwrap();
+    let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
     for key in &keys {
         if let Lookup::Whole(artifact) = store.get(key) {
             let read = |(name, bytes): (&str, &[u8])| assert_eq!(artifact.read(name).unwrap(), bytes, "{name}");
@@ -446,7 +446,7 @@ fn records() -> Vec<JournalRecord> {
 }
 
 fn journal_in(folder: &Path) -> (Journal, PathBuf) {
-    let store = Store::open(folder, kinds::WORDS).unwrap();
+    let store = Store::open(folder, stage::WORDS).unwrap();
     (store.journal("j").unwrap(), folder.join("journals/j"))
 }
 

@@ -9,10 +9,11 @@ use std::time::SystemTime;
 use super::page::{self, Page};
 use super::page_part::{self, PagePart, sheet};
 use super::{ResultsFolder, TableShape, write_run};
-use crate::exec::{BoundaryResult, CellResult, GridOutcome, MadeFrom, Methods, TaskProtocol, TaskScores, TextProtocol};
+use crate::exec::{CellResult, GridOutcome, MadeFrom, Methods, TaskProtocol, TaskScores, TextProtocol};
 use crate::grid::{Cell, Description, Grid, TaskUse};
 use crate::machine;
 use crate::results::{By, RunDescription};
+use crate::stage::operator::BoundaryResult;
 use crate::tasks::{Answered, Bos, Score, Solutions, Task};
 
 const CELLS: usize = 129;

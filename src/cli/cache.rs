@@ -22,9 +22,9 @@ use crate::exec::{self, Methods, RunSettings};
 use crate::grid::Grid;
 use crate::identity::ComputeId;
 use crate::model::EngineRequest;
-use crate::plan::kinds;
 use crate::plan::{KeepSet, Plan, engines_of};
 use crate::quantity::Days;
+use crate::stage;
 use ghostlab_store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
 
 #[derive(Subcommand)]
@@ -75,7 +75,7 @@ pub(super) struct Gc {
     #[command(flatten)]
     engine: EngineArgs,
     /// Only artifacts of this kind.
-    #[arg(long, value_parser = PossibleValuesParser::new(kinds::ALL.map(ObjectKind::name)))]
+    #[arg(long, value_parser = PossibleValuesParser::new(stage::KINDS.map(ObjectKind::name)))]
     kind: Option<String>,
     /// Only artifacts of this kind and version, by its name in `cache ls` (`scores-v3`), also those of an older form, which
     /// nothing else deletes.

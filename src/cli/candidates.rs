@@ -14,8 +14,8 @@ use crate::artifact::{self, Artifact};
 use crate::cluster::Submission;
 use crate::exec::Methods;
 use crate::grid::{EntryKind, Grid, Registry, names_around};
-use crate::plan::kinds;
 use crate::results::StoredResults;
+use crate::stage;
 use ghostlab_store::Store;
 
 /// The words of the line that is completed, without the one under the cursor.
@@ -202,8 +202,8 @@ pub(super) fn keys() -> ArgValueCompleter {
         };
         let store = said().and_then(|said| one::<PathBuf>(&said, "store"));
         let Some(root) = StoreArgs::of(store).root() else { return Vec::new() };
-        let Ok(store) = Store::look_at(&root, kinds::WORDS) else { return Vec::new() };
-        beginning(current, kinds::ALL.iter().flat_map(|&kind| store.beginning(kind, typed)))
+        let Ok(store) = Store::look_at(&root, stage::WORDS) else { return Vec::new() };
+        beginning(current, stage::KINDS.iter().flat_map(|&kind| store.beginning(kind, typed)))
     })
 }
 

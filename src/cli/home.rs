@@ -11,7 +11,7 @@ use crate::files::output::Input;
 use crate::grid::Grid;
 use crate::installed;
 use crate::machine;
-use crate::plan::kinds;
+use crate::stage;
 use ghostlab_store::Store;
 
 /// The variable that names the store.
@@ -163,7 +163,7 @@ impl StoreArgs {
         if self.named().is_none() && checkout(near).is_none() && !path.exists() {
             note!("a store begins at {}; --store and {STORE} name another one", path.display());
         }
-        Ok(Store::open(&path, kinds::WORDS)?.rehashing(self.rehash).signed(machine::signature))
+        Ok(Store::open(&path, stage::WORDS)?.rehashing(self.rehash).signed(machine::signature))
     }
 
     /// The store as it is. One that is named has to be there.
@@ -182,13 +182,13 @@ impl StoreArgs {
 
     /// The same of the checkout around a file.
     pub(super) fn look_near(&self, near: Option<&Path>) -> Result<Store> {
-        Ok(Store::look_at(&self.path(near)?, kinds::WORDS)?.rehashing(self.rehash))
+        Ok(Store::look_at(&self.path(near)?, stage::WORDS)?.rehashing(self.rehash))
     }
 
     /// Writes a lost or damaged `store.json` anew; where, if there was need to.
     pub(super) fn mend(&self) -> Result<Option<PathBuf>> {
         let root = self.path(None)?;
-        Ok(Store::mend(&root, kinds::WORDS)?.then(|| root.join("store.json")))
+        Ok(Store::mend(&root, stage::WORDS)?.then(|| root.join("store.json")))
     }
 }
 

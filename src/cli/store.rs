@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use super::answer::done::{BegunStore, shown};
 use super::answer::{self, Answer};
 use crate::error::Result;
-use crate::plan::kinds;
+use crate::stage;
 use ghostlab_store::{Shared, Store};
 
 #[derive(Subcommand)]
@@ -30,7 +30,7 @@ pub(super) enum Command {
 
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let Command::Init { folder, shared } = command;
-    let shared = Store::init(folder, kinds::WORDS, *shared)?;
+    let shared = Store::init(folder, stage::WORDS, *shared)?;
     let begun = BegunStore { store: shown(folder), shared: shared.to_string() };
     answer::show(begun, Answer::StoreInit, |of| match shared {
         Shared::Umask => println!("a store in {}", of.store),

@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 use crate::exec::{self, RunSettings, Where};
 use crate::grid::Grid;
 use crate::model::{CPU, EngineRequest};
-use crate::plan::kinds;
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
+use crate::stage;
 use ghostlab_store::{ClaimResult, Shadow, Store};
 
 #[derive(Subcommand)]
@@ -73,7 +73,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     arguments.asked.start_threads()?;
     // Of a dry run nothing is left: what it makes, it makes elsewhere.
     let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
-    let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[kinds::TOKENS])?) } else { None };
+    let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, Shadow::store);
     let work = Work::of(&arguments.asked, arguments.no_gate, tried)?;
     let engine = settled(arguments.asked.engine(), &work.grid)?;

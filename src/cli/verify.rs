@@ -15,7 +15,7 @@ use crate::exec::RunSettings;
 use crate::files::regular;
 use crate::hub;
 use crate::installed;
-use crate::plan::kinds;
+use crate::stage;
 use crate::verify::{self, Check, FolderCheck, Request, Verification, Work};
 use ghostlab_store::Store;
 
@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let folders = verify::folders(root)?;
     let scratch = tempfile::Builder::new().prefix("ghostlab-verify-").tempdir();
     let scratch = scratch.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))?;
-    let store = Store::open(scratch.path(), kinds::WORDS)?;
+    let store = Store::open(scratch.path(), stage::WORDS)?;
     let (reporter, stop) = (progress::reporter(false), stop::on_ctrl_c(stop::AFTER_BATCH)?);
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
     let around = home::below(None, "", Some(&arguments.folder));

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::latency::LatencyResult;
-use super::operator::BoundaryResult;
 use crate::error::{Error, Result};
 use crate::grid::Cell;
 use crate::identity::{Identity, MeasureId};
+use crate::stage::latency::LatencyResult;
+use crate::stage::operator::BoundaryResult;
 use crate::tasks::{self, Answered, TaskResult};
 
 /// A variant's scores on one task.

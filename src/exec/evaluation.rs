@@ -8,10 +8,10 @@ use super::programs::Programs;
 use super::schedule::Progressed;
 use super::score::{ChunkRun, ChunkState};
 use super::tokenise;
-use super::tokens::Text;
 use crate::error::{ErrorKind, Result};
 use crate::model::Program;
 use crate::plan::{BackbonePlan, Variant};
+use crate::stage::tokens::Text;
 use ghostlab_store::Key;
 
 /// A scoring to which a process comes back after others were at it.

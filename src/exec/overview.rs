@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::record::{RunRecord, RunState};
-use crate::plan::kinds;
 use crate::plan::{Outline, OutlineProgress};
+use crate::stage;
 use ghostlab_store::{Attempt, Store};
 
 /// How a store's runs stand.
@@ -204,7 +204,7 @@ impl Overview {
         let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
         let mut attempts = store.all_attempts();
         // What was made all the same.
-        attempts.retain(|name, _| !kinds::ALL.iter().any(|&kind| store.has_hash(kind, name)));
+        attempts.retain(|name, _| !stage::KINDS.iter().any(|&kind| store.has_hash(kind, name)));
         let (workers, runs): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(|of| of.worker);
         let mut ids: Vec<String> = Vec::new();
         for id in workers.iter().filter_map(|worker| worker.plan.as_ref()) {

@@ -5,11 +5,11 @@ use std::sync::Mutex;
 
 use super::context::Context;
 use super::lock::lock;
-use super::operator;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::model::{Program, whole};
-use crate::plan::{BackbonePlan, Variant, payload};
+use crate::plan::{BackbonePlan, Variant};
+use crate::stage::{operator, selection};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// The program of a variant, from the store.
@@ -32,7 +32,7 @@ pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant)
 type Find<'a> = dyn Fn(&Key) -> Result<Option<StoredObject>> + 'a;
 
 fn read_selection(find: &Find<'_>, key: &Key) -> Result<Selection> {
-    payload::selection(&found(find, key, "selection")?)
+    selection::read(&found(find, key, "selection")?)
 }
 
 fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {

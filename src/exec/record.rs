@@ -288,12 +288,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plan::kinds;
+    use crate::stage;
 
     #[test]
     fn of_two_gpus_of_one_machine_each_has_a_rate_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), kinds::WORDS).unwrap();
+        let store = Store::open(folder.path(), stage::WORDS).unwrap();
         let [slow, fast] = ["cuda:0", "cuda:1"].map(|gpu| json!({"host": "h", "gpu": {"device": gpu}}).to_string());
         for (at, (machine, flops)) in [(&slow, 4e9), (&fast, 8e9)].into_iter().enumerate() {
             let record = json!({

@@ -111,7 +111,7 @@ pub(super) fn told_failures(
         let repair = variant.repairs().find(|key| !state.has(key));
         let own = repair.and_then(|key| last(key.hash()));
         let calibration = variant.calibration.filter(|_| repair.is_some()).map(|place| &backbone.calibrations[place]);
-        let calibration = || last(&backbone.calibration_claim(calibration?));
+        let calibration = || last(&calibration?.claim(backbone));
         let chunks = || {
             let lacking = backbone.evaluations.iter().zip(&variant.scores).filter(|(_, key)| !state.has(key));
             lacking.map(|(evaluation, _)| of_chunks(&evaluation.journal)).find_map(|reason| reason)
@@ -196,9 +196,7 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
     let piece = |cost: JobCost| {
         let backbone = &plan.backbones[cost.backbone];
         let (work, kind) = match cost.job {
-            JobPlace::Calibration(place) => {
-                (backbone.calibration_claim(&backbone.calibrations[place]), WorkKind::Calibrate)
-            }
+            JobPlace::Calibration(place) => (backbone.calibrations[place].claim(backbone), WorkKind::Calibrate),
             JobPlace::Evaluation(place) => (backbone.evaluations[place].journal.clone(), WorkKind::Score),
             JobPlace::Latency(place) => (latency::work(backbone, place), WorkKind::Time),
         };
@@ -242,7 +240,7 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
                 let step =
                     attempt(context, &cells, || calibration::repair(context, models, backbone, calibration, &own))?;
                 if step == Progressed::Done {
-                    context.work_done(&backbone.calibration_claim(calibration));
+                    context.work_done(&calibration.claim(backbone));
                     // The next calibration may write as much again.
                     let Context { settings, plan, store, reporter, stop, .. } = context;
                     preflight_limits::in_store(settings.store_limit, 0, plan, store, *reporter, stop)?;

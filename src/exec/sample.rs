@@ -9,7 +9,6 @@ use super::calibration;
 use super::context::Context;
 use super::event::Reporter;
 use super::models::{FromFiles, Models};
-use super::operator::{BoundaryResult, figures};
 use super::preflight::{Preflight, Where, preflight};
 use super::programs::Programs;
 use super::run::attempt;
@@ -23,10 +22,11 @@ use crate::evaluate::{EvalSet, choices};
 use crate::grid::Grid;
 use crate::identity::{Identity, MeasureId};
 use crate::model::{Program, Trie};
-use crate::plan::payload::selection;
 use crate::plan::{
     BackbonePlan, Evaluation, JobCost, JobPlace, Plan, Subject, Variant, job_costs, unrepaired, weights_budget,
 };
+use crate::stage::operator::{BoundaryResult, figures};
+use crate::stage::selection;
 use crate::tasks::{AccuracyKind, Answered, DocumentResult, Score, Solutions};
 use ghostlab_store::Store;
 
@@ -172,7 +172,7 @@ fn cell(context: &Context<'_>, variant: &Variant, scores: Vec<SampledScores>) ->
     Ok(SampledCell {
         cell: variant.cell,
         identity: Arc::clone(&variant.identity),
-        selection: stored(variant.selection.as_ref()).as_ref().map(selection).transpose()?,
+        selection: stored(variant.selection.as_ref()).as_ref().map(selection::read).transpose()?,
         boundaries: stored(variant.repair()).as_ref().map(figures).transpose()?.unwrap_or_default(),
         scores,
         failure: context.failures().remove(&variant.cell),

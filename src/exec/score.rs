@@ -19,8 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
 use crate::plan::BackbonePlan;
-use crate::plan::kinds;
-use crate::plan::payload::{VALUES, value_bytes, values};
+use crate::stage::scores::{KIND, VALUES, bytes, read};
 use ghostlab_store::fault;
 use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease};
 
@@ -44,7 +43,7 @@ impl ChunkRun<'_> {
     pub(super) fn scores(&self, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
         let stored = |key: &Arc<Key>| {
             let artifact = self.run.get(key)?;
-            values(&artifact).ok()
+            read(&artifact).ok()
         };
         let missing: Vec<_> = keys.iter().filter(|key| stored(key).is_none()).cloned().collect();
         if !missing.is_empty() {
@@ -54,7 +53,7 @@ impl ChunkRun<'_> {
             .map(|key| {
                 let artifact = self.run.get(key);
                 let missing = || Error::job("scores vanished from the store").at(self.label.to_string());
-                values(&artifact.ok_or_else(missing)?)
+                read(&artifact.ok_or_else(missing)?)
             })
             .collect()
     }
@@ -148,7 +147,7 @@ impl ChunkRun<'_> {
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
-                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(kinds::SCORES, hash);
+                    let stored = |hash: &str| presence.knows(hash) || store.has_hash(KIND, hash);
                     store.retire(journal, stored);
                     store.clear_attempts(&self.journal);
                 }
@@ -381,7 +380,7 @@ impl ChunkRun<'_> {
 fn put(run: &Context<'_>, eval_set: &dyn EvalSet, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
     let packing = |candidate: &mut &mut ScoredVariant| {
         let chunks: Vec<Vec<f64>> = candidate.chunks.iter_mut().map(|c| c.take().unwrap_or_default()).collect();
-        let bytes = value_bytes(&eval_set.assemble(&chunks));
+        let bytes = bytes(&eval_set.assemble(&chunks));
         run.store.packing(&candidate.key, candidate.seconds, &[(VALUES, &bytes)])
     };
     run.store.put_all(candidates.iter_mut().map(packing).collect())?;

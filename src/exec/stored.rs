@@ -7,16 +7,15 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::cell_result::{CellResult, MadeFrom, TaskScores};
-use super::operator::{figures, losses};
 use super::outcome::{GridOutcome, TaskProtocol, TextProtocol};
-use super::tokens::{SHEET, extent};
 use crate::corpus::Rule;
 use crate::error::Result;
 use crate::evaluate::choices;
 use crate::evaluate::perplexity::Losses;
 use crate::machine;
-use crate::plan::payload::{LATENCY, from_json, selection, selection_notes, values};
 use crate::plan::{BackbonePlan, Evaluation, Plan, Subject, Variant};
+use crate::stage::tokens::{extent, solutions};
+use crate::stage::{distilled, latency, operator, scores, selection};
 use crate::tasks::{Answered, Score, Solutions};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
@@ -62,7 +61,7 @@ fn sheets(backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<Arc<Solut
 
 pub(super) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<Solutions>>> {
     match (&evaluation.subject, store.look(&evaluation.tokens)) {
-        (Subject::Task(_), Lookup::Whole(artifact)) => from_json(&artifact, SHEET).map(|key| Some(Arc::new(key))),
+        (Subject::Task(_), Lookup::Whole(artifact)) => solutions(&artifact).map(|key| Some(Arc::new(key))),
         _ => Ok(None),
     }
 }
@@ -117,17 +116,17 @@ impl<'a> Reader<'a> {
         let own = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
         result.inputs.extend(own.map(|path| (*path).to_string()));
         if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
-            let selection = selection(&artifact)?;
+            let selection = selection::read(&artifact)?;
             (result.removed, result.scores) = (selection.removed, selection.scores);
-            result.selection_notes = selection_notes(&artifact)?;
+            result.selection_notes = selection::notes(&artifact)?;
         }
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
-            result.boundaries = figures(&artifact)?;
+            result.boundaries = operator::figures(&artifact)?;
             result.seconds += artifact.meta().seconds;
         }
         if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, &mut result)) {
-            result.boundaries = figures(&artifact)?;
-            result.training = losses(&artifact)?;
+            result.boundaries = operator::figures(&artifact)?;
+            result.training = distilled::losses(&artifact)?;
             result.seconds += artifact.meta().seconds;
         }
         // What scores were made from may have gone to make room.
@@ -142,7 +141,7 @@ impl<'a> Reader<'a> {
                 result.missing.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
             }
             result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
-            let values = artifact.as_ref().map(values).transpose()?;
+            let values = artifact.as_ref().map(scores::read).transpose()?;
             match &evaluation.subject {
                 Subject::Windows(text) => {
                     let losses = values.map(|windows| Losses { windows });
@@ -167,7 +166,7 @@ impl<'a> Reader<'a> {
                 result.missing.get_or_insert_with(|| format!("not timed over {prompt}"));
             }
             result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
-            result.latencies.push(artifact.map(|artifact| from_json(&artifact, LATENCY)).transpose()?);
+            result.latencies.push(artifact.map(|artifact| latency::read(&artifact)).transpose()?);
         }
         Ok(result)
     }
@@ -214,7 +213,7 @@ pub(super) fn scored(evaluation: &Evaluation, scores: &[(usize, &Key)], store: &
     let mut all = Vec::new();
     for (cell, key) in scores {
         let Lookup::Whole(artifact) = store.look(key) else { continue };
-        let values = values(&artifact)?;
+        let values = scores::read(&artifact)?;
         let value = match (&evaluation.subject, &sheet) {
             (Subject::Windows(_), _) => Losses { windows: values }.perplexity(),
             (Subject::Task(used), Some(sheet)) => {

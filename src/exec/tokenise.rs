@@ -11,7 +11,6 @@ use rayon::prelude::*;
 
 use super::context::Context;
 use super::event::{Event, Reporter};
-use super::tokens::{TaskTokens, Text, read_windows, store_requests, store_windows};
 use super::wait;
 use crate::corpus::{self, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
@@ -20,6 +19,7 @@ use crate::files::limit::TextLimit;
 use crate::grid::{Calibration, TaskUse};
 use crate::machine;
 use crate::plan::{BackbonePlan, Plan, Subject};
+use crate::stage::tokens::{TaskTokens, Text, read_windows, store_requests, store_windows};
 use crate::tasks::{self, DocumentLimit, Items, Task};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::inputs::{BackboneFiles, Inputs};
-use super::kinds;
 use crate::corpus::{self, EVALUATION_SEED};
 use crate::criterion::{self, PruneSpec};
 use crate::distill::Finetune;
@@ -21,6 +20,7 @@ use crate::identity::{
 use crate::latency::Rounds;
 use crate::model::EngineChoice;
 use crate::recovery;
+use crate::stage::tokens::{self, RequestsOf};
 use crate::tasks::{self, Task};
 use ghostlab_store::Key;
 
@@ -70,25 +70,12 @@ impl<'a> Contents<'a> {
         })
     }
 
-    /// The key of a text's windows.
-    fn tokens(&self, corpus: &str, text: &TextId, windows: &Value) -> Key {
-        let TextId { bytes, format, column, rule, shards } = text;
-        let mut of = json!({
-            "corpus": bytes, "format": format, "column": column, "rule": rule, "tokenizer": self.files.tokenizer,
-            "windows": windows,
-        });
-        if let Some(shards) = shards {
-            of["shards"] = json!(shards);
-        }
-        Key::new(kinds::TOKENS, of, []).named(corpus)
-    }
-
     /// A calibration, and the key of its windows.
     pub(super) fn calibration(&self, of: &Calibration) -> Result<(CalibrationId, Key)> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = of;
         let text = self.text(corpus, seed)?;
         let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
-        let tokens = self.tokens(corpus, &text, &windows);
+        let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
         Ok((CalibrationId { text, sequences, length, seed }, tokens))
     }
 
@@ -97,7 +84,7 @@ impl<'a> Contents<'a> {
         let &Perplexity { ref corpus, length } = of;
         let (text, limit) = (self.text(corpus, EVALUATION_SEED)?, self.grid.corpora[corpus].limit);
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
-        let tokens = self.tokens(corpus, &text, &windows);
+        let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
         Ok((MeasureId::Windows { text, length, limit, batch: self.batch_tokens }, tokens))
     }
 
@@ -115,10 +102,18 @@ impl<'a> Contents<'a> {
             None => tasks::max_length(&config, Some(&tokenizer_config))?,
         };
         let prefix = prefix_token(&tokenizer_config, &config).map(|(_, token)| json!(token));
-        let of = json!({
-            "task": task.name, "task_version": task.version, "rows": rows, "formats": formats, "limit": limit,
-            "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
-        });
+        let of = RequestsOf {
+            task: task.name,
+            task_version: task.version,
+            rows: &rows,
+            formats: &formats,
+            limit,
+            bos: &bos,
+            max_length,
+            prefix: prefix.as_ref(),
+            tokenizer: &self.files.tokenizer,
+        };
+        let tokens = tokens::of_requests(&used.name, &of);
         let measure = MeasureId::Task {
             task: task.name.to_owned(),
             version: task.version,
@@ -130,7 +125,7 @@ impl<'a> Contents<'a> {
             prefix: prefix.as_ref().map(Canonical::of),
             batch: self.batch_tokens,
         };
-        Ok((measure, Key::new(kinds::TOKENS, of, []).named(&used.name)))
+        Ok((measure, tokens))
     }
 }
 

@@ -3,17 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::kinds;
-use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant, payload};
-use crate::calibrate::ActivationShape;
+use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
 use crate::criterion::{self, Criterion, PruneSpec};
-use crate::distill::Finetune;
 use crate::error::Result;
-use crate::grid::{Calibration, Grid};
-use crate::latency::{self, Rounds};
-use crate::model::trie::Cost;
+use crate::grid::Grid;
 use crate::model::{Load, Operator, Program, Trie};
-use crate::recovery::{self, Span};
+use crate::recovery;
+use crate::stage::{Cost, KINDS, Stage, activations, distilled, latency, operator, scores, tokens};
 use ghostlab_store::{ObjectKind, Store};
 
 /// What a grid costs, and what is left of that.
@@ -92,15 +88,11 @@ pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     for (place, backbone) in plan.backbones.iter().enumerate() {
         let mut jobs = Vec::new();
         of_backbone(plan, backbone, state, u64::MAX, u64::MAX, &mut jobs)?;
-        all.extend(jobs.into_iter().map(|(job, flops, left)| JobCost { backbone: place, job, flops, left }));
+        let cost =
+            |(job, cost): (JobPlace, Cost)| JobCost { backbone: place, job, flops: cost.shared, left: cost.left };
+        all.extend(jobs.into_iter().map(cost));
     }
     Ok(all)
-}
-
-/// What solving an operator takes: sums, a factorisation, and measuring the result.
-pub fn solve_flops(channels: usize, tokens: usize) -> f64 {
-    let c = channels as f64;
-    6.0 * tokens as f64 * c * c + 10.0 * c.powi(3)
 }
 
 /// Bytes that a backbone's weights may have while its jobs run, if jobs have `memory`: what one job leaves of it.
@@ -156,26 +148,7 @@ pub fn score_bytes(backbone: &BackbonePlan, variants: &[&Variant]) -> u64 {
 }
 
 fn matrix_bytes(backbone: &BackbonePlan) -> u64 {
-    4 * (backbone.config.hidden * backbone.config.hidden) as u64
-}
-
-/// Files and folders of an artifact at the most, with the folder of its hash's first digits: one file where it is small, else a
-/// folder with its record and payloads. Scores lie in files of many.
-fn inodes(kind: ObjectKind, backbone: &BackbonePlan) -> u64 {
-    // As many regions of a cut as there may well be.
-    let small = 4 * matrix_bytes(backbone) <= Store::SMALL;
-    match kind {
-        kinds::SCORES => 0,
-        kinds::SELECTION | kinds::LATENCY => 2,
-        kinds::OPERATOR | kinds::DISTILLED if small => 2,
-        kinds::TOKENS => 7,
-        _ => 6,
-    }
-}
-
-/// Files of so many scores that are stored together.
-fn score_files(scores: usize) -> u64 {
-    scores.div_ceil(Store::TOGETHER) as u64
+    operator::matrix_bytes(&backbone.config)
 }
 
 fn of_backbone(
@@ -184,7 +157,7 @@ fn of_backbone(
     state: &StoreState,
     spool_bytes: u64,
     memory: u64,
-    jobs: &mut Vec<(JobPlace, f64, f64)>,
+    jobs: &mut Vec<(JobPlace, Cost)>,
 ) -> Result<Estimate> {
     let config = &backbone.config;
     let mut total = Estimate::default();
@@ -196,32 +169,15 @@ fn of_backbone(
     let all = Trie::scoring(&programs);
     for (place, evaluation) in backbone.evaluations.iter().enumerate() {
         let Some(load) = load(state, &evaluation.tokens) else { continue };
-        let Cost { shared, separate } = all.flops(config, &load);
-        total.shared += shared;
-        total.naive += separate;
         let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[place]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
-        let mut left = 0.0;
-        if !missing.is_empty() {
-            left = Trie::scoring(&missing).flops(config, &load).shared;
-            total.left += left;
-            total.disk += missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
-            total.inodes += score_files(missing.len());
-        }
-        jobs.push((JobPlace::Evaluation(place), shared, left));
+        jobs.push((JobPlace::Evaluation(place), scores::cost(config, &all, &missing, &load)));
     }
     for (place, prompt) in backbone.latencies.iter().enumerate() {
         let load = Load::windows(prompt.length * prompt.batch, prompt.length);
-        // Each variant alone, and all of a comparison anew.
-        let passes = latency::passes(1, Rounds::PAPER) as f64 * all.flops(config, &load).separate;
         let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
-        total.naive += passes;
-        total.shared += passes;
-        let left = if left { passes } else { 0.0 };
-        total.left += left;
-        jobs.push((JobPlace::Latency(place), passes, left));
+        jobs.push((JobPlace::Latency(place), latency::cost(config, &all, &load, left)));
     }
-    let c = config.hidden as f64;
     let (mut operators, mut mapped) = (0, 0);
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
         let load = calibration.load();
@@ -232,60 +188,44 @@ fn of_backbone(
         let own: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(place)).collect();
         let missing: Vec<&Variant> =
             own.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
-        let pass = Trie::new(&[Program::trunk(config.layers)]).flops(config, &load).shared;
-        let solve = solve_flops(config.hidden, load.tokens);
-        let trials: Vec<(bool, f64)> = trials(plan.grid, backbone, &own, state, &load)?;
-        let trial_cost: f64 = trials.iter().map(|(_, cost)| cost).sum();
-        let before = (total.shared, total.left);
-        total.naive += own.len() as f64 * (pass + solve) + trial_cost;
-        total.shared += pass + own.len() as f64 * solve + trial_cost;
-        total.left += trials.iter().filter(|(left, _)| *left).map(|(_, cost)| cost).sum::<f64>();
-        // What a step of a search scores is stored together.
-        total.inodes += trials.iter().filter(|(left, _)| *left).count() as u64 * score_files(backbone.config.layers);
+        let pass = activations::pass_flops(config, &load);
+        // A text that operators are trained on alone is no job: a pass reads it.
+        if own.is_empty() {
+            total.shared += pass;
+            continue;
+        }
+        let mut cost = operator::cost(config, &load, pass, [own.len(), missing.len()]);
+        for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &own, state)? {
+            cost += scores::trials_cost(config, &sets, left, &load);
+        }
         // What one pass gives is kept once for all methods of a boundary.
-        let mut read = BTreeSet::new();
+        let (mut read, pass) = (BTreeSet::new(), pass / load.tokens.max(1) as f64);
         for (variant, trained) in own.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
-            let text = &backbone.calibrations[trained.text].calibration;
-            let tokens = text.sequences * text.length;
-            // Forwards and backwards through what stands after the boundary, taken to be a quarter of the layers.
-            let steps = 3.0 * (pass / load.tokens.max(1) as f64 / 4.0 + 2.0 * c * config.vocab as f64) * tokens as f64;
-            total.naive += steps;
-            total.shared += steps;
-            if !state.has(&trained.key) {
-                total.left += steps;
-                let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
-                if read.insert((trained.text, boundary)) {
-                    total.left += pass / load.tokens.max(1) as f64 * tokens as f64;
-                    total.disk += (4 * config.hidden + 8 * Finetune::TOP_TOKENS) as u64 * tokens as u64;
-                    let shape =
-                        ActivationShape { sequences: text.sequences, length: text.length, channels: config.hidden };
-                    total.inodes += 2 * shape.shard_count() as u64 * inodes(kinds::TEACHER, backbone);
-                }
+            let (text, left) = (&backbone.calibrations[trained.text], !state.has(&trained.key));
+            cost += distilled::cost(config, pass, &text.load(), left);
+            let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
+            if left && read.insert((trained.text, boundary)) {
+                cost += distilled::lessons_cost(config, pass, &text.load(), text.shape(config));
             }
         }
         if !missing.is_empty() {
-            total.left += pass + missing.len() as f64 * solve;
+            operators += missing.len();
+            let (kept, spooled) = sites(plan.grid, backbone, &missing, state)?;
+            cost += activations::cost(config, calibration.shape(config), &load, [kept, spooled]);
+            let site_bytes = activations::site_bytes(config, &load);
+            mapped = mapped.max(kept as u64 * site_bytes);
+            total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
         }
-        // A text that operators are trained on alone is no job.
-        if !own.is_empty() {
-            jobs.push((JobPlace::Calibration(place), total.shared - before.0, total.left - before.1));
-        }
-        if missing.is_empty() {
-            continue;
-        }
-        operators += missing.len();
-        let (kept, spooled) = sites(plan.grid, backbone, &missing, state)?;
-        let site_bytes = (4 * load.tokens * config.hidden) as u64;
-        total.disk += kept as u64 * site_bytes;
-        let Calibration { sequences, length, .. } = calibration.calibration;
-        let shape = ActivationShape { sequences, length, channels: config.hidden };
-        let shards = shape.shard_count() as u64;
-        total.inodes += (kept + spooled) as u64 * shards * inodes(kinds::ACTIVATIONS, backbone);
-        mapped = mapped.max(kept as u64 * site_bytes);
-        total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
+        jobs.push((JobPlace::Calibration(place), cost));
     }
-    let matrix = 4 * (config.hidden * config.hidden) as u64;
-    total.disk += operators as u64 * matrix;
+    for (_, cost) in jobs.iter() {
+        total.naive += cost.separate;
+        total.shared += cost.shared;
+        total.left += cost.left;
+        total.disk += cost.disk;
+        total.inodes += cost.inodes;
+    }
+    let matrix = matrix_bytes(backbone);
     let lacking: BTreeSet<(ObjectKind, &str)> = backbone
         .tokens()
         .into_iter()
@@ -293,9 +233,11 @@ fn of_backbone(
         .filter(|key| !state.has(key))
         .map(|key| (key.kind(), key.hash()))
         .collect();
-    total.inodes += lacking.iter().map(|(kind, _)| inodes(*kind, backbone)).sum::<u64>();
+    // As many regions of a cut as there may well be.
+    let small = 4 * matrix <= Store::SMALL;
+    total.inodes += lacking.iter().map(|(kind, _)| (Stage::of(*kind).inodes)(small)).sum::<u64>();
     // The folders of kinds, and that of the files of many.
-    total.inodes += if lacking.is_empty() { 0 } else { kinds::ALL.len() as u64 + 1 };
+    total.inodes += if lacking.is_empty() { 0 } else { KINDS.len() as u64 + 1 };
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
         // Four matrices in f64 are the most that solving holds, beside the activations that it maps.
@@ -306,10 +248,10 @@ fn of_backbone(
     Ok(total)
 }
 
-fn load(state: &StoreState, tokens: &ghostlab_store::Key) -> Option<Load> {
-    debug_assert_eq!(tokens.kind(), kinds::TOKENS);
-    match state.of(tokens) {
-        ObjectState::Whole(artifact) => payload::load(artifact).ok(),
+fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
+    debug_assert_eq!(key.kind(), tokens::KIND);
+    match state.of(key) {
+        ObjectState::Whole(artifact) => tokens::load(artifact).ok(),
         _ => None,
     }
 }
@@ -363,7 +305,7 @@ impl Trials {
         let tokens = &backbone.calibrations[calibration].tokens;
         let mut all = Vec::new();
         for Deepest { criterion, sets, left } in deepest(plan.grid, backbone, &own, state)? {
-            let stored = |set: &&Vec<usize>| !left || store.has(&backbone.trial(tokens, set, plan.batch_tokens));
+            let stored = |set: &&Vec<usize>| !left || store.has(&scores::trial(backbone.keyed(), tokens, set));
             let (needed, stored) = (sets.len(), sets.iter().filter(stored).count());
             if needed > 0 {
                 all.push(Self { criterion, needed, stored });
@@ -407,27 +349,6 @@ fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &
     Ok(all)
 }
 
-/// Whether each step of the criteria's measuring is left to do, and its cost.
-fn trials(
-    grid: &Grid,
-    backbone: &BackbonePlan,
-    variants: &[&Variant],
-    state: &StoreState,
-    load: &Load,
-) -> Result<Vec<(bool, f64)>> {
-    let mut costs = Vec::new();
-    for Deepest { sets, left, .. } in deepest(grid, backbone, variants, state)? {
-        // A step of a greedy search waits for the one before it: each size is a run of its own.
-        for run in sets.chunk_by(|a, b| a.len() == b.len()) {
-            let programs: Vec<Program> =
-                run.iter().map(|set| Program::pruned(backbone.config.layers, set, |_| None)).collect();
-            let cost = Trie::new(&programs).flops(&backbone.config, load);
-            costs.push((left, cost.shared));
-        }
-    }
-    Ok(costs)
-}
-
 /// How many sites of activations will be kept, and how many a pass has to write because a selection may need them.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Result<(usize, usize)> {
     let (mut kept, mut spooled) = (BTreeSet::new(), BTreeSet::new());
@@ -435,10 +356,7 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
         let cell = &grid.cells[variant.cell];
         let (Some(criterion), Some(method)) = (criterion_of(grid, variant)?, &cell.recovery) else { continue };
         let recovery = recovery::build(&method.name, &method.options)?;
-        let of = |regions: Vec<(usize, usize)>| -> Vec<_> {
-            let spans = regions.into_iter().flat_map(|(start, end)| recovery.spans(Span { start, end }));
-            spans.flat_map(|span| recovery.sites(span)).collect()
-        };
+        let of = |regions| operator::sites(&*recovery, regions);
         let known = variant.selection.as_ref().and_then(|key| state.selection(key));
         match known {
             Some(selection) => kept.extend(of(selection.regions())),

@@ -4,24 +4,24 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::recipe::{PAIRS, SEQUENCES, SITE, TRAINED, TRIAL};
 use super::{BackbonePlan, Plan};
 use crate::identity::ComputeId;
 use crate::model::CPU;
+use crate::stage::{KINDS, Member, Stage};
 use ghostlab_store::{Found, InventoryItem, Key, Store};
 
 /// The hashes of the artifacts that some plans use, and of all that these are made from.
 #[derive(Debug, Default)]
 pub struct KeepSet {
     used: BTreeSet<String>,
-    /// Trained operators that are not stored yet: their checkpoints are work that is half done.
+    /// Those of them that are not stored yet: what lies on the way to them is work that is half done.
     unfinished: BTreeSet<String>,
 }
 
 impl KeepSet {
     pub fn add(&mut self, plan: &Plan<'_>, store: &Store) {
         keys(plan).for_each(|key| self.add_key(key));
-        self.add_trainings(plan, store);
+        self.add_unfinished(plan, store);
     }
 
     fn add_key(&mut self, key: &Key) {
@@ -33,7 +33,7 @@ impl KeepSet {
     /// What is still needed to complete a plan, and to read its results: of what is stored, not what it was made from.
     pub(super) fn add_needed(&mut self, plan: &Plan<'_>, store: &Store) {
         keys(plan).for_each(|key| self.add_unmade(key, store));
-        self.add_trainings(plan, store);
+        self.add_unfinished(plan, store);
     }
 
     fn add_unmade(&mut self, key: &Key, store: &Store) {
@@ -42,21 +42,23 @@ impl KeepSet {
         }
     }
 
-    fn add_trainings(&mut self, plan: &Plan<'_>, store: &Store) {
-        let trained = plan.variants().filter_map(|(_, variant)| Some(&variant.trained.as_ref()?.key));
-        let unfinished = trained.filter(|key| !store.has(key)).map(|key| key.hash().to_owned());
-        self.unfinished.extend(unfinished);
+    fn add_unfinished(&mut self, plan: &Plan<'_>, store: &Store) {
+        let lead_on = |key: &&Key| {
+            let members = Stage::of(key.kind()).members;
+            members.iter().any(|member| matches!(member, Member::Toward(_))) && !store.has(key)
+        };
+        self.unfinished.extend(keys(plan).filter(lead_on).map(|key| key.hash().to_owned()));
     }
 
-    /// Of a pass all sites are kept, and of a criterion's perplexities all trials: another depth or recovery may use them.
+    /// Of a family all members are kept, as of a pass all sites and of a criterion's perplexities all trials: another depth
+    /// or recovery may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
-        let family = |fields: &[&str]| entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash));
-        self.used.contains(&entry.hash)
-            || family(&[TRIAL])
-            || family(&[SITE, SEQUENCES])
-            || family(&[PAIRS, SEQUENCES])
-            || family(&[SEQUENCES])
-            || entry.parent(TRAINED).is_some_and(|hash| self.unfinished.contains(&hash))
+        let belongs = |member: &Member| match member {
+            Member::Of(fields) => entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash)),
+            Member::Toward(parent) => entry.parent(parent).is_some_and(|hash| self.unfinished.contains(&hash)),
+        };
+        let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).map(Stage::of);
+        self.used.contains(&entry.hash) || stage.is_some_and(|stage| stage.members.iter().any(belongs))
     }
 }
 

@@ -5,9 +5,7 @@ mod contents;
 mod cost;
 mod inputs;
 mod kept;
-pub mod kinds;
 mod outline;
-pub mod payload;
 mod quota;
 mod reason;
 mod recipe;
@@ -16,13 +14,12 @@ mod state;
 use std::collections::BTreeSet;
 
 pub use cost::{
-    Estimate, JobCost, JobPlace, Trials, batch_bytes, job_costs, place_holder, repair_bytes, score_bytes, solve_flops,
-    unrepaired, unscored, weights_budget,
+    Estimate, JobCost, JobPlace, Trials, batch_bytes, job_costs, place_holder, repair_bytes, score_bytes, unrepaired,
+    unscored, weights_budget,
 };
 pub use inputs::{Inputs, warnings};
 pub use kept::{KeepSet, engines_of};
 pub use outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
-use payload::{FIGURES, selection};
 pub use quota::Quota;
 pub use reason::{Change, Reason, Reasons};
 pub use recipe::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};

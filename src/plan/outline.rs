@@ -9,10 +9,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cost::{JobPlace, job_costs};
-use super::kinds;
 use super::{BackbonePlan, Plan, StoreState, Variant};
 use crate::error::Result;
 use crate::files::sha256;
+use crate::stage;
 use ghostlab_store::{Key, Store};
 
 /// The artifacts, cells and jobs of a plan. Latencies are left out: each machine has its own.
@@ -144,7 +144,7 @@ impl Outline {
     /// What of it is stored. That it is whole is seen by whoever uses it.
     pub fn progress(&self, store: &Store) -> OutlineProgress {
         let present: BTreeMap<&str, HashSet<String>> =
-            kinds::ALL.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
+            stage::KINDS.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
         let has = |&place: &usize| {
             let (kind, hash) = &self.artifacts[place];
             present.get(kind.as_str()).is_some_and(|hashes| hashes.contains(hash))
@@ -169,7 +169,7 @@ fn described(backbone: &BackbonePlan, job: JobPlace) -> Option<(String, String, 
             let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
             let plan = &backbone.calibrations[place];
             let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
-            (label, backbone.calibration_claim(plan), own.flat_map(Variant::repairs).collect())
+            (label, plan.claim(backbone), own.flat_map(Variant::repairs).collect())
         }
         JobPlace::Evaluation(place) => {
             let evaluation = &backbone.evaluations[place];

@@ -59,17 +59,17 @@ impl Quota {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::kinds;
+    use crate::stage;
     use ghostlab_store::Key;
     use serde_json::json;
 
     #[test]
     fn what_is_cheapest_for_its_bytes_goes_first_and_what_is_needed_never() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), kinds::WORDS).unwrap();
+        let store = Store::open(folder.path(), stage::WORDS).unwrap();
         // Bytes, and the seconds that they took: 10, 1, 100 and 2 ms a byte.
         for (number, (bytes, seconds)) in [(100, 1.0), (1000, 1.0), (10, 1.0), (500, 1.0)].into_iter().enumerate() {
-            let key = Key::new(kinds::SELECTION, json!({"number": number}), []);
+            let key = Key::new(stage::selection::KIND, json!({"number": number}), []);
             store.put(&key, seconds, &[("a", &vec![0; bytes])]).unwrap();
         }
         let quota = |needed: u64, limit: u64, coming: u64| {

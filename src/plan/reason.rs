@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::kinds;
 use super::{ObjectState, Plan, StoreState};
 use crate::identity::{Aspect, Canonical, Difference, Leaves, differs};
+use crate::stage;
 use ghostlab_store::{Found, InventoryItem, Key, Store};
 
 /// Why an artifact is not there.
@@ -105,7 +105,7 @@ impl Reasons {
                 continue;
             }
             let key = &artifact.meta().key;
-            let Some(kind) = kinds::ALL.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
+            let Some(kind) = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
             let parts = Parts { leaves: leaves(key), inputs: inputs(key) };
             let of_kind = stored.entry(kind.name()).or_default();
             for field in parts.leaves.keys() {
@@ -215,10 +215,10 @@ mod tests {
     use std::sync::Arc;
 
     fn key(seed: u64, alpha: f64, content: &str) -> Key {
-        let tokens = Arc::new(Key::new(kinds::TOKENS, json!({"seed": seed}), []).named("c4"));
+        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"seed": seed}), []).named("c4"));
         let of = json!({"backbone": content.repeat(64)});
-        let selection = Key::new(kinds::SELECTION, of, [("tokens", tokens)]).named("llama");
-        Key::new(kinds::OPERATOR, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
+        let selection = Key::new(stage::selection::KIND, of, [("tokens", tokens)]).named("llama");
+        Key::new(stage::operator::KIND, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
     }
 
     fn parts(key: &Key) -> Parts {
@@ -228,7 +228,7 @@ mod tests {
     /// The reason for a key in a store that holds these.
     fn reason(stored: &[Key], wanted: &Key) -> String {
         let temp = tempfile::tempdir().unwrap();
-        let store = Store::open(temp.path(), kinds::WORDS).unwrap();
+        let store = Store::open(temp.path(), stage::WORDS).unwrap();
         for key in stored {
             store.put(key, 1.0, &[("x", b"x")]).unwrap();
         }
@@ -248,9 +248,9 @@ mod tests {
     fn what_is_hardly_comparable_gives_no_reason() {
         assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings: another cell");
         let dense = |name: &str, content: &str, tokens: &str| {
-            let tokens = Arc::new(Key::new(kinds::TOKENS, json!({"length": 64}), []).named(tokens));
+            let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"length": 64}), []).named(tokens));
             let of = json!({"backbone": content.repeat(64)});
-            Key::new(kinds::SCORES, of, [("tokens", tokens)]).named(name)
+            Key::new(stage::scores::KIND, of, [("tokens", tokens)]).named(name)
         };
         let stored = [dense("llama", "a", "ptb")];
         assert_eq!(reason(&stored, &dense("qwen", "b", "ptb")), "first time", "another backbone");
@@ -261,10 +261,10 @@ mod tests {
     #[test]
     fn an_ancestor_on_two_paths_is_told_once() {
         let key = |seed: u64| {
-            let tokens = Arc::new(Key::new(kinds::TOKENS, json!({"seed": seed}), []));
-            let pass = Arc::new(Key::new(kinds::ACTIVATIONS, json!({"dtype": "f32"}), [("tokens", tokens)]));
-            let selection = Key::new(kinds::SELECTION, json!({}), [("activations", Arc::clone(&pass))]);
-            Key::new(kinds::OPERATOR, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
+            let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"seed": seed}), []));
+            let pass = Arc::new(Key::new(stage::activations::KIND, json!({"dtype": "f32"}), [("tokens", tokens)]));
+            let selection = Key::new(stage::selection::KIND, json!({}), [("activations", Arc::clone(&pass))]);
+            Key::new(stage::operator::KIND, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
         };
         let (stored, wanted) = (parts(&key(0)), parts(&key(1)));
         let changes = differences(&stored.leaves, &wanted.leaves);

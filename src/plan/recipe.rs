@@ -1,16 +1,12 @@
 //! From cells to keys: every artifact that a grid asks for, named by what makes it, before anything is made.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use super::contents::{self, Contents};
 use super::inputs::Inputs;
-use super::kinds;
-use crate::calibrate::{HookPoint, Pair};
+use crate::calibrate::ActivationShape;
 use crate::criterion::{self, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
@@ -18,8 +14,9 @@ use crate::files::sha256;
 use crate::grid::{Calibration, Cell, Grid, Latency, Method, Perplexity, TaskUse};
 use crate::identity::{CalibrationId, CutId, Identity, MeasureId, RepairId, beside};
 use crate::machine;
-use crate::model::{CPU, Config, EngineChoice, EngineRequest, Load};
+use crate::model::{Config, EngineChoice, EngineRequest, Load};
 use crate::recovery;
+use crate::stage::{KeyedBackbone, activations, distilled, latency, operator, scores, selection};
 use ghostlab_store::Key;
 
 /// Everything that a backbone's cells need.
@@ -32,6 +29,8 @@ pub struct BackbonePlan {
     pub content: String,
     /// What runs it.
     pub engine: EngineChoice,
+    /// Tokens of a batch.
+    pub batch_tokens: usize,
     /// The distinct calibrations of its cells.
     pub calibrations: Vec<CalibrationPlan>,
     /// The grid's evaluations, in its order: perplexities, then tasks.
@@ -113,6 +112,17 @@ impl CalibrationPlan {
         let Calibration { sequences, length, .. } = self.calibration;
         Load::windows(sequences.saturating_mul(length), length)
     }
+
+    /// What a process claims that makes the repairs on it.
+    pub fn claim(&self, of: &BackbonePlan) -> String {
+        activations::claim(of.keyed(), &self.tokens)
+    }
+
+    /// What a pass over it keeps of a site.
+    pub fn shape(&self, config: &Config) -> ActivationShape {
+        let Calibration { sequences, length, .. } = self.calibration;
+        ActivationShape { sequences, length, channels: config.hidden }
+    }
 }
 
 impl Variant {
@@ -131,15 +141,6 @@ impl Variant {
         self.trained.as_ref().map(|trained| &trained.key).or(self.operator.as_ref())
     }
 }
-
-/// The field that tells a trial from the whole backbone on the same tokens.
-pub(super) const TRIAL: &str = "removed";
-/// The fields that tell one site's activations, or the sums of some similarities, over some sequences from the pass.
-pub(super) const SITE: &str = "site";
-pub(super) const PAIRS: &str = "pairs";
-pub(super) const SEQUENCES: &str = "sequences";
-/// The parent of a checkpoint: what it is on the way to.
-pub(super) const TRAINED: &str = "trained";
 
 /// The text that a cell's operator is trained on: of the calibration's corpus. None where it is not trained.
 fn training_text(cell: &Cell) -> Result<Option<Calibration>> {
@@ -194,13 +195,14 @@ impl BackbonePlan {
             }
         }
         let subjects = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
+        let keyed = KeyedBackbone { name, content: &files.content, engine: engine.id(), batch_tokens };
         let mut evaluations = Vec::new();
         for subject in subjects.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task)) {
             let (measure, tokens) = match &subject {
                 Subject::Windows(text) => contents.windows(text)?,
                 Subject::Task(used) => contents.task(used)?,
             };
-            let journal = journal(&files.content, engine, &tokens, batch_tokens);
+            let journal = scores::journal(keyed, &tokens);
             evaluations.push(Evaluation { subject, measure: Arc::new(measure), tokens: Arc::new(tokens), journal });
         }
         let mut plan = Self {
@@ -209,41 +211,32 @@ impl BackbonePlan {
             config,
             content: files.content.clone(),
             engine,
+            batch_tokens,
             calibrations,
             evaluations,
             latencies: grid.evaluate.latency.clone(),
             variants: Vec::new(),
         };
         for (index, cell) in own {
-            let variant = plan.variant(index, cell, batch_tokens, &mut known)?;
+            let variant = plan.variant(index, cell, &mut known)?;
             plan.variants.push(variant);
         }
         plan.add_latencies();
         Ok(plan)
     }
 
-    /// The keys of latencies. Those of a prompt are measured together, so that each key says among which others, and on
-    /// which machine: no other one's times stand for its own.
+    /// The keys of latencies: among which others is known when all variants are.
     fn add_latencies(&mut self) {
-        let of = |variant: &Variant| variant.repair().map_or("dense", |key| key.hash()).to_owned();
-        let among: BTreeSet<String> = self.variants.iter().map(of).collect();
-        let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
         if self.latencies.is_empty() {
             return;
         }
+        let of = |variant: &Variant| variant.repair().map_or("dense", |key| key.hash()).to_owned();
+        let among: BTreeSet<String> = self.variants.iter().map(of).collect();
+        let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
         let machine = machine::identity(self.engine.device());
         let key = |variant: &Variant, measure: &Arc<MeasureId>| {
-            let mut of = self.on_engine();
-            if let MeasureId::Prefill { length, batch, warmups, rounds, machine, .. } = &**measure {
-                of["machine"] = machine.value();
-                for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
-                    of[name] = json!(value);
-                }
-                of["among"] = json!(among);
-            }
-            let operator = variant.repair().map(|key| ("operator", Arc::clone(key)));
             let what = Arc::new(variant.identity.measured(measure));
-            Arc::new(Key::new(kinds::LATENCY, of, operator).named(&self.name).about(&what))
+            Arc::new(latency::key(self.keyed(), variant.repair(), measure, &among, &what))
         };
         let others = beside(&self.variants.iter().map(|variant| &*variant.identity).collect::<Vec<_>>());
         let timed = |(variant, others): (&Variant, String)| {
@@ -256,20 +249,18 @@ impl BackbonePlan {
         each.for_each(|(variant, timed)| (variant.latencies, variant.prompts) = timed);
     }
 
-    fn variant(&self, index: usize, cell: &Cell, batch_tokens: usize, known: &mut Known) -> Result<Variant> {
+    fn variant(&self, index: usize, cell: &Cell, known: &mut Known) -> Result<Variant> {
         let Known { dense, calibrations, cuts } = known;
-        let score = |of: &Value, identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
-            let key = |evaluation: &Evaluation| {
-                let parents = operator.map(|operator| ("operator", Arc::clone(operator)));
-                let parents = parents.into_iter().chain([("tokens", Arc::clone(&evaluation.tokens))]);
-                let what = Arc::new(identity.measured(&evaluation.measure));
-                Arc::new(Key::new(kinds::SCORES, of.clone(), parents).named(&self.name).about(&what))
+        let score = |identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
+            let key = |of: &Evaluation| {
+                let what = Arc::new(identity.measured(&of.measure));
+                Arc::new(scores::key(self.keyed(), operator, &of.tokens, &what))
             };
             self.evaluations.iter().map(key).collect()
         };
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
-            let scores = score(&self.dense(batch_tokens), dense, None);
+            let scores = score(dense, None);
             return Ok(Variant {
                 cell: index,
                 identity: Arc::new(dense.clone()),
@@ -295,7 +286,9 @@ impl BackbonePlan {
                     calibration: Some(Arc::clone(&plan.identity)),
                     ..dense.clone()
                 };
-                let selection = self.selection(place, criterion, &cut, batch_tokens)?.about(&Arc::new(chosen));
+                let rule = criterion::build(&criterion.name, &criterion.options)?;
+                let looked = (&*rule, &self.cut(cell.depth));
+                let selection = selection::key(self.keyed(), &cut, looked, &plan.tokens).about(&Arc::new(chosen));
                 free.insert((cut, Arc::new(selection))).clone()
             }
         };
@@ -311,11 +304,12 @@ impl BackbonePlan {
             None => Arc::clone(&identity),
             Some(_) => Arc::new(of(RepairId { training: None, ..repair.clone() })),
         };
-        let operator = Arc::new(self.operator(&selection, &repair, plan).about(&solved));
+        let operator = operator::key(self.keyed(), &selection, &repair, &plan.tokens).about(&solved);
+        let operator = Arc::new(operator);
         let text = training_text(cell)?.and_then(|text| calibrations.get(&text).copied());
         let trained = self.training(cell, [criterion, recovery], &operator, text, &identity)?;
         let runs_with = trained.as_ref().map_or(&operator, |trained| &trained.key);
-        let scores = score(&json!({"batch": batch_tokens}), &identity, Some(runs_with));
+        let scores = score(&identity, Some(runs_with));
         Ok(Variant {
             cell: index,
             identity,
@@ -330,36 +324,7 @@ impl BackbonePlan {
         })
     }
 
-    /// A selection's key has what the criterion looks at: similarities of activations, scores without some layers.
-    fn selection(&self, calibration: usize, criterion: &Method, cut: &CutId, batch_tokens: usize) -> Result<Key> {
-        let CutId { criterion: name, version, options, depth, known } = cut;
-        let mut of = json!({
-            "backbone": self.content, "criterion": name, "criterion_version": version, "options": options.value(),
-            "depth": depth,
-        });
-        if let Some(known) = known {
-            of["known"] = known.value();
-        }
-        let rule = criterion::build(&criterion.name, &criterion.options)?;
-        let (cut, tokens) = (self.cut(*depth), &self.calibrations[calibration].tokens);
-        let looks = !rule.pairs(&cut).is_empty() || !rule.sites(&cut).is_empty();
-        let activations = looks.then(|| ("activations", self.pass(tokens)));
-        let scores = (!rule.trials(&cut).is_empty()).then(|| ("scores", self.whole(tokens, batch_tokens)));
-        let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
-        Ok(Key::new(kinds::SELECTION, of, parents).named(&self.name))
-    }
-
-    /// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
-    fn operator(&self, selection: &Arc<Key>, repair: &RepairId, calibration: &CalibrationPlan) -> Key {
-        let RepairId { recovery, version, options, fitted, training: _ } = repair;
-        let of = json!({
-            "recovery": recovery, "recovery_version": version, "options": options.value(), "sequences": fitted,
-        });
-        let activations = Arc::new(self.pass(&calibration.tokens));
-        Key::new(kinds::OPERATOR, of, [("selection", Arc::clone(selection)), ("activations", activations)])
-    }
-
-    /// A trained operator's key has the operator that the training begins with, and its text.
+    /// The training of a cell's operator; none where it stays as it is solved.
     fn training(
         &self,
         cell: &Cell,
@@ -379,110 +344,18 @@ impl BackbonePlan {
                 .found(format!("`{criterion}`, whose layers need not be one block"))
                 .hint("the paper fine-tunes LLM-Streamline's cuts"));
         }
-        let of = json!({
-            "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
-            // Whatever engine made what it reads, a training runs on the CPU in f32.
-            "likeliest": Finetune::TOP_TOKENS, "dtype": CPU.dtype, "device": CPU.device,
-        });
-        let teacher = self.teacher(&self.calibrations[place].tokens, None);
-        let pass = self.pass(&self.calibrations[place].tokens);
-        let parents =
-            [("operator", Arc::clone(operator)), ("teacher", Arc::new(teacher)), ("activations", Arc::new(pass))];
-        let key = Arc::new(Key::new(kinds::DISTILLED, of, parents).about(identity));
+        let key = Arc::new(distilled::key(self.keyed(), operator, &self.calibrations[place].tokens, identity));
         Ok(Some(TrainingPlan { text: place, finetune, key }))
     }
 
-    /// What the whole backbone predicts for some sequences of a text; without any it stands for all in the keys of
-    /// trainings.
-    pub fn teacher(&self, tokens: &Arc<Key>, sequences: Option<&Range<usize>>) -> Key {
-        let mut of = self.on_engine();
-        of["likeliest"] = json!(Finetune::TOP_TOKENS);
-        if let Some(sequences) = sequences {
-            of[SEQUENCES] = json!([sequences.start, sequences.end]);
-        }
-        Key::new(kinds::TEACHER, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
-    }
-
-    /// A training after so many steps: what it goes on from when it was killed.
-    pub fn checkpoint(&self, trained: &Arc<Key>, steps: usize) -> Key {
-        Key::new(kinds::DISTILLED, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
+    /// As keys name it.
+    pub fn keyed(&self) -> KeyedBackbone<'_> {
+        let Self { name, content, engine, batch_tokens, .. } = self;
+        KeyedBackbone { name, content, engine: engine.id(), batch_tokens: *batch_tokens }
     }
 
     fn cut(&self, depth: usize) -> PruneSpec<'_> {
         PruneSpec { backbone: &self.name, layers: self.config.layers, depth }
-    }
-
-    /// The backbone and what its numbers depend on where it runs. Keys are older than the word engine: the CPU's have no
-    /// name in them, another engine's have its name beside float type and device class.
-    fn on_engine(&self) -> Value {
-        let id = self.engine.id();
-        let mut of = json!({"backbone": self.content, "dtype": id.dtype, "device": id.device});
-        if id.name != CPU.name {
-            of["engine"] = json!(id.name);
-        }
-        of
-    }
-
-    fn dense(&self, batch_tokens: usize) -> Value {
-        let mut of = self.on_engine();
-        of["batch"] = json!(batch_tokens);
-        of
-    }
-
-    /// The scores of the bare backbone on a calibration's tokens. In the keys of selections it stands for those of all
-    /// trials, of which it is not known before which there will be.
-    fn whole(&self, tokens: &Arc<Key>, batch_tokens: usize) -> Key {
-        Key::new(kinds::SCORES, self.dense(batch_tokens), [("tokens", Arc::clone(tokens))]).named(&self.name)
-    }
-
-    /// The scores of the bare backbone without some layers, on a calibration's tokens.
-    pub fn trial(&self, tokens: &Arc<Key>, removed: &[usize], batch_tokens: usize) -> Key {
-        let mut of = self.dense(batch_tokens);
-        of[TRIAL] = json!(removed);
-        Key::new(kinds::SCORES, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
-    }
-
-    /// A calibration pass. In the keys of selections and operators it stands for the activations at all sites: which of
-    /// them are read is known only when the layers are chosen.
-    fn pass(&self, tokens: &Arc<Key>) -> Key {
-        Key::new(kinds::ACTIVATIONS, self.on_engine(), [("tokens", Arc::clone(tokens))]).named(&self.name)
-    }
-
-    /// The residual stream at one site over some sequences of a calibration's tokens.
-    pub fn activations(&self, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
-        self.measured(tokens, sequences, SITE, json!(site.to_string()))
-    }
-
-    /// The sums of some similarities over some sequences of a calibration's tokens.
-    pub fn similarities(&self, tokens: &Arc<Key>, pairs: &BTreeSet<Pair>, sequences: &Range<usize>) -> Key {
-        self.measured(tokens, sequences, PAIRS, json!(pairs))
-    }
-
-    fn measured(&self, tokens: &Arc<Key>, sequences: &Range<usize>, what: &str, of_what: Value) -> Key {
-        let mut of = self.on_engine();
-        of[SEQUENCES] = json!([sequences.start, sequences.end]);
-        of[what] = of_what;
-        Key::new(kinds::ACTIVATIONS, of, [("tokens", Arc::clone(tokens))]).named(&self.name)
-    }
-
-    /// The name of the journal, and of the claims, of what is scored on some tokens.
-    pub fn journal(&self, tokens: &Key, batch_tokens: usize) -> String {
-        journal(&self.content, self.engine, tokens, batch_tokens)
-    }
-
-    /// What a process claims that makes this backbone's repairs on one calibration.
-    pub fn calibration_claim(&self, plan: &CalibrationPlan) -> String {
-        let engine = other_engine(self.engine);
-        format!(
-            "{}{}",
-            kinds::CALIBRATING,
-            sha256::of_bytes(format!("{} {}{engine}", self.content, plan.tokens.hash()))
-        )
-    }
-
-    /// The claim of what the whole backbone predicts for some sequences of a text, for all that train on it.
-    pub fn teaching_claim(&self, tokens: &Arc<Key>, shard: &Range<usize>) -> String {
-        format!("teach-{}", self.teacher(tokens, Some(shard)).hash())
     }
 
     /// All token artifacts, each once.
@@ -505,14 +378,3 @@ struct Known {
 
 /// A cut with the key of its selection.
 type Chosen = (Arc<CutId>, Arc<Key>);
-
-/// Who computes with another engine shares no chunks and no claims: what fails there need not fail here. Names are older
-/// than the word engine: the CPU's have none in them.
-fn other_engine(engine: EngineChoice) -> String {
-    if engine.id() == CPU { String::new() } else { format!(" {}", engine.id()) }
-}
-
-fn journal(content: &str, engine: EngineChoice, tokens: &Key, batch_tokens: usize) -> String {
-    let other = other_engine(engine);
-    sha256::of_bytes(format!("{content} {} {batch_tokens}{other}", tokens.hash()))
-}

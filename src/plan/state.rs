@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::kinds;
 use super::{Plan, Variant};
 use crate::criterion::Selection;
 use crate::error::Error;
+use crate::stage::{Stage, selection};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 /// How a key stands in the store.
@@ -33,9 +33,9 @@ impl StoreState {
         Self::of_keys(plan, store, &|_| true)
     }
 
-    /// The same as if no latency were stored: they are measured anew.
+    /// The same as if nothing were stored that holds on this machine alone: it is measured anew.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
-        Self::of_keys(plan, store, &|key| key.kind() != kinds::LATENCY)
+        Self::of_keys(plan, store, &|key| !Stage::of(key.kind()).here)
     }
 
     fn of_keys(plan: &Plan<'_>, store: &Store, asked: &dyn Fn(&Key) -> bool) -> Self {
@@ -63,7 +63,7 @@ impl StoreState {
             .map(|(hash, (key, loaded))| (hash.to_string(), ObjectState::of(key, store, loaded)))
             .collect();
         let selection = |(hash, stored): (&String, &ObjectState)| match stored {
-            ObjectState::Whole(artifact) => Some((hash.clone(), super::selection(artifact).ok()?)),
+            ObjectState::Whole(artifact) => Some((hash.clone(), selection::read(artifact).ok()?)),
             _ => None,
         };
         let selections = variants.iter().filter_map(|variant| variant.selection.as_ref());
@@ -136,16 +136,7 @@ impl ObjectState {
             Lookup::Damaged(error) => return Self::Damaged(error),
             Lookup::Whole(artifact) => artifact,
         };
-        let checked = match key.kind() {
-            kinds::SELECTION | kinds::SCORES | kinds::LATENCY => artifact.verify(),
-            kinds::OPERATOR | kinds::DISTILLED if loaded => artifact.verify(),
-            // The figures are read in any case; the matrices are large.
-            kinds::OPERATOR | kinds::DISTILLED => artifact.read(super::FIGURES).map(drop),
-            // Results are judged by them.
-            kinds::TOKENS => artifact.verify(),
-            _ => Ok(()),
-        };
-        match checked {
+        match Stage::of(key.kind()).check(&artifact, loaded) {
             Ok(()) => Self::Whole(artifact),
             Err(error) => Self::Damaged(error),
         }

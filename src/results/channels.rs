@@ -54,8 +54,8 @@ mod tests {
     use polars::prelude::{ParquetReader, SerReader};
 
     use super::*;
-    use crate::exec::BoundaryResult;
     use crate::grid::Cell;
+    use crate::stage::operator::BoundaryResult;
 
     fn cell(backbone: &str, boundaries: &[(usize, Vec<f64>)]) -> CellResult {
         let boundary = |(start, errors): &(usize, Vec<f64>)| -> BoundaryResult {

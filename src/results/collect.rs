@@ -10,10 +10,11 @@ use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, 
 use super::record::{Condition, DENSE, Record};
 use super::{Asked, Factors, Protocol, factors, stem};
 use crate::evaluate::perplexity::Losses;
-use crate::exec::{CellResult, GridOutcome, LatencyResult};
+use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Cell, Grid, Method};
 use crate::metric::{self, Metric};
 use crate::recovery;
+use crate::stage::latency::LatencyResult;
 use crate::tasks::{self, Measure, TaskResult};
 
 /// What an outcome has measured, cell by cell. `named` are the options that are part of a method's name.

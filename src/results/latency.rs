@@ -7,9 +7,10 @@ use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
 use super::csv::failed;
 use super::parquet::write_parts;
 use crate::error::Result;
-use crate::exec::{CellResult, GridOutcome, LatencyResult};
+use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Grid, Latency};
 use crate::latency::{NOISE, Rounds, TimeSpread};
+use crate::stage::latency::LatencyResult;
 
 /// A results folder's times.
 pub const LATENCY: &str = "latency.parquet";

@@ -10,14 +10,13 @@ use super::finding::{Check, CheckKind, Work};
 use super::inputs::Finder;
 use super::record::{Recorded, RecordedDocument, RunBoundary};
 use crate::error::{ErrorKind, Result};
-use crate::exec::{
-    BoundaryResult, Methods, RunSettings, SampledCell, SampledItems, SampledScores, sample, sample_cost,
-};
+use crate::exec::{Methods, RunSettings, SampledCell, SampledItems, SampledScores, sample, sample_cost};
 use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, Identity, MeasureId};
 use crate::model::{EngineRequest, Tolerance};
 use crate::plan::{BackbonePlan, Evaluation};
 use crate::results::{StoredEngine, StoredNumber};
+use crate::stage::operator::BoundaryResult;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 
 /// What is drawn of a folder, to be computed.

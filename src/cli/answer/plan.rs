@@ -18,8 +18,8 @@ use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
 use crate::model::CPU;
-use crate::plan::kinds;
 use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
+use crate::stage;
 use ghostlab_store::{Key, ObjectKind, Store};
 
 /// What a run would do.
@@ -293,9 +293,9 @@ pub(crate) fn artifacts(
         by_kind.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
     }
     let mut counts = Vec::new();
-    for (kind, keys) in kinds::ALL.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
+    for (kind, keys) in stage::KINDS.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
         // Tokens that were made to count them are gone when this is told.
-        let passing = |key: &Key| kind == kinds::TOKENS && store.passing(key);
+        let passing = |key: &Key| kind == stage::tokens::KIND && store.passing(key);
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
         // Of what was never made there is nothing to tell.

@@ -12,6 +12,7 @@ use crate::exec::context::Context;
 use crate::exec::models::Models;
 use crate::model::Engine;
 use crate::plan::BackbonePlan;
+use crate::stage::activations;
 use ghostlab_store::Key;
 
 /// One calibration of one backbone.
@@ -31,7 +32,7 @@ pub(super) struct CalibrationJob<'a> {
 impl CalibrationJob<'_> {
     /// The residual stream at one site over some sequences.
     pub(super) fn rows_key(&self, site: HookPoint, shard: &Range<usize>) -> Key {
-        self.backbone.activations(self.tokens, site, shard)
+        activations::rows(self.backbone.keyed(), self.tokens, site, shard)
     }
 
     /// Refuses to store what other weights than those that were hashed may have made, or what another process is at by now.
@@ -42,6 +43,6 @@ impl CalibrationJob<'_> {
 
     /// The sums of some similarities over some sequences.
     pub(super) fn sums_key(&self, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Key {
-        self.backbone.similarities(self.tokens, pairs, shard)
+        activations::sums(self.backbone.keyed(), self.tokens, pairs, shard)
     }
 }

@@ -6,16 +6,14 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::job::CalibrationJob;
-use super::shards::{KeptActivations, ROWS};
+use super::shards::KeptActivations;
 use crate::calibrate::{self, HookPoint, Pair, PassRequest, Piece, Similarities, Spool};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::timing_lock;
 use crate::model::{Load, Trie, together};
+use crate::stage::activations::{ROWS, SUMS, read_sums};
 use ghostlab_store::fault;
 use ghostlab_store::{Draft, Payload, Store, StoredObject};
-
-/// The payload of similarities.
-const SUMS: &str = "sums.f64";
 
 /// Runs the dense backbone over every shard of which something is missing.
 pub(super) fn run(
@@ -120,9 +118,7 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
 }
 
 fn stored_sums(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Option<Vec<f64>> {
-    let bytes = job.run.get(&job.sums_key(pairs, shard))?.read(SUMS).ok()?;
-    let sums: Vec<f64> = bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
-    (sums.len() == pairs.len()).then_some(sums)
+    read_sums(&job.run.get(&job.sums_key(pairs, shard))?, pairs.len())
 }
 
 /// The rows of some sites, on their way into the store. Whatever is not committed is gone with it.

@@ -16,7 +16,8 @@ use crate::exec::known_objects::AllStored;
 use crate::exec::models::Models;
 use crate::exec::schedule::{Progressed, caught};
 use crate::exec::tokenise;
-use crate::plan::{BackbonePlan, CalibrationPlan, Variant, solve_flops};
+use crate::plan::{BackbonePlan, CalibrationPlan, Variant};
+use crate::stage::operator::solve_flops;
 use ghostlab_store::{Key, Lookup};
 
 /// Makes the selections and operators of some variants of one calibration that are not stored. What one variant suffers
@@ -32,7 +33,7 @@ pub(in crate::exec) fn repair(
     variants: &[&Variant],
 ) -> Result<Progressed> {
     let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
-    let name = backbone.calibration_claim(plan);
+    let name = plan.claim(backbone);
     let Some(lease) = run.claim(&name, &label)? else { return Ok(Progressed::Busy) };
     let hold = Hold::new(run, lease, &name);
     // Another process may have made them while this one waited.

@@ -10,7 +10,7 @@ use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
 use crate::criterion::{self, Criterion, Evidence, PruneSpec, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Variant;
-use crate::plan::payload::{self, NOTES, SELECTION, to_json};
+use crate::stage;
 use ghostlab_store::Key;
 
 /// The selections of some variants, each picked once.
@@ -53,7 +53,7 @@ impl<'a> Selections<'a> {
                 continue;
             }
             let started = Instant::now();
-            let stored = job.run.get(key).and_then(|artifact| payload::selection(&artifact).ok());
+            let stored = job.run.get(key).and_then(|artifact| stage::selection::read(&artifact).ok());
             let mut slot = SelectionSlot {
                 key: Arc::clone(key),
                 label: method.to_string(),
@@ -142,10 +142,7 @@ impl SelectionSlot<'_> {
                 job.hold.check()?;
                 let channels = job.backbone.config.hidden;
                 let notes = criterion::degenerate(&*self.criterion, &self.cut, &selection, &job.windows, channels);
-                let (selected, notes) =
-                    (to_json(&selection)?, (!notes.is_empty()).then(|| to_json(&notes)).transpose()?);
-                let payloads = [Some((SELECTION, selected.as_slice())), notes.as_deref().map(|of| (NOTES, of))];
-                job.run.store.put(&self.key, seconds, &payloads.into_iter().flatten().collect::<Vec<_>>())?;
+                stage::selection::store(job.run.store, &self.key, seconds, &selection, &notes)?;
                 job.hold.gone_on();
                 Picked::Done(selection)
             }

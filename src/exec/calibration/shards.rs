@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::job::CalibrationJob;
 use crate::calibrate::{ActivationShape, Activations, HookPoint, PassRequest, Shard};
 use crate::error::{Error, Result};
+use crate::stage::activations::ROWS;
 use ghostlab_store::{Mapped, StoredObject};
-
-/// The payload of a shard: rows of f32.
-pub(super) const ROWS: &str = "rows.f32";
 
 /// The shards that are stored, verified, of each site; none in the place of one that is not.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use crate::calibrate::{HookPoint, Pair, PassRequest};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::plan::Variant;
-use crate::recovery::Span;
+use crate::stage::operator;
 
 /// Removed layers `[start, end)`.
 type Region = (usize, usize);
@@ -21,8 +21,7 @@ pub(super) fn of<'v>(
     let mut sites = BTreeSet::new();
     for (variant, regions) in variants {
         let recovery = recovery_of(&grid.cells[variant.cell])?;
-        let spans = regions.into_iter().flat_map(|(start, end)| recovery.spans(Span { start, end }));
-        sites.extend(spans.flat_map(|span| recovery.sites(span)));
+        sites.extend(operator::sites(&*recovery, regions));
     }
     Ok(sites)
 }

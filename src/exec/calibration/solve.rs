@@ -6,11 +6,10 @@ use super::job::CalibrationJob;
 use crate::calibrate::Activations;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
-use crate::exec::operator::{self, BoundaryResult, PlacedRepair};
 use crate::grid::Cell;
 use crate::plan::Variant;
-use crate::plan::payload::FIGURES;
 use crate::recovery::{self, Boundary, Recovery, Repair, RepairMetrics, Span, System};
+use crate::stage::operator::{self, BoundaryResult, PlacedRepair};
 use ghostlab_store::Key;
 
 /// The recovery of a cell that is not the dense one.
@@ -33,8 +32,7 @@ pub(super) fn solve(
 ) -> Result<()> {
     let started = Instant::now();
     let recovery = recovery_of(&job.run.plan.grid.cells[variant.cell])?;
-    let regions = selection.regions().into_iter();
-    let spans: Vec<Span> = regions.flat_map(|(start, end)| recovery.spans(Span { start, end })).collect();
+    let spans: Vec<Span> = operator::spans(&*recovery, selection.regions()).collect();
     let (mut results, mut matrices, mut earlier) = (Vec::new(), Vec::new(), Vec::new());
     for &span in &spans {
         let boundary = Boundary {
@@ -75,11 +73,8 @@ pub(super) fn solve(
         });
         earlier.push((span, solution.repair));
     }
-    let figures = operator::figures_payload(&results)?;
-    let payloads = matrices.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
-    let payloads: Vec<(&str, &[u8])> = payloads.chain([(FIGURES, figures.as_slice())]).collect();
     job.unchanged()?;
-    job.run.store.put(key, started.elapsed().as_secs_f64(), &payloads)?;
+    operator::store(job.run.store, key, started.elapsed().as_secs_f64(), &results, &matrices)?;
     job.run.kept();
     job.hold.gone_on();
     Ok(())

@@ -9,25 +9,21 @@ use std::time::Instant;
 use candle_core::Device;
 
 use super::job::CalibrationJob;
-use super::shards::{KeptActivations, ROWS};
+use super::shards::KeptActivations;
 use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Piece, Spool};
 use crate::criterion::Selection;
 use crate::distill::{Checkpoint, Finetune, LayersAfter, TopTokens, Training, top_tokens};
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::operator::{self, LOSSES};
 use crate::exec::tokenise;
 use crate::model::{Load, Operator, Program, Trie};
-use crate::plan::payload::FIGURES;
 use crate::plan::{TrainingPlan, Variant};
 use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
+use crate::stage::activations::ROWS;
+use crate::stage::distilled::{self, STATE};
+use crate::stage::{operator, teacher};
 use ghostlab_store::fault;
 use ghostlab_store::{Payload, Pin, StoredObject};
 
-/// The payloads of a teacher's shard: the likeliest tokens of its positions, and their logits.
-const TOP_TOKENS: &str = "likeliest.u32";
-const LOGITS: &str = "logits.f32";
-/// The payload of a checkpoint.
-const STATE: &str = "state.bin";
 /// How many checkpoints a training leaves on its way, each in the place of the one before.
 const CHECKPOINTS: usize = 20;
 /// Rows whose logits are there at a time.
@@ -94,11 +90,11 @@ fn one(
             run.note(format!("{label}: step {done} of {steps}, loss {loss:.4}"));
             if done < steps {
                 let seconds = spent + began.elapsed().as_secs_f64();
-                let key = backbone.checkpoint(&plan.key, done);
+                let key = distilled::checkpoint(&plan.key, done);
                 job.hold.check()?;
                 run.store.put(&key, seconds, &[(STATE, &training.state().to_bytes())])?;
                 job.hold.gone_on();
-                run.store.discard(&backbone.checkpoint(&plan.key, done - every))?;
+                run.store.discard(&distilled::checkpoint(&plan.key, done - every))?;
             }
         }
         run.advance(id, length)?;
@@ -112,7 +108,7 @@ fn one(
         training.state(),
         spent + began.elapsed().as_secs_f64(),
     )?;
-    (1..=CHECKPOINTS).try_for_each(|place| run.store.discard(&backbone.checkpoint(&plan.key, place * every)))
+    (1..=CHECKPOINTS).try_for_each(|place| run.store.discard(&distilled::checkpoint(&plan.key, place * every)))
 }
 
 /// The last checkpoint of a training with the seconds until then, or its beginning.
@@ -123,7 +119,7 @@ fn resumed(
 ) -> Result<(Checkpoint, f64)> {
     let every = plan.finetune.sequences.div_ceil(CHECKPOINTS);
     for place in (1..=CHECKPOINTS).rev() {
-        let Some(artifact) = job.run.get(&job.backbone.checkpoint(&plan.key, place * every)) else { continue };
+        let Some(artifact) = job.run.get(&distilled::checkpoint(&plan.key, place * every)) else { continue };
         let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
         job.run.note(format!("fine-tuning goes on after step {} of {}", place * every, plan.finetune.sequences));
         return Ok((state, artifact.meta().seconds));
@@ -149,12 +145,8 @@ fn store(
         result.operator = Some(operator.key());
         result.numbers = RepairMetrics::of(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;
     }
-    let (name, matrix) = operator::payload(0, &operator)?;
-    let figures = operator::figures_payload(&results)?;
-    let losses: Vec<u8> = state.losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
-    let payloads = [(name.as_str(), &*matrix), (FIGURES, &*figures), (LOSSES, &*losses)];
     job.unchanged()?;
-    job.run.store.put(&plan.key, seconds, &payloads).map(drop)
+    distilled::store(job.run.store, &plan.key, seconds, &results, &operator, &state.losses)
 }
 
 /// What a training reads, sequence by sequence.
@@ -197,7 +189,7 @@ impl TrainingData {
         let mut kept = KeptActivations::default();
         kept.find(&text, &sites);
         let mut tops: Vec<Option<StoredObject>> =
-            shards.iter().map(|shard| run.get(&backbone.teacher(tokens, Some(shard)))).collect();
+            shards.iter().map(|shard| run.get(&teacher::shard(backbone.keyed(), tokens, shard))).collect();
         let mut left: Vec<usize> = (0..shards.len()).filter(|&at| tops[at].is_none() || !kept.has(site, at)).collect();
         let load = Load::windows(left.iter().map(|&at| shards[at].len() * shape.length).sum(), shape.length);
         if !left.is_empty() {
@@ -208,14 +200,14 @@ impl TrainingData {
                 let mut others = Vec::new();
                 for at in left {
                     // Trainings of other calibrations may ask for the same: each shard is made once.
-                    let name = backbone.teaching_claim(tokens, &shards[at]);
+                    let name = teacher::claim(backbone.keyed(), tokens, &shards[at]);
                     let Some(_lease) = run.claim(&name, &format!("{label}, shard {}", at + 1))? else {
                         others.push(at);
                         continue;
                     };
                     let stored = (
                         run.get(&text.rows_key(site, &shards[at])),
-                        run.get(&backbone.teacher(tokens, Some(&shards[at]))),
+                        run.get(&teacher::shard(backbone.keyed(), tokens, &shards[at])),
                     );
                     let (rows, top) = match stored {
                         (Some(rows), Some(top)) => {
@@ -246,18 +238,9 @@ impl TrainingData {
     fn teacher(&self, sequence: usize) -> Result<TopTokens> {
         let lost = || Error::job("what the teacher said vanished from the store");
         let at = self.shards.iter().position(|shard| shard.contains(&sequence)).ok_or_else(lost)?;
-        let (tokens, logits) = (self.tops[at].read(TOP_TOKENS)?, self.tops[at].read(LOGITS)?);
-        let shard = &self.shards[at];
-        let kept = tokens.len() / (4 * shard.len() * self.shape.length).max(1);
-        let first = (sequence - shard.start) * self.shape.length * kept;
-        let range = 4 * first..4 * (first + self.shape.length * kept);
-        let damaged = || Error::damaged("a teacher's shard has another length");
-        let (tokens, logits) = (tokens.get(range.clone()).ok_or_else(damaged)?, logits.get(range).ok_or_else(damaged)?);
-        Ok(TopTokens {
-            kept,
-            tokens: tokens.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
-            logits: logits.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
-        })
+        let (shard, length) = (&self.shards[at], self.shape.length);
+        let first = (sequence - shard.start) * length;
+        teacher::read(&self.tops[at], first..first + length, shard.len() * length)
     }
 }
 
@@ -294,8 +277,8 @@ impl CalibrationJob<'_> {
         }
         self.unchanged()?;
         let seconds = started.elapsed().as_secs_f64() / 2.0;
-        let payloads = [(TOP_TOKENS, bytemuck::cast_slice(&tokens)), (LOGITS, bytemuck::cast_slice(&logits))];
-        let put = || store.put(&self.backbone.teacher(self.tokens, Some(shard)), seconds, &payloads);
+        let key = teacher::shard(self.backbone.keyed(), self.tokens, shard);
+        let put = || store.put(&key, seconds, &teacher::payloads(&tokens, &logits));
         let top = top.map_or_else(put, Ok)?;
         let rows = store.commit(draft, &self.rows_key(site, shard), seconds)?;
         self.hold.gone_on();

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::exec::score::ChunkRun;
 use crate::model::Program;
+use crate::stage::scores;
 use ghostlab_store::Key;
 
 /// Scores trials, each once: two rules, or two depths, may ask for the same.
@@ -36,7 +37,7 @@ impl<'a> Trials<'a> {
     fn measure(&self, label: &str, removed: &[&Vec<usize>]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = run.settings.batch_tokens;
-        let keys: Vec<_> = removed.iter().map(|set| Arc::new(backbone.trial(tokens, set, batch))).collect();
+        let keys: Vec<_> = removed.iter().map(|set| Arc::new(scores::trial(backbone.keyed(), tokens, set))).collect();
         let program = |key: &Key| {
             let of = keys.iter().zip(removed).find(|(of, _)| of.hash() == key.hash());
             Ok(of.map(|(_, set)| Program::pruned(backbone.config.layers, set, |_| None)))
@@ -48,7 +49,7 @@ impl<'a> Trials<'a> {
             eval_set: &PerplexityEval::new(windows, batch),
             program: &program,
             label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
-            journal: backbone.journal(tokens, batch),
+            journal: scores::journal(backbone.keyed(), tokens),
             within: Some(self.job.hold),
         };
         let losses = scoring.scores(&keys)?;

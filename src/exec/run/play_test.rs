@@ -23,7 +23,7 @@ use crate::model::{
     ResidualStream, Step as ProgramStep, Trie,
 };
 use crate::plan::job_costs;
-use crate::plan::kinds;
+use crate::stage;
 
 #[path = "../../../crates/store/tests/simulated/mod.rs"]
 mod simulated;
@@ -203,7 +203,7 @@ impl RunState {
 
     /// A server on which all tokens are stored, and the plan of the grid.
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
-        let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), kinds::WORDS);
+        let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
         let plan = Plan::new(&self.grid, &store, settings().engine, LENGTH).unwrap();
         crate::exec::tokenise::tokenise_missing(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
         plan
@@ -212,7 +212,7 @@ impl RunState {
     /// Seconds that everything takes by the cost model, when each piece of work is done once, as `plan` tells it.
     fn planned(&self, server: &Arc<Server>) -> f64 {
         let mut plan = self.plan(server);
-        let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), kinds::WORDS);
+        let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::WORDS);
         let state = StoreState::read(&plan, &store);
         plan.backbones.iter_mut().for_each(|backbone| backbone.config = self.shape.clone());
         job_costs(&plan, &state).unwrap().iter().map(|job| job.flops).sum::<f64>() / FLOPS
@@ -305,7 +305,7 @@ impl RunState {
         };
         let _halted = comes(draws, weather.halted, Box::new(halts));
         let done = {
-            let store = Store::on(Arc::<Client>::clone(&disk), Path::new(ROOT), kinds::WORDS);
+            let store = Store::on(Arc::<Client>::clone(&disk), Path::new(ROOT), stage::WORDS);
             self.grid_of(plan, &store, &pace, &stop)
         };
         match done {
@@ -490,7 +490,7 @@ impl Draws {
 /// The payloads of all artifacts that the plan asks for, by place: what every play has to come to.
 fn results(stage: &RunState, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
-    let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), kinds::WORDS);
+    let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::WORDS);
     let mut all = Vec::new();
     for key in plan.variants().flat_map(|(_, variant)| variant.keys()) {
         let ghostlab_store::Lookup::Whole(artifact) = store.get(key) else { panic!("not whole: {}", key.short()) };

@@ -3,21 +3,86 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
+use super::payload::{from_json, to_json};
+use super::{Check, Stage};
 use crate::corpus::{Start, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
 use crate::evaluate::{EvalSet, perplexity};
+use crate::identity::TextId;
 use crate::model::Load;
-use crate::plan::payload::{LOAD, from_json, load_bytes, to_json};
 use crate::tasks::{Items, Request, Solutions};
-use ghostlab_store::{Key, Store, StoredObject};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+
+// 2: keys say the format that a file is read as. 3: windows say the bytes that they predict. 4: as all kinds, one more without
+// a change of its own: keys name a backbone by what its forward pass reads, a task by what is read of the backbone's files, a
+// method by its version.
+pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
+
+/// Results are judged by them.
+pub const STAGE: Stage = Stage { kind: KIND, check: Check::Whole, inodes: |_| 7, members: &[], here: false };
 
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
 const REQUESTS: &str = "requests.json";
 /// Of a task's tokens: what its documents are judged by.
-pub(super) const SHEET: &str = "sheet.json";
+const SHEET: &str = "sheet.json";
+/// How much text they are.
+const LOAD: &str = "load.json";
+
+/// The key of a text's windows. `corpus` is what the grid calls the text.
+pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value) -> Key {
+    let TextId { bytes, format, column, rule, shards } = text;
+    let mut of = json!({
+        "corpus": bytes, "format": format, "column": column, "rule": rule, "tokenizer": tokenizer, "windows": windows,
+    });
+    if let Some(shards) = shards {
+        of["shards"] = json!(shards);
+    }
+    Key::new(KIND, of, []).named(corpus)
+}
+
+/// What a task's requests are made of.
+#[derive(Serialize)]
+pub struct RequestsOf<'a> {
+    pub task: &'a str,
+    pub task_version: u32,
+    pub rows: &'a [String],
+    pub formats: &'a [String],
+    pub limit: Option<f64>,
+    pub bos: &'a str,
+    pub max_length: usize,
+    pub prefix: Option<&'a Value>,
+    pub tokenizer: &'a str,
+}
+
+/// The key of a task's requests. `name` is what the grid calls the task.
+pub fn of_requests(name: &str, of: &RequestsOf<'_>) -> Key {
+    Key::new(KIND, json!(of), []).named(name)
+}
+
+/// How much text stored tokens are.
+///
+/// # Errors
+/// Damage.
+pub fn load(object: &StoredObject) -> Result<Load> {
+    let [tokens, scored, length] = from_json::<[usize; 3]>(object, LOAD)?;
+    Ok(Load { tokens, scored, length })
+}
+
+fn load_bytes(load: &Load) -> Vec<u8> {
+    json!([load.tokens, load.scored, load.length]).to_string().into_bytes()
+}
+
+/// What the documents of a stored task are judged by.
+///
+/// # Errors
+/// Damage.
+pub fn solutions(object: &StoredObject) -> Result<Solutions> {
+    from_json(object, SHEET)
+}
 
 #[derive(Serialize, Deserialize)]
 struct WindowsRecord {
@@ -38,7 +103,7 @@ fn ids(artifact: &StoredObject) -> Result<Vec<u32>> {
 }
 
 /// Stores the windows of a text.
-pub(super) fn store_windows(store: &Store, key: &Key, windows: &Windows, seconds: f64) -> Result<()> {
+pub fn store_windows(store: &Store, key: &Key, windows: &Windows, seconds: f64) -> Result<()> {
     let starts = windows.starts.iter().map(|start| (start.document, start.token)).collect();
     let record =
         WindowsRecord { length: windows.length, corpus_tokens: windows.corpus_tokens, bytes: windows.bytes, starts };
@@ -56,7 +121,7 @@ fn put(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> 
 ///
 /// # Errors
 /// Damage.
-pub(super) fn read_windows(artifact: &StoredObject) -> Result<Windows> {
+pub fn read_windows(artifact: &StoredObject) -> Result<Windows> {
     let WindowsRecord { length, corpus_tokens, bytes, starts } = from_json(artifact, WINDOWS)?;
     let starts: Vec<Start> = starts.into_iter().map(|(document, token)| Start { document, token }).collect();
     let windows = Windows { ids: ids(artifact)?, length, starts, corpus_tokens, bytes };
@@ -68,7 +133,7 @@ pub(super) fn read_windows(artifact: &StoredObject) -> Result<Windows> {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn extent(artifact: &StoredObject) -> Result<(usize, usize, usize)> {
+pub fn extent(artifact: &StoredObject) -> Result<(usize, usize, usize)> {
     let WindowsRecord { corpus_tokens, starts, bytes, .. } = from_json(artifact, WINDOWS)?;
     Ok((starts.len(), corpus_tokens, bytes))
 }
@@ -81,20 +146,14 @@ fn check(artifact: &StoredObject, fits: bool) -> Result<()> {
 }
 
 /// A task's requests as token ids.
-pub(super) struct TaskTokens {
+pub struct TaskTokens {
     ids: Vec<u32>,
     /// Document by document and choice by choice: where the input and the continuation stand.
     places: Vec<Vec<[Range<usize>; 2]>>,
 }
 
 /// Stores the requests of a task.
-pub(super) fn store_requests(
-    store: &Store,
-    key: &Key,
-    items: &Items,
-    requests: &[Request],
-    seconds: f64,
-) -> Result<()> {
+pub fn store_requests(store: &Store, key: &Key, items: &Items, requests: &[Request], seconds: f64) -> Result<()> {
     let mut ids: Vec<u32> = Vec::new();
     let mut lengths: Vec<Vec<[usize; 2]>> = Vec::new();
     for of_document in requests.chunk_by(|a, b| a.document == b.document) {
@@ -135,7 +194,7 @@ impl TaskTokens {
     ///
     /// # Errors
     /// Damage.
-    pub(super) fn read(artifact: &StoredObject) -> Result<Self> {
+    pub fn read(artifact: &StoredObject) -> Result<Self> {
         let lengths: Vec<Vec<[usize; 2]>> = from_json(artifact, REQUESTS)?;
         let tokens = Self { ids: ids(artifact)?, places: places(&lengths) };
         let end = tokens.places.iter().flatten().last().map_or(0, |[_, continuation]| continuation.end);
@@ -144,7 +203,7 @@ impl TaskTokens {
     }
 
     /// The choices of each document.
-    pub(super) fn choices(&self) -> Vec<Vec<TokenisedChoice<'_>>> {
+    pub fn choices(&self) -> Vec<Vec<TokenisedChoice<'_>>> {
         let choice = |[input, continuation]: &[Range<usize>; 2]| TokenisedChoice {
             input: &self.ids[input.clone()],
             continuation: &self.ids[continuation.clone()],
@@ -154,18 +213,14 @@ impl TaskTokens {
 }
 
 /// Stored tokens as something to score on.
-pub(super) enum Text {
+pub enum Text {
     Windows(Windows),
     Task(TaskTokens),
 }
 
 impl Text {
     /// Calls `with` with the eval set that the tokens are.
-    pub(super) fn with_eval_set<T>(
-        &self,
-        batch_tokens: usize,
-        with: impl FnOnce(&dyn EvalSet) -> Result<T>,
-    ) -> Result<T> {
+    pub fn with_eval_set<T>(&self, batch_tokens: usize, with: impl FnOnce(&dyn EvalSet) -> Result<T>) -> Result<T> {
         match self {
             Self::Windows(windows) => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
             Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), batch_tokens)?),

@@ -4,13 +4,75 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
+use super::payload::{from_json, to_json};
+use super::{Check, Cost, KeyedBackbone, Stage, activations};
+use crate::calibrate::HookPoint;
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
-use crate::model::{Operator, Program, Repairs, Sublayer};
-use crate::plan::payload::{FIGURES, from_json, to_json};
-use crate::recovery::RepairMetrics;
-use ghostlab_store::StoredObject;
+use crate::identity::RepairId;
+use crate::model::{Config, Load, Operator, Program, Repairs, Sublayer};
+use crate::recovery::{Recovery, RepairMetrics, Span};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+
+// 2: keys name the activations, and have every option filled in. 3: what is solved on how many sequences is what the key says,
+// also where many layers happen to be one block.
+pub const KIND: ObjectKind = ObjectKind::new("operator", 4);
+
+pub const STAGE: Stage = Stage {
+    kind: KIND,
+    check: Check::Only(FIGURES),
+    inodes: |small| if small { 2 } else { 6 },
+    members: &[],
+    here: false,
+};
+
+/// What is known of each boundary.
+pub(super) const FIGURES: &str = "figures.json";
+
+/// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
+pub fn key(backbone: KeyedBackbone<'_>, selection: &Arc<Key>, repair: &RepairId, tokens: &Arc<Key>) -> Key {
+    let RepairId { recovery, version, options, fitted, training: _ } = repair;
+    let of = json!({
+        "recovery": recovery, "recovery_version": version, "options": options.value(), "sequences": fitted,
+    });
+    let activations = Arc::new(activations::family(backbone, tokens).key());
+    Key::new(KIND, of, [("selection", Arc::clone(selection)), ("activations", activations)])
+}
+
+/// The spans that a recovery repairs where regions `[start, end)` are removed.
+pub fn spans(recovery: &dyn Recovery, regions: Vec<(usize, usize)>) -> impl Iterator<Item = Span> {
+    regions.into_iter().flat_map(|(start, end)| recovery.spans(Span { start, end }))
+}
+
+/// The activations that it reads there.
+pub fn sites(recovery: &dyn Recovery, regions: Vec<(usize, usize)>) -> impl Iterator<Item = HookPoint> {
+    spans(recovery, regions).flat_map(|span| recovery.sites(span))
+}
+
+/// What repairing variants on one calibration takes, `all` and those that are missing: a pass, and solving each.
+pub fn cost(config: &Config, load: &Load, pass: f64, [all, missing]: [usize; 2]) -> Cost {
+    let solve = solve_flops(config.hidden, load.tokens);
+    Cost {
+        separate: all as f64 * (pass + solve),
+        shared: pass + all as f64 * solve,
+        left: if missing > 0 { pass + missing as f64 * solve } else { 0.0 },
+        disk: missing as u64 * matrix_bytes(config),
+        inodes: 0,
+    }
+}
+
+/// What solving takes: sums, a factorisation, and measuring the result.
+pub fn solve_flops(channels: usize, tokens: usize) -> f64 {
+    let c = channels as f64;
+    6.0 * tokens as f64 * c * c + 10.0 * c.powi(3)
+}
+
+/// Bytes of one matrix.
+pub fn matrix_bytes(config: &Config) -> u64 {
+    4 * (config.hidden * config.hidden) as u64
+}
 
 /// Where a repair stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,9 +116,26 @@ pub struct BoundaryResult {
 ///
 /// # Errors
 /// None that a reader could mend.
-pub(super) fn payload(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
+pub fn payload(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
     let (form, values) = operator.parts()?;
     Ok((format!("{boundary:04}.{form}.f32"), values.iter().flat_map(|value| value.to_le_bytes()).collect()))
+}
+
+/// Stores a variant's operators, given as [`payload`]s.
+///
+/// # Errors
+/// Kind `Job`: figures that are not finite. Else a store that cannot be written.
+pub fn store(
+    store: &Store,
+    key: &Key,
+    seconds: f64,
+    results: &[BoundaryResult],
+    operators: &[(String, Vec<u8>)],
+) -> Result<()> {
+    let figures = figures_payload(results)?;
+    let payloads = operators.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+    let payloads: Vec<(&str, &[u8])> = payloads.chain([(FIGURES, figures.as_slice())]).collect();
+    store.put(key, seconds, &payloads).map(drop)
 }
 
 /// The payload of what is known of the boundaries.
@@ -77,26 +156,15 @@ pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn figures(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
+pub fn figures(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
     from_json(artifact, FIGURES)
-}
-
-/// The losses of a training, one a step.
-pub(super) const LOSSES: &str = "losses.f64";
-
-/// The loss of each step of a stored training.
-///
-/// # Errors
-/// Damage.
-pub(super) fn losses(artifact: &StoredObject) -> Result<Vec<f64>> {
-    Ok(artifact.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
 }
 
 /// The matrix of a variant's only boundary, in full.
 ///
 /// # Errors
 /// Damage.
-pub(super) fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
+pub fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
     load(artifact, 0)?.to_dense()
 }
 
@@ -104,7 +172,7 @@ pub(super) fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
+pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
     let mut repairs = Repairs::default();
     for (index, result) in figures(artifact)?.into_iter().enumerate() {
         let (Some(placed), Some(key)) = (result.placed, &result.operator) else { continue };

@@ -1,0 +1,189 @@
+//! Floor 1: the kinds of stored objects. A file each says what is known of one kind: what its keys are made of, what it
+//! reads and costs, what lies in it and how that is read back. What plans, counts and clears up asks a [`Stage`] and names
+//! none.
+
+pub mod activations;
+pub mod distilled;
+pub mod latency;
+pub mod operator;
+pub mod payload;
+pub mod scores;
+pub mod selection;
+pub mod teacher;
+pub mod tokens;
+
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::model::{CPU, EngineId};
+use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
+
+/// What generic code asks of a kind of stored objects.
+pub struct Stage {
+    pub kind: ObjectKind,
+    pub check: Check,
+    /// Files and folders of an object at the most, with the folder of its hash's first digits; `small` where an operator
+    /// of the backbone fits a file of its own with all its record.
+    pub inodes: fn(small: bool) -> u64,
+    /// How objects that no plan names belong to what plans name.
+    pub members: &'static [Member],
+    /// Whether it holds on one machine alone: no outline counts it, and no worker makes it.
+    pub here: bool,
+}
+
+/// What is read of a stored object before a run relies on it.
+#[derive(Debug, Clone, Copy)]
+pub enum Check {
+    Whole,
+    /// All of it where something that is made of it lacks, else one payload: the others are large.
+    Only(&'static str),
+    /// Whoever reads it looks.
+    Never,
+}
+
+/// How an object belongs to one that a plan names.
+#[derive(Debug, Clone, Copy)]
+pub enum Member {
+    /// It has these fields beside those of its [`Family`].
+    Of(&'static [&'static str]),
+    /// It is on the way to the parent of this name, and of use as long as that is not stored.
+    Toward(&'static str),
+}
+
+/// Every kind: a new one is a file and a line here.
+const STAGES: &[Stage] = &[
+    tokens::STAGE,
+    activations::STAGE,
+    selection::STAGE,
+    operator::STAGE,
+    scores::STAGE,
+    teacher::STAGE,
+    distilled::STAGE,
+    latency::STAGE,
+];
+
+/// The kinds of all stages. One that gives other bytes than before gets the next version. (`tests/golden.rs` fails when a
+/// stage's output changes and its version does not.)
+pub const KINDS: [ObjectKind; STAGES.len()] = {
+    let mut kinds = [STAGES[0].kind; STAGES.len()];
+    let mut place = 0;
+    while place < kinds.len() {
+        kinds[place] = STAGES[place].kind;
+        place += 1;
+    }
+    kinds
+};
+
+/// What every store of this program is opened with.
+pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
+
+/// A claim that is held while something is computed is of a calibration, or of a chunk. Of other claims it says nothing that
+/// their owner died.
+fn counts_death(claim: &str) -> bool {
+    activations::is_claim(claim) || scores::is_claim(claim)
+}
+
+impl Stage {
+    /// What is known of a kind.
+    pub fn of(kind: ObjectKind) -> &'static Self {
+        STAGES.iter().find(|stage| stage.kind == kind).unwrap_or(&STAGES[0])
+    }
+
+    /// Reads what a run relies on; `loaded` where something that is made of the object lacks.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn check(&self, object: &StoredObject, loaded: bool) -> Result<()> {
+        match self.check {
+            Check::Only(payload) if !loaded => object.read(payload).map(drop),
+            Check::Whole | Check::Only(_) => object.verify(),
+            Check::Never => Ok(()),
+        }
+    }
+}
+
+/// A backbone with what computes it, as keys name them.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyedBackbone<'a> {
+    /// What the grid calls it.
+    pub name: &'a str,
+    /// SHA-256 of what its forward pass reads.
+    pub content: &'a str,
+    pub engine: EngineId,
+    /// Tokens of a batch, on which the last digits of scores depend.
+    pub batch_tokens: usize,
+}
+
+impl KeyedBackbone<'_> {
+    /// The backbone and what its numbers depend on where it runs. Keys are older than the word engine: the CPU's have no
+    /// name in them, another engine's have its name beside float type and device class.
+    fn on_engine(&self) -> Value {
+        let EngineId { name, dtype, device } = self.engine;
+        let mut of = json!({"backbone": self.content, "dtype": dtype, "device": device});
+        if name != CPU.name {
+            of["engine"] = json!(name);
+        }
+        of
+    }
+
+    /// Who computes with another engine shares no chunks and no claims: what fails there need not fail here. Names are
+    /// older than the word engine: the CPU's have none in them.
+    fn other_engine(&self) -> String {
+        if self.engine == CPU { String::new() } else { format!(" {}", self.engine) }
+    }
+}
+
+/// What has many members, of which it is not known before which will be made: its own key is of nothing that is stored, and
+/// stands for all of them in the keys of what is made from some.
+#[derive(Debug, Clone)]
+pub struct Family {
+    kind: ObjectKind,
+    of: Value,
+    tokens: Arc<Key>,
+    backbone: String,
+}
+
+impl Family {
+    fn new(kind: ObjectKind, of: Value, tokens: &Arc<Key>, backbone: KeyedBackbone<'_>) -> Self {
+        Self { kind, of, tokens: Arc::clone(tokens), backbone: backbone.name.to_owned() }
+    }
+
+    /// What stands for all members.
+    fn key(self) -> Key {
+        Key::new(self.kind, self.of, [("tokens", self.tokens)]).named(&self.backbone)
+    }
+
+    /// The member that some fields tell from the others, those of a [`Member::Of`].
+    fn member<const N: usize>(mut self, fields: [(&str, Value); N]) -> Key {
+        fields.into_iter().for_each(|(name, value)| self.of[name] = value);
+        self.key()
+    }
+}
+
+/// What a group of objects costs that are made together.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cost {
+    /// Floating-point operations, each by itself.
+    pub separate: f64,
+    /// The same, what they share counted once.
+    pub shared: f64,
+    /// What is not stored of that.
+    pub left: f64,
+    /// Bytes that will be written to the store.
+    pub disk: u64,
+    /// Files and folders that are made beside those of the objects that plans name.
+    pub inodes: u64,
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.separate += other.separate;
+        self.shared += other.shared;
+        self.left += other.left;
+        self.disk += other.disk;
+        self.inodes += other.inodes;
+    }
+}

@@ -1,0 +1,105 @@
+//! What a variant scores on one text or task, and what a backbone without some layers scores on a calibration's text.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Check, Cost, Family, KeyedBackbone, Member, Stage};
+use crate::error::Result;
+use crate::files::sha256;
+use crate::identity::Identity;
+use crate::model::trie::Cost as TrieCost;
+use crate::model::{Config, Load, Program, Trie};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+
+// 2: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in half precision candle
+// rounds no logits.
+pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
+
+/// Scores lie in files of many.
+pub const STAGE: Stage =
+    Stage { kind: KIND, check: Check::Whole, inodes: |_| 0, members: &[Member::Of(&[REMOVED])], here: false };
+
+/// The field that tells a trial from the whole backbone on the same tokens.
+const REMOVED: &str = "removed";
+
+/// One or two numbers a window or choice, as `f64` in little-endian order.
+pub const VALUES: &str = "values.f64";
+
+fn dense(backbone: KeyedBackbone<'_>) -> Value {
+    let mut of = backbone.on_engine();
+    of["batch"] = json!(backbone.batch_tokens);
+    of
+}
+
+/// The scores of a variant. Where it runs stands in its operator's key already.
+pub fn key(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>, tokens: &Arc<Key>, what: &Arc<Identity>) -> Key {
+    let of = operator.map_or_else(|| dense(backbone), |_| json!({"batch": backbone.batch_tokens}));
+    let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
+    let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
+    Key::new(KIND, of, parents).named(backbone.name).about(what)
+}
+
+/// The scores of the bare backbone without some layers, on a calibration's tokens. The whole one stands for all of them.
+pub(super) fn trials(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
+    Family::new(KIND, dense(backbone), tokens, backbone)
+}
+
+/// Those without one set of layers.
+pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, removed: &[usize]) -> Key {
+    trials(backbone, tokens).member([(REMOVED, json!(removed))])
+}
+
+/// The name of the journal, and of the claims, of what is scored on some tokens.
+pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
+    let KeyedBackbone { content, batch_tokens, .. } = backbone;
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{}", tokens.hash(), backbone.other_engine()))
+}
+
+/// Whether a claim is of a chunk: a journal's name and a number.
+pub(super) fn is_claim(name: &str) -> bool {
+    name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
+}
+
+/// What scoring all variants takes, whose trie `all` is, and what of it is `missing`.
+pub fn cost(config: &Config, all: &Trie, missing: &[Program], load: &Load) -> Cost {
+    let TrieCost { shared, separate } = all.flops(config, load);
+    let mut cost = Cost { separate, shared, ..Cost::default() };
+    if !missing.is_empty() {
+        cost.left = Trie::scoring(missing).flops(config, load).shared;
+        cost.disk = missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
+        cost.inodes = files(missing.len());
+    }
+    cost
+}
+
+/// What trials take; a step of a greedy search waits for the one before it: each size is a run of its own.
+pub fn trials_cost(config: &Config, sets: &[Vec<usize>], left: bool, load: &Load) -> Cost {
+    let mut cost = Cost::default();
+    for run in sets.chunk_by(|a, b| a.len() == b.len()) {
+        let programs: Vec<Program> = run.iter().map(|set| Program::pruned(config.layers, set, |_| None)).collect();
+        let flops = Trie::new(&programs).flops(config, load).shared;
+        let (left, inodes) = if left { (flops, files(config.layers)) } else { (0.0, 0) };
+        cost += Cost { separate: flops, shared: flops, left, inodes, disk: 0 };
+    }
+    cost
+}
+
+/// Files of so many scores that are stored together.
+fn files(scores: usize) -> u64 {
+    scores.div_ceil(Store::TOGETHER) as u64
+}
+
+/// The values of stored scores.
+///
+/// # Errors
+/// Damage.
+pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
+    let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
+    Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
+}
+
+/// The payload that [`read`] reads.
+pub fn bytes(values: &[f64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
+}
