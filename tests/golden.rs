@@ -144,7 +144,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
             assert!(
                 same,
                 "the output of `{}` has changed, its version has not, nor has that of what it is made from: raise it in \
-                 src/plan/kinds.rs, then run this test with GHOSTLAB_BLESS=1 to renew tests/fixtures/golden.json; first {:?}",
+                 its file of src/stage, then run this test with GHOSTLAB_BLESS=1 to renew tests/fixtures/golden.json; first {:?}",
                 kind.name(),
                 changed.first()
             );

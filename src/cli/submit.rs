@@ -213,7 +213,7 @@ impl Preflight {
             .iter()
             .map(|backbone| backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state));
         let device_memory = of_device.max().unwrap_or(0);
-        let complete = plan.variants().filter(|(_, variant)| state.complete_without_latencies(variant)).count();
+        let complete = plan.variants().filter(|(_, variant)| state.complete_elsewhere(variant)).count();
         let outline = Outline::of(&plan, &state)?;
         let artifact = work.artifact.as_ref().map(|artifact| ArtifactCall {
             file: std::path::absolute(&artifact.file).unwrap_or_else(|_| artifact.file.clone()),

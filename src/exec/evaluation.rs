@@ -10,7 +10,7 @@ use super::score::{ChunkRun, ChunkState};
 use super::tokenise;
 use crate::error::{ErrorKind, Result};
 use crate::model::Program;
-use crate::plan::{BackbonePlan, Variant};
+use crate::plan::{BackbonePlan, JobPlace, Variant};
 use crate::stage::tokens::Text;
 use ghostlab_store::Key;
 
@@ -31,7 +31,7 @@ pub(super) fn score(
     kept: &mut Kept,
 ) -> Result<Progressed> {
     let evaluation = &backbone.evaluations[place];
-    let label = format!("{} on {}", backbone.name, evaluation.subject);
+    let label = backbone.label(JobPlace::Evaluation(place));
     let program = |key: &Key| program(run, programs, backbone, variants, key);
     let on = |text: &Text, step: &mut dyn FnMut(&ChunkRun<'_>) -> Result<Progressed>| {
         text.with_eval_set(run.settings.batch_tokens, |eval_set| {

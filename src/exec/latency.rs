@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
 use super::context::Context;
 use super::models::Models;
 use super::programs::Programs;
@@ -13,11 +11,9 @@ use super::schedule::Progressed;
 use super::timing_lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heap;
-use crate::latency::{
-    Patience, Prompt, Rounds, Session, Speedup, TimeSpread, Timed, has_diagonal, in_full, interleaved, passes,
-};
+use crate::latency::{Patience, Prompt, Rounds, Session, Timed, has_diagonal, in_full, interleaved, passes};
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
-use crate::plan::{BackbonePlan, Plan, Variant};
+use crate::plan::{BackbonePlan, JobPlace, Plan, Variant};
 use crate::stage::latency::{LATENCY, LatencyResult};
 use crate::stage::payload::to_json;
 use ghostlab_store::{Key, Lookup};
@@ -28,11 +24,6 @@ struct TimedVariant {
     is_dense: bool,
     full: Program,
     by_channel: Option<Program>,
-}
-
-/// What reports call the timing of the prompt at `place`.
-pub(super) fn work(backbone: &BackbonePlan, place: usize) -> String {
-    format!("time {} over {}", backbone.name, backbone.latencies[place])
 }
 
 /// What `--retime` is going to do, before it does.
@@ -75,7 +66,7 @@ pub(super) fn measure(
     place: usize,
 ) -> Result<Progressed> {
     let prompt = backbone.latencies[place];
-    let label = work(backbone, place);
+    let label = backbone.label(JobPlace::Latency(place));
     let lease = timing_lock::hold(run.store, &label, run.reporter, run.stop)?;
     let left = |variant: &&Variant| !run.failed(variant.cell);
     let stored = |variant: &Variant| {

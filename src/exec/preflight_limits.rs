@@ -7,10 +7,7 @@ use super::event::{Event, Reporter};
 use super::wait;
 use crate::error::{Error, Result};
 use crate::files::disk;
-use crate::plan::{
-    BackbonePlan, CalibrationPlan, Estimate, Plan, Quota, StoreState, batch_bytes, repair_bytes, score_bytes,
-    unrepaired, unscored,
-};
+use crate::plan::{BackbonePlan, CalibrationPlan, Estimate, Plan, Quota, StoreState, batch_bytes};
 use ghostlab_store::{InventoryItem, Store};
 
 /// Refuses to begin what the store's disk has no room for, once the bytes that `goes` stands for have gone.
@@ -69,11 +66,9 @@ pub(super) fn for_jobs(
     limit: Option<u64>,
     free: Option<u64>,
 ) -> Result<()> {
-    let repairs = (0..backbone.calibrations.len()).map(|place| unrepaired(backbone, place, state));
-    let repairs = repairs.filter(|own| !own.is_empty()).map(|own| repair_bytes(backbone, &own));
-    let scores = (0..backbone.evaluations.len()).map(|place| unscored(backbone, place, state));
-    let scores = scores.filter(|own| !own.is_empty()).map(|own| score_bytes(backbone, &own));
-    let Some(largest) = repairs.chain(scores).max() else { return Ok(()) };
+    let jobs = backbone.jobs().map(|job| (job, backbone.lacking(job, state))).filter(|(_, own)| !own.is_empty());
+    let bytes = jobs.map(|(job, own)| backbone.job_bytes(job, &own)).filter(|bytes| *bytes > 0);
+    let Some(largest) = bytes.max() else { return Ok(()) };
     let beside = batch_bytes(plan, backbone, state) + largest;
     // Of the weights no more than the largest part has to be there.
     let weights = backbone.engine.held_bytes(&backbone.config, 0);

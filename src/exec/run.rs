@@ -21,8 +21,8 @@ use super::{calibration, evaluation, latency, wait};
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::plan::{
-    BackbonePlan, JobCost, JobPlace, Outline, Plan, StoreState, Variant, batch_bytes, job_costs, repair_bytes,
-    score_bytes, unrepaired, unscored, warnings, weights_budget,
+    BackbonePlan, JobCost, JobPlace, Outline, Plan, StoreState, Variant, batch_bytes, job_costs, warnings,
+    weights_budget,
 };
 use ghostlab_store::{Attempt, Key, Store};
 
@@ -195,11 +195,12 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
     let left = job_costs(plan, state)?.into_iter().filter(|cost| cost.left > 0.0);
     let piece = |cost: JobCost| {
         let backbone = &plan.backbones[cost.backbone];
-        let (work, kind) = match cost.job {
-            JobPlace::Calibration(place) => (backbone.calibrations[place].claim(backbone), WorkKind::Calibrate),
-            JobPlace::Evaluation(place) => (backbone.evaluations[place].journal.clone(), WorkKind::Score),
-            JobPlace::Latency(place) => (latency::work(backbone, place), WorkKind::Time),
+        let kind = match cost.job {
+            JobPlace::Calibration(_) => WorkKind::Calibrate,
+            JobPlace::Evaluation(_) => WorkKind::Score,
+            JobPlace::Latency(_) => WorkKind::Time,
         };
+        let work = backbone.claim(cost.job);
         Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
     };
     Ok(left.map(piece).collect())
@@ -229,11 +230,12 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
         let batch = batch_bytes(context.plan, backbone, state);
         let mut repairs = Vec::new();
         for (place, calibration) in backbone.calibrations.iter().enumerate() {
-            let own = unrepaired(backbone, place, state);
+            let job = JobPlace::Calibration(place);
+            let own = backbone.lacking(job, state);
             if own.is_empty() {
                 continue;
             }
-            let bytes = batch + repair_bytes(backbone, &own);
+            let bytes = batch + backbone.job_bytes(job, &own);
             repairs.push(tasks.len());
             let work = move || {
                 let cells: Vec<usize> = own.iter().map(|variant| variant.cell).collect();
@@ -251,11 +253,12 @@ fn execute(context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> 
             tasks.push(Scheduled { after: Vec::new(), model, bytes, run: Box::new(work) });
         }
         for (place, evaluation) in backbone.evaluations.iter().enumerate() {
-            let own = unscored(backbone, place, state);
+            let job = JobPlace::Evaluation(place);
+            let own = backbone.lacking(job, state);
             if own.is_empty() {
                 continue;
             }
-            let bytes = batch + score_bytes(backbone, &own);
+            let bytes = batch + backbone.job_bytes(job, &own);
             let kept = Mutex::new(None);
             let work = move || {
                 let own: Vec<&Variant> = own.iter().copied().filter(|of| !context.failed(of.cell)).collect();
@@ -344,7 +347,8 @@ fn timings<'a>(
     let mut tasks: Vec<Scheduled<'_>> = Vec::new();
     for (model, backbone) in context.plan.backbones.iter().enumerate() {
         for place in 0..backbone.latencies.len() {
-            if backbone.variants.iter().all(|variant| state.has(&variant.latencies[place])) {
+            let job = JobPlace::Latency(place);
+            if backbone.lacking(job, state).is_empty() {
                 continue;
             }
             let work = move || {
@@ -352,7 +356,7 @@ fn timings<'a>(
                 let measure = || latency::measure(context, models, programs, backbone, place);
                 let step = attempt(context, &cells, measure)?;
                 if step == Progressed::Done {
-                    context.work_done(&latency::work(backbone, place));
+                    context.work_done(&backbone.claim(job));
                 }
                 context.look_complete(&backbone.variants.iter().collect::<Vec<_>>());
                 Ok(step)

@@ -22,9 +22,7 @@ use crate::evaluate::{EvalSet, choices};
 use crate::grid::Grid;
 use crate::identity::{Identity, MeasureId};
 use crate::model::{Program, Trie};
-use crate::plan::{
-    BackbonePlan, Evaluation, JobCost, JobPlace, Plan, Subject, Variant, job_costs, unrepaired, weights_budget,
-};
+use crate::plan::{BackbonePlan, Evaluation, JobCost, JobPlace, Plan, Subject, Variant, job_costs, weights_budget};
 use crate::stage::operator::{BoundaryResult, figures};
 use crate::stage::selection;
 use crate::tasks::{AccuracyKind, Answered, DocumentResult, Score, Solutions};
@@ -146,7 +144,7 @@ pub fn sample(
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {
         for (place, calibration) in backbone.calibrations.iter().enumerate() {
-            let own = unrepaired(backbone, place, &state);
+            let own = backbone.lacking(JobPlace::Calibration(place), &state);
             if own.is_empty() {
                 continue;
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
+use super::{BackbonePlan, JobPlace, ObjectState, Plan, StoreState, Variant};
 use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::Result;
 use crate::grid::Grid;
@@ -57,14 +57,6 @@ impl Estimate {
         }
         Ok(total)
     }
-}
-
-/// One of a backbone's jobs, by its place among its calibrations or evaluations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobPlace {
-    Calibration(usize),
-    Evaluation(usize),
-    Latency(usize),
 }
 
 /// What a job costs, in floating-point operations.
@@ -121,34 +113,6 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState)
     });
     let evaluations = backbone.evaluations.iter().map(|of| bytes(&of.tokens, 4));
     calibrations.chain(evaluations).max().unwrap_or(0)
-}
-
-/// The variants of a backbone's calibration whose repairs are not all stored.
-pub fn unrepaired<'a>(backbone: &'a BackbonePlan, calibration: usize, state: &StoreState) -> Vec<&'a Variant> {
-    let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration));
-    own.filter(|variant| !variant.repairs().all(|key| state.has(key))).collect()
-}
-
-/// The variants that are not scored on a backbone's text or task.
-pub fn unscored<'a>(backbone: &'a BackbonePlan, evaluation: usize, state: &StoreState) -> Vec<&'a Variant> {
-    backbone.variants.iter().filter(|variant| !state.has(&variant.scores[evaluation])).collect()
-}
-
-/// Bytes that repairing some variants takes beside the weights and a batch: four matrices in f64 are the most that solving
-/// holds.
-pub fn repair_bytes(backbone: &BackbonePlan, variants: &[&Variant]) -> u64 {
-    let training = variants.iter().filter_map(|variant| variant.trained.as_ref());
-    let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max().unwrap_or(0);
-    (8 * matrix_bytes(backbone)).max(training)
-}
-
-/// Bytes that scoring some variants takes beside the weights and a batch: an operator each.
-pub fn score_bytes(backbone: &BackbonePlan, variants: &[&Variant]) -> u64 {
-    variants.len() as u64 * matrix_bytes(backbone)
-}
-
-fn matrix_bytes(backbone: &BackbonePlan) -> u64 {
-    operator::matrix_bytes(&backbone.config)
 }
 
 fn of_backbone(
@@ -225,7 +189,7 @@ fn of_backbone(
         total.disk += cost.disk;
         total.inodes += cost.inodes;
     }
-    let matrix = matrix_bytes(backbone);
+    let matrix = operator::matrix_bytes(config);
     let lacking: BTreeSet<(ObjectKind, &str)> = backbone
         .tokens()
         .into_iter()

@@ -4,6 +4,7 @@
 mod contents;
 mod cost;
 mod inputs;
+mod jobs;
 mod kept;
 mod outline;
 mod quota;
@@ -13,11 +14,9 @@ mod state;
 
 use std::collections::BTreeSet;
 
-pub use cost::{
-    Estimate, JobCost, JobPlace, Trials, batch_bytes, job_costs, place_holder, repair_bytes, score_bytes, unrepaired,
-    unscored, weights_budget,
-};
+pub use cost::{Estimate, JobCost, Trials, batch_bytes, job_costs, place_holder, weights_budget};
 pub use inputs::{Inputs, warnings};
+pub use jobs::JobPlace;
 pub use kept::{KeepSet, engines_of};
 pub use outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
 pub use quota::Quota;

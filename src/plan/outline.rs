@@ -8,11 +8,11 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cost::{JobPlace, job_costs};
-use super::{BackbonePlan, Plan, StoreState, Variant};
+use super::cost::job_costs;
+use super::{Plan, StoreState};
 use crate::error::Result;
 use crate::files::sha256;
-use crate::stage;
+use crate::stage::{KINDS, Stage};
 use ghostlab_store::{Key, Store};
 
 /// The artifacts, cells and jobs of a plan. Latencies are left out: each machine has its own.
@@ -90,17 +90,21 @@ impl Outline {
         };
         let cells = plan.variants().map(|(_, variant)| OutlineCell {
             name: plan.grid.cells[variant.cell].to_string(),
-            artifacts: variant.repairs().chain(&variant.scores).map(&mut at).collect(),
+            artifacts: variant.shared_keys().map(&mut at).collect(),
         });
         let cells = cells.collect();
         let mut jobs = Vec::new();
         for cost in job_costs(plan, state)? {
             let backbone = &plan.backbones[cost.backbone];
-            // Times are of one machine: no other shares in taking them.
-            let Some((label, claim, keys)) = described(backbone, cost.job) else { continue };
-            let mut artifacts: Vec<usize> = keys.into_iter().map(&mut at).collect();
+            let keys = backbone.variants.iter().flat_map(|variant| variant.made_by(cost.job));
+            // What holds on one machine alone no other shares in.
+            let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::of(key.kind()).here).map(&mut at).collect();
+            if artifacts.is_empty() {
+                continue;
+            }
             artifacts.sort_unstable();
             artifacts.dedup();
+            let (label, claim) = (backbone.label(cost.job), backbone.claim(cost.job));
             jobs.push(OutlineJob { label, backbone: backbone.name.clone(), claim, flops: cost.flops, artifacts });
         }
         let (grid, file, profile) = (plan.grid.name.clone(), plan.grid.file.clone(), plan.grid.profile.clone());
@@ -144,7 +148,7 @@ impl Outline {
     /// What of it is stored. That it is whole is seen by whoever uses it.
     pub fn progress(&self, store: &Store) -> OutlineProgress {
         let present: BTreeMap<&str, HashSet<String>> =
-            stage::KINDS.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
+            KINDS.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
         let has = |&place: &usize| {
             let (kind, hash) = &self.artifacts[place];
             present.get(kind.as_str()).is_some_and(|hashes| hashes.contains(hash))
@@ -159,22 +163,4 @@ impl Outline {
         let complete = self.cells.iter().filter(|cell| cell.artifacts.iter().all(has)).count();
         OutlineProgress { cells: self.cells.len(), complete, jobs: jobs.collect() }
     }
-}
-
-/// A job's label, as events have it, what its claims are called, and what it makes.
-fn described(backbone: &BackbonePlan, job: JobPlace) -> Option<(String, String, Vec<&Arc<Key>>)> {
-    Some(match job {
-        JobPlace::Latency(_) => return None,
-        JobPlace::Calibration(place) => {
-            let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
-            let plan = &backbone.calibrations[place];
-            let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
-            (label, plan.claim(backbone), own.flat_map(Variant::repairs).collect())
-        }
-        JobPlace::Evaluation(place) => {
-            let evaluation = &backbone.evaluations[place];
-            let keys = backbone.variants.iter().map(|variant| &variant.scores[place]).collect();
-            (format!("{} on {}", backbone.name, evaluation.subject), evaluation.journal.clone(), keys)
-        }
-    })
 }

@@ -113,6 +113,11 @@ impl CalibrationPlan {
         Load::windows(sequences.saturating_mul(length), length)
     }
 
+    /// What events and records call the making of all repairs on it.
+    pub fn label(&self, of: &BackbonePlan) -> String {
+        format!("calibrate {} on {}", of.name, self.calibration)
+    }
+
     /// What a process claims that makes the repairs on it.
     pub fn claim(&self, of: &BackbonePlan) -> String {
         activations::claim(of.keyed(), &self.tokens)

@@ -102,9 +102,9 @@ impl StoreState {
             .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
     }
 
-    /// Whether nothing is left to do for a variant but for its latencies, which each machine measures for itself.
-    pub fn complete_without_latencies(&self, variant: &Variant) -> bool {
-        variant.repairs().chain(&variant.scores).all(|key| self.has(key))
+    /// Whether nothing is left to do for a variant but for what each machine makes for itself.
+    pub fn complete_elsewhere(&self, variant: &Variant) -> bool {
+        variant.shared_keys().all(|key| self.has(key))
     }
 
     /// Whether nothing is left to do for a variant.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::operator::{self, BoundaryResult};
-use super::{Check, Cost, KeyedBackbone, Member, Stage, activations, teacher};
+use super::{Cost, KeyedBackbone, Member, Stage, activations, teacher};
 use crate::calibrate::ActivationShape;
 use crate::distill::Finetune;
 use crate::error::Result;

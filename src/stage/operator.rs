@@ -43,12 +43,12 @@ pub fn key(backbone: KeyedBackbone<'_>, selection: &Arc<Key>, repair: &RepairId,
 
 /// The spans that a recovery repairs where regions `[start, end)` are removed.
 pub fn spans(recovery: &dyn Recovery, regions: Vec<(usize, usize)>) -> impl Iterator<Item = Span> {
-    regions.into_iter().flat_map(|(start, end)| recovery.spans(Span { start, end }))
+    regions.into_iter().flat_map(move |(start, end)| recovery.spans(Span { start, end }))
 }
 
 /// The activations that it reads there.
 pub fn sites(recovery: &dyn Recovery, regions: Vec<(usize, usize)>) -> impl Iterator<Item = HookPoint> {
-    spans(recovery, regions).flat_map(|span| recovery.sites(span))
+    spans(recovery, regions).flat_map(move |span| recovery.sites(span))
 }
 
 /// What repairing variants on one calibration takes, `all` and those that are missing: a pass, and solving each.

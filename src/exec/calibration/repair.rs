@@ -32,7 +32,7 @@ pub(in crate::exec) fn repair(
     plan: &CalibrationPlan,
     variants: &[&Variant],
 ) -> Result<Progressed> {
-    let label = format!("calibrate {} on {}", backbone.name, plan.calibration);
+    let label = plan.label(backbone);
     let name = plan.claim(backbone);
     let Some(lease) = run.claim(&name, &label)? else { return Ok(Progressed::Busy) };
     let hold = Hold::new(run, lease, &name);
