@@ -237,17 +237,7 @@ impl Drawer<'_> {
             values: backbones.iter().map(|backbone| self.value(backbone, &recovery, &metric)).collect(),
             method: recovery,
         });
-        Figure::Bars(Bars {
-            title: self.description.title.clone(),
-            description: self.caption(),
-            heading: self.cut(),
-            note: self.ahead(&metric),
-            width: self.width(backbones.len() > 1),
-            axis: self.axis(),
-            series: series.collect(),
-            groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
-            missing: if self.outcome.failed() > 0 { "failed" } else { "–" }.into(),
-        })
+        self.bars_of(&backbones, series.collect(), self.ahead(&metric), self.width(backbones.len() > 1))
     }
 
     /// A bar for each metric: they are parts of one norm, so they have no method's colour.
@@ -259,14 +249,18 @@ impl Drawer<'_> {
             label: Metric::find(metric).map_or_else(|_| metric.clone(), |known| known.label),
             values: backbones.iter().map(|backbone| self.value(backbone, &recovery, metric)).collect(),
         });
+        self.bars_of(&backbones, series.collect(), String::new(), Width::Column)
+    }
+
+    fn bars_of(&self, backbones: &[String], series: Vec<Series>, note: String, width: Width) -> Figure {
         Figure::Bars(Bars {
             title: self.description.title.clone(),
             description: self.caption(),
             heading: self.cut(),
-            note: String::new(),
-            width: Width::Column,
+            note,
+            width,
             axis: self.axis(),
-            series: series.collect(),
+            series,
             groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
             missing: if self.outcome.failed() > 0 { "failed" } else { "–" }.into(),
         })

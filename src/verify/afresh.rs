@@ -2,6 +2,7 @@
 //! cells by identity and items by place.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Request;
@@ -187,27 +188,13 @@ fn asked(of: &StoredEngine, grid: &Grid, backbone: &str) -> Option<EngineRequest
 fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Check) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
-    grid.backbones.retain(|name, of| match finder.find(&format!("backbone {name}"), &of.path, inputs, check) {
-        Some(path) => {
-            of.path = path;
-            true
-        }
-        None => false,
-    });
-    grid.corpora.retain(|name, of| match finder.find(&format!("text {name}"), &of.path, inputs, check) {
-        Some(path) => {
-            of.path = path;
-            true
-        }
-        None => false,
-    });
-    grid.tasks.retain(|name, of| match finder.find(&format!("task {name}"), &of.path, inputs, check) {
-        Some(path) => {
-            of.path = path;
-            true
-        }
-        None => false,
-    });
+    let mut is_here = |what: &str, name: &str, path: &mut PathBuf| {
+        let here = finder.find(&format!("{what} {name}"), path, inputs, check);
+        here.map(|here| *path = here).is_some()
+    };
+    grid.backbones.retain(|name, of| is_here("backbone", name, &mut of.path));
+    grid.corpora.retain(|name, of| is_here("text", name, &mut of.path));
+    grid.tasks.retain(|name, of| is_here("task", name, &mut of.path));
     let Grid { backbones, corpora, tasks, cells, evaluate, .. } = grid;
     cells.retain(|cell| {
         let text = cell.calibration.as_ref().is_none_or(|of| corpora.contains_key(&of.corpus));
