@@ -47,10 +47,10 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "distill",
             "latency",
             "evaluate",
-            "metric",
             "checkpoint",
             "criterion",
             "recovery",
+            "metric",
         ],
     ),
 ];

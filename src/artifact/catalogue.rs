@@ -6,7 +6,7 @@ use crate::artifact::paper;
 use crate::error::{Error, Result, nearest};
 use crate::exec::Methods;
 use crate::grid::{AxisChoice, Cell, Description, EntryKind, Grid, InputList};
-use crate::metric::{self, Metric};
+use crate::metric::{Metric, Of};
 use crate::results::stem;
 
 /// A table or figure, as its file describes it.
@@ -48,11 +48,12 @@ impl Artifact {
 
     fn shown<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
         let metrics = self.description.metrics();
-        let shows = |metric: &str, average: &str| metrics.iter().any(|shown| shown == metric || shown == average);
+        let known: Vec<Metric> =
+            metrics.iter().map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
         load(&AxisChoice {
-            text: &|corpus| shows(&Metric::perplexity(stem(corpus)).id, metric::PERPLEXITY.id),
-            task: &|task| shows(task, metric::ACCURACY.id),
-            latency: metrics.iter().any(|shown| Metric::find(shown).is_ok_and(|shown| shown.is_latency())),
+            text: &|corpus| known.iter().any(|of| of.text() == Some(stem(corpus)) || matches!(of.of, Of::Texts(_))),
+            task: &|task| known.iter().any(|of| of.task_name() == Some(task) || matches!(of.of, Of::Tasks(_))),
+            latency: known.iter().any(Metric::is_latency),
         })
     }
 

@@ -279,7 +279,7 @@ fn a_verdict_looks_at_every_aspect_or_says_why_not() {
         }),
         ("measure.prefill.machine", |of| {
             of.scored = vec![Protocol::Latency {
-                metric: "prefill_ms",
+                metric: &metric::PREFILL,
                 length: 16,
                 batch: 1,
                 several: false,

@@ -86,7 +86,7 @@ pub fn write_run(
     let besides = [
         warnings(grid, &outcome.inputs),
         engine_notes(&outcome.engines),
-        latency_notes(grid, outcome),
+        latency_notes(outcome),
         tabled.notes(),
         unmade(outcome),
     ]
@@ -132,7 +132,7 @@ pub(super) fn finish(
     files.extend(write_tasks(staging.path(), outcome)?);
     files.extend(write_forms(staging.path(), &target.description().name, grid, outcome)?);
     files.extend(write_channels(staging.path(), &outcome.cells)?);
-    files.extend(write_latencies(staging.path(), grid, &outcome.cells)?);
+    files.extend(write_latencies(staging.path(), &outcome.cells)?);
     let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
     files.push(stored.write(staging.path())?);
     let record = provenance::provenance(target, grid, outcome, results.protocols.clone(), &files, started)?;
@@ -151,7 +151,7 @@ fn write_tasks(folder: &Path, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
         .cells
         .iter()
         .zip(&names)
-        .flat_map(|(result, cell)| result.tasks.iter().flatten().map(move |scores| (cell, scores)))
+        .flat_map(|(result, cell)| result.scored().map(move |scores| (cell, scores)))
         .map(|(cell, scores)| Answers { cell, task: &scores.label, answers: &scores.answers })
         .collect();
     let mut results = Vec::new();

@@ -167,8 +167,11 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<W
             }
         }
     };
-    // Beside perplexities of unlike vocabularies stand the bits per byte, where there are any.
-    let beside = |metric: &Metric| found(&Metric::text_of(&metric.id).map(|text| Metric::bits_per_byte(text).id)?);
+    // Beside what is measured on a text or a task stands what else the run has of it, where no column asks for that.
+    let beside = |metric: &Metric| {
+        let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
+        others.filter_map(|other| found(&other.id)).collect::<Vec<_>>()
+    };
     // A metric of prompts stands for that of each prompt that was timed, under a head of its own.
     let prompts = |metric: &Metric| {
         let own = numbers.iter().map(|number| &number.metric);
@@ -179,7 +182,7 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<W
         let metric = found(id).map_or_else(|| Metric::find(id), Ok)?;
         let of_prompts = prompts(&metric);
         let (head, metrics) = match of_prompts.is_empty() {
-            true => (String::new(), [Some(metric.clone()), beside(&metric)].into_iter().flatten().collect()),
+            true => (String::new(), std::iter::once(metric.clone()).chain(beside(&metric)).collect()),
             false => (metric.label, of_prompts),
         };
         let columns: Vec<Wanted> = metrics.into_iter().flat_map(each).collect();

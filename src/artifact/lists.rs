@@ -2,14 +2,12 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use polars::prelude::{DataFrame, IntoColumn, NamedFrom, Series};
-
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result, nearest};
 use crate::grid::{BackboneFile, Description};
 use crate::hub::{Hub, HubSettings, Lock, Want};
 use crate::options::Described;
-use crate::results::{Lead, LeadKind, Row, Table, TextColumn, TextTable, distinct, escaped, failed};
+use crate::results::{Lead, LeadKind, Row, Table, distinct};
 use crate::{criterion, grid, recovery};
 
 /// A table of texts.
@@ -139,32 +137,16 @@ impl List {
         })
     }
 
-    fn texts(&self, shown: impl Fn(&String) -> String) -> TextTable {
-        let column = |(at, head): (usize, &String)| {
-            let cell = |row: &Vec<String>| if row[at].is_empty() { "—".to_owned() } else { shown(&row[at]) };
-            TextColumn::words(head, self.rows.iter().map(cell).collect())
-        };
-        TextTable { columns: self.heads.iter().enumerate().map(column).collect(), lead: 1, ..TextTable::default() }
-    }
-
-    /// The list for a terminal of so many columns.
-    pub(super) fn screen(&self, width: Option<usize>) -> String {
-        self.texts(String::clone).screen(width)
-    }
-
-    pub(super) fn markdown(&self) -> String {
-        self.texts(|text| escaped(text)).markdown()
-    }
-
-    /// # Errors
-    /// Two heads that are alike.
-    pub(super) fn frame(&self) -> Result<DataFrame> {
-        let column = |(at, head): (usize, &String)| {
-            let texts = self.rows.iter().map(|row| Some(row[at].as_str()).filter(|text| !text.is_empty()));
-            Series::new(head.into(), texts.collect::<Vec<_>>()).into_column()
-        };
-        let columns = self.heads.iter().enumerate().map(column).collect();
-        DataFrame::new(self.rows.len(), columns).map_err(|error| failed(&error))
+    /// As it stands, whatever the paper has of it: each row after the first of its texts.
+    pub(super) fn whole(&self) -> Table {
+        let mut heads = self.heads.iter().map(Lead::text);
+        let row = |row: &Vec<String>| Row { lead: row[..1].to_vec(), tail: row[1..].to_vec(), ..Row::default() };
+        Table {
+            lead: heads.next().into_iter().collect(),
+            tail: heads.collect(),
+            rows: self.rows.iter().map(row).collect(),
+            ..Table::default()
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::corpus::Rule;
 use crate::distill::Finetune;
 use crate::error::Result;
 use crate::grid::Calibration;
+use crate::metric::Of;
 use crate::options::Options;
 use crate::results::{Calibrated, Measurement, Protocol, Sample, factors, stem};
 use crate::tasks::Bos;
@@ -33,11 +34,14 @@ const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C
 /// In what a number's protocol differs from that of the paper's number; empty where it is the paper's.
 pub(super) fn differences(of: &Measurement) -> Vec<String> {
     let mut found: Vec<String> = of.setup.unidentified.iter().cloned().collect();
-    for (average, parts, words) in
-        [(&metric::ACCURACY, metric::tasks(), "tasks"), (&metric::PERPLEXITY, metric::texts(), "texts")]
-    {
+    let mean = match of.metric.of {
+        Of::Tasks(_) => Some((metric::tasks().into_iter().map(str::to_owned).collect::<BTreeSet<String>>(), "tasks")),
+        Of::Texts(_) => Some((metric::texts().into_iter().collect(), "texts")),
+        _ => None,
+    };
+    if let Some((parts, words)) = mean {
         let own: BTreeSet<String> = of.setup.scored.iter().map(|protocol| protocol.measures().id).collect();
-        if of.metric.id == average.id && own != parts.iter().map(ToString::to_string).collect() {
+        if own != parts {
             found.push(format!("a mean of {} {words}, not of the paper's {}", own.len(), parts.len()));
         }
     }
@@ -157,6 +161,6 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
         }
         // The paper's machine: an NVIDIA A40 of 48 GB, in float16 (appendix F).
         Protocol::Latency { machine, .. } => found.push(format!("measured on {machine}, not on an NVIDIA A40 in f16")),
-        Protocol::Average { .. } | Protocol::BitsPerByte { .. } => {}
+        Protocol::Average { .. } | Protocol::Derived { .. } => {}
     }
 }

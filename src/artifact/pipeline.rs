@@ -26,7 +26,7 @@ use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
 use crate::plan::warnings;
 use crate::results::{
     Measurement, Origin, Provenance, Results, Table, collect, drawn_frame, engine_notes, latency_notes, latex,
-    markdown, tidy_frame, write_csv, write_frame,
+    markdown, run_frame, screen, tidy_frame, write_csv, write_frame,
 };
 use ghostlab_store::Store;
 
@@ -141,7 +141,7 @@ pub fn make(
         let notes = [
             warnings(grid, &outcome.inputs),
             engine_notes(&outcome.engines),
-            latency_notes(grid, &outcome),
+            latency_notes(&outcome),
             unmade(&outcome),
         ]
         .concat();
@@ -340,18 +340,18 @@ pub fn list(
     };
     let target = ResultsFolder::of_list(results, &artifact.name);
     let (table, csv) = (format!("{}.md", artifact.name), format!("{}.csv", artifact.name));
-    let print = list.printed(&artifact.description)?;
+    let (whole, print) = (list.whole(), list.printed(&artifact.description)?);
     let printed = artifact.called().into_iter().map(|name| (format!("{name}.tex"), latex(&print, name)));
     let printed: Vec<(String, String)> = printed.collect();
     let names = [table.clone(), csv.clone(), PagePart::FILE.to_owned()];
     target.check(&names.into_iter().chain(printed.iter().map(|(file, _)| file.clone())).collect::<Vec<_>>())?;
     let draft = target.stage()?;
-    put(&draft.path().join(table), list.markdown().as_bytes())?;
-    write_csv(&draft.path().join(csv), &list.frame()?)?;
+    put(&draft.path().join(table), markdown(&whole).as_bytes())?;
+    write_csv(&draft.path().join(csv), &run_frame(&whole)?)?;
     for (file, text) in &printed {
         put(&draft.path().join(file), text.as_bytes())?;
     }
     write_sheet(draft.path(), &page_part::list_sheet(&artifact.name, &artifact.description, &list))?;
     draft.publish()?;
-    Ok(list.screen(width))
+    Ok(screen(&whole, width))
 }

@@ -179,8 +179,7 @@ fn experiments() -> PathBuf {
 
 /// A number of the paper as if a run had measured it.
 fn measured(record: Record) -> Arc<Measurement> {
-    let text = record.metric.strip_prefix("bpb_");
-    let metric = text.map_or_else(|| Metric::find(&record.metric).unwrap(), Metric::bits_per_byte);
+    let metric = Metric::find(&record.metric).unwrap();
     let mut setup = Setup::default();
     if let (_, Some(sequences)) = record.condition.calibrated() {
         let sequences: usize = sequences.parse().unwrap();

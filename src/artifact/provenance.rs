@@ -101,7 +101,7 @@ fn tasks(result: &CellResult) -> Value {
         }
         (scores.label.clone(), task)
     };
-    result.tasks.iter().flatten().map(task).collect()
+    result.scored().map(task).collect()
 }
 
 /// The versions, from the lock file, of the crates whose code makes numbers.

@@ -9,8 +9,12 @@ use std::time::SystemTime;
 use super::page::{self, Page};
 use super::page_part::{self, PagePart, sheet};
 use super::{ResultsFolder, TableShape, write_run};
-use crate::exec::{CellResult, GridOutcome, MadeFrom, Methods, TaskProtocol, TaskScores, TextProtocol};
-use crate::grid::{Cell, Description, Grid, TaskUse};
+use crate::evaluate::perplexity::Losses;
+use crate::exec::{
+    CellResult, GridOutcome, MadeFrom, Measured, Methods, TaskProtocol, TaskScores, TextProtocol, TextRead,
+};
+use crate::grid::{Cell, Description, Grid, Perplexity, TaskUse};
+use crate::identity::MeasureId;
 use crate::machine;
 use crate::results::{By, RunDescription};
 use crate::stage::operator::BoundaryResult;
@@ -73,6 +77,14 @@ fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
     TaskScores { label: key.task().unwrap().name.to_owned(), result, answers }
 }
 
+fn measured<A, S>(asked: A, sample: S) -> Measured<A, S> {
+    Measured { asked, measure: MeasureId::Boundary.into(), sample: Some(sample) }
+}
+
+fn losses(cell: usize) -> Losses {
+    Losses { windows: (0..256).map(|window| number(cell + window)).collect() }
+}
+
 /// The grid's last cell over and over, with another seed each time.
 fn outcome(grid: &Grid) -> GridOutcome {
     let inputs: BTreeMap<String, String> =
@@ -89,9 +101,14 @@ fn outcome(grid: &Grid) -> GridOutcome {
             removed: (1..10).collect(),
             scores: (0..24).map(|layer| (layer, number(layer))).collect(),
             boundaries: vec![boundary(at)],
-            perplexity: vec![Some(number(at)); 2],
-            losses: vec![Some((0..256).map(|window| number(at + window)).collect()); 2],
-            tasks: keys.iter().map(|key| Some(scores(key, at))).collect(),
+            texts: grid.evaluate.perplexity.iter().map(|text| measured(text.clone(), losses(at))).collect(),
+            tasks: grid
+                .evaluate
+                .tasks
+                .iter()
+                .zip(&keys)
+                .map(|(used, key)| measured(used.clone(), scores(key, at)))
+                .collect(),
             made_from: kinds.map(part).collect(),
             inputs: inputs.keys().cloned().collect(),
             ..CellResult::unmeasured(cell, 32, None)
@@ -104,11 +121,15 @@ fn outcome(grid: &Grid) -> GridOutcome {
         original: DOCUMENTS,
         whole: true,
     };
-    let read = Some(TextProtocol { windows: 256, all: 256, bytes: 1 << 20 });
+    let read = |text: &Perplexity| TextRead {
+        backbone: "llama".to_owned(),
+        text: text.clone(),
+        read: TextProtocol { windows: 256, all: 256, bytes: 1 << 20 },
+    };
     GridOutcome {
         cells: (0..CELLS).map(result).collect(),
         inputs: inputs.clone(),
-        texts: BTreeMap::from([("llama".to_owned(), vec![read; 2])]),
+        texts: grid.evaluate.perplexity.iter().map(read).collect(),
         tasks: TASKS.iter().map(task).collect(),
         engines: BTreeMap::new(),
         machine: String::new(),

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::grid::Cell;
+use crate::evaluate::perplexity::Losses;
+use crate::grid::{Cell, Latency, Perplexity, TaskUse};
 use crate::identity::{Identity, MeasureId};
-use crate::stage::latency::LatencyResult;
+use crate::latency::LatencyResult;
 use crate::stage::operator::BoundaryResult;
 use crate::tasks::{self, Answered, TaskResult};
 
@@ -25,6 +26,17 @@ pub struct TaskScores {
     pub answers: Answered,
 }
 
+/// What was measured of a cell, by what was asked. With the cell's identity the measure is what its numbers are
+/// ([`Identity::measured`]).
+#[derive(Debug, Clone)]
+pub struct Measured<A, S> {
+    /// As the grid asks for it.
+    pub asked: A,
+    pub measure: Arc<MeasureId>,
+    /// None where the cell failed, or where nobody has made it yet.
+    pub sample: Option<S>,
+}
+
 /// A cell and what came of it.
 #[derive(Debug, Clone, Serialize)]
 pub struct CellResult {
@@ -33,10 +45,6 @@ pub struct CellResult {
     /// `numbers.json` has it, once for all that a run leaves.
     #[serde(skip)]
     pub identity: Option<Arc<Identity>>,
-    /// What is measured of it: its perplexities, then its tasks, then its prompts, in the grid's order. With the identity it
-    /// is what a number is ([`Identity::measured`]).
-    #[serde(skip)]
-    pub measures: Vec<Arc<MeasureId>>,
     /// Layers of the dense backbone.
     pub layers: usize,
     /// Removed layers, ascending.
@@ -47,15 +55,13 @@ pub struct CellResult {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub selection_notes: Vec<String>,
     pub boundaries: Vec<BoundaryResult>,
-    /// One for each perplexity of the grid; none where the cell failed.
-    pub perplexity: Vec<Option<f64>>,
-    /// The windows' losses behind each perplexity; not part of the run's record.
-    #[serde(skip)]
-    pub losses: Vec<Option<Vec<f64>>>,
-    /// One for each task of the grid; none where the cell failed.
-    pub tasks: Vec<Option<TaskScores>>,
-    /// One for each timed prompt of the grid; none where the cell failed.
-    pub latencies: Vec<Option<LatencyResult>>,
+    /// The windows' losses of each text. The run's record has the perplexities alone.
+    #[serde(rename = "perplexity", serialize_with = "perplexities")]
+    pub texts: Vec<Measured<Perplexity, Losses>>,
+    #[serde(serialize_with = "samples")]
+    pub tasks: Vec<Measured<TaskUse, TaskScores>>,
+    #[serde(rename = "latencies", serialize_with = "samples")]
+    pub prompts: Vec<Measured<Latency, LatencyResult>>,
     /// The loss of each step of its operator's training; empty where it was not trained, and no part of the run's record.
     #[serde(skip)]
     pub training: Vec<f64>,
@@ -89,16 +95,14 @@ impl CellResult {
         Self {
             cell,
             identity: None,
-            measures: Vec::new(),
             layers,
             removed: Vec::new(),
             scores: Vec::new(),
             selection_notes: Vec::new(),
             boundaries: Vec::new(),
-            perplexity: Vec::new(),
-            losses: Vec::new(),
+            texts: Vec::new(),
             tasks: Vec::new(),
-            latencies: Vec::new(),
+            prompts: Vec::new(),
             training: Vec::new(),
             seconds: 0.0,
             failure,
@@ -106,6 +110,23 @@ impl CellResult {
             made_from: Vec::new(),
             inputs: BTreeSet::new(),
         }
+    }
+
+    pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, Losses>> {
+        self.texts.iter().find(|of| of.asked == *asked)
+    }
+
+    pub fn task(&self, asked: &TaskUse) -> Option<&Measured<TaskUse, TaskScores>> {
+        self.tasks.iter().find(|of| of.asked == *asked)
+    }
+
+    pub fn prompt(&self, asked: &Latency) -> Option<&Measured<Latency, LatencyResult>> {
+        self.prompts.iter().find(|of| of.asked == *asked)
+    }
+
+    /// The tasks that it has scores on.
+    pub fn scored(&self) -> impl Iterator<Item = &TaskScores> {
+        self.tasks.iter().filter_map(|of| of.sample.as_ref())
     }
 
     /// What a reader has to know of this cell, each thing once.
@@ -120,7 +141,7 @@ impl CellResult {
                 }
             }
         }
-        for scores in self.tasks.iter().flatten() {
+        for scores in self.scored() {
             let TaskResult { non_finite, unanswered, effective, .. } = scores.result;
             if non_finite > 0 {
                 notes.push(format!("{non_finite} of {effective} documents of {} have no finite score", scores.label));
@@ -139,7 +160,7 @@ impl CellResult {
     /// Never: no file gets a task twice.
     pub fn lm_eval(&self) -> Result<Vec<Value>> {
         let mut files: Vec<Vec<&TaskScores>> = Vec::new();
-        for scores in self.tasks.iter().flatten() {
+        for scores in self.scored() {
             let has_it = |file: &Vec<&TaskScores>| file.iter().any(|of| of.result.task.name == scores.result.task.name);
             match files.iter_mut().find(|file| !has_it(file)) {
                 Some(file) => file.push(scores),
@@ -165,4 +186,18 @@ impl CellResult {
             (None, None) => Ok(self),
         }
     }
+}
+
+fn perplexities<S: Serializer>(
+    texts: &[Measured<Perplexity, Losses>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(texts.iter().map(|of| of.sample.as_ref().map(Losses::perplexity)))
+}
+
+fn samples<A, T: Serialize, S: Serializer>(
+    all: &[Measured<A, T>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.iter().map(|of| &of.sample))
 }

@@ -11,10 +11,12 @@ use super::schedule::Progressed;
 use super::timing_lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heap;
-use crate::latency::{Patience, Prompt, Rounds, Session, Timed, has_diagonal, in_full, interleaved, passes};
+use crate::latency::{
+    LatencyResult, Patience, Prompt, Rounds, Session, Timed, has_diagonal, in_full, interleaved, passes,
+};
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::plan::{BackbonePlan, JobPlace, Plan, Variant};
-use crate::stage::latency::{LATENCY, LatencyResult};
+use crate::stage::latency::LATENCY;
 use crate::stage::payload::to_json;
 use ghostlab_store::{Key, Lookup};
 

@@ -31,9 +31,9 @@ mod timing_lock;
 mod tokenise;
 mod wait;
 
-pub use cell_result::{CellResult, MadeFrom, TaskScores};
+pub use cell_result::{CellResult, MadeFrom, Measured, TaskScores};
 pub use event::{Event, JobStarted, Reporter, Work, WorkKind};
-pub use outcome::{GridOutcome, TaskProtocol, TextProtocol};
+pub use outcome::{GridOutcome, TaskProtocol, TextProtocol, TextRead};
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use preflight::{Preflight, Where, preflight};
 pub use prepare::prepare;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cell_result::CellResult;
-use crate::grid::{Grid, TaskUse};
+use crate::grid::{Grid, Perplexity, TaskUse};
+use crate::metric::TextSample;
 use crate::model::EngineId;
 use crate::tasks::Task;
 
@@ -14,9 +15,9 @@ pub struct GridOutcome {
     pub cells: Vec<CellResult>,
     /// SHA-256 of every file that was read, by path.
     pub inputs: BTreeMap<String, String>,
-    /// What each backbone read of each perplexity's text, in the grid's order; none where it is not tokenised.
-    pub texts: BTreeMap<String, Vec<Option<TextProtocol>>>,
-    /// How each task was scored, in the grid's order.
+    /// What each backbone read of each text that is tokenised.
+    pub texts: Vec<TextRead>,
+    /// How each task was scored.
     pub tasks: Vec<TaskProtocol>,
     /// What ran each backbone.
     pub engines: BTreeMap<String, EngineId>,
@@ -34,13 +35,16 @@ impl GridOutcome {
         self.cells.iter().filter_map(of).collect::<BTreeSet<_>>().len() > 1
     }
 
-    /// The bits per byte of a cell on the perplexity at `place`, of windows of `length` tokens: what the model needs for a
-    /// byte of the predicted text, whatever its tokens are.
-    pub fn bits_per_byte(&self, result: &CellResult, place: usize, length: usize) -> Option<f64> {
-        let read = self.texts.get(&result.cell.backbone)?.get(place).copied().flatten()?;
-        let losses = result.losses.get(place)?.as_ref()?;
-        let nats = losses.iter().sum::<f64>() * (length - 1) as f64;
-        (read.bytes > 0).then(|| nats / std::f64::consts::LN_2 / read.bytes as f64).filter(|bits| bits.is_finite())
+    /// What a cell's backbone read of a text; none where it is not tokenised.
+    pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextProtocol> {
+        let own = self.texts.iter().find(|of| of.backbone == result.cell.backbone && of.text == *text);
+        own.map(|of| of.read)
+    }
+
+    /// The windows of a cell on a text.
+    pub fn sample<'a>(&self, result: &'a CellResult, text: &Perplexity) -> Option<TextSample<'a>> {
+        let losses = result.text(text)?.sample.as_ref()?;
+        Some(TextSample { losses, length: text.length, bytes: self.text_read(result, text).map(|read| read.bytes) })
     }
 
     /// How a task of the grid was scored; none where nothing of it is stored.
@@ -57,6 +61,14 @@ impl GridOutcome {
     pub fn failed(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_some()).count()
     }
+}
+
+/// What a backbone read of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextRead {
+    pub backbone: String,
+    pub text: Perplexity,
+    pub read: TextProtocol,
 }
 
 /// How much of a text was read.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::cell_result::{CellResult, MadeFrom, TaskScores};
-use super::outcome::{GridOutcome, TaskProtocol, TextProtocol};
+use super::cell_result::{CellResult, MadeFrom, Measured, TaskScores};
+use super::outcome::{GridOutcome, TaskProtocol, TextProtocol, TextRead};
 use crate::corpus::Rule;
 use crate::error::Result;
 use crate::evaluate::choices;
@@ -34,9 +34,9 @@ impl GridOutcome {
             }
         }
         let tasks = plan.backbones.first().map_or(Ok(Vec::new()), |backbone| protocols(plan, backbone, store))?;
-        let mut texts = BTreeMap::new();
+        let mut texts = Vec::new();
         for backbone in &plan.backbones {
-            texts.insert(backbone.name.clone(), texts_of(plan, backbone, store)?);
+            texts.extend(texts_of(plan, backbone, store)?);
         }
         let engines = plan.backbones.iter().map(|of| (of.name.clone(), of.engine.id())).collect();
         let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
@@ -66,19 +66,15 @@ pub(super) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc
     }
 }
 
-fn texts_of(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<Option<TextProtocol>>> {
+fn texts_of(plan: &Plan<'_>, backbone: &BackbonePlan, store: &Store) -> Result<Vec<TextRead>> {
     let mut texts = Vec::new();
     for evaluation in &backbone.evaluations {
         let Subject::Windows(text) = &evaluation.subject else { continue };
         let rule: Rule = plan.grid.corpora[&text.corpus].rule.parse()?;
-        let read = match store.look(&evaluation.tokens) {
-            Lookup::Whole(artifact) => {
-                let (windows, corpus_tokens, bytes) = extent(&artifact)?;
-                Some(TextProtocol { windows, all: rule.windows(corpus_tokens, text.length), bytes })
-            }
-            _ => None,
-        };
-        texts.push(read);
+        let Lookup::Whole(artifact) = store.look(&evaluation.tokens) else { continue };
+        let (windows, corpus_tokens, bytes) = extent(&artifact)?;
+        let read = TextProtocol { windows, all: rule.windows(corpus_tokens, text.length), bytes };
+        texts.push(TextRead { backbone: backbone.name.clone(), text: text.clone(), read });
     }
     Ok(texts)
 }
@@ -111,8 +107,6 @@ impl<'a> Reader<'a> {
         let cell = plan.grid.cells[variant.cell].clone();
         let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
         result.identity = Some(Arc::clone(&variant.identity));
-        let measures = self.backbone.evaluations.iter().map(|of| &of.measure).chain(&variant.prompts);
-        result.measures = measures.cloned().collect();
         let own = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
         result.inputs.extend(own.map(|path| (*path).to_string()));
         if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
@@ -142,31 +136,32 @@ impl<'a> Reader<'a> {
             }
             result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
             let values = artifact.as_ref().map(scores::read).transpose()?;
+            let measure = Arc::clone(&evaluation.measure);
             match &evaluation.subject {
                 Subject::Windows(text) => {
-                    let losses = values.map(|windows| Losses { windows });
-                    result.perplexity.push(losses.as_ref().map(Losses::perplexity));
-                    result.losses.push(losses.as_ref().map(|losses| losses.windows.clone()));
-                    if let Some(losses) = losses.filter(|losses| losses.not_finite() > 0) {
+                    let sample = values.map(|windows| Losses { windows });
+                    if let Some(losses) = sample.as_ref().filter(|losses| losses.not_finite() > 0) {
                         let (bad, all) = (losses.not_finite(), losses.windows.len());
                         let reason = format!("{bad} of {all} windows of {} have no finite loss", text.corpus);
                         result.failure = Some(reason);
                     }
+                    result.texts.push(Measured { asked: text.clone(), measure, sample });
                 }
                 Subject::Task(used) => {
                     let sheet = self.sheets[place].as_ref();
                     let scores = values.zip(sheet).map(|(values, sheet)| judge(&values, sheet, used.to_string()));
-                    result.tasks.push(scores.transpose()?);
+                    result.tasks.push(Measured { asked: used.clone(), measure, sample: scores.transpose()? });
                 }
             }
         }
-        for (prompt, key) in self.backbone.latencies.iter().zip(&variant.latencies) {
+        for ((prompt, key), measure) in self.backbone.latencies.iter().zip(&variant.latencies).zip(&variant.prompts) {
             let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
             if artifact.is_none() {
                 result.missing.get_or_insert_with(|| format!("not timed over {prompt}"));
             }
             result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
-            result.latencies.push(artifact.map(|artifact| latency::read(&artifact)).transpose()?);
+            let sample = artifact.map(|artifact| latency::read(&artifact)).transpose()?;
+            result.prompts.push(Measured { asked: *prompt, measure: Arc::clone(measure), sample });
         }
         Ok(result)
     }

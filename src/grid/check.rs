@@ -17,9 +17,9 @@ use super::pattern::Pattern;
 use super::registry::Registry;
 use super::schema::{IncludeEntry, Schema};
 use super::{AxisChoice, limits, list};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, nearest};
 use crate::tasks::DocumentLimit;
-use crate::{corpus, recovery};
+use crate::{corpus, metric, recovery};
 
 /// A grid each of whose values is sound by itself. Nothing is filled in, and nothing was looked for on disk.
 #[derive(Debug)]
@@ -204,7 +204,28 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let name = |(i, task): (usize, &TaskUse)| at.key("tasks").item(i).key("name").placed(task.name.clone());
     let used = Used { corpora, tasks: tasks.iter().enumerate().map(name).collect() };
     let perplexity = perplexity.into_iter().map(|text| text.value).collect();
-    Ok((Evaluate { perplexity, tasks, latency: latencies(&at.key("latency"), &entries.latency)? }, used))
+    let latency = latencies(&at.key("latency"), &entries.latency)?;
+    Ok((Evaluate { perplexity, tasks, latency, metrics: metrics(&at.key("metrics"), &entries.metrics)? }, used))
+}
+
+/// The names of metrics that have columns where a grid names them.
+fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
+    let names: Vec<String> = entries.iter().cloned().collect();
+    if entries.written().is_some() {
+        list::values(at, &names)?;
+    }
+    let known: Vec<&str> = metric::named().collect();
+    match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
+        None => Ok(names),
+        Some((i, name)) => {
+            let error = at.item(i).bad("no such metric can be named");
+            let error = error.expected(format!("one of {}", known.join(", "))).found(format!("`{name}`"));
+            Err(match nearest(name, known) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None => error,
+            })
+        }
+    }
 }
 
 /// Each length with each batch.

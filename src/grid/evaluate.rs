@@ -21,6 +21,9 @@ pub struct Evaluate {
     /// How long a pass over a prompt takes; of each prompt the time, the speedup and the memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<Latency>,
+    /// Metrics of what is scored that a run shows where they are named, by their names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<String>,
 }
 
 /// Perplexity on one corpus in windows of `length` tokens.
@@ -91,6 +94,9 @@ pub(super) struct EvaluateEntry {
     /// Time and memory of a forward pass over a prompt, all variants of a backbone side by side.
     #[serde(default)]
     pub(super) latency: Many<LatencyEntry>,
+    /// Further metrics of the texts and tasks that are scored, each in columns of its own: `bits_per_byte`, ….
+    #[serde(default)]
+    pub(super) metrics: Many<String>,
 }
 
 /// Prompts: each length with each batch.

@@ -165,7 +165,7 @@ impl Grid {
         // What is used is known now; the rest need not be there.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
         name::give(&mut cells, registry);
-        let Evaluate { mut perplexity, tasks: mut scored, mut latency } = checked.evaluate;
+        let Evaluate { mut perplexity, tasks: mut scored, mut latency, metrics } = checked.evaluate;
         perplexity.retain(|text| (shown.text)(&text.corpus));
         scored.retain(|task| (shown.task)(&task.name));
         latency.retain(|_| shown.latency);
@@ -190,7 +190,7 @@ impl Grid {
             depth: list::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
             recovery: list::distinct(cells.iter().filter_map(|cell| cell.recovery.as_ref())),
             calibration,
-            evaluate: Evaluate { perplexity, tasks: scored, latency },
+            evaluate: Evaluate { perplexity, tasks: scored, latency, metrics },
             cells,
         })
     }

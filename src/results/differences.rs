@@ -176,7 +176,7 @@ fn of_same_items(differences: &[Difference], metric: &str) -> bool {
     differences.iter().all(|Difference { aspect, .. }| match aspect.is_of("measure") {
         true => BESIDE.contains(&aspect.name()),
         // A text becomes other windows under another tokenizer; a task's documents are what they are.
-        false => Metric::text_of(metric).is_none() || !aspect.is_of("model.tokenizer"),
+        false => !Metric::find(metric).is_ok_and(|metric| metric.is_of_texts()) || !aspect.is_of("model.tokenizer"),
     })
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::files::atomic::write_atomically;
 use crate::grid::Grid;
-use crate::metric::PERPLEXITY;
+use crate::metric::{Direction, ENTRIES, Of, PERPLEXITY, TEXT, Unit};
 
 /// The folders of these forms in a results folder.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
@@ -60,23 +60,29 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
 /// A cell as a record of Every Eval Ever; none without a score. Accuracies are proportions there.
 fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
     let cell = &result.cell;
-    let texts = grid.evaluate.perplexity.iter().zip(&result.perplexity).zip(&result.losses);
-    let texts = texts.filter_map(|((of, value), losses)| {
-        let corpus = grid.corpora.get(&of.corpus)?;
+    let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
+    let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
+    let texts = asked.filter_map(|(metric, of)| {
+        let Of::Text(estimate) = metric.of else { return None };
+        let (corpus, sample) = (grid.corpora.get(&of.corpus)?, outcome.sample(result, of)?);
+        let mut called = metric.name.replace('_', " ");
+        called[..1].make_ascii_uppercase();
         let config = json!({
-            "metric_id": "perplexity", "metric_name": "Perplexity", "metric_kind": "perplexity",
-            "metric_parameters": {"window_tokens": of.length}, "lower_is_better": true,
-            "score_type": "continuous", "min_score": 1.0, "max_score": "Infinity",
+            "metric_id": metric.name, "metric_name": called, "metric_kind": metric.name,
+            "metric_parameters": {"window_tokens": of.length}, "lower_is_better": metric.direction == Direction::Lower,
+            "score_type": "continuous", "min_score": if metric.unit == Unit::One { 1.0 } else { 0.0 },
+            "max_score": "Infinity",
         });
-        let data = data(&of.corpus, hub(corpus.hub.as_ref()), corpus.generated, losses.as_ref().map(Vec::len));
-        let id = format!("{}_{of}", PERPLEXITY.id);
-        let score = json!({"score": (*value)?});
+        let samples = Some(sample.losses.windows.len());
+        let data = data(&of.corpus, hub(corpus.hub.as_ref()), corpus.generated, samples);
+        let id = format!("{}_{of}", if **metric == TEXT { PERPLEXITY.id } else { metric.id });
+        let score = json!({"score": estimate(&sample)?.value});
         Some(json!({
             "evaluation_result_id": id, "evaluation_name": of.to_string(), "source_data": data,
             "metric_config": config, "score_details": score,
         }))
     });
-    let tasks = result.tasks.iter().flatten().map(|scores| {
+    let tasks = result.scored().map(|scores| {
         let TaskScores { label, result: of, .. } = scores;
         let (source, generated) = task_data(grid, scores);
         let metric = of.task.column;
@@ -177,7 +183,7 @@ fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
             text(&notes)
         ))
     };
-    let entries: String = result.tasks.iter().flatten().filter_map(entry).collect();
+    let entries: String = result.scored().filter_map(entry).collect();
     (!entries.is_empty()).then_some(entries)
 }
 

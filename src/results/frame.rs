@@ -95,46 +95,28 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
             rows.push((shown, &*shown.of));
         }
     }
-    let text = |name: &str, of: &dyn Fn(&PrintedNumber, &Measurement) -> Option<String>| -> Column {
-        let values: Vec<Option<String>> = rows.iter().map(|(shown, number)| of(shown, number)).collect();
-        Series::new(name.into(), values).into_column()
+    let text = |name: &str, of: &dyn Fn(&PrintedNumber, &Measurement) -> Option<String>| {
+        texts(name, rows.iter().map(|(shown, number)| of(shown, number)))
     };
-    let real = |name: &str, of: &dyn Fn(&PrintedNumber, &Measurement) -> Option<f64>| -> Column {
-        let values: Vec<Option<f64>> = rows.iter().map(|(shown, number)| of(shown, number)).collect();
-        Series::new(name.into(), values).into_column()
-    };
-    let count = |name: &str, of: &dyn Fn(&Measurement) -> usize| -> Column {
-        let values: Vec<u64> = rows.iter().map(|(_, number)| of(number) as u64).collect();
-        Series::new(name.into(), values).into_column()
-    };
+    let real =
+        |name: &str, of: &dyn Fn(&PrintedNumber) -> Option<f64>| reals(name, rows.iter().map(|(shown, _)| of(shown)));
     let paired =
         |of: fn(&Paired) -> String| move |shown: &PrintedNumber, _: &Measurement| shown.paired.as_ref().map(of);
-    let mut columns = vec![
-        text("artifact", &|_, _| Some(origin.artifact.to_owned())),
-        text("profile", &|_, _| Some(origin.profile.to_owned())),
-        text("backbone", &|_, number| Some(number.record.condition.backbone.clone())),
-        count("total_layers", &|number| number.record.condition.layers),
-        count("pruned_layers", &|number| number.record.condition.depth),
-        text("criterion", &|_, number| Some(number.record.condition.criterion.clone())),
-        text("recovery", &|_, number| Some(number.record.condition.recovery.clone())),
-        text("finetuned", &|_, number| Some(number.record.condition.finetuned.to_string())),
-        text("calibration", &|_, number| Some(number.record.condition.calibration.clone())),
-        text("metric", &|_, number| Some(number.record.metric.clone())),
-        real("value", &|_, number| number.record.value),
-        real("std", &|_, number| number.record.error),
+    let mut columns = described(origin, &rows.iter().map(|(_, number)| *number).collect::<Vec<_>>());
+    columns.extend([
         text("rank", &|shown, _| {
             let rank = if shown.best { "best" } else { "second" };
             (shown.best || shown.second).then(|| rank.to_owned())
         }),
-        real("paper", &|shown, _| shown.beside.as_ref().map(|beside| beside.paper)),
-        real("difference", &|shown, _| shown.beside.as_ref().and_then(|beside| beside.difference)),
-        real("tolerance", &|shown, _| shown.beside.as_ref().map(|beside| beside.tolerance)),
+        real("paper", &|shown| shown.beside.as_ref().map(|beside| beside.paper)),
+        real("difference", &|shown| shown.beside.as_ref().and_then(|beside| beside.difference)),
+        real("tolerance", &|shown| shown.beside.as_ref().map(|beside| beside.tolerance)),
         text("verdict", &|shown, _| shown.beside.as_ref().and_then(PaperComparison::word)),
         text("other_protocol", &|shown, _| shown.beside.as_ref().and_then(PaperComparison::other_protocol)),
         text("test", &paired(|of| of.test.to_owned())),
         text("against", &paired(|of| of.against.clone())),
-        real("effect", &|shown, _| shown.paired.as_ref().map(|of| of.difference)),
-        real("p", &|shown, _| shown.paired.as_ref().map(|of| of.p)),
+        real("effect", &|shown| shown.paired.as_ref().map(|of| of.difference)),
+        real("p", &|shown| shown.paired.as_ref().map(|of| of.p)),
         text("status", &|_, number| {
             Some(match (&number.failure, &number.sample) {
                 (Some(reason), _) => format!("failed: {reason}"),
@@ -150,7 +132,7 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
                 _ => number.cell.clone(),
             })
         }),
-    ];
+    ]);
     let counts = rows.iter().map(|(shown, _)| shown.seeds().map(|count| count as u64)).collect::<Vec<_>>();
     if counts.iter().any(Option::is_some) {
         // Beside the deviation.
@@ -165,16 +147,21 @@ pub fn tidy_frame(origin: Origin<'_>, table: &Table) -> Result<DataFrame> {
 /// # Errors
 /// When polars cannot make the columns.
 pub fn drawn_frame(origin: Origin<'_>, numbers: &[&Measurement]) -> Result<DataFrame> {
-    let text = |name: &str, of: &dyn Fn(&Measurement) -> String| {
-        Series::new(name.into(), numbers.iter().map(|number| of(number)).collect::<Vec<_>>()).into_column()
-    };
-    let real = |name: &str, of: &dyn Fn(&Measurement) -> Option<f64>| {
-        Series::new(name.into(), numbers.iter().map(|number| of(number)).collect::<Vec<_>>()).into_column()
-    };
+    let mut columns = described(origin, numbers);
+    // A figure draws what is trained under a name of its own.
+    columns.retain(|column| column.name().as_str() != "finetuned");
+    columns.push(texts("cell", numbers.iter().map(|number| Some(number.cell.clone()))));
+    DataFrame::new(numbers.len(), columns).map_err(|error| failed(&error))
+}
+
+/// What a number is of, and the number: as in the paper's own tables.
+fn described(origin: Origin<'_>, numbers: &[&Measurement]) -> Vec<Column> {
+    let text =
+        |name: &str, of: &dyn Fn(&Measurement) -> String| texts(name, numbers.iter().map(|number| Some(of(number))));
     let count = |name: &str, of: &dyn Fn(&Measurement) -> usize| {
         Series::new(name.into(), numbers.iter().map(|number| of(number) as u64).collect::<Vec<_>>()).into_column()
     };
-    let columns = vec![
+    vec![
         text("artifact", &|_| origin.artifact.to_owned()),
         text("profile", &|_| origin.profile.to_owned()),
         text("backbone", &|number| number.record.condition.backbone.clone()),
@@ -182,11 +169,18 @@ pub fn drawn_frame(origin: Origin<'_>, numbers: &[&Measurement]) -> Result<DataF
         count("pruned_layers", &|number| number.record.condition.depth),
         text("criterion", &|number| number.record.condition.criterion.clone()),
         text("recovery", &|number| number.record.condition.recovery.clone()),
+        text("finetuned", &|number| number.record.condition.finetuned.to_string()),
         text("calibration", &|number| number.record.condition.calibration.clone()),
         text("metric", &|number| number.record.metric.clone()),
-        real("value", &|number| number.record.value),
-        real("std", &|number| number.record.error),
-        text("cell", &|number| number.cell.clone()),
-    ];
-    DataFrame::new(numbers.len(), columns).map_err(|error| failed(&error))
+        reals("value", numbers.iter().map(|number| number.record.value)),
+        reals("std", numbers.iter().map(|number| number.record.error)),
+    ]
+}
+
+fn texts(name: &str, values: impl Iterator<Item = Option<String>>) -> Column {
+    Series::new(name.into(), values.collect::<Vec<_>>()).into_column()
+}
+
+fn reals(name: &str, values: impl Iterator<Item = Option<f64>>) -> Column {
+    Series::new(name.into(), values.collect::<Vec<_>>()).into_column()
 }

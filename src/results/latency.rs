@@ -8,9 +8,8 @@ use super::csv::failed;
 use super::parquet::write_parts;
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome};
-use crate::grid::{Grid, Latency};
-use crate::latency::{NOISE, Rounds, TimeSpread};
-use crate::stage::latency::LatencyResult;
+use crate::grid::Latency;
+use crate::latency::{LatencyResult, NOISE, Rounds, TimeSpread};
 
 /// A results folder's times.
 pub const LATENCY: &str = "latency.parquet";
@@ -24,21 +23,21 @@ pub const NOISY: &str = "~";
 ///
 /// # Errors
 /// Exit code 3 when the folder cannot be written to.
-pub fn write_latencies(dir: &Path, grid: &Grid, cells: &[CellResult]) -> Result<Option<PathBuf>> {
-    if cells.iter().all(|cell| cell.latencies.iter().flatten().next().is_none()) {
+pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBuf>> {
+    if cells.iter().all(|cell| timed(cell).next().is_none()) {
         return Ok(None);
     }
     let path = dir.join(LATENCY);
-    write_parts(&path, &frame(grid, None)?, cells.iter().map(|cell| frame(grid, Some(cell))))?;
+    write_parts(&path, &frame(None)?, cells.iter().map(|cell| frame(Some(cell))))?;
     Ok(Some(path))
 }
 
-fn frame(grid: &Grid, cell: Option<&CellResult>) -> Result<DataFrame> {
+fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
     let (mut forms, mut times): (Vec<&str>, Vec<f64>) = Default::default();
     let (mut lengths, mut batches, mut rounds): (Vec<u64>, Vec<u64>, Vec<u64>) = Default::default();
     let mut counts: Vec<bool> = Vec::new();
-    for Timed { prompt, result, .. } in cell.into_iter().flat_map(|cell| timed(grid, cell)) {
+    for Timed { prompt, result, .. } in cell.into_iter().flat_map(timed) {
         for (form, all) in [("full", &result.times), ("by_channel", &result.by_channel)] {
             for (round, &time) in all.iter().flatten().enumerate() {
                 forms.push(form);
@@ -77,16 +76,13 @@ impl Timed<'_> {
     }
 }
 
-fn timed<'a>(grid: &'a Grid, cell: &'a CellResult) -> impl Iterator<Item = Timed<'a>> {
-    let known = move |(prompt, of): (&'a Latency, &'a Option<LatencyResult>)| {
-        Some(Timed { cell, prompt, result: of.as_ref()? })
-    };
-    grid.evaluate.latency.iter().zip(&cell.latencies).filter_map(known)
+fn timed(cell: &CellResult) -> impl Iterator<Item = Timed<'_>> {
+    cell.prompts.iter().filter_map(move |of| Some(Timed { cell, prompt: &of.asked, result: of.sample.as_ref()? }))
 }
 
 /// What stands under a table of latencies: how diagonal operators were timed, and where something else ran beside.
-pub fn latency_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
-    let all: Vec<Timed<'_>> = outcome.cells.iter().flat_map(|cell| timed(grid, cell)).collect();
+pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
+    let all: Vec<Timed<'_>> = outcome.cells.iter().flat_map(timed).collect();
     if all.is_empty() {
         return Vec::new();
     }
@@ -173,28 +169,10 @@ mod tests {
     use polars::prelude::{ParquetReader, SerReader};
 
     use super::*;
-    use crate::grid::{Cell, Evaluate};
-
-    fn grid() -> Grid {
-        let latency = vec![Latency { length: 8, batch: 1 }, Latency { length: 8, batch: 4 }];
-        Grid {
-            name: String::new(),
-            file: PathBuf::new(),
-            entries: Vec::new(),
-            profile: None,
-            lock_file: Default::default(),
-            backbones: Default::default(),
-            corpora: Default::default(),
-            tasks: Default::default(),
-            backbone: Vec::new(),
-            criterion: Vec::new(),
-            depth: Vec::new(),
-            recovery: Vec::new(),
-            calibration: Vec::new(),
-            evaluate: Evaluate { perplexity: Vec::new(), tasks: Vec::new(), latency },
-            cells: Vec::new(),
-        }
-    }
+    use crate::exec::Measured;
+    use crate::grid::Cell;
+    use crate::identity::MeasureId;
+    use crate::latency::LatencyResult;
 
     fn result(times: Option<&[f64]>, by_channel: Option<&[f64]>) -> Option<LatencyResult> {
         Some(LatencyResult {
@@ -209,14 +187,19 @@ mod tests {
     }
 
     fn outcome(latencies: Vec<Option<LatencyResult>>) -> GridOutcome {
-        let cell = Cell::named("a", "a.dense");
-        let cell = CellResult { latencies, ..CellResult::unmeasured(cell, 8, None) };
+        let measured = |(sample, batch)| Measured {
+            asked: Latency { length: 8, batch },
+            measure: MeasureId::Boundary.into(),
+            sample,
+        };
+        let prompts = latencies.into_iter().zip([1, 4]).map(measured).collect();
+        let cell = CellResult { prompts, ..CellResult::unmeasured(Cell::named("a", "a.dense"), 8, None) };
         GridOutcome {
             cells: vec![cell],
             inputs: Default::default(),
             engines: Default::default(),
             machine: String::new(),
-            texts: Default::default(),
+            texts: Vec::new(),
             tasks: Vec::new(),
         }
     }
@@ -225,7 +208,7 @@ mod tests {
     fn every_time_is_read_back_with_its_prompt_form_and_round() {
         let folder = tempfile::tempdir().unwrap();
         let outcome = outcome(vec![result(Some(&[1.0, 2.0]), Some(&[0.5, 0.25])), result(None, None)]);
-        let path = write_latencies(folder.path(), &grid(), &outcome.cells).unwrap().unwrap();
+        let path = write_latencies(folder.path(), &outcome.cells).unwrap().unwrap();
         let frame = ParquetReader::new(File::open(path).unwrap()).finish().unwrap();
         let count = |name: &str, at: usize| frame.column(name).unwrap().u64().unwrap().get(at).unwrap();
         assert!(frame.column("counts").unwrap().bool().unwrap().all());
@@ -239,19 +222,19 @@ mod tests {
         let expected =
             [("full", 1, 1, 1.0), ("full", 1, 2, 2.0), ("by_channel", 1, 1, 0.5), ("by_channel", 1, 2, 0.25)];
         assert_eq!(rows, expected.map(|(form, batch, round, time)| (form.to_owned(), batch, round, time)));
-        let none = CellResult { latencies: Vec::new(), ..outcome.cells[0].clone() };
-        assert_eq!(write_latencies(folder.path(), &grid(), &[none]).unwrap(), None);
+        let none = CellResult { prompts: Vec::new(), ..outcome.cells[0].clone() };
+        assert_eq!(write_latencies(folder.path(), &[none]).unwrap(), None);
     }
 
     #[test]
     fn a_wide_spread_and_a_diagonal_are_noted_and_a_quiet_machine_is_not() {
-        let quiet = latency_notes(&grid(), &outcome(vec![result(Some(&[10.0, 10.1]), None), result(None, None)]));
+        let quiet = latency_notes(&outcome(vec![result(Some(&[10.0, 10.1]), None), result(None, None)]));
         assert_eq!(quiet.len(), 1, "{quiet:?}");
-        let noted = latency_notes(&grid(), &outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));
+        let noted = latency_notes(&outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));
         assert!(noted[1].ends_with("it takes (ms) a.dense: 8×1 2.0 (15.0)."), "{noted:?}");
         assert!(noted[2].contains("1 of 1 times deviate by more than 5 %"), "{noted:?}");
         assert!(noted[2].contains("47 % (a.dense over 8×1)") && noted[2].contains("--retime"), "{noted:?}");
-        assert_eq!(latency_notes(&grid(), &outcome(vec![None, None])), Vec::<String>::new());
+        assert_eq!(latency_notes(&outcome(vec![None, None])), Vec::<String>::new());
     }
 
     #[test]
@@ -260,11 +243,11 @@ mod tests {
         let adapted = LatencyResult { first: 2, ..result(Some(&times), None).unwrap() };
         assert_eq!(adapted.spread(), Some(TimeSpread { mean: 10.0, deviation: 0.0 }));
         let outcome = outcome(vec![Some(adapted), None]);
-        let noted = latency_notes(&grid(), &outcome);
+        let noted = latency_notes(&outcome);
         assert!(noted[1].ends_with("the quietest: 3 to 12 of 12 over 8×1 (a)."), "{noted:?}");
         assert_eq!(noted.len(), 2, "{noted:?}");
         let folder = tempfile::tempdir().unwrap();
-        let path = write_latencies(folder.path(), &grid(), &outcome.cells).unwrap().unwrap();
+        let path = write_latencies(folder.path(), &outcome.cells).unwrap().unwrap();
         let frame = ParquetReader::new(File::open(path).unwrap()).finish().unwrap();
         assert_eq!((frame.height(), frame.column("counts").unwrap().bool().unwrap().sum()), (12, Some(10)));
     }

@@ -67,7 +67,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
         }
     };
     let column = |protocol: &Protocol| Column {
-        has_error: protocol.error_column().is_some(),
+        has_error: protocol.measures().has_error,
         ..Column::of(protocol.measures(), protocol.column())
     };
     let lead = ["backbone", "criterion", "depth", "layers removed", "layers", "recovery", "calibration"];

@@ -1,7 +1,7 @@
 //! A table in Markdown, as GitHub renders it.
 
-use super::table::{Lead, LeadPlace, PrintedNumber, Row, Table};
-use super::text::{TextColumn, TextTable, escaped};
+use super::table::{LeadPlace, PrintedNumber, Row, Table};
+use super::text::{TextTable, escaped};
 
 /// The best in bold, the second underlined, ours in italics; what the marks mean below it.
 pub fn markdown(table: &Table) -> String {
@@ -29,32 +29,14 @@ pub fn markdown(table: &Table) -> String {
 }
 
 fn texts(table: &Table) -> TextTable {
-    let words = |leads: &[Lead], cells: &dyn Fn(&Row) -> &[String], slanted: bool| -> Vec<TextColumn> {
-        let cell = |row: &Row, at: usize| match (cells(row)[at].as_str(), row.ours && slanted) {
-            ("", _) => "—".to_owned(),
-            (text, true) => format!("*{}*", escaped(text)),
-            (text, false) => escaped(text),
-        };
-        let column = |(at, lead): (usize, &Lead)| TextColumn {
-            head: lead.head.clone(),
-            cells: table.rows.iter().map(|row| cell(row, at)).collect(),
-            is_number: lead.count,
-        };
-        leads.iter().enumerate().filter(|(_, lead)| lead.place == LeadPlace::Everywhere).map(column).collect()
+    let words = |row: &Row, text: &str, leads: bool| match (text, row.ours && leads) {
+        ("", _) => "—".to_owned(),
+        (text, true) => format!("*{}*", escaped(text)),
+        (text, false) => escaped(text),
     };
-    let number = |(at, column): (usize, &super::Column)| TextColumn {
-        head: column.head.clone(),
-        cells: table.rows.iter().map(|row| row.cells[at].as_ref().map_or("—".to_owned(), cell)).collect(),
-        is_number: true,
-    };
-    let numbers = table.columns.iter().enumerate().map(number);
-    let lead = words(&table.lead, &|row| &row.lead, true);
-    TextTable {
-        lead: lead.len(),
-        groups: table.groups.clone(),
-        columns: lead.into_iter().chain(numbers).chain(words(&table.tail, &|row| &row.tail, false)).collect(),
-        breaks: Vec::new(),
-    }
+    let numbers =
+        |all: &[Option<&PrintedNumber>]| all.iter().map(|shown| shown.map_or_else(|| "—".to_owned(), cell)).collect();
+    TextTable::of(table, |place| place == LeadPlace::Everywhere, &words, &numbers)
 }
 
 fn cell(shown: &PrintedNumber) -> String {

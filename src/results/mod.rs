@@ -73,5 +73,5 @@ pub use scores::{ModelScore, ModelScores};
 pub use screen::screen;
 pub use stored::{StoredEngine, StoredNumber, StoredResults};
 pub use table::{Column, Lead, LeadKind, LeadPlace, PrintedNumber, Row, Table};
-pub use text::{TextColumn, TextTable, escaped};
+pub use text::escaped;
 pub use wide::wide;

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::measurement::{Measurement, Sample};
+use crate::metric::PairedTest;
 use crate::significance::{Discordant, paired_bootstrap, sign_flips};
 
 /// A paired test of two variants on the same items.
@@ -50,10 +51,12 @@ impl Paired {
 /// None where one has no value, the two have no items in common, or there are too few windows to resample.
 pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     let (one, two) = (ours.record.value?, other.record.value?);
-    let (test, p) = match (&ours.sample, &other.sample) {
-        (Sample::Right(a), Sample::Right(b)) => ("mcnemar", flips(std::slice::from_ref(a), std::slice::from_ref(b))?),
-        (Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", flips(a, b)?),
-        (Sample::Losses(a), Sample::Losses(b)) if a.len() >= FEWEST => {
+    let (test, p) = match (ours.metric.test?, &ours.sample, &other.sample) {
+        (PairedTest::Mcnemar, Sample::Right(a), Sample::Right(b)) => {
+            ("mcnemar", flips(std::slice::from_ref(a), std::slice::from_ref(b))?)
+        }
+        (PairedTest::Permutation, Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", flips(a, b)?),
+        (PairedTest::Bootstrap, Sample::Losses(a), Sample::Losses(b)) if a.len() >= FEWEST => {
             ("bootstrap", paired_bootstrap(a, b, RESAMPLED, SEED).ok()?.p)
         }
         _ => return None,

@@ -10,7 +10,7 @@ use super::factors::CORPUS;
 use super::renamed::Renamed;
 use super::stored::{StoredNumber, StoredResults};
 use crate::identity::{Aspect, Canonical, Difference, Leaves, differs, leaves};
-use crate::metric::Metric;
+use crate::metric::{self, Metric};
 
 /// The numbers of two runs, by their places in them.
 #[derive(Debug, Default)]
@@ -142,9 +142,9 @@ impl Subject {
         };
         let kind = match Metric::find(&called.metric) {
             Ok(metric) if metric.is_latency() => metric.family().to_owned(),
-            // What it is a perplexity of, or an accuracy on, its measure says; of bits per byte both are one measure.
-            _ if leaves.keys().any(|aspect| aspect.is_of("measure")) => {
-                Metric::text_of(&called.metric).map_or("", |_| "perplexity").to_owned()
+            // What it is a perplexity of, or an accuracy on, its measure says; of one measure there are several metrics.
+            of if leaves.keys().any(|aspect| aspect.is_of("measure")) => {
+                of.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
             }
             _ => called.metric.clone(),
         };

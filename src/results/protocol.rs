@@ -1,12 +1,13 @@
 //! Named protocols: a number may only be compared with another one made the same way, so each column says how it was made.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
+use super::Asked;
 use crate::corpus::ShardOrder;
 use crate::exec::{GridOutcome, TaskProtocol, TextProtocol};
 use crate::grid::{Grid, Latency, Perplexity, TaskUse};
 use crate::latency::Rounds;
-use crate::metric::{ACCURACY, MEMORY, MEMORY_SIZE, Metric, MetricEntry, PREFILL, SPEEDUP};
+use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
 use crate::tasks::Bos;
 
 /// How the numbers of one column were made.
@@ -57,14 +58,13 @@ pub enum Protocol {
         /// Whether a program made the documents up.
         generated: bool,
     },
-    /// The same in bits per byte, where backbones with unlike vocabularies stand in one table.
-    BitsPerByte { corpus: String, length: usize },
     /// The mean of the task columns, in percent.
     Average { tasks: usize },
     /// One forward pass over a prompt, the head at every position, the variants' passes one after the other in each round.
     Latency {
-        /// The id of what is told of it, without its prompt.
-        metric: &'static str,
+        /// What is told of it.
+        #[serde(serialize_with = "by_name")]
+        metric: &'static MetricEntry,
         /// Tokens of a sequence, and sequences.
         length: usize,
         batch: usize,
@@ -76,43 +76,75 @@ pub enum Protocol {
         /// What computed.
         machine: String,
     },
+    /// Another metric of the same windows or documents.
+    #[serde(untagged)]
+    Derived {
+        #[serde(rename = "protocol", serialize_with = "by_name")]
+        metric: &'static MetricEntry,
+        #[serde(flatten)]
+        of: ScoredOn,
+    },
 }
 
-/// What is told of a timed prompt, in the order of a run's columns.
-static OF_LATENCY: [&MetricEntry; 4] = [&PREFILL, &SPEEDUP, &MEMORY, &MEMORY_SIZE];
+/// A text or a task, as the grid asks for it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum ScoredOn {
+    Text(Perplexity),
+    Task(TaskUse),
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(metric.name)
+}
 
 impl Protocol {
-    /// One column for each perplexity, each task, and the average of the tasks where there are several.
+    /// A column for each metric of each text and each task, of the tasks together where there are several, and of each prompt.
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
-        let windows = grid.evaluate.perplexity.iter().enumerate().map(|(place, text)| {
-            let read = outcome.texts.values().filter_map(|texts| texts.get(place).copied().flatten());
-            // Of several backbones one may have fewer windows than the limit: the column is limited if any is.
-            Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
-        });
-        let task = |used: &TaskUse| outcome.task(used).map(|of| Self::task(grid, used, of));
-        let tasks: Vec<Self> = grid.evaluate.tasks.iter().filter_map(task).collect();
-        let several = Some(tasks.len()).filter(|&tasks| tasks > 1);
-        let bits = grid.evaluate.perplexity.iter().filter(|_| outcome.unlike_vocabularies(grid));
-        let bits = bits.map(|text| Self::BitsPerByte { corpus: text.corpus.clone(), length: text.length });
+        let unlike = outcome.unlike_vocabularies(grid);
+        let (texts, tasks) = (&grid.evaluate.perplexity, &grid.evaluate.tasks);
+        let scored: Vec<&TaskUse> = tasks.iter().filter(|used| outcome.task(used).is_some()).collect();
+        let columns = |metric: &'static MetricEntry| -> Vec<Self> {
+            let derived = |of| Self::Derived { metric, of };
+            match metric.of {
+                Of::Text(_) if *metric == metric::TEXT => {
+                    texts.iter().map(|text| Self::windows(grid, outcome, text)).collect()
+                }
+                Of::Text(_) => texts.iter().map(|text| derived(ScoredOn::Text(text.clone()))).collect(),
+                Of::Task(_) if *metric == metric::TASK => {
+                    scored.iter().filter_map(|used| Some(Self::task(grid, used, outcome.task(used)?))).collect()
+                }
+                Of::Task(_) => scored.iter().map(|used| derived(ScoredOn::Task((*used).clone()))).collect(),
+                Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
+                Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Repair(_) => Vec::new(),
+            }
+        };
+        let shown = ENTRIES.iter().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
         let latencies =
             grid.evaluate.latency.iter().flat_map(|prompt| Self::latencies(grid, *prompt, &outcome.machine));
-        let average = several.map(|tasks| Self::Average { tasks });
-        windows.chain(bits).chain(tasks).chain(average).chain(latencies).collect()
+        shown.flat_map(|metric| columns(metric)).chain(latencies).collect()
     }
 
-    /// What is told of a prompt, each by itself: time, speedup, memory in percent and in bytes. `machine` is the one that
-    /// they were measured on, in words.
-    pub fn latencies(grid: &Grid, prompt: Latency, machine: &str) -> [Self; 4] {
+    /// Of several backbones one may have fewer windows than the limit: the column is limited if any is.
+    fn windows(grid: &Grid, outcome: &GridOutcome, text: &Perplexity) -> Self {
+        let read = outcome.texts.iter().filter(|of| of.text == *text).map(|of| of.read);
+        Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
+    }
+
+    /// What is told of a prompt, each by itself. `machine` is the one that they were measured on, in words.
+    pub fn latencies(grid: &Grid, prompt: Latency, machine: &str) -> Vec<Self> {
         let Rounds { warmups, timed: rounds } = Rounds::PAPER;
-        OF_LATENCY.map(|word| Self::Latency {
-            metric: word.id,
+        let latency = |metric: &&'static MetricEntry| Self::Latency {
+            metric,
             length: prompt.length,
             batch: prompt.batch,
             several: grid.evaluate.latency.len() > 1,
             warmups,
             rounds,
             machine: machine.to_owned(),
-        })
+        };
+        ENTRIES.iter().filter(|metric| matches!(metric.of, Of::Prompt(_))).map(latency).collect()
     }
 
     /// How a text is scored; `read` is what one backbone has read of it.
@@ -148,31 +180,43 @@ impl Protocol {
         }
     }
 
+    /// What its numbers are the answers to.
+    pub fn asked(&self) -> Asked {
+        match self {
+            Self::Windows { corpus, length, .. } => {
+                Asked::Text(&metric::TEXT, Perplexity { corpus: corpus.clone(), length: *length })
+            }
+            Self::MultipleChoice { name, limit, bos, max_length, .. } => Asked::Task(
+                &metric::TASK,
+                TaskUse { name: name.clone(), limit: *limit, bos: *bos, max_length: *max_length },
+            ),
+            Self::Derived { metric, of: ScoredOn::Text(text) } => Asked::Text(metric, text.clone()),
+            Self::Derived { metric, of: ScoredOn::Task(used) } => Asked::Task(metric, used.clone()),
+            Self::Average { .. } => Asked::Tasks(&metric::ACCURACY),
+            Self::Latency { metric, length, batch, .. } => {
+                Asked::Prompt(metric, Latency { length: *length, batch: *batch })
+            }
+        }
+    }
+
     /// The metric that is measured so.
     pub fn measures(&self) -> Metric {
         match self {
             Self::Windows { corpus, .. } => Metric::perplexity(stem(corpus)),
-            Self::BitsPerByte { corpus, .. } => Metric::bits_per_byte(stem(corpus)),
             Self::MultipleChoice { name, .. } => Metric::task(name),
-            Self::Average { .. } => ACCURACY.metric(),
-            Self::Latency { metric, length, batch, several, .. } => {
-                let word = OF_LATENCY.iter().find(|word| word.id == *metric).copied().unwrap_or(&PREFILL).metric();
-                if *several { word.at_prompt(*length, *batch) } else { word }
-            }
+            Self::Derived { metric, of: ScoredOn::Text(text) } => metric.on(stem(&text.corpus)),
+            Self::Derived { metric, of: ScoredOn::Task(used) } => metric.on(&used.name),
+            Self::Average { .. } => metric::ACCURACY.metric(),
+            Self::Latency { metric, length, batch, several, .. } => match several {
+                true => metric.metric().at_prompt(*length, *batch),
+                false => metric.metric(),
+            },
         }
     }
 
     /// The column's name: `ppl wikitext2-test@512`, `arc_easy`, `average`.
     pub fn column(&self) -> String {
         self.asked().to_string()
-    }
-
-    /// The name of the column of its standard errors, where it has them.
-    pub fn error_column(&self) -> Option<String> {
-        match self {
-            Self::Latency { metric, .. } if *metric != PREFILL.id && *metric != SPEEDUP.id => None,
-            _ => Some(format!("{} ±", self.column())),
-        }
     }
 
     /// The column explained, for the line below a table.
@@ -183,29 +227,13 @@ impl Protocol {
                 "`{column}`: perplexity, protocol `windows`, {}, joined and cut by the rule `{rule}`",
                 self.amount()
             ),
-            Self::BitsPerByte { .. } => {
-                format!(
-                    "`{column}`: the same loss for each byte of the predicted text, in bits: vocabularies differ here"
-                )
-            }
+            Self::Derived { metric, .. } => format!("`{column}`: {}", metric.note),
             Self::MultipleChoice { task, version, metric, bos, .. } => format!(
                 "`{column}`: {metric} in %, {task} version {version} of lm-evaluation-harness, zero-shot, BOS `{bos}`, {}",
                 self.amount()
             ),
             Self::Average { tasks } => format!("`{column}`: mean of the {tasks} task columns"),
-            Self::Latency { metric, .. } => {
-                let what = match *metric {
-                    id if id == PREFILL.id => "milliseconds of a forward pass, with their standard deviation",
-                    id if id == SPEEDUP.id => {
-                        "the dense backbone's mean time over the own, with half the 95 % interval of the rounds' ratios"
-                    }
-                    id if id == MEMORY.id => {
-                        "weights and the most intermediates at a time, in % of the dense backbone's"
-                    }
-                    _ => "the same in millions of bytes",
-                };
-                format!("`{column}`: {what}; {}", self.amount())
-            }
+            Self::Latency { metric, .. } => format!("`{column}`: {}; {}", metric.note, self.amount()),
         }
     }
 
@@ -238,7 +266,8 @@ impl Protocol {
                 let cut = max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
                 format!("{of}{split}{cut}")
             }
-            Self::BitsPerByte { length, .. } => format!("windows of {length} tokens"),
+            Self::Derived { of: ScoredOn::Text(text), .. } => format!("windows of {} tokens", text.length),
+            Self::Derived { of: ScoredOn::Task(_), .. } => "the same documents".to_owned(),
             Self::Average { tasks } => format!("{tasks} tasks"),
             Self::Latency { warmups, rounds, machine, .. } => {
                 format!("{rounds} rounds after {warmups} warm-ups, the head at every position, on {machine}")
@@ -264,10 +293,12 @@ impl Protocol {
     /// What the column is called in such a line.
     pub fn name(&self) -> &str {
         match self {
-            Self::Windows { corpus, .. } | Self::BitsPerByte { corpus, .. } => corpus,
+            Self::Windows { corpus, .. } => corpus,
             Self::MultipleChoice { name, .. } => name,
+            Self::Derived { of: ScoredOn::Text(text), .. } => &text.corpus,
+            Self::Derived { of: ScoredOn::Task(used), .. } => &used.name,
             Self::Average { .. } => "average",
-            Self::Latency { metric, .. } => metric,
+            Self::Latency { metric, .. } => metric.id,
         }
     }
 }

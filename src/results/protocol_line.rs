@@ -5,6 +5,7 @@ use super::measurement::{Calibrated, Measurement, Sample};
 use super::protocol::streamed;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
+use crate::metric;
 
 /// Profile, what was scored and how much of it, calibration.
 pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
@@ -15,9 +16,9 @@ pub fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Me
     }
     let protocols = || numbers.iter().flat_map(|number| &number.setup.scored);
     let texts = protocols().filter(|protocol| matches!(protocol, Protocol::Windows { .. }));
-    parts.extend(grouped("perplexity", texts));
+    parts.extend(grouped(metric::TEXT.name, texts));
     let tasks = protocols().filter(|protocol| matches!(protocol, Protocol::MultipleChoice { .. }));
-    parts.extend(grouped("accuracy", tasks));
+    parts.extend(grouped(metric::TASK.name, tasks));
     let prompts = protocols().filter_map(|protocol| match protocol {
         Protocol::Latency { length, batch, .. } => Some((format!("{length}×{batch}"), protocol.short())),
         _ => None,

@@ -55,8 +55,9 @@ impl Renamed {
 
     pub(super) fn metric(&self, metric: &str) -> Option<String> {
         let corpus = |name: &str| self.0.iter().find(|(from, _)| stem(from) == name).map(|(_, to)| stem(to).to_owned());
-        match Metric::text_of(metric) {
-            Some(name) => Some(Metric::perplexity(&corpus(name).unwrap_or_else(|| name.to_owned())).id),
+        let known = Metric::find(metric).ok();
+        match known.as_ref().and_then(|of| Some((of.entry(), of.text()?))) {
+            Some((of, name)) => Some(of.on(&corpus(name).unwrap_or_else(|| name.to_owned())).id),
             None => self.name(metric),
         }
     }

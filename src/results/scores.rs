@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::evaluate::perplexity::Losses;
 use crate::exec::{CellResult, GridOutcome, TaskScores};
 use crate::grid::Grid;
+use crate::metric::{BITS_PER_BYTE, Of, TEXT};
 use crate::tasks::{self, TaskResult};
 
 /// All scores of a dense backbone.
@@ -44,15 +44,16 @@ impl<'a> ModelScores<'a> {
         let [result] = outcome.cells.as_slice() else { return Err(Error::job("a model is scored by itself")) };
         result.ok()?;
         let mut scores = Vec::new();
-        for (place, text) in grid.evaluate.perplexity.iter().enumerate() {
-            let Some(windows) = result.losses.get(place).cloned().flatten() else { continue };
-            let losses = Losses { windows };
+        for text in &grid.evaluate.perplexity {
+            let Some(sample) = outcome.sample(result, text) else { continue };
+            let losses = sample.losses;
+            let Of::Text(bits_per_byte) = BITS_PER_BYTE.of else { continue };
             scores.push(ModelScore {
                 of: text.to_string(),
-                metric: "perplexity",
+                metric: TEXT.name,
                 value: losses.perplexity(),
                 error: losses.standard_error(),
-                bits_per_byte: outcome.bits_per_byte(result, place, text.length),
+                bits_per_byte: bits_per_byte(&sample).map(|of| of.value),
                 items: losses.windows.len(),
                 percent: false,
             });
@@ -66,7 +67,7 @@ impl<'a> ModelScores<'a> {
             items,
             percent: true,
         };
-        let all: Vec<&TaskScores> = result.tasks.iter().flatten().collect();
+        let all: Vec<&TaskScores> = result.scored().collect();
         for TaskScores { label, result, .. } in &all {
             for kind in result.task.metrics {
                 scores.push(percent(label.clone(), kind.name(), result.measure(*kind), result.effective));
@@ -86,7 +87,7 @@ impl<'a> ModelScores<'a> {
     /// # Errors
     /// A task that is scored twice under several protocols: the layout has one place for it.
     pub fn lm_eval(&self, model: &str) -> Result<Value> {
-        let tasks: Vec<TaskResult> = self.result.tasks.iter().flatten().map(|of| of.result.clone()).collect();
+        let tasks: Vec<TaskResult> = self.result.scored().map(|of| of.result.clone()).collect();
         let names: Vec<&str> = self.scores.iter().map(|score| score.of.as_str()).collect();
         let mut file = tasks::export(&tasks, json!({"model": "ghostlab", "model_args": model, "tasks": names}))?;
         for score in self.scores.iter().filter(|score| !score.percent) {

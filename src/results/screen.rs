@@ -1,7 +1,7 @@
 //! A table for a terminal.
 
-use super::table::{Lead, LeadPlace, PrintedNumber, Row, Table};
-use super::text::{TextColumn, TextTable};
+use super::table::{LeadPlace, PrintedNumber, Table};
+use super::text::TextTable;
 
 /// Stands for a value that is not there.
 const NONE: &str = "—";
@@ -26,30 +26,12 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
 }
 
 fn texts(table: &Table) -> TextTable {
-    let beside = |leads: &[Lead], cells: &dyn Fn(&Row) -> &[String]| -> Vec<TextColumn> {
-        let column = |(at, lead): (usize, &Lead)| TextColumn {
-            head: lead.head.clone(),
-            cells: table.rows.iter().map(|row| said(&cells(row)[at])).collect(),
-            is_number: lead.count,
-        };
-        leads.iter().enumerate().filter(|(_, lead)| lead.place != LeadPlace::Data).map(column).collect()
+    let numbers = |all: &[Option<&PrintedNumber>]| {
+        let ranks = all.iter().flatten().any(|shown| shown.best || shown.second);
+        let marks = all.iter().flatten().any(|shown| !shown.mark().is_empty());
+        all.iter().map(|shown| cell(*shown, ranks, marks)).collect()
     };
-    let number = |(at, column): (usize, &super::Column)| {
-        let cells = || table.rows.iter().map(move |row| row.cells[at].as_ref());
-        let ranks = cells().flatten().any(|shown| shown.best || shown.second);
-        let marks = cells().flatten().any(|shown| !shown.mark().is_empty());
-        let cells = cells().map(|shown| cell(shown, ranks, marks)).collect();
-        TextColumn { head: column.head.clone(), cells, is_number: true }
-    };
-    let lead: Vec<TextColumn> = beside(&table.lead, &|row| &row.lead);
-    let numbers = table.columns.iter().enumerate().map(number);
-    let begins = |&at: &usize| at > 0 && table.rows[at - 1].block != table.rows[at].block;
-    TextTable {
-        lead: lead.len(),
-        groups: table.groups.clone(),
-        breaks: (0..table.rows.len()).filter(begins).collect(),
-        columns: lead.into_iter().chain(numbers).chain(beside(&table.tail, &|row| &row.tail)).collect(),
-    }
+    TextTable::of(table, |place| place != LeadPlace::Data, &|_, text, _| said(text), &numbers)
 }
 
 /// On one line: the reason of a failure may have several.

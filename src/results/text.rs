@@ -1,10 +1,11 @@
 //! Columns of texts in line, and the same in Markdown. A result is shown whole: nothing is shortened.
 
+use super::table::{Column, Lead, LeadPlace, PrintedNumber, Row, Table};
 use crate::error::printable;
 
 /// Texts in columns.
 #[derive(Debug, Clone, Default)]
-pub struct TextTable {
+pub(super) struct TextTable {
     pub columns: Vec<TextColumn>,
     /// How many columns lead: they name a row, and stand before every part of a table that is folded.
     pub lead: usize,
@@ -16,26 +17,53 @@ pub struct TextTable {
 
 /// The texts of a column, and whether they are numbers: these stand to the right.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TextColumn {
+pub(super) struct TextColumn {
     pub head: String,
     pub cells: Vec<String>,
     pub is_number: bool,
 }
 
 impl TextColumn {
-    pub fn words(head: impl Into<String>, cells: Vec<String>) -> Self {
-        Self { head: head.into(), cells, is_number: false }
-    }
-
     fn width(&self) -> usize {
         self.cells.iter().chain([&self.head]).map(|text| text.chars().count()).max().unwrap_or(0)
     }
 }
 
 impl TextTable {
+    /// The texts of a table: the words that stand in some `places`, each by its row and whether it leads, and the numbers of
+    /// a column together.
+    pub(super) fn of(
+        table: &Table,
+        places: fn(LeadPlace) -> bool,
+        words: &dyn Fn(&Row, &str, bool) -> String,
+        numbers: &dyn Fn(&[Option<&PrintedNumber>]) -> Vec<String>,
+    ) -> Self {
+        let beside = |leads: &[Lead], cells: fn(&Row) -> &[String], is_lead: bool| -> Vec<TextColumn> {
+            let column = |(at, lead): (usize, &Lead)| TextColumn {
+                head: lead.head.clone(),
+                cells: table.rows.iter().map(|row| words(row, &cells(row)[at], is_lead)).collect(),
+                is_number: lead.count,
+            };
+            leads.iter().enumerate().filter(|(_, lead)| places(lead.place)).map(column).collect()
+        };
+        let number = |(at, column): (usize, &Column)| {
+            let all: Vec<_> = table.rows.iter().map(|row| row.cells[at].as_ref()).collect();
+            TextColumn { head: column.head.clone(), cells: numbers(&all), is_number: true }
+        };
+        let lead = beside(&table.lead, |row| &row.lead, true);
+        let begins = |&at: &usize| at > 0 && table.rows[at - 1].block != table.rows[at].block;
+        let measured = table.columns.iter().enumerate().map(number);
+        Self {
+            lead: lead.len(),
+            groups: table.groups.clone(),
+            breaks: (0..table.rows.len()).filter(begins).collect(),
+            columns: lead.into_iter().chain(measured).chain(beside(&table.tail, |row| &row.tail, false)).collect(),
+        }
+    }
+
     /// For a terminal of so many columns. What does not fit is folded: what is the same in all rows is said once above, and
     /// the columns behind those that lead stand in several tables one below the other, each with its lead.
-    pub fn screen(&self, width: Option<usize>) -> String {
+    pub(super) fn screen(&self, width: Option<usize>) -> String {
         let all: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = width.filter(|&width| self.wide(&all) > width) else { return self.part(&all) };
         let same = |&at: &usize| {
@@ -114,7 +142,7 @@ impl TextTable {
     }
 
     /// As a Markdown table, the head of a group behind those of its columns. Heads are escaped; cells stand as they are.
-    pub fn markdown(&self) -> String {
+    pub(super) fn markdown(&self) -> String {
         let groups: Vec<&String> =
             self.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head, *count)).collect();
         let head = |(at, column): (usize, &TextColumn)| match at.checked_sub(self.lead).and_then(|at| groups.get(at)) {
@@ -189,7 +217,7 @@ depth  status
     #[test]
     fn groups_and_blocks_are_seen_wherever_their_columns_and_rows_stand() {
         let columns = vec![
-            TextColumn::words("method", vec!["a".into(), "b".into()]),
+            TextColumn { is_number: false, ..column("method", ["a", "b"]) },
             column("rte", ["1.0", "2.0"]),
             column("copa", ["3.0", "4.0"]),
             column("rte", ["5.0", "6.0"]),

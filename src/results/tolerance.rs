@@ -18,7 +18,7 @@ pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[Sto
         let unlike = one.chars().zip(two.chars()).filter(|(a, b)| a != b).count();
         return (one.len() == two.len()).then_some(unlike as f64 > answers * documents as f64);
     }
-    Metric::text_of(&first.record.metric)?;
+    Metric::find(&first.record.metric).ok().filter(Metric::is_of_texts)?;
     let (one, two) = (first.record.value?, second.record.value?);
     let apart = (two - one).abs();
     // What is no number is like nothing.

@@ -38,7 +38,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
         Row { lead: vec![called], dense: of.is_empty(), ours: factors::is_ours(of), cells, ..Row::default() }
     };
     let column = |(backbone, depth, layers): &Setting| Column {
-        has_error: protocol.error_column().is_some(),
+        has_error: protocol.measures().has_error,
         ..Column::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
     };
     let line = protocol_line(profile, results.numbers().map(AsRef::as_ref));

@@ -7,7 +7,7 @@ use super::record::{Recorded, frame};
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
 use crate::identity::MeasureId;
-use crate::metric::{BOUNDARY_ERROR, PERPLEXITY};
+use crate::metric::{BOUNDARY_ERROR, Metric, Of, PERPLEXITY, TEXT, TextSample};
 use crate::results::{CHANNELS, StoredNumber};
 use crate::tasks::{DocumentResult, Task};
 
@@ -53,14 +53,22 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
         let values: Vec<f64> = bits.chars().map(|bit| if bit == '1' { 100.0 } else { 0.0 }).collect();
         mean(&values)
     };
+    let metric_of =
+        |of: &StoredNumber| Metric::find(&of.record.metric).unwrap_or_else(|_| Metric::task(&of.record.metric));
     match (&number.right, &number.losses) {
         (Some(tasks), _) => {
             let each: Vec<f64> = tasks.split(',').map(percent).collect::<Option<_>>()?;
             mean(&each)
         }
-        (_, Some(losses)) => Some(Losses { windows: losses.clone() }.perplexity()),
+        (_, Some(losses)) => {
+            let Of::Text(estimate) = metric_of(number).of else { return None };
+            // Of how many bytes the text is, the record does not say.
+            let losses = Losses { windows: losses.clone() };
+            estimate(&TextSample { losses: &losses, length: 0, bytes: None }).map(|of| of.value)
+        }
         _ if number.record.metric == PERPLEXITY.id => {
-            let own = recorded.numbers.numbers.iter().filter(|of| of.cell == number.cell && of.losses.is_some());
+            let is_part = |of: &&StoredNumber| of.cell == number.cell && *metric_of(of).entry() == TEXT;
+            let own = recorded.numbers.numbers.iter().filter(is_part);
             let each: Vec<f64> = own.map(|of| of_items(recorded, of)).collect::<Option<_>>()?;
             mean(&each)
         }

@@ -33,7 +33,7 @@ pub struct AuditTask {
 static PAPER: LazyLock<Columns> = LazyLock::new(|| Columns {
     tasks: TASKS.iter().filter(|task| task.in_paper).map(|task| AuditTask::of(task.name, task)).collect(),
     accuracy: metric::ACCURACY.id.to_owned(),
-    texts: metric::texts().into_iter().map(str::to_owned).collect(),
+    texts: metric::texts(),
     perplexity: metric::PERPLEXITY.id.to_owned(),
 });
 

@@ -155,7 +155,8 @@ mod tests {
         let all: Vec<PaperNumber> = rows
             .iter()
             .flat_map(|(artifact, condition, values)| {
-                let metrics = metric::texts().into_iter().chain(["acc_average"]).zip(values.iter().copied());
+                let texts = metric::texts();
+                let metrics = texts.iter().map(String::as_str).chain(["acc_average"]).zip(values.iter().copied());
                 entries(artifact, condition, &metrics.collect::<Vec<_>>())
             })
             .collect();

@@ -5,14 +5,17 @@
 //! | `prompt` | what is read: so many sequences of so many tokens |
 //! | `in_full` | diagonal operators as full products |
 //! | `rounds` | passes over the prompt, the variants' one after the other, round by round, until they are quiet |
+//! | `result` | what came of the rounds of one variant |
 //! | `spread` | means, deviations, speedups with their intervals, and what of it is noise |
 
 mod in_full;
 mod prompt;
+mod result;
 mod rounds;
 mod spread;
 
 pub use in_full::{has_diagonal, in_full};
 pub use prompt::Prompt;
+pub use result::LatencyResult;
 pub use rounds::{Patience, Rounds, Session, Timed, interleaved, passes};
 pub use spread::{NOISE, Speedup, TimeSpread};

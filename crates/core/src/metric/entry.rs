@@ -1,0 +1,212 @@
+//! What a metric's file says of it.
+
+use std::fmt;
+
+use crate::evaluate::perplexity::Losses;
+use crate::latency::LatencyResult;
+use crate::recovery::RepairMetrics;
+use crate::style::Style;
+use crate::tasks::{Answered, Measure, TaskResult};
+
+/// Which way a metric is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    Higher,
+    Lower,
+    /// A share of something of which neither much nor little is good.
+    Neither,
+}
+
+/// What one of it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    Percent,
+    /// A share of one.
+    Share,
+    Milliseconds,
+    /// Millions of bytes.
+    Megabytes,
+    /// How many times as fast.
+    Times,
+    Bits,
+    /// A bare number: perplexities, errors, ratios.
+    One,
+}
+
+/// How it is measured whether two values are near each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nearness {
+    /// By their difference.
+    Difference,
+    /// By their difference as a part of the reference.
+    Relative,
+}
+
+/// How two variants are told apart on the same items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PairedTest {
+    /// The documents that one answers rightly and the other does not.
+    Mcnemar,
+    /// The same of several tasks, each with the same weight.
+    Permutation,
+    /// Windows drawn again, by their losses.
+    Bootstrap,
+}
+
+/// Where a run shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// In a column of each table of a run.
+    Always,
+    /// The same where backbones with unlike vocabularies stand beside each other, or where the grid names it.
+    OfUnlikeVocabularies,
+    /// The same where the grid names it.
+    IfNamed,
+    /// Where an artifact asks for it; it has no value where the cell failed.
+    Besides,
+    /// The same, and it is not there where there is nothing to tell.
+    IfKnown,
+}
+
+/// The windows of a text under one variant.
+#[derive(Debug, Clone, Copy)]
+pub struct TextSample<'a> {
+    pub losses: &'a Losses,
+    /// Tokens of a window.
+    pub length: usize,
+    /// Of the text that the predicted tokens stand for, where that is known.
+    pub bytes: Option<usize>,
+}
+
+/// The documents of a task under one variant.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskSample<'a> {
+    pub result: &'a TaskResult,
+    pub answers: &'a Answered,
+}
+
+/// What is known of a repair, boundary by boundary.
+#[derive(Debug)]
+pub struct RepairSample<'a> {
+    /// One or more.
+    pub boundaries: Vec<&'a RepairMetrics>,
+    /// Those of the same cut without a repair, where the grid has it.
+    pub unrepaired: Option<Vec<&'a RepairMetrics>>,
+}
+
+/// What it is a number of, and how that is worked out: a value, and its error where it has one. None of what cannot be told.
+#[derive(Debug, Clone, Copy)]
+pub enum Of {
+    Text(fn(&TextSample<'_>) -> Option<Measure>),
+    /// All texts of a grid together.
+    Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
+    Task(fn(&TaskSample<'_>) -> Option<Measure>),
+    Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
+    Prompt(fn(&LatencyResult) -> Option<Measure>),
+    Repair(fn(&RepairSample<'_>) -> Option<f64>),
+}
+
+/// All that is known of a metric.
+pub struct MetricEntry {
+    /// The word in its ids: `ppl` of `ppl_c4`. Empty where an id is the name of what it is measured on.
+    pub id: &'static str,
+    /// What a grid and a run's record call it.
+    pub name: &'static str,
+    /// A column's head in an artifact's table; of what is measured on texts or tasks, what stands behind their names.
+    pub label: &'static str,
+    /// What stands before the text, the task or the prompt in the head of a run's column; may be empty.
+    pub head: &'static str,
+    /// What a reader has to know of such a column, in a sentence without its subject.
+    pub note: &'static str,
+    pub unit: Unit,
+    pub direction: Direction,
+    /// Digits after the point, where a table does not say otherwise.
+    pub decimals: usize,
+    pub nearness: Nearness,
+    /// Whether a run's table has a column for its errors.
+    pub has_error: bool,
+    pub test: Option<PairedTest>,
+    pub shown: Shown,
+    /// How figures draw it beside other metrics.
+    pub style: Option<Style>,
+    pub of: Of,
+}
+
+impl MetricEntry {
+    /// The same under one word everywhere, but for an artifact's table.
+    pub(super) const fn called(mut self, id: &'static str, label: &'static str) -> Self {
+        (self.id, self.name, self.head, self.label) = (id, id, id, label);
+        self
+    }
+
+    /// Whether a run has a column for it. `unlike` tells that backbones with unlike vocabularies stand beside each other,
+    /// `named` are the metrics that the grid names.
+    pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
+        match self.shown {
+            Shown::Always => true,
+            Shown::OfUnlikeVocabularies if unlike => true,
+            Shown::OfUnlikeVocabularies | Shown::IfNamed => named.iter().any(|name| name == self.name),
+            Shown::Besides | Shown::IfKnown => false,
+        }
+    }
+}
+
+impl PartialEq for MetricEntry {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for MetricEntry {}
+
+impl fmt::Debug for MetricEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A metric with no more than a look; each file says what it is.
+const BARE: MetricEntry = MetricEntry {
+    id: "",
+    name: "",
+    label: "",
+    head: "",
+    note: "",
+    unit: Unit::One,
+    direction: Direction::Lower,
+    decimals: 2,
+    nearness: Nearness::Relative,
+    has_error: false,
+    test: None,
+    shown: Shown::Besides,
+    style: None,
+    of: Of::Repair(|_| None),
+};
+/// Of a text, of which less is better.
+pub(super) const OF_TEXT: MetricEntry = MetricEntry { has_error: true, ..BARE };
+/// In percent of the documents.
+pub(super) const OF_TASK: MetricEntry = MetricEntry {
+    unit: Unit::Percent,
+    direction: Direction::Higher,
+    nearness: Nearness::Difference,
+    has_error: true,
+    ..BARE
+};
+/// Of a pass over a prompt.
+pub(super) const OF_PROMPT: MetricEntry = MetricEntry { decimals: 1, shown: Shown::Always, ..BARE };
+/// Of what is left wrong behind a cut.
+pub(super) const OF_REPAIR: MetricEntry = MetricEntry { decimals: 4, ..BARE };
+/// A share of something of a repair.
+pub(super) const SHARE: MetricEntry = MetricEntry {
+    unit: Unit::Share,
+    direction: Direction::Neither,
+    nearness: Nearness::Difference,
+    shown: Shown::IfKnown,
+    ..OF_REPAIR
+};
+
+/// The mean over some boundaries; none without one.
+pub(super) fn mean(boundaries: &[&RepairMetrics], of: fn(&RepairMetrics) -> f64) -> Option<f64> {
+    let count = boundaries.len() as f64;
+    (!boundaries.is_empty()).then(|| boundaries.iter().map(|boundary| of(boundary)).sum::<f64>() / count)
+}

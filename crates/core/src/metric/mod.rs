@@ -1,0 +1,346 @@
+//! The registry of metrics: one metric, one file, one line in [`ENTRIES`]. An entry says what it is a number of, how that is
+//! worked out with its error, what it is called, which way is better, how it is printed, tested and shown. Nothing else of
+//! the program knows a metric by its name.
+//!
+//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word with what it is measured on (`ppl_c4`,
+//! `prefill_ms:seq=512:batch=1`). A task that a grid calls by a name of its own is an accuracy too ([`Metric::task`]).
+
+mod accuracy;
+mod accuracy_average;
+mod antisymmetric;
+mod bits_per_byte;
+mod boundary_error;
+mod channel_error;
+mod channels_reduced;
+mod entry;
+mod memory;
+mod memory_size;
+mod perplexity;
+mod perplexity_average;
+mod prefill;
+mod speedup;
+mod symmetric;
+
+use std::ops::Deref;
+
+use crate::error::{Error, Result, nearest};
+use crate::style::Style;
+use crate::tasks::TASKS;
+
+pub use accuracy::ENTRY as TASK;
+pub use accuracy_average::ENTRY as ACCURACY;
+pub use antisymmetric::ENTRY as ANTISYMMETRIC;
+pub use bits_per_byte::ENTRY as BITS_PER_BYTE;
+pub use boundary_error::ENTRY as BOUNDARY_ERROR;
+pub use channel_error::ENTRY as CHANNEL_ERROR;
+pub use channels_reduced::ENTRY as CHANNELS_REDUCED;
+pub use entry::{Direction, MetricEntry, Nearness, Of, PairedTest, RepairSample, Shown, TaskSample, TextSample, Unit};
+pub use memory::ENTRY as MEMORY;
+pub use memory_size::ENTRY as MEMORY_SIZE;
+pub use perplexity::ENTRY as TEXT;
+pub use perplexity_average::ENTRY as PERPLEXITY;
+pub use prefill::ENTRY as PREFILL;
+pub use speedup::ENTRY as SPEEDUP;
+pub use symmetric::ENTRY as SYMMETRIC;
+
+/// Every metric, in the order of a run's columns.
+#[rustfmt::skip] // One line each.
+pub static ENTRIES: &[&MetricEntry] = &[
+    &perplexity::ENTRY,
+    &bits_per_byte::ENTRY,
+    &perplexity_average::ENTRY,
+    &accuracy::ENTRY,
+    &accuracy_average::ENTRY,
+    &prefill::ENTRY,
+    &speedup::ENTRY,
+    &memory::ENTRY,
+    &memory_size::ENTRY,
+    &boundary_error::ENTRY,
+    &channel_error::ENTRY,
+    &symmetric::ENTRY,
+    &antisymmetric::ENTRY,
+    &channels_reduced::ENTRY,
+];
+
+/// The texts of the paper's tables with their heads, in the order of its columns.
+const TEXTS: [(&str, &str); 3] = [("wikitext2", "WIKI"), ("c4", "C4"), ("ptb", "PTB")];
+
+/// A metric, and what it is measured on where its id says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metric {
+    pub id: String,
+    /// A column's head.
+    pub label: String,
+    entry: &'static MetricEntry,
+    /// The text, the task or the prompt; none of a word.
+    member: Option<String>,
+}
+
+/// All that is known of it, whatever it is measured on.
+impl Deref for Metric {
+    type Target = MetricEntry;
+
+    fn deref(&self) -> &MetricEntry {
+        self.entry
+    }
+}
+
+impl MetricEntry {
+    /// The metric whatever it is measured on.
+    pub fn metric(&'static self) -> Metric {
+        Metric { id: self.id.to_owned(), label: self.label.to_owned(), entry: self, member: None }
+    }
+
+    /// The metric on a text or a task that a grid calls `name`.
+    pub fn on(&'static self, name: &str) -> Metric {
+        let known = match self.of {
+            Of::Task(_) => TASKS.iter().find(|task| task.name == name).map(|task| task.label),
+            _ => TEXTS.iter().find(|(text, _)| *text == name).map(|(_, label)| *label),
+        };
+        let id = if self.id.is_empty() { name.to_owned() } else { format!("{}_{name}", self.id) };
+        let label = format!("{}{}", known.unwrap_or(name), self.label);
+        Metric { id, label, entry: self, member: Some(name.to_owned()) }
+    }
+
+    /// Whether its ids say what it is measured on.
+    fn has_members(&self) -> bool {
+        matches!(self.of, Of::Text(_) | Of::Task(_))
+    }
+
+    /// What is behind the word of one of its ids.
+    fn member<'i>(&self, id: &'i str) -> Option<&'i str> {
+        id.strip_prefix(self.id)?.strip_prefix('_').filter(|member| !self.id.is_empty() && !member.is_empty())
+    }
+}
+
+impl Metric {
+    /// The metric of an id.
+    ///
+    /// # Errors
+    /// An unknown id, with the known ones and the nearest.
+    pub fn find(id: &str) -> Result<Self> {
+        let word = |entry: &&&'static MetricEntry| !entry.has_members() && entry.id == id;
+        if let Some(entry) = ENTRIES.iter().find(word) {
+            return Ok(entry.metric());
+        }
+        if TASKS.iter().any(|task| task.name == id) {
+            return Ok(Self::task(id));
+        }
+        if let Some(metric) = Self::of_prompt(id) {
+            return Ok(metric);
+        }
+        let mut families = ENTRIES.iter().filter(|entry| entry.has_members());
+        families.find_map(|entry| Some(entry.on(entry.member(id)?))).ok_or_else(|| {
+            let known = Self::words();
+            let error = Error::bad_input(format!("unknown metric `{id}`"))
+                .expected(format!("one of {}, or `ppl_` and the name of a text", known.join(", ")))
+                .found(format!("`{id}`"));
+            match nearest(id, known.iter().map(String::as_str)) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None => error,
+            }
+        })
+    }
+
+    /// `prefill_ms:seq=512:batch=1` and its like, headed `512×1`.
+    fn of_prompt(id: &str) -> Option<Self> {
+        let (family, member) = id.split_once(':')?;
+        let entry = ENTRIES.iter().find(|entry| entry.id == family && matches!(entry.of, Of::Prompt(_)))?;
+        let (length, batch) = prompt(member)?;
+        Some(Self { id: id.to_owned(), ..entry.metric().at_prompt(length, batch) })
+    }
+
+    /// The tokens of a sequence and the sequences of the prompt that it is measured on, where the id names them.
+    pub fn prompt(&self) -> Option<(usize, usize)> {
+        prompt(self.member.as_deref().filter(|_| self.is_latency())?)
+    }
+
+    /// The metric of an id whatever the prompt; of one that names none it is the metric itself.
+    pub fn whatever_prompt(&self) -> Self {
+        if self.is_latency() { self.entry.metric() } else { self.clone() }
+    }
+
+    /// The same metric of one of several prompts, each of `batch` sequences of `length` tokens.
+    pub fn at_prompt(&self, length: usize, batch: usize) -> Self {
+        let member = format!("seq={length}:batch={batch}");
+        let id = format!("{}:{member}", self.entry.id);
+        Self { id, label: format!("{length}×{batch}"), entry: self.entry, member: Some(member) }
+    }
+
+    /// Whether it tells of a pass over a prompt: what such a number is depends on the machine.
+    pub fn is_latency(&self) -> bool {
+        matches!(self.of, Of::Prompt(_))
+    }
+
+    /// Whether it tells of texts: what their windows are depends on the tokenizer.
+    pub fn is_of_texts(&self) -> bool {
+        matches!(self.of, Of::Text(_) | Of::Texts(_))
+    }
+
+    /// The id without its prompt.
+    pub fn family(&self) -> &str {
+        if self.is_latency() { self.entry.id } else { &self.id }
+    }
+
+    /// What is known of it whatever it is measured on.
+    pub fn entry(&self) -> &'static MetricEntry {
+        self.entry
+    }
+
+    /// The text that it is measured on, where it is measured on one.
+    pub fn text(&self) -> Option<&str> {
+        self.member.as_deref().filter(|_| matches!(self.of, Of::Text(_)))
+    }
+
+    /// The task that it is measured on, where it is measured on one.
+    pub fn task_name(&self) -> Option<&str> {
+        self.member.as_deref().filter(|_| matches!(self.of, Of::Task(_)))
+    }
+
+    /// The other metrics of the same text or task, in the registry's order.
+    pub fn others(&self) -> Vec<Self> {
+        let Some(member) = self.member.as_deref().filter(|_| self.has_members()) else { return Vec::new() };
+        let same = |of: &Of| std::mem::discriminant(of) == std::mem::discriminant(&self.of);
+        let others = ENTRIES.iter().filter(|entry| same(&entry.of) && **entry != self.entry);
+        others.map(|entry| entry.on(member)).collect()
+    }
+
+    /// The ids that are one word, and those of the paper's texts.
+    pub fn words() -> Vec<String> {
+        let words = ENTRIES.iter().filter(|entry| !entry.has_members()).map(|entry| entry.id);
+        let tasks = TASKS.iter().map(|task| task.name);
+        tasks.map(str::to_owned).chain(texts()).chain(words.map(str::to_owned)).collect()
+    }
+
+    /// The accuracy on a task that a grid calls `name`, be it a known one or the grid's own name for one.
+    pub fn task(name: &str) -> Self {
+        TASK.on(name)
+    }
+
+    /// The perplexity on a text that a grid calls `name`.
+    pub fn perplexity(name: &str) -> Self {
+        TEXT.on(name)
+    }
+
+    /// A value as a table prints it, with so many digits after the point.
+    pub fn print(value: f64, decimals: usize) -> String {
+        // A variant that collapsed may have a perplexity of twenty digits, which nobody counts.
+        if value.is_finite() && value.abs() >= 1e7 { format!("{value:.2e}") } else { format!("{value:.decimals$}") }
+    }
+
+    /// What a reader sees of a value: two that print alike are alike.
+    pub fn printed(value: f64, decimals: usize) -> f64 {
+        Self::print(value, decimals).parse().unwrap_or(value)
+    }
+
+    /// Whether `one` is better than `other`, as far as both are better or worse at all.
+    pub fn better(&self, one: f64, other: f64) -> bool {
+        match self.direction {
+            Direction::Higher => one > other,
+            Direction::Lower => one < other,
+            Direction::Neither => false,
+        }
+    }
+
+    /// The value signed so that less is better; none where neither direction is.
+    pub fn cost(&self, value: f64) -> Option<f64> {
+        match self.direction {
+            Direction::Higher => Some(-value),
+            Direction::Lower => Some(value),
+            Direction::Neither => None,
+        }
+    }
+}
+
+/// The names of the metrics that a run shows where its grid names them.
+pub fn named() -> impl Iterator<Item = &'static str> {
+    let named = |entry: &&&MetricEntry| matches!(entry.shown, Shown::OfUnlikeVocabularies | Shown::IfNamed);
+    ENTRIES.iter().filter(named).map(|entry| entry.name)
+}
+
+/// How a metric looks that figures draw beside others.
+pub fn style(id: &str) -> Option<Style> {
+    ENTRIES.iter().find(|entry| entry.id == id)?.style
+}
+
+/// The tasks behind the paper's average, in the order of its columns.
+pub fn tasks() -> Vec<&'static str> {
+    TASKS.iter().filter(|task| task.in_paper).map(|task| task.name).collect()
+}
+
+/// The metrics of the texts behind the paper's average, in the order of its columns.
+pub fn texts() -> Vec<String> {
+    TEXTS.iter().map(|(text, _)| TEXT.on(text).id).collect()
+}
+
+/// `seq=512:batch=1`
+fn prompt(member: &str) -> Option<(usize, usize)> {
+    let (length, batch) = member.strip_prefix("seq=")?.split_once(":batch=")?;
+    Some((length.parse().ok()?, batch.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_knows_which_way_is_better() {
+        let direction = |id| Metric::find(id).unwrap().direction;
+        for task in TASKS {
+            assert_eq!(direction(task.name), Direction::Higher, "{}", task.name);
+        }
+        for id in [ACCURACY.id, "race_v2", "speedup", "channels_reduced_share"] {
+            assert_eq!(direction(id), Direction::Higher, "{id}");
+        }
+        for id in
+            ["ppl_c4", "ppl_of-mine", "bpb_c4", "boundary_mae", "prefill_ms:seq=512:batch=1", "peak_memory_percent"]
+        {
+            assert_eq!(direction(id), Direction::Lower, "{id}");
+        }
+        assert_eq!(direction("m_symmetric_share"), Direction::Neither);
+    }
+
+    #[test]
+    fn a_task_of_any_name_is_an_accuracy() {
+        let mine = Metric::task("my-questions");
+        assert_eq!(
+            (mine.label.as_str(), mine.direction, mine.unit),
+            ("my-questions", Direction::Higher, Unit::Percent)
+        );
+        assert_eq!(Metric::task("hellaswag").label, "HellaS");
+    }
+
+    #[test]
+    fn a_misspelt_metric_is_refused_with_the_nearest() {
+        let message = Metric::find("acc_avarage").unwrap_err().to_string();
+        assert!(message.contains("did you mean `acc_average`?"), "{message}");
+        assert!(Metric::find("arc_easy:seq=1:batch=1").is_err(), "only latencies have parts after a colon");
+        assert!(Metric::find("speedup:seq=many:batch=1").is_err());
+        assert!(Metric::find("ppl_").is_err());
+    }
+
+    #[test]
+    fn a_metric_of_one_prompt_is_the_metric_under_the_prompts_name() {
+        let found = Metric::find("speedup:seq=512:batch=16").unwrap();
+        assert_eq!(found, SPEEDUP.metric().at_prompt(512, 16));
+        assert_eq!((found.label.as_str(), found.unit, found.family()), ("512×16", Unit::Times, "speedup"));
+        assert_eq!((found.prompt(), SPEEDUP.metric().prompt()), (Some((512, 16)), None));
+        assert_eq!(found.whatever_prompt(), SPEEDUP.metric());
+        assert!(found.is_latency() && MEMORY_SIZE.metric().is_latency() && !ACCURACY.metric().is_latency());
+    }
+
+    #[test]
+    fn the_papers_columns_stand_in_its_order() {
+        assert_eq!(tasks().len(), 9);
+        assert_eq!((tasks()[0], tasks()[8]), ("arc_easy", "race"));
+        assert_eq!(texts(), ["ppl_wikitext2", "ppl_c4", "ppl_ptb"]);
+    }
+
+    #[test]
+    fn what_prints_alike_is_alike() {
+        assert_eq!(Metric::printed(73.333_333_333_333_33, 2), Metric::printed(73.333_333_333_333_31, 2));
+        assert_eq!(Metric::printed(2.9, 2), Metric::printed(2.900_000_015, 2));
+        assert!(Metric::printed(2.90, 2) < Metric::printed(2.91, 2));
+        assert_eq!(Metric::printed(2.51e7, 2), 2.51e7);
+    }
+}
