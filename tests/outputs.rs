@@ -61,6 +61,35 @@ fn with_tasks(world: &World) {
     world.write("grid.yaml", format!("tasks:\n  copa: {{path: copa.jsonl}}\n{grid}  tasks: [copa]\n"));
 }
 
+#[test]
+fn a_metric_stands_in_every_view_of_a_run_whose_grid_names_it_and_in_no_other() {
+    let world = World::new();
+    let says = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        ["byte ppl", "byte_ppl", "byte_perplexity"].iter().any(|of| text.contains(of))
+    };
+    let plain = done(&world, &["run", "grid.yaml"]);
+    let before = files(world.folder.path());
+    assert!(!says(plain.as_bytes()) && !before.values().any(|bytes| says(bytes)));
+    let named = done(&world, &["run", "grid.yaml", "--set", "evaluate.metrics=[byte_perplexity]"]);
+    assert!(says(named.as_bytes()), "{named}");
+    let after = files(world.folder.path());
+    let new: Vec<&str> = after
+        .iter()
+        .filter(|(name, bytes)| !before.contains_key(*name) && says(bytes))
+        .map(|(name, _)| &**name)
+        .collect();
+    for view in ["results.csv", "results.parquet", "results.md", "results.tex", "numbers.json", "run.json"] {
+        assert!(new.iter().any(|name| name.ends_with(view)), "{view} is not among {new:?}");
+    }
+    assert!(new.iter().any(|name| name.contains("every_eval_ever")), "{new:?}");
+    refuses(
+        &world,
+        &["run", "grid.yaml", "--set", "evaluate.metrics=[byte_perplexty]"],
+        &["did you mean `byte_perplexity`?"],
+    );
+}
+
 #[cfg(unix)]
 #[test]
 fn no_output_folder_takes_the_place_of_what_is_read() {

@@ -10,6 +10,7 @@ mod accuracy_average;
 mod antisymmetric;
 mod bits_per_byte;
 mod boundary_error;
+mod byte_perplexity;
 mod channel_error;
 mod channels_reduced;
 mod entry;
@@ -48,6 +49,7 @@ pub use symmetric::ENTRY as SYMMETRIC;
 pub static ENTRIES: &[&MetricEntry] = &[
     &perplexity::ENTRY,
     &bits_per_byte::ENTRY,
+    &byte_perplexity::ENTRY,
     &perplexity_average::ENTRY,
     &accuracy::ENTRY,
     &accuracy_average::ENTRY,
