@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::comparison::compare;
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
-use crate::grid::{Description, Lead, TableEntry};
+use crate::grid::{Description, Lead, Shade, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{DENSE, Record};
 use crate::results::{
@@ -46,7 +46,12 @@ pub(super) fn layout(
             let ours = recovery::is_ours(&first.record.condition.recovery);
             let lead = table.lead.iter().map(|lead| lead_text(*lead, first, table)).collect();
             let cells = cells.into_iter().map(|number| number.map(|of| shown(of, table))).collect();
-            let row = Row { lead, backbone: place, block, dense, ours, cells, ..Row::default() };
+            let shaded = match (table.print.shade_sequences, table.print.shade) {
+                (Some(count), _) => sequences(first) == Some(count),
+                (None, Shade::Ours) => ours,
+                (None, Shade::None) => false,
+            };
+            let row = Row { lead, backbone: place, block, dense, ours, shaded, cells, ..Row::default() };
             rows.push(Laid { row, first: Arc::clone(first) });
             Ok(())
         };
@@ -118,6 +123,11 @@ struct Placed {
     column: Column,
     of: Option<Asked>,
     group: Option<usize>,
+}
+
+/// How many sequences an operator is computed from.
+fn sequences(of: &Measurement) -> Option<usize> {
+    of.setup.variant.get(factors::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
 /// What a row is about: a cell, whatever its depth.

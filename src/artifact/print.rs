@@ -1,11 +1,11 @@
 //! A table as it is printed beside the paper's: in the paper's columns, what goes beyond them apart.
 
 use crate::artifact::paper::backbone_label;
-use crate::grid::{Shade, TableEntry};
+use crate::grid::TableEntry;
 use crate::metric::Metric;
 use crate::recovery;
 use crate::results::record::DENSE;
-use crate::results::{Column, Lead, LeadKind, Measurement, Row, Table, distinct, factors};
+use crate::results::{Column, Lead, LeadKind, Row, Table, distinct};
 
 /// The table in the columns of the paper's.
 pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
@@ -48,15 +48,10 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&Column) -> bool)
     let row = |row: &Row| {
         let cells: Vec<_> = kept.iter().map(|&at| row.cells[at].clone()).collect();
         let of = row.cells.iter().flatten().next()?;
-        let shaded = match (entry.print.shade_sequences, entry.print.shade) {
-            (Some(count), _) => sequences(&of.of) == Some(count),
-            (None, Shade::Ours) => row.ours,
-            (None, Shade::None) => false,
-        };
         let is_bare = of.of.record.condition.recovery == recovery::NONE && !row.dense;
-        let heading = entry.across_depths && is_bare || entry.print.shade_sequences.is_some() && shaded;
+        let heading = entry.across_depths && is_bare || entry.print.shade_sequences.is_some() && row.shaded;
         let lead = lead.iter().map(|&at| row.lead[at].clone()).collect();
-        cells.iter().any(Option::is_some).then_some(Row { lead, cells, shaded, heading, ..row.clone() })
+        cells.iter().any(Option::is_some).then_some(Row { lead, cells, heading, ..row.clone() })
     };
     let found = Table {
         lead: lead.iter().map(|&at| table.lead[at].clone()).collect(),
@@ -67,11 +62,6 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&Column) -> bool)
     };
     let found = if entry.print.prompts_as_rows { turned(found) } else { found };
     Table { of: untold(entry, &found), ..found }
-}
-
-/// How many sequences an operator is computed from.
-fn sequences(of: &Measurement) -> Option<usize> {
-    of.setup.variant.get(factors::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
 /// What no column says: the backbone, and how many layers are removed of it, where there is one.

@@ -18,12 +18,12 @@ pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize>
 }
 
 /// Which cells are drawn, and the part of the chunks of each of them: together they make the share of all. `groups` says
-/// what each cell is calibrated with. First groups are drawn, then cells of these, then chunks, each by about the same
-/// part: a calibration serves all cells of its group, and a cell that is wrong as a whole is likelier found than a number.
+/// what each cell is calibrated with. First groups are drawn, then cells of these, then chunks: a calibration,
+/// which takes longest, serves all cells of its group, and a cell that is wrong as a whole is likelier found than a number.
 /// Neither depends on the folder, so that what several folders share is computed once.
 pub(super) fn cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
-    let chosen = ranked(seed, &kinds, share.cbrt());
+    let chosen = ranked(seed, &kinds, share.sqrt());
     let among: Vec<usize> = (0..groups.len()).filter(|&at| chosen.contains(&groups[at].as_str())).collect();
     let own: Vec<&String> = among.iter().map(|&at| &names[at]).collect();
     let part = (share * groups.len() as f64 / among.len().max(1) as f64).min(1.0);

@@ -464,6 +464,36 @@ check("on paper only the tables are left, whole", async () => {
   await send("Emulation.setEmulatedMedia", { media: "", features: [] });
 });
 
+check("a table has on paper the form that fits there, whatever the window shows", async () => {
+  const forms = () => value("[...document.querySelectorAll('figure.table')].filter((of) => !of.closest('details:not([open])')).map((of) => of.dataset.form)");
+  await size(360, 740);
+  await open();
+  await settled();
+  const before = await forms();
+  assert.ok(before.includes("cards"));
+  await value("dispatchEvent(new Event('beforeprint'))");
+  const paper = await value("[...document.querySelectorAll('figure.table')].map((of) => of.dataset.form)");
+  assert.ok(paper.filter((form) => form === "cards").length < before.filter((form) => form === "cards").length, String(paper));
+  await value("dispatchEvent(new Event('afterprint'))");
+  await settled();
+  assert.deepEqual(await forms(), before);
+});
+
+check("numbers of a column stand below each other, with a mark and without, and arrows point up and down", async () => {
+  for (const width of [800, 1400]) {
+    await size(width, 900);
+    await open();
+    await settled();
+    const apart = await value(`[...document.querySelectorAll('figure.table:not([data-form="cards"]) td > sup')].map((mark) => {
+      const cell = mark.parentElement, right = (of) => of.firstChild.getBoundingClientRect?.().right;
+      const plain = [...cell.closest('tbody').rows].map((row) => row.cells[cell.cellIndex]).find((of) => !of.querySelector('sup') && of.firstElementChild?.tagName === 'A');
+      return plain ? Math.abs(right(cell) - right(plain)) : 0; })`);
+    assert.ok(apart.length > 0 && Math.max(...apart) < 0.6, `${Math.max(...apart)} px at ${width}`);
+  }
+  const turned = await value(`[...document.querySelectorAll('[data-form="tall"] th[data-column]:not(.t) .dir')].map((of) => getComputedStyle(of).transform)`);
+  assert.ok(turned.every((transform) => transform.startsWith("matrix(0, 1, -1, 0")), String(turned[0]));
+});
+
 check("a square of the strip leads to the row of its claim", async () => {
   await size(1400, 900);
   await open();

@@ -130,15 +130,21 @@ function setUpTable(figure) {
 /** From the widest to the narrowest form of a table; the last one always fits. */
 const FORMS = ["wide", "snug", "tall", "broken", "cards"];
 
+/** A4 across, less its margins, and the letters of a table there, in pixels: as the style says of print. */
+const PAPER = { width: 1030, letters: 10 };
+
 /** Gives a table the first form in which no column is cut; one that is folded away when it is unfolded. */
-function fit(figure) {
+function fit(figure, onPaper = false) {
   if (figure.closest("details:not([open])")) return;
   const table = figure.querySelector("table");
   for (const form of FORMS) {
     figure.dataset.form = form;
     if (form === "cards") label(figure);
-    // Two pixels are the frame's border.
-    else if (table.offsetWidth <= figure.clientWidth - 2) return;
+    else {
+      const letters = onPaper ? PAPER.letters / parseFloat(getComputedStyle(table).fontSize) : 1;
+      // Two pixels are the frame's border.
+      if (table.offsetWidth * letters <= (onPaper ? PAPER.width : figure.clientWidth) - 2) return;
+    }
   }
 }
 
@@ -326,7 +332,7 @@ function setUpFolded() {
   };
   document.addEventListener("toggle", ({ target }) => {
     if (!target.open) return;
-    target.querySelectorAll("figure.table").forEach(fit);
+    target.querySelectorAll("figure.table").forEach((figure) => fit(figure));
     target.querySelector(":target")?.scrollIntoView();
   }, true);
   addEventListener("hashchange", unfold);
@@ -357,7 +363,7 @@ function setUpContents() {
 
 document.addEventListener("DOMContentLoaded", () => {
   const figures = [...document.querySelectorAll("figure.table")];
-  const fitAll = () => figures.forEach(fit);
+  const fitAll = () => figures.forEach((figure) => fit(figure));
   figures.forEach(setUpTable);
   fitAll();
   setUpNotes();
@@ -373,15 +379,15 @@ document.addEventListener("DOMContentLoaded", () => {
     fitAll();
   });
 });
-// On paper nothing is folded away.
+// On paper nothing is folded away, and tables have the form that fits there, whatever the window shows.
 let folded = [];
+const fitEach = (onPaper) => document.querySelectorAll("figure.table").forEach((figure) => fit(figure, onPaper));
 addEventListener("beforeprint", () => {
   folded = [...document.querySelectorAll("main details:not([open])")];
-  for (const details of folded) {
-    details.open = true;
-    details.querySelectorAll("figure.table").forEach(fit);
-  }
+  for (const details of folded) details.open = true;
+  fitEach(true);
 });
 addEventListener("afterprint", () => {
   for (const details of folded) details.open = false;
+  fitEach(false);
 });
