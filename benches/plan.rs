@@ -69,7 +69,7 @@ fn planning() {
             grid.cells.len(),
             started.elapsed().as_secs_f64(),
             reasons.len(),
-            estimate.left / 1e9
+            estimate.cost.left / 1e9
         );
     }
 }

@@ -226,8 +226,8 @@ fn calibrations_that_differ_in_what_operators_are_solved_on_are_one_pass() {
     let naive = |count: &str| {
         plan_of(count, &|plan, state| {
             let all = Estimate::of(plan, state, u64::MAX, u64::MAX).unwrap();
-            let jobs: f64 = job_costs(plan, state).unwrap().iter().take(1).map(|job| job.flops).sum();
-            vec![all.shared, jobs]
+            let jobs: f64 = job_costs(plan, state).unwrap().iter().take(1).map(|job| job.cost.shared).sum();
+            vec![all.cost.shared, jobs]
         })
     };
     let (one, three) = (naive("8")[1], naive(several)[1]);

@@ -245,7 +245,7 @@ fn progress_of(grid: &Grid, store: &Store, engine: EngineRequest) -> Result<(usi
     let estimate = Estimate::of(&plan, &state, RunSettings::default().spool_bytes, u64::MAX)?;
     let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
     let rate = RunRecord::rate(store, &plan.engines(), &plan.machine()).filter(|_| known);
-    Ok((complete, rate.map(|rate| estimate.left / rate)))
+    Ok((complete, rate.map(|rate| estimate.cost.left / rate)))
 }
 
 fn target(artifact: &Artifact, grid: &Grid, arguments: &Arguments, folders: &Folders) -> Result<ResultsFolder> {

@@ -21,7 +21,7 @@ use crate::exec::{self, RunSettings, Where};
 use crate::grid::Grid;
 use crate::model::{CPU, EngineRequest};
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
-use crate::stage;
+use crate::stage::{self, Cost};
 use ghostlab_store::{ClaimResult, Shadow, Store};
 
 #[derive(Subcommand)]
@@ -227,7 +227,7 @@ impl Preflight {
         let inputs: Vec<&Inputs> = inputs.iter().collect();
         let (grids, binary) = ((&work.grid, work.gate()), Binary::this(store)?);
         let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
-        let Estimate { left, memory, disk, .. } = estimate;
+        let Estimate { cost: Cost { left, disk, .. }, memory, .. } = estimate;
         Ok(Self { submission, complete, left, memory, device_memory, disk })
     }
 }

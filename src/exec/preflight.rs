@@ -61,7 +61,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, place: Where, store: &Store)
         Where::Elsewhere => settings.memory.unwrap_or(u64::MAX),
     };
     let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
-    let coming = estimate.disk + estimate.spool;
+    let coming = estimate.coming();
     // What the store's limit throws away makes room.
     let goes = settings.store_limit.map(|limit| -> Result<u64> {
         let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);

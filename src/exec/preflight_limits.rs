@@ -15,7 +15,7 @@ use ghostlab_store::{InventoryItem, Store};
 /// # Errors
 /// Exit code 3: what is wanted, and what is free.
 pub(super) fn on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
-    let wanted = (estimate.disk.saturating_add(estimate.spool), estimate.inodes);
+    let wanted = (estimate.coming(), estimate.cost.inodes);
     let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
     let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
     let lacks = |of: String, found: String| {

@@ -153,10 +153,10 @@ impl Shared<'_> {
         let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
         let complete: Vec<usize> =
             plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
-        let coming = estimate.disk + estimate.spool;
+        let coming = estimate.coming();
         let clear = |coming| preflight_limits::in_store(settings.store_limit, coming, &plan, store, reporter, stop);
         clear(coming)?;
-        let flops = estimate.left;
+        let flops = estimate.cost.left;
         let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
         let outline = Outline::of(&plan, &state)?;
         let plan_id = outline.keep(store);
@@ -192,16 +192,15 @@ impl Shared<'_> {
 
 /// The pieces of a plan that are left to do.
 fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
-    let left = job_costs(plan, state)?.into_iter().filter(|cost| cost.left > 0.0);
-    let piece = |cost: JobCost| {
-        let backbone = &plan.backbones[cost.backbone];
-        let kind = match cost.job {
+    let left = job_costs(plan, state)?.into_iter().filter(|of| of.cost.left > 0.0);
+    let piece = |JobCost { backbone, job, cost }: JobCost| {
+        let backbone = &plan.backbones[backbone];
+        let kind = match job {
             JobPlace::Calibration(_) => WorkKind::Calibrate,
             JobPlace::Evaluation(_) => WorkKind::Score,
             JobPlace::Latency(_) => WorkKind::Time,
         };
-        let work = backbone.claim(cost.job);
-        Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
+        Work { work: backbone.claim(job), backbone: backbone.name.clone(), kind, flops: cost.left }
     };
     Ok(left.map(piece).collect())
 }
@@ -209,9 +208,7 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
 /// Notes what the run will use before it looks what is there, and waits for whoever clears up right now: between them,
 /// nothing that a run has seen goes away.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
-    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
-    let keys = of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens));
-    store.reserve(keys.map(|key| key.hash()))?;
+    store.reserve(plan.keys().map(|key| key.hash()))?;
     wait::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
 }
 

@@ -95,11 +95,11 @@ pub fn sample_cost(
     let costs = job_costs(&plan, &state)?;
     let mut all = SampleCost::default();
     for (place, backbone) in plan.backbones.iter().enumerate() {
-        for JobCost { job, flops, left, .. } in costs.iter().filter(|cost| cost.backbone == place) {
+        for JobCost { job, cost, .. } in costs.iter().filter(|cost| cost.backbone == place) {
             match job {
                 JobPlace::Calibration(_) => {
-                    all.calibrations += usize::from(*left > 0.0);
-                    all.flops += left;
+                    all.calibrations += usize::from(cost.left > 0.0);
+                    all.flops += cost.left;
                 }
                 JobPlace::Evaluation(at) => {
                     let evaluation = &backbone.evaluations[*at];
@@ -108,7 +108,7 @@ pub fn sample_cost(
                         let (drawn, chunks) = (draw(backbone, evaluation, eval_set.chunks()), eval_set.chunks());
                         let part = drawn.len() as f64 / chunks.max(1) as f64;
                         all.chunks += drawn.len();
-                        all.flops += flops * part;
+                        all.flops += cost.shared * part;
                         Ok(())
                     })?;
                 }

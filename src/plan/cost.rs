@@ -15,20 +15,11 @@ use ghostlab_store::{ObjectKind, Store};
 /// What a grid costs, and what is left of that.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Estimate {
-    /// Everything, each cell by itself.
-    pub naive: f64,
-    /// Everything, what cells share counted once.
-    pub shared: f64,
-    /// What is not stored yet, shared.
-    pub left: f64,
+    pub cost: Cost,
     /// Bytes of memory at the peak, mapped files included.
     pub memory: u64,
-    /// Bytes that will be written to the store.
-    pub disk: u64,
     /// Bytes of activations that are written for a while, beyond those that stay.
     pub spool: u64,
-    /// Files and folders that all of these are, at the most.
-    pub inodes: u64,
 }
 
 /// What the program takes by itself, with tokenizers, tables, and what the allocator keeps for another time: measured on
@@ -46,29 +37,27 @@ impl Estimate {
         let mut total = Self::default();
         for backbone in &plan.backbones {
             let one = of_backbone(plan, backbone, state, spool_bytes, memory, &mut Vec::new())?;
-            total.naive += one.naive;
-            total.shared += one.shared;
-            total.left += one.left;
-            total.disk += one.disk;
-            total.inodes += one.inodes;
+            total.cost += one.cost;
             // One backbone at a time.
             total.memory = total.memory.max(one.memory);
             total.spool = total.spool.max(one.spool);
         }
         Ok(total)
     }
+
+    /// Bytes that will come into the store, with those that go again.
+    pub fn coming(&self) -> u64 {
+        self.cost.disk.saturating_add(self.spool)
+    }
 }
 
-/// What a job costs, in floating-point operations.
+/// What a job costs.
 #[derive(Debug, Clone, Copy)]
 pub struct JobCost {
     /// Its place in the plan.
     pub backbone: usize,
     pub job: JobPlace,
-    /// When nothing of it is stored.
-    pub flops: f64,
-    /// What is not stored of it.
-    pub left: f64,
+    pub cost: Cost,
 }
 
 /// What the jobs of a plan cost, and what is left of them; of texts that are not tokenised nothing is known.
@@ -80,9 +69,7 @@ pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     for (place, backbone) in plan.backbones.iter().enumerate() {
         let mut jobs = Vec::new();
         of_backbone(plan, backbone, state, u64::MAX, u64::MAX, &mut jobs)?;
-        let cost =
-            |(job, cost): (JobPlace, Cost)| JobCost { backbone: place, job, flops: cost.shared, left: cost.left };
-        all.extend(jobs.into_iter().map(cost));
+        all.extend(jobs.into_iter().map(|(job, cost)| JobCost { backbone: place, job, cost }));
     }
     Ok(all)
 }
@@ -147,7 +134,7 @@ fn of_backbone(
         let load = calibration.load();
         if !state.has(&calibration.tokens) {
             // Ids, and where each sequence begins.
-            total.disk += 4 * load.tokens as u64;
+            total.cost.disk += 4 * load.tokens as u64;
         }
         let own: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(place)).collect();
         let missing: Vec<&Variant> =
@@ -155,7 +142,7 @@ fn of_backbone(
         let pass = activations::pass_flops(config, &load);
         // A text that operators are trained on alone is no job: a pass reads it.
         if own.is_empty() {
-            total.shared += pass;
+            total.cost.shared += pass;
             continue;
         }
         let mut cost = operator::cost(config, &load, pass, [own.len(), missing.len()]);
@@ -182,26 +169,15 @@ fn of_backbone(
         }
         jobs.push((JobPlace::Calibration(place), cost));
     }
-    for (_, cost) in jobs.iter() {
-        total.naive += cost.separate;
-        total.shared += cost.shared;
-        total.left += cost.left;
-        total.disk += cost.disk;
-        total.inodes += cost.inodes;
-    }
+    jobs.iter().for_each(|(_, cost)| total.cost += *cost);
     let matrix = operator::matrix_bytes(config);
-    let lacking: BTreeSet<(ObjectKind, &str)> = backbone
-        .tokens()
-        .into_iter()
-        .chain(backbone.variants.iter().flat_map(Variant::keys))
-        .filter(|key| !state.has(key))
-        .map(|key| (key.kind(), key.hash()))
-        .collect();
+    let lacking = backbone.keys().filter(|key| !state.has(key));
+    let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
     // As many regions of a cut as there may well be.
     let small = 4 * matrix <= Store::SMALL;
-    total.inodes += lacking.iter().map(|(kind, _)| (Stage::of(*kind).inodes)(small)).sum::<u64>();
+    total.cost.inodes += lacking.iter().map(|(kind, _)| (Stage::of(*kind).inodes)(small)).sum::<u64>();
     // The folders of kinds, and that of the files of many.
-    total.inodes += if lacking.is_empty() { 0 } else { KINDS.len() as u64 + 1 };
+    total.cost.inodes += if lacking.is_empty() { 0 } else { KINDS.len() as u64 + 1 };
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
         // Four matrices in f64 are the most that solving holds, beside the activations that it maps.

@@ -1,10 +1,11 @@
 //! What of a store some plans use: what `cache gc --keep` leaves alone.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{BackbonePlan, Plan};
+use super::Plan;
 use crate::identity::ComputeId;
 use crate::model::CPU;
 use crate::stage::{KINDS, Member, Stage};
@@ -20,7 +21,7 @@ pub struct KeepSet {
 
 impl KeepSet {
     pub fn add(&mut self, plan: &Plan<'_>, store: &Store) {
-        keys(plan).for_each(|key| self.add_key(key));
+        plan.keys().for_each(|key| self.add_key(key));
         self.add_unfinished(plan, store);
     }
 
@@ -32,7 +33,7 @@ impl KeepSet {
 
     /// What is still needed to complete a plan, and to read its results: of what is stored, not what it was made from.
     pub(super) fn add_needed(&mut self, plan: &Plan<'_>, store: &Store) {
-        keys(plan).for_each(|key| self.add_unmade(key, store));
+        plan.keys().for_each(|key| self.add_unmade(key, store));
         self.add_unfinished(plan, store);
     }
 
@@ -43,11 +44,11 @@ impl KeepSet {
     }
 
     fn add_unfinished(&mut self, plan: &Plan<'_>, store: &Store) {
-        let lead_on = |key: &&Key| {
+        let lead_on = |key: &&Arc<Key>| {
             let members = Stage::of(key.kind()).members;
             members.iter().any(|member| matches!(member, Member::Toward(_))) && !store.has(key)
         };
-        self.unfinished.extend(keys(plan).filter(lead_on).map(|key| key.hash().to_owned()));
+        self.unfinished.extend(plan.keys().filter(lead_on).map(|key| key.hash().to_owned()));
     }
 
     /// Of a family all members are kept, as of a pass all sites and of a criterion's perplexities all trials: another depth
@@ -60,11 +61,6 @@ impl KeepSet {
         let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).map(Stage::of);
         self.used.contains(&entry.hash) || stage.is_some_and(|stage| stage.members.iter().any(belongs))
     }
-}
-
-fn keys<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = &'p Key> {
-    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
-    of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)).map(|key| &**key)
 }
 
 /// What computed what is stored, and what that was made from: a grid may have been run with each of them.

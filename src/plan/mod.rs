@@ -13,6 +13,7 @@ mod recipe;
 mod state;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 pub use cost::{Estimate, JobCost, Trials, batch_bytes, job_costs, place_holder, weights_budget};
 pub use inputs::{Inputs, warnings};
@@ -28,7 +29,7 @@ use crate::error::Result;
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::EngineRequest;
-use ghostlab_store::Store;
+use ghostlab_store::{Key, Store};
 
 /// Every artifact that a grid asks for.
 pub struct Plan<'g> {
@@ -65,6 +66,11 @@ impl<'g> Plan<'g> {
         let of = |backbone: &BackbonePlan| machine::identity(backbone.engine.device()).to_string();
         let all: BTreeSet<String> = self.backbones.iter().map(of).collect();
         all.into_iter().collect::<Vec<_>>().join(", ")
+    }
+
+    /// All artifacts that its backbones name.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.backbones.iter().flat_map(BackbonePlan::keys)
     }
 
     /// Each cell with its backbone and variant, in the grid's order.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cost::job_costs;
+use super::cost::{JobCost, job_costs};
 use super::{Plan, StoreState};
 use crate::error::Result;
 use crate::files::sha256;
@@ -94,9 +94,9 @@ impl Outline {
         });
         let cells = cells.collect();
         let mut jobs = Vec::new();
-        for cost in job_costs(plan, state)? {
-            let backbone = &plan.backbones[cost.backbone];
-            let keys = backbone.variants.iter().flat_map(|variant| variant.made_by(cost.job));
+        for JobCost { backbone, job, cost } in job_costs(plan, state)? {
+            let backbone = &plan.backbones[backbone];
+            let keys = backbone.variants.iter().flat_map(|variant| variant.made_by(job));
             // What holds on one machine alone no other shares in.
             let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::of(key.kind()).here).map(&mut at).collect();
             if artifacts.is_empty() {
@@ -104,8 +104,8 @@ impl Outline {
             }
             artifacts.sort_unstable();
             artifacts.dedup();
-            let (label, claim) = (backbone.label(cost.job), backbone.claim(cost.job));
-            jobs.push(OutlineJob { label, backbone: backbone.name.clone(), claim, flops: cost.flops, artifacts });
+            let (label, claim) = (backbone.label(job), backbone.claim(job));
+            jobs.push(OutlineJob { label, backbone: backbone.name.clone(), claim, flops: cost.shared, artifacts });
         }
         let (grid, file, profile) = (plan.grid.name.clone(), plan.grid.file.clone(), plan.grid.profile.clone());
         let file = std::path::absolute(&file).unwrap_or(file);

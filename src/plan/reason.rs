@@ -91,9 +91,7 @@ const COMPARED: usize = 400;
 impl Reasons {
     /// Reasons for a plan. What the plan uses itself stays what it is: nothing that is missing beside it has replaced it.
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
-        let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
-        let tokens = plan.backbones.iter().flat_map(super::BackbonePlan::tokens);
-        Self::of_stored(store, &of_variants.chain(tokens).map(|key| key.hash()).collect())
+        Self::of_stored(store, &plan.keys().map(|key| key.hash()).collect())
     }
 
     /// Of all that is stored but these keys.

@@ -363,6 +363,11 @@ impl BackbonePlan {
         PruneSpec { backbone: &self.name, layers: self.config.layers, depth }
     }
 
+    /// All artifacts that it names; cells that share one name it each.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.variants.iter().flat_map(Variant::keys).chain(self.tokens())
+    }
+
     /// All token artifacts, each once.
     pub fn tokens(&self) -> Vec<&Arc<Key>> {
         let all = self.calibrations.iter().map(|c| &c.tokens).chain(self.evaluations.iter().map(|e| &e.tokens));

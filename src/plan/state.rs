@@ -41,12 +41,7 @@ impl StoreState {
     fn of_keys(plan: &Plan<'_>, store: &Store, asked: &dyn Fn(&Key) -> bool) -> Self {
         let variants: Vec<&Variant> = plan.variants().map(|(_, variant)| variant).collect();
         let mut wanted: HashMap<&str, (&Arc<Key>, bool)> = HashMap::new();
-        for variant in &variants {
-            for key in variant.keys().filter(|key| asked(key)) {
-                wanted.entry(key.hash()).or_insert((key, false));
-            }
-        }
-        for key in plan.backbones.iter().flat_map(super::BackbonePlan::tokens) {
+        for key in plan.keys().filter(|key| asked(key)) {
             wanted.entry(key.hash()).or_insert((key, false));
         }
         let there = present(store, wanted.values().map(|(key, _)| &***key));

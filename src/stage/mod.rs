@@ -187,3 +187,60 @@ impl AddAssign for Cost {
         self.inodes += other.inodes;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::calibrate::{HookPoint, Pair, SimilarityAxis};
+    use ghostlab_store::Store;
+
+    #[test]
+    fn every_member_leads_back_to_its_family() {
+        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, batch_tokens: 64 };
+        let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
+        let pairs = BTreeSet::from([Pair { axis: SimilarityAxis::Token, from: 0, to: 2 }]);
+        let pass = activations::family(backbone, &tokens).key();
+        let members = [
+            (activations::rows(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
+            (activations::sums(backbone, &tokens, &pairs, &(4..8)), pass),
+            (scores::trial(backbone, &tokens, &[1, 2]), scores::trials(backbone, &tokens).key()),
+            (teacher::shard(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),
+        ];
+        for (member, family) in members {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Store::open(folder.path(), WORDS).unwrap();
+            store.put(&member, 1.0, &[("payload", b"1")]).unwrap();
+            let entries = store.entries();
+            let leads = |of: &Member| match of {
+                Member::Of(fields) => entries[0].hash_without(fields).is_some_and(|hash| hash == family.hash()),
+                Member::Toward(_) => false,
+            };
+            let ways = Stage::of(member.kind()).members.iter().filter(|of| leads(of)).count();
+            assert_eq!(ways, 1, "{}", member.readable());
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_names_the_training_that_it_is_on_the_way_to() {
+        let trained = Arc::new(Key::new(distilled::KIND, json!({"seed": 1}), []));
+        let checkpoint = distilled::checkpoint(&trained, 7);
+        let toward = |of: &Member| match of {
+            Member::Toward(parent) => checkpoint.parents().any(|(name, key)| name == *parent && *key == trained),
+            Member::Of(_) => false,
+        };
+        assert!(distilled::STAGE.members.iter().any(toward));
+    }
+
+    #[test]
+    fn what_computes_counts_as_an_attempt_when_its_owner_dies() {
+        let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, batch_tokens: 64 };
+        let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));
+        let chunk = format!("{}-3", scores::journal(backbone, &tokens));
+        let claims = [activations::claim(backbone, &tokens), chunk];
+        assert!(claims.iter().all(|claim| counts_death(claim)), "{claims:?}");
+        assert!(!["tokenising", "timing-1"].iter().any(|claim| counts_death(claim)));
+        assert!(!counts_death(&teacher::claim(backbone, &tokens, &(0..4))));
+    }
+}

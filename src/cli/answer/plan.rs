@@ -19,7 +19,7 @@ use crate::linalg::gemm;
 use crate::machine;
 use crate::model::CPU;
 use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, Trials, Variant};
-use crate::stage;
+use crate::stage::{self, Cost};
 use ghostlab_store::{Key, ObjectKind, Store};
 
 /// What a run would do.
@@ -260,7 +260,7 @@ impl GridPlan {
         });
         let quota = settings.store_limit.map(|limit| -> Result<LimitedStore> {
             let reserved = store.reserved_by_others()?;
-            Ok(LimitedStore::of(&Quota::of(plan, store, &reserved, limit, estimate.disk + estimate.spool)))
+            Ok(LimitedStore::of(&Quota::of(plan, store, &reserved, limit, estimate.coming())))
         });
         Ok(Self {
             grid: grid.name.clone(),
@@ -288,8 +288,7 @@ pub(crate) fn artifacts(
     store: &Store,
 ) -> Result<Vec<ArtifactCount>> {
     let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
-    let of_variants = plan.variants().flat_map(|(_, variant)| variant.keys());
-    for key in of_variants.chain(plan.backbones.iter().flat_map(BackbonePlan::tokens)) {
+    for key in plan.keys() {
         by_kind.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
     }
     let mut counts = Vec::new();
@@ -419,7 +418,7 @@ impl LimitedStore {
 }
 
 fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
-    let Estimate { naive, shared, left, memory, disk: bytes, spool, inodes } = *estimate;
+    let Estimate { cost: Cost { separate, shared, left, disk: bytes, inodes }, memory, spool } = *estimate;
     let run = (left > 0.0).then(|| {
         let engine = plan.engines();
         let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().device == CPU.device);
@@ -441,7 +440,7 @@ fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
             free_inodes: disk::free_inodes(store.root()),
         }
     });
-    PlanCost { cell_by_cell_flop: naive, shared_flop: shared, left_flop: left, run }
+    PlanCost { cell_by_cell_flop: separate, shared_flop: shared, left_flop: left, run }
 }
 
 /// Floating-point operations a second of a run, from those of a plain product: about half the time goes elsewhere.

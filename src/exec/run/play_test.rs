@@ -215,7 +215,7 @@ impl RunState {
         let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::WORDS);
         let state = StoreState::read(&plan, &store);
         plan.backbones.iter_mut().for_each(|backbone| backbone.config = self.shape.clone());
-        job_costs(&plan, &state).unwrap().iter().map(|job| job.flops).sum::<f64>() / FLOPS
+        job_costs(&plan, &state).unwrap().iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
     }
 
     fn play(&self, workers: usize, weather: Weather) -> Played {
