@@ -11,8 +11,8 @@ use tempfile::TempDir;
 /// A checkout with as much in it as the script touches.
 fn checkout() -> TempDir {
     let (root, folder) = (Path::new(env!("CARGO_MANIFEST_DIR")), TempDir::new().unwrap());
-    let templates = ["recovery", "criterion"].map(|kind| format!("crates/core/templates/{kind}.rs"));
-    let rooms = ["recovery", "criterion"].map(|kind| format!("crates/core/src/{kind}/mod.rs"));
+    let templates = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/templates/{kind}.rs"));
+    let rooms = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/src/{kind}/mod.rs"));
     for file in templates.iter().chain(&rooms).map(String::as_str).chain(["tools/new.sh"]) {
         fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
         fs::copy(root.join(file), folder.path().join(file)).unwrap();
@@ -25,20 +25,27 @@ fn new(folder: &TempDir, words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_new_method_is_a_file_and_its_line_in_the_list() {
-    for (kind, last) in [("recovery", "mod sums;"), ("criterion", "mod sleb;")] {
+fn a_new_method_or_metric_is_a_file_and_its_line_in_the_list() {
+    for (kind, last, line) in [
+        ("recovery", "mod sums;", "two_steps::ENTRY"),
+        ("criterion", "mod sleb;", "two_steps::ENTRY"),
+        ("metric", "mod symmetric;", "&two_steps::ENTRY"),
+    ] {
         let folder = checkout();
         let room = folder.path().join("crates/core/src").join(kind);
         let before = fs::read_to_string(room.join("mod.rs")).unwrap();
         let made = new(&folder, &[kind, "two-steps"]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let file = fs::read_to_string(room.join("two_steps.rs")).unwrap();
-        assert!(file.contains("const NAME: &str = \"two-steps\"") && file.contains("struct TwoSteps"), "{file}");
-        assert!(!file.contains("my-") && !file.contains("MyR") && !file.contains("MyC"), "{file}");
+        match kind {
+            "metric" => assert!(file.contains("name: \"two_steps\""), "{file}"),
+            _ => assert!(file.contains("const NAME: &str = \"two-steps\"") && file.contains("struct TwoSteps"), "{file}"),
+        }
+        assert!(!["my-", "my_", "MyR", "MyC"].iter().any(|word| file.contains(word)), "{file}");
         let after = fs::read_to_string(room.join("mod.rs")).unwrap();
-        let (module, entry) = (format!("{last}\nmod two_steps;\n"), "    two_steps::ENTRY,\n];\n");
-        assert!(after.contains(&module) && after.contains(entry), "{after}");
-        assert_eq!(after.replace("mod two_steps;\n", "").replace("    two_steps::ENTRY,\n", ""), before);
+        let (module, entry) = (format!("{last}\nmod two_steps;\n"), format!("    {line},\n];\n"));
+        assert!(after.contains(&module) && after.contains(&entry), "{after}");
+        assert_eq!(after.replace("mod two_steps;\n", "").replace(&format!("    {line},\n"), ""), before);
     }
 }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A method to begin with, registered: `tools/new.sh recovery my-method`, `tools/new.sh criterion my-rule`.
+# A method or a metric to begin with, registered: `tools/new.sh recovery my-method`, `tools/new.sh metric my-number`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 kind=${1:-} name=${2:-}
 room=crates/core/src/$kind
-[[ $kind =~ ^(recovery|criterion)$ && $name =~ ^[a-z][a-z0-9]*(-[a-z0-9]+)*$ ]] || {
-    echo "usage: tools/new.sh recovery|criterion NAME, with a NAME of small letters, digits and dashes" >&2
+[[ $kind =~ ^(recovery|criterion|metric)$ && $name =~ ^[a-z][a-z0-9]*(-[a-z0-9]+)*$ ]] || {
+    echo "usage: tools/new.sh recovery|criterion|metric NAME, with a NAME of small letters, digits and dashes" >&2
     exit 2
 }
 module=${name//-/_}
@@ -21,15 +21,16 @@ type=$(sed -E 's/(^|-)([a-z])/\u\2/g; s/-//g' <<<"$name")
     exit 2
 }
 words=$(sed 's/-/ /g; s/\b[a-z]/\u&/g' <<<"$name")
-sed "s/My${kind^}/$type/g; s/my-$kind/$name/g; s/My ${kind^}/$words/g" "crates/core/templates/$kind.rs" >"$file"
+sed "s/My${kind^}/$type/g; s/my-$kind/$name/g; s/my_$kind/$module/g; s/My ${kind^}/$words/g" "crates/core/templates/$kind.rs" >"$file"
+[ "$kind" = metric ] && line="\\&$module::ENTRY" || line="$module::ENTRY"
 # The module among the others, its line last in the list.
 last=$(grep -nE '^mod [a-z0-9_]+;' "$room/mod.rs" | grep -v ' template;' | tail -n 1 | cut -d: -f1)
 {
     sed -n "1,${last}p" "$room/mod.rs"
     echo "mod $module;"
     sed -n "$((last + 1)),\$p" "$room/mod.rs"
-} | sed "/^const ENTRIES: /,/^];/ s/^];/    $module::ENTRY,\n];/" >"$room/mod.rs.new"
+} | sed "/ ENTRIES: /,/^];/ s/^];/    $line,\n];/" >"$room/mod.rs.new"
 mv "$room/mod.rs.new" "$room/mod.rs"
 cargo fmt >/dev/null 2>&1 || true
-echo "$file: write the method there; it is the last line of ENTRIES in $room/mod.rs"
+echo "$file: write it there; it is the last line of ENTRIES in $room/mod.rs"
 echo "then: cargo run --release -- schema > experiments/grid.schema.json"

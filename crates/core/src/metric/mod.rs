@@ -21,6 +21,9 @@ mod perplexity_average;
 mod prefill;
 mod speedup;
 mod symmetric;
+#[cfg(test)]
+#[path = "../../templates/metric.rs"]
+mod template;
 
 use std::ops::Deref;
 

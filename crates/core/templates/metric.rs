@@ -1,0 +1,42 @@
+//! `my_metric_c4`: the likelihood that a token of the predicted text has on average. (A sketch to begin with: put your own
+//! number in its place.)
+
+use super::entry::{Direction, MetricEntry, OF_TEXT, Of, PairedTest, Shown, TextSample};
+use crate::tasks::Measure;
+
+pub(super) static ENTRY: MetricEntry = MetricEntry {
+    id: "my_metric",
+    name: "my_metric",
+    label: " (My Metric)",
+    head: "My Metric",
+    note: "likelihood of a token on average, the geometric mean",
+    direction: Direction::Higher,
+    decimals: 4,
+    test: Some(PairedTest::Bootstrap),
+    shown: Shown::IfNamed,
+    of: Of::Text(estimate),
+    ..OF_TEXT
+};
+
+/// `exp(−mean loss)`; its standard error goes through `exp`, as perplexity's.
+fn estimate(of: &TextSample<'_>) -> Option<Measure> {
+    let perplexity = of.losses.perplexity();
+    let stderr = of.losses.standard_error().map(|error| error / perplexity.powi(2));
+    Some(Measure { value: perplexity.recip(), stderr })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluate::perplexity::Losses;
+
+    #[test]
+    fn it_is_one_over_the_perplexity_and_so_is_its_relative_error() {
+        let losses = Losses { windows: vec![1.0, 1.5] };
+        let Of::Text(estimate) = ENTRY.of else { panic!("it is a number of a text") };
+        let found = estimate(&TextSample { losses: &losses, length: 11, bytes: None }).unwrap();
+        assert!((found.value * losses.perplexity() - 1.0).abs() < 1e-12);
+        let relative = losses.standard_error().unwrap() / losses.perplexity();
+        assert!((found.stderr.unwrap() / found.value - relative).abs() < 1e-12);
+    }
+}
